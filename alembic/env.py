@@ -1,0 +1,12 @@
+"""Runs migrations on the connection that `studydb.db.migrate` has opened and locked."""
+
+from alembic import context
+
+connection = context.config.attributes["connection"]
+context.configure(
+    connection=connection,
+    version_table="studydb_version",
+    render_as_batch=connection.dialect.name == "sqlite",
+    transactional_ddl=True,
+)
+context.run_migrations()

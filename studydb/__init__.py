@@ -1,0 +1,118 @@
+"""
+studydb: a SQL-backed, persistent study store with stateless workers.
+
+Names are resolved when first used, so that `import studydb` in a trainable brings no SQLAlchemy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from studydb.child.session import report
+    from studydb.domain.errors import (
+        BudgetSpent,
+        CheckpointError,
+        InvalidName,
+        InvalidReport,
+        InvalidSpec,
+        LeaseLost,
+        NoResults,
+        NotAllowed,
+        StorageError,
+        StudydbError,
+        StudyExists,
+        TrainableError,
+        TrialStopped,
+        UnknownStudy,
+        UnknownTrial,
+        UsageError,
+    )
+    from studydb.domain.space import choice, lograndint, loguniform, quniform, randint, uniform
+    from studydb.schedulers import ASHA, FIFO
+    from studydb.searchers import GridSearch, RandomSearch
+    from studydb.study import Study, create_study, delete_study, load_study
+
+_HOMES = {
+    "studydb.child.session": ("report",),
+    "studydb.domain.errors": (
+        "BudgetSpent",
+        "CheckpointError",
+        "InvalidName",
+        "InvalidReport",
+        "InvalidSpec",
+        "LeaseLost",
+        "NoResults",
+        "NotAllowed",
+        "StorageError",
+        "StudyExists",
+        "StudydbError",
+        "TrainableError",
+        "TrialStopped",
+        "UnknownStudy",
+        "UnknownTrial",
+        "UsageError",
+    ),
+    "studydb.domain.space": (
+        "choice",
+        "lograndint",
+        "loguniform",
+        "quniform",
+        "randint",
+        "uniform",
+    ),
+    "studydb.schedulers": ("ASHA", "FIFO"),
+    "studydb.searchers": ("GridSearch", "RandomSearch"),
+    "studydb.study": ("Study", "create_study", "delete_study", "load_study"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ASHA",
+    "FIFO",
+    "BudgetSpent",
+    "CheckpointError",
+    "GridSearch",
+    "InvalidName",
+    "InvalidReport",
+    "InvalidSpec",
+    "LeaseLost",
+    "NoResults",
+    "NotAllowed",
+    "RandomSearch",
+    "StorageError",
+    "Study",
+    "StudyExists",
+    "StudydbError",
+    "TrainableError",
+    "TrialStopped",
+    "UnknownStudy",
+    "UnknownTrial",
+    "UsageError",
+    "choice",
+    "create_study",
+    "delete_study",
+    "load_study",
+    "lograndint",
+    "loguniform",
+    "quniform",
+    "randint",
+    "report",
+    "uniform",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the home of a public name when it is first used."""
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'studydb' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion."""
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,30 @@
+"""Checkpoint bytes: written so that half an object is never seen, and known again by a digest."""
+
+from studydb.artifacts.directory import DirectoryStore
+from studydb.artifacts.inline import (
+    INLINE,
+    INLINE_LIMIT_BYTES,
+    check_inline_size,
+    pack_directory,
+    unpack_directory,
+)
+from studydb.artifacts.opening import open_store
+from studydb.artifacts.signing import checkpoint_payload
+from studydb.artifacts.store import Place, Store, Stored, digest_of
+from studydb.artifacts.tree import scan
+
+__all__ = [
+    "INLINE",
+    "INLINE_LIMIT_BYTES",
+    "DirectoryStore",
+    "Place",
+    "Store",
+    "Stored",
+    "check_inline_size",
+    "checkpoint_payload",
+    "digest_of",
+    "open_store",
+    "pack_directory",
+    "scan",
+    "unpack_directory",
+]

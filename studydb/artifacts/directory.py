@@ -1,0 +1,155 @@
+"""Checkpoints in a local or shared directory."""
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from studydb.artifacts import tree
+from studydb.artifacts.store import Place, Stored, digest_of
+from studydb.domain.errors import CheckpointError
+
+_UUID = r"[0-9a-fA-F-]{32,36}"
+_OBJECT = re.compile(rf"{_UUID}/{_UUID}/\d+/\d+-{_UUID}")
+_DEPTH = 4
+
+
+class DirectoryStore:
+    """
+    A directory tree of `<study>/<trial>/<attempt>/<step>-<checkpoint>`.
+
+    An object's URL is absolute, for those who read the table; here its last four parts name it,
+    so that a tree that was moved keeps working, and a row cannot name a file outside the tree.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Use this directory, which is made when something is first stored."""
+        self.root = root.absolute()
+
+    @property
+    def url(self) -> str:
+        """The URL that opens this store again."""
+        return self.root.as_uri()
+
+    def put_bytes(self, place: Place, data: bytes) -> Stored:
+        """See `Store`."""
+        with self._beside(place) as (beside, url), beside.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return Stored(url, digest_of(data), len(data))
+
+    def put_directory(self, place: Place, source: Path) -> Stored:
+        """See `Store`."""
+        contents = tree.scan(source)
+        with self._beside(place) as (beside, url):
+            digest, size_bytes = tree.copy(contents, beside, durable=True)
+        return Stored(url, digest, size_bytes)
+
+    def get_bytes(self, url: str, *, digest: str) -> bytes:
+        """See `Store`."""
+        path = self._locate(url)
+        try:
+            data = path.read_bytes()
+        except OSError as cause:
+            raise CheckpointError(f"The checkpoint {path} cannot be read: {cause}.") from cause
+        _check(path, digest_of(data), digest)
+        return data
+
+    def get_directory(self, url: str, *, digest: str, target: Path) -> Path:
+        """See `Store`."""
+        path = self._locate(url)
+        if not path.is_dir():
+            raise CheckpointError(f"The checkpoint {path} is missing.")
+        contents = tree.scan(path)
+        try:
+            found, _ = tree.copy(contents, target, durable=False)
+            _check(path, found, digest)
+        except (OSError, CheckpointError) as cause:
+            shutil.rmtree(target, ignore_errors=True)
+            if isinstance(cause, CheckpointError):
+                raise
+            raise CheckpointError(f"The checkpoint {path} cannot be restored: {cause}.") from cause
+        return target
+
+    def exists(self, url: str) -> bool:
+        """See `Store`."""
+        return self._locate(url).exists()
+
+    def delete(self, url: str) -> None:
+        """See `Store`."""
+        self._remove(self._locate(url))
+
+    def delete_study(self, study_uuid: str) -> None:
+        """See `Store`."""
+        if not re.fullmatch(_UUID, study_uuid):
+            raise CheckpointError(f"{study_uuid!r} is no study's UUID; nothing was removed.")
+        self._remove(self.root / study_uuid)
+
+    def _locate(self, url: str) -> Path:
+        parts = unquote(urlsplit(url).path).split("/")[-_DEPTH:]
+        if not _OBJECT.fullmatch("/".join(parts)):
+            raise CheckpointError(
+                f"{url!r} names no checkpoint of {self.root}; its row was damaged or changed."
+            )
+        return self.root.joinpath(*parts)
+
+    @contextmanager
+    def _beside(self, place: Place) -> Iterator[tuple[Path, str]]:
+        """Yield a path to write to; on success it becomes the object, on failure it is gone."""
+        path = self.root.joinpath(*place.parts)
+        beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            _make_directory(path.parent)
+            yield beside, path.as_uri()
+            beside.rename(path)
+            tree.sync_directory(path.parent)
+        except OSError as cause:
+            raise CheckpointError(
+                f"The checkpoint of step {place.step} could not be written below {self.root}: "
+                f"{cause}. Training goes on, and the checkpoint before it stays."
+            ) from cause
+        finally:
+            _discard(beside)
+
+    def _remove(self, path: Path) -> None:
+        """Take an object out of sight in one step, then remove it."""
+        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            path.rename(aside)
+        except FileNotFoundError:
+            return
+        except OSError as cause:
+            raise CheckpointError(f"The checkpoint {path} cannot be removed: {cause}.") from cause
+        _discard(aside)
+
+
+def _make_directory(path: Path) -> None:
+    """Make a directory and its parents so that they survive a crash of the host."""
+    missing = [path]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for directory in reversed(missing):
+        if not directory.exists():
+            directory.mkdir(exist_ok=True)
+            tree.sync_directory(directory.parent)
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _check(path: Path, found: str, digest: str) -> None:
+    if found != digest:
+        raise CheckpointError(
+            f"The checkpoint {path} is damaged: its SHA-256 is {found[:12]}…, and {digest[:12]}… "
+            "was recorded. An older one is used instead."
+        )

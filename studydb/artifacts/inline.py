@@ -1,0 +1,81 @@
+"""Checkpoints in the database's own rows: small, and one thing less to set up."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+from studydb.artifacts.tree import scan
+from studydb.domain.errors import CheckpointError
+
+INLINE = "inline:"
+"""The URL of a checkpoint whose bytes are in its row, and of the store that keeps them there."""
+
+INLINE_LIMIT_BYTES = 16 << 20
+
+_TAR_BLOCK_BYTES = 512
+
+
+def check_inline_size(size_bytes: int, limit_bytes: int = INLINE_LIMIT_BYTES) -> None:
+    """
+    Refuse what is too large for a row.
+
+    Raises:
+        CheckpointError: Naming the option that helps.
+    """
+    if size_bytes > limit_bytes:
+        raise CheckpointError(
+            f"The checkpoint has {size_bytes / 2**20:.1f} MiB, and the database takes at most "
+            f"{limit_bytes / 2**20:g} MiB each. Create the study with --checkpoints naming a "
+            "directory that all workers see."
+        )
+
+
+def pack_directory(source: Path, *, limit_bytes: int = INLINE_LIMIT_BYTES) -> bytes:
+    """
+    Pack a directory into bytes: equal directories give equal bytes.
+
+    Raises:
+        CheckpointError: It is too large, or `scan` refuses it.
+    """
+    contents = scan(source)
+    packed = io.BytesIO()
+    try:
+        check_inline_size(
+            contents.size_bytes() + _TAR_BLOCK_BYTES * len(contents.files), limit_bytes
+        )
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for name in contents.directories:
+                archive.addfile(_member(name, tarfile.DIRTYPE, 0o755, 0))
+            for file in contents.files:
+                data = file.path.read_bytes()
+                member = _member(file.name, tarfile.REGTYPE, 0o644, len(data))
+                archive.addfile(member, io.BytesIO(data))
+    except OSError as cause:
+        raise CheckpointError(f"The checkpoint {source} cannot be read: {cause}.") from cause
+    check_inline_size(packed.tell(), limit_bytes)
+    return packed.getvalue()
+
+
+def _member(name: str, kind: bytes, mode: int, size_bytes: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.mode, member.size = kind, mode, size_bytes
+    return member
+
+
+def unpack_directory(data: bytes, target: Path) -> Path:
+    """
+    Unpack what `pack_directory` made into a new directory.
+
+    Raises:
+        CheckpointError: The bytes are no such archive, or name files outside the target.
+    """
+    target.mkdir()
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+            archive.extractall(target, filter="data")
+    except (tarfile.TarError, OSError) as cause:
+        raise CheckpointError(
+            f"The checkpoint cannot be unpacked to {os.fspath(target)}: {cause}."
+        ) from cause
+    return target

@@ -1,0 +1,75 @@
+"""What every store of checkpoints can do, and how its objects are named."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    Where a checkpoint's bytes belong.
+
+    A directory per attempt: an orphan that still writes cannot reach into its successor's.
+    """
+
+    study_uuid: str
+    trial_uuid: str
+    attempt: int
+    step: int
+    checkpoint_uuid: str
+
+    @property
+    def parts(self) -> tuple[str, str, str, str]:
+        """The object's path below the root of a store."""
+        name = f"{self.step}-{self.checkpoint_uuid}"
+        return self.study_uuid, self.trial_uuid, str(self.attempt), name
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """
+    An object that is safe on disk.
+
+    Attributes:
+        digest: SHA-256 in hexadecimal: of the bytes, or of a directory's manifest.
+    """
+
+    url: str
+    digest: str
+    size_bytes: int
+
+
+class Store(Protocol):
+    """
+    Keeps checkpoints. Whatever goes wrong is a CheckpointError that tells the cause.
+
+    An object is either whole or not there, and is never written twice.
+    """
+
+    def put_bytes(self, place: Place, data: bytes) -> Stored:
+        """Store bytes; they survive a crash of the host once this returns."""
+
+    def put_directory(self, place: Place, source: Path) -> Stored:
+        """Store a copy of a directory; it survives a crash of the host once this returns."""
+
+    def get_bytes(self, url: str, *, digest: str) -> bytes:
+        """Read bytes; nothing that differs from the digest is handed out."""
+
+    def get_directory(self, url: str, *, digest: str, target: Path) -> Path:
+        """Copy a stored directory to `target`, which must not exist; checked as it is copied."""
+
+    def exists(self, url: str) -> bool:
+        """Whether the object is there."""
+
+    def delete(self, url: str) -> None:
+        """Remove an object; one that is gone already is no error."""
+
+    def delete_study(self, study_uuid: str) -> None:
+        """Remove all objects of a study."""
+
+
+def digest_of(data: bytes) -> str:
+    """The digest of a checkpoint's bytes."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,155 @@
+"""Directories as checkpoints: what is in one, a copy of it, and the digest that names it."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from studydb.domain.errors import CheckpointError
+from studydb.settings import frame
+
+MAX_FILES = 100_000
+"""More files than any checkpoint has; a link into a data set is noticed here."""
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a checkpoint: its name within, and where its bytes are."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """
+    The contents of a directory; what symbolic links within it stand for counts as its own.
+
+    Attributes:
+        directories: Relative names, parents first.
+        files: In the order of their names' bytes.
+    """
+
+    directories: tuple[str, ...]
+    files: tuple[File, ...]
+
+    def size_bytes(self) -> int:
+        """The size of all files, as they are now."""
+        return sum(file.path.stat().st_size for file in self.files)
+
+
+def scan(root: Path) -> Tree:
+    """
+    List a directory that is to become a checkpoint.
+
+    Raises:
+        CheckpointError: It is no directory, or holds what cannot be copied faithfully: links
+            that lead out of it, nowhere, or back; sockets, pipes, devices.
+    """
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "does not exist"
+        raise CheckpointError(f"The checkpoint {root} {what}; give a directory or a dict.")
+    directories: list[str] = []
+    files: list[File] = []
+    try:
+        for name, path in _walk(root, Path(os.path.realpath(root))):
+            if path.is_dir():
+                directories.append(name)
+            else:
+                files.append(File(name, path))
+            if len(directories) + len(files) > MAX_FILES:
+                raise CheckpointError(
+                    f"The checkpoint {root} holds more than {MAX_FILES} files; pack them."
+                )
+    except OSError as cause:
+        raise CheckpointError(f"The checkpoint {root} cannot be read: {cause}.") from cause
+    files.sort(key=lambda file: os.fsencode(file.name))
+    return Tree(tuple(directories), tuple(files))
+
+
+def _walk(root: Path, real_root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield names and what they stand for; parents come before what is in them."""
+    waiting = [("", real_root, frozenset({real_root}))]
+    while waiting:
+        prefix, directory, above = waiting.pop()
+        for entry in sorted(directory.iterdir()):
+            name, path = f"{prefix}{entry.name}", _resolve(entry, root, real_root)
+            if path in above:
+                raise CheckpointError(f"The link {name!r} in {root} leads back to itself.")
+            mode = path.stat().st_mode
+            if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+                raise CheckpointError(f"{name!r} in {root} is neither a file nor a directory.")
+            yield name, path
+            if stat.S_ISDIR(mode):
+                waiting.append((f"{name}/", path, above | {path}))
+
+
+def _resolve(entry: Path, root: Path, real_root: Path) -> Path:
+    if not entry.is_symlink():
+        return entry
+    target = Path(os.path.realpath(entry))
+    if not target.is_relative_to(real_root):
+        raise CheckpointError(
+            f"The link {entry.name!r} in {root} leads out of it, to {target}. "
+            "Copy what it stands for into the checkpoint."
+        )
+    if not target.exists():
+        raise CheckpointError(f"The link {entry.name!r} in {root} leads nowhere; remove it.")
+    return target
+
+
+def copy(tree: Tree, target: Path, *, durable: bool) -> tuple[str, int]:
+    """
+    Copy a directory to a new one, reading each file once.
+
+    Args:
+        tree: What `scan` found.
+        target: Where to; must not exist.
+        durable: Whether to have every file and directory on disk before returning.
+
+    Returns:
+        The digest of what was copied, and its size in bytes. The digest covers names and
+        contents; modes, times and empty directories do not count.
+    """
+    target.mkdir()
+    for name in tree.directories:
+        (target / name).mkdir()
+    manifest = hashlib.sha256()
+    size_bytes = 0
+    for file in tree.files:
+        digest, length = _copy_file(file.path, target / file.name, durable=durable)
+        manifest.update(frame(os.fsencode(file.name), digest))
+        size_bytes += length
+    if durable:
+        for name in ("", *tree.directories):
+            sync_directory(target / name)
+    return manifest.hexdigest(), size_bytes
+
+
+def _copy_file(source: Path, target: Path, *, durable: bool) -> tuple[bytes, int]:
+    content = hashlib.sha256()
+    length = 0
+    with source.open("rb") as reader, target.open("xb") as writer:
+        while chunk := reader.read(_CHUNK_BYTES):
+            content.update(chunk)
+            writer.write(chunk)
+            length += len(chunk)
+        if durable:
+            writer.flush()
+            os.fsync(writer.fileno())
+    return content.digest(), length
+
+
+def sync_directory(path: Path) -> None:
+    """Have a directory's names on disk; file systems that cannot do so are taken as they are."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,137 @@
+"""Frames over a stream socket: a JSON header and bytes that belong to it. No pickles."""
+
+import json
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MAX_HEADER_BYTES = 8 << 20
+MAX_PAYLOAD_BYTES = 256 << 20
+
+_LENGTHS = struct.Struct("!II")
+_READ_BYTES = 1 << 18
+
+
+class FrameError(ValueError):
+    """What came, or was to be sent, is no message of this protocol."""
+
+
+class Frame(NamedTuple):
+    """One message: `header["type"]` says which."""
+
+    header: Mapping[str, Any]
+    payload: bytes = b""
+
+
+class Channel:
+    """
+    One end of a socket pair. One thread may receive while any number send.
+
+    The end of the peer is EOFError when receiving, and an OSError when sending.
+    """
+
+    def __init__(self, connection: socket.socket, *, send_timeout_s: float | None = None) -> None:
+        """
+        Take over a connected stream socket.
+
+        Args:
+            connection: Closed with the channel.
+            send_timeout_s: How long a peer that reads nothing may hold a sender up.
+        """
+        self._socket = connection
+        self._buffer = bytearray()
+        self._sending = threading.Lock()
+        if send_timeout_s is not None:
+            limit = struct.pack("ll", int(send_timeout_s), int(send_timeout_s % 1 * 1_000_000))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for selectors; -1 when closed."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def send(self, frame: Frame) -> None:
+        """
+        Send one message, whole.
+
+        Raises:
+            FrameError: It is too large; nothing was sent.
+            OSError: The peer is gone, or reads nothing; the channel is of no more use.
+        """
+        header = json.dumps(frame.header, separators=(",", ":")).encode()
+        if len(header) > MAX_HEADER_BYTES or len(frame.payload) > MAX_PAYLOAD_BYTES:
+            raise FrameError(
+                f"A message of {len(header)} + {len(frame.payload)} bytes is too large; "
+                f"the limits are {MAX_HEADER_BYTES} + {MAX_PAYLOAD_BYTES}."
+            )
+        lengths = _LENGTHS.pack(len(header), len(frame.payload))
+        with self._sending:
+            self._socket.sendall(b"".join((lengths, header, frame.payload)))
+
+    def receive(self, timeout_s: float | None = None) -> Frame | None:
+        """
+        Wait for one message.
+
+        Args:
+            timeout_s: None to wait for ever, 0 to take only what is there.
+
+        Returns:
+            The message, or None when none came in time.
+
+        Raises:
+            EOFError: The peer closed the channel or died.
+            FrameError: It sent something else than messages.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (frame := self._take()) is None:
+            left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            if not self._readable(left_s):
+                return None
+            self._fill()
+        return frame
+
+    def _readable(self, timeout_s: float | None) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+
+    def _fill(self) -> None:
+        try:
+            chunk = self._socket.recv(_READ_BYTES)
+        except ConnectionError:
+            chunk = b""
+        if not chunk:
+            raise EOFError("The other end of the channel is closed.")
+        self._buffer += chunk
+
+    def _take(self) -> Frame | None:
+        if len(self._buffer) < _LENGTHS.size:
+            return None
+        header_bytes, payload_bytes = _LENGTHS.unpack_from(self._buffer)
+        if header_bytes > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
+            raise FrameError(f"A message of {header_bytes} + {payload_bytes} bytes was announced.")
+        middle = _LENGTHS.size + header_bytes
+        end = middle + payload_bytes
+        if len(self._buffer) < end:
+            return None
+        header = _read_header(bytes(self._buffer[_LENGTHS.size : middle]))
+        payload = bytes(self._buffer[middle:end])
+        del self._buffer[:end]
+        return Frame(header, payload)
+
+
+def _read_header(data: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(data)
+    except (ValueError, RecursionError) as cause:
+        raise FrameError(f"A message's header is no JSON: {cause}.") from cause
+    if not isinstance(header, dict):
+        raise FrameError("A message's header is no JSON object.")
+    return header

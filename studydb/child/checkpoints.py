@@ -1,0 +1,161 @@
+"""Checkpoints at the child's end: what an attempt starts from, and what it saves."""
+
+import pickle
+import uuid
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from studydb.artifacts import (
+    INLINE,
+    Place,
+    check_inline_size,
+    digest_of,
+    open_store,
+    pack_directory,
+    scan,
+    unpack_directory,
+)
+from studydb.child.job import Job, Restore
+from studydb.child.messages import Saved
+from studydb.domain.errors import CheckpointError, UsageError
+
+
+class Restored:
+    """
+    The checkpoint that an attempt starts from: `trial.checkpoint`.
+
+    Attributes:
+        step: The last step that it contains.
+    """
+
+    def __init__(self, step: int, *, data: bytes | None = None, path: Path | None = None) -> None:
+        """Hold the bytes of a dict, or the path of a directory; their digest has been checked."""
+        self.step = step
+        self._data = data
+        self._path = path
+
+    def to_dict(self) -> dict[Any, Any]:
+        """The dict that was saved; a new one at each call."""
+        if self._data is None:
+            raise CheckpointError("The checkpoint is a directory; use its .path.")
+        return dict(pickle.loads(self._data))  # noqa: S301  signed, see artifacts/signing.py
+
+    @property
+    def path(self) -> Path:
+        """The directory that was saved, as a copy that may be written to; gone after the trial."""
+        if self._path is None:
+            raise CheckpointError("The checkpoint is a dict; use its .to_dict().")
+        return self._path
+
+    def __repr__(self) -> str:
+        """Name kind and step."""
+        return f"<checkpoint of step {self.step}: {'dict' if self._path is None else self._path}>"
+
+
+def fetch(job: Job) -> Restored | None:
+    """
+    Get the checkpoint that a job starts from, whole and checked before anything is opened.
+
+    Raises:
+        CheckpointError: The bytes are missing or corrupt; the supervisor has older ones.
+    """
+    if job.restore is None:
+        return None
+    target = Path(job.scratch) / "checkpoint"
+    restore = job.restore
+    if restore.kind == "dict":
+        return Restored(restore.step, data=_fetch_bytes(job.store, restore))
+    if restore.url == INLINE:
+        data = _fetch_bytes(job.store, restore)
+        return Restored(restore.step, path=unpack_directory(data, target))
+    store = open_store(job.store)
+    path = store.get_directory(restore.url, digest=restore.digest, target=target)
+    return Restored(restore.step, path=path)
+
+
+def _fetch_bytes(store_url: str, restore: Restore) -> bytes:
+    if restore.url != INLINE:
+        return open_store(store_url).get_bytes(restore.url, digest=restore.digest)
+    if restore.data is None or digest_of(restore.data) != restore.digest:
+        raise CheckpointError(
+            f"The checkpoint of step {restore.step} in the database is damaged: "
+            "its bytes differ from their digest. An older one is used instead."
+        )
+    return restore.data
+
+
+class Saver:
+    """Stores what the user's code gives to `report(checkpoint=)`."""
+
+    def __init__(self, job: Job) -> None:
+        """Store for this attempt."""
+        self._job = job
+        self._store = None if job.store == INLINE else open_store(job.store)
+
+    def prepare(self, checkpoint: Mapping[Any, Any] | str | PathLike[str]) -> bytes | Path:
+        """
+        Bring a checkpoint into the form that is stored.
+
+        Raises:
+            UsageError: It is neither a dict nor a path.
+            CheckpointError: The user has to change something: a dict that cannot be pickled, a
+                directory that cannot be copied, more than fits into the database.
+        """
+        if isinstance(checkpoint, Mapping):
+            return self._fitting(_pickled(checkpoint))
+        if not isinstance(checkpoint, str | PathLike):
+            raise UsageError(
+                f"checkpoint= was given {type(checkpoint).__name__}; give a dict or a directory."
+            )
+        path = Path(checkpoint)
+        if self._store is None:
+            return pack_directory(path, limit_bytes=self._job.inline_limit_bytes)
+        scan(path)
+        return path
+
+    def _fitting(self, data: bytes) -> bytes:
+        if self._store is None:
+            check_inline_size(len(data), self._job.inline_limit_bytes)
+        return data
+
+    def save(self, prepared: bytes | Path, *, kind: str, step: int) -> Saved:
+        """
+        Store a prepared checkpoint.
+
+        Args:
+            prepared: See `prepare`.
+            kind: "dict" or "directory".
+            step: The last step that it contains.
+
+        Returns:
+            Its record; the bytes are safe, or part of the record.
+
+        Raises:
+            CheckpointError: The store fails; training can go on.
+        """
+        name, job = str(uuid.uuid4()), self._job
+        if self._store is None:
+            assert isinstance(prepared, bytes)
+            digest, size_bytes = digest_of(prepared), len(prepared)
+            return Saved(name, kind, INLINE, digest, size_bytes, step, prepared)
+        place = Place(job.study_uuid, job.trial_uuid, job.attempt, step, name)
+        if isinstance(prepared, bytes):
+            stored = self._store.put_bytes(place, prepared)
+        else:
+            stored = self._store.put_directory(place, prepared)
+        return Saved(name, kind, stored.url, stored.digest, stored.size_bytes, step)
+
+
+def _pickled(checkpoint: Mapping[Any, Any]) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(dict(checkpoint))
+    except Exception as cause:
+        raise CheckpointError(
+            f"The checkpoint cannot be pickled: {cause}. "
+            "Leave out what cannot be, or save a directory."
+        ) from cause
+    return data

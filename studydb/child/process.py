@@ -1,0 +1,163 @@
+"""Facts about processes, by which one is told apart from every other that ever ran."""
+
+import ctypes
+import functools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from studydb.domain.records import Process
+
+_SET_PARENT_DEATH_SIGNAL = 1
+_SET_CHILD_SUBREAPER = 36
+_COMMAND_TIMEOUT_S = 5.0
+
+
+def this_process() -> Process:
+    """The facts about the calling process."""
+    pid = os.getpid()
+    return process_record(pid, start_of(pid) or 0)
+
+
+def process_record(pid: int, started: int) -> Process:
+    """The record of another process of this host, in this namespace of pids."""
+    return Process(
+        host=socket.gethostname(),
+        boot_id=_boot_id(),
+        pid_namespace=_pid_namespace(),
+        pid=pid,
+        started=started,
+    )
+
+
+def is_local(process: Process) -> bool:
+    """Whether its pid means something here: same boot, same namespace of pids."""
+    return (process.boot_id, process.pid_namespace) == (_boot_id(), _pid_namespace())
+
+
+def is_alive(process: Process) -> bool:
+    """
+    Whether a process may still run; False only for one that certainly does not.
+
+    Of another host, or another container on this one, nothing is known: it counts as alive. A
+    zombie is dead.
+    """
+    return not is_local(process) or start_of(process.pid) == process.started
+
+
+def start_of(pid: int) -> int | None:
+    """
+    When a process started, in clock ticks since boot (seconds since 1970 without /proc).
+
+    Returns:
+        None when there is no such process, or it is a zombie.
+    """
+    if not _has_proc():
+        return _start_by_ps(pid)
+    try:
+        fields = _stat_fields(pid)
+    except (OSError, IndexError):
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes whose parent this is; empty without /proc."""
+    if not _has_proc():
+        return []
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208  names, not paths, of thousands of entries
+        try:
+            if name.isdigit() and int(_stat_fields(int(name))[1]) == pid:
+                found.append(int(name))
+        except (OSError, IndexError):
+            continue
+    return found
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """The fields from the third (state) on; the second is a name that may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+
+
+def kill_group(pid: int) -> None:
+    """
+    SIGKILL a process and its group.
+
+    The process alone, too: one that was just forked may not have made its group yet.
+    """
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def die_with_parent(number: int, parent_pid: int) -> None:
+    """
+    Ask Linux for a signal when the parent dies, and act on it if that has happened already.
+
+    Elsewhere nothing is asked: the end of the parent's socket has to be noticed.
+    """
+    if sys.platform == "linux":
+        _prctl(_SET_PARENT_DEATH_SIGNAL, number)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), number)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants that outlive theirs, where the system can do so."""
+    if sys.platform == "linux":
+        _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+@functools.cache
+def _has_proc() -> bool:
+    return Path("/proc/self/stat").exists()
+
+
+@functools.cache
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return _output_of("sysctl", "-n", "kern.bootsessionuuid")
+
+
+@functools.cache
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  pid:[…] is no path
+    except OSError:
+        return ""
+
+
+def _start_by_ps(pid: int) -> int | None:
+    started = _output_of("ps", "-o", "state=,lstart=", "-p", str(pid))
+    state, _, when = started.partition(" ")
+    if not when or state.startswith("Z"):
+        return None
+    return int(time.mktime(time.strptime(when.strip(), "%a %b %d %H:%M:%S %Y")))
+
+
+def _output_of(*command: str) -> str:
+    try:
+        answer = subprocess.run(
+            command,
+            capture_output=True,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+            text=True,
+            timeout=_COMMAND_TIMEOUT_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.strip()

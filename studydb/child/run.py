@@ -1,0 +1,129 @@
+"""The life of a child process: receive a job, run it, say how it ended."""
+
+import atexit
+import faulthandler
+import os
+import random
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from typing import TextIO
+
+import numpy as np
+
+from studydb.child.channel import Channel, FrameError
+from studydb.child.checkpoints import Restored, fetch
+from studydb.child.failures import failure_of
+from studydb.child.job import Job, read_job
+from studydb.child.messages import End, Ended, write
+from studydb.child.session import Session, current
+from studydb.domain.errors import CheckpointError, LeaseLost, TrainableError, TrialStopped
+from studydb.domain.records import Failure
+from studydb.trainables import call, load
+
+
+def main(channel: Channel) -> None:
+    """Run the attempt that comes over the channel, and end this process with it."""
+    status = 1
+    try:
+        status = _serve(channel)
+        atexit._run_exitfuncs()  # noqa: SLF001  what the user's libraries registered
+    except BaseException:  # noqa: BLE001  nothing of the fork server's may run after this
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(status)
+
+
+def _serve(channel: Channel) -> int:
+    with suppress(EOFError, OSError):
+        frame = channel.receive()
+        assert frame is not None
+        ended = run(read_job(frame), channel)
+        if ended.failure is not None:
+            sys.stderr.write(ended.failure.traceback)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        channel.send(write(ended))
+        return 1 if ended.end is End.FAILED else 0
+    return 1
+
+
+def run(job: Job, channel: Channel) -> Ended:
+    """Run one attempt to its end; whatever the user's code raises is part of the answer."""
+    try:
+        _prepare(job)
+        checkpoint = fetch(job)
+    except CheckpointError as cause:
+        return Ended(End.UNRESTORABLE, failure_of(cause))
+    except TrainableError as cause:
+        return Ended(End.FAILED, failure_of(cause))
+    session = _begin(job, channel, checkpoint)
+    try:
+        with current(session):
+            function = load(job.trainable, job.workdirs, own_only=not job.signed)
+            session.finish(call(function, session.config, session))
+    except BaseException as error:  # noqa: BLE001  sys.exit() too is the user's failure
+        return _ended_by(error, session)
+    return Ended(session.left or End.COMPLETED)
+
+
+def _prepare(job: Job) -> None:
+    """Make the process the user's: directory, arguments, and random numbers of this trial."""
+    try:
+        os.chdir(job.workdirs[0])
+    except OSError as cause:
+        raise TrainableError(
+            f"The working directory {job.workdirs[0]} cannot be entered: {cause.strerror}. "
+            "Start the worker with --workdir naming one that exists here."
+        ) from cause
+    sys.argv = ["studydb"]
+    # All children are copies of one process and would draw the same numbers.
+    random.seed(job.seed)
+    np.random.seed(job.seed % 2**32)  # noqa: NPY002  the generator that users' libraries share
+
+
+def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> Session:
+    session = Session(job, channel, checkpoint)
+
+    def preempt(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        session.preempt()
+
+    def disown() -> None:
+        channel.close()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, preempt)
+    # A copy that holds the socket would hide the end of this process from the supervisor.
+    os.register_at_fork(after_in_child=disown)
+    return session
+
+
+def _ended_by(error: BaseException, session: Session) -> Ended:
+    if session.left is not None:
+        quiet = isinstance(error, TrialStopped | LeaseLost)
+        return Ended(session.left, None if quiet else failure_of(error))
+    failure = failure_of(error)
+    if isinstance(error, SystemExit):
+        told = f"The trainable called sys.exit({error.code!r}). Return from it, or raise an error."
+        failure = Failure(failure.type, told, failure.traceback)
+    elif isinstance(error, TrialStopped):
+        told = "The trainable raised TrialStopped, but nothing had stopped it. Return instead."
+        failure = Failure(failure.type, told, failure.traceback)
+    return Ended(End.FAILED, failure)
+
+
+def prepare_streams() -> None:
+    """Let what is printed be seen as it comes, and a crash leave its stack."""
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, TextIO)
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[attr-defined]
+    faulthandler.enable()
+
+
+__all__ = ["FrameError", "main", "prepare_streams", "run"]

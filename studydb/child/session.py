@@ -1,0 +1,240 @@
+"""What the user's code holds of its trial: `trial` in `f(config, trial)`, and `studydb.report`."""
+
+import copy
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from typing import Any
+
+from studydb.child.channel import Channel, FrameError
+from studydb.child.checkpoints import Restored, Saver
+from studydb.child.job import Job
+from studydb.child.line import Line
+from studydb.child.messages import End, FlushAsked, Reported, Saved
+from studydb.domain.errors import (
+    CheckpointError,
+    InvalidReport,
+    LeaseLost,
+    TrainableError,
+    TrialStopped,
+    UsageError,
+)
+from studydb.domain.metrics import STEP, Result, read_report
+from studydb.domain.rules import first_hit
+from studydb.trainables import returned_metrics
+
+CheckpointLike = Mapping[Any, Any] | str | PathLike[str]
+
+
+class Session:
+    """
+    One attempt, as the user's code sees it.
+
+    Attributes:
+        config: Parameters and constants; the code's own, to be changed at will.
+        number: The trial's number within its study.
+        attempt: How often the trial was begun, this time included.
+        seed: For random numbers; the same at every attempt of the trial.
+        metric: The study's metric.
+        checkpoint: What to start from, None to start from scratch.
+        left: Why `report` raised, once it has.
+    """
+
+    def __init__(self, job: Job, channel: Channel, checkpoint: Restored | None) -> None:
+        """Begin the attempt: its time runs from here."""
+        self.config: dict[str, Any] = copy.deepcopy(dict(job.config))
+        self.number = job.number
+        self.attempt = job.attempt
+        self.seed = job.seed
+        self.metric = job.metric
+        self.checkpoint = checkpoint
+        self.left: End | None = None
+        self._rules = job.rules
+        self._saver = Saver(job)
+        self._line = Line(channel, next_decision_step=job.next_decision_step)
+        self._last_step = job.start_step
+        self._last: Result | None = None
+        self._preempted = False
+        self._begun_s = time.monotonic() - job.time_total_s
+        self._turn = threading.RLock()
+        self._pid = os.getpid()
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
+        """
+        Report the metrics of one step, and save a checkpoint that contains it.
+
+        Returns at once, except where the trial may end: then when that is decided. With a
+        checkpoint it returns when result and checkpoint are safe. If the store of checkpoints
+        fails, training goes on with the older one.
+
+        Args:
+            metrics: The study's metric and others; `training_iteration` is the step, else it
+                counts on.
+            checkpoint: A dict, or the path of a directory.
+
+        Raises:
+            InvalidReport: The metrics cannot be stored; a ValueError.
+            TrialStopped: A verdict stands, or the worker is told to go: clean up and return. From
+                then on `report` only saves a last checkpoint, and raises again.
+            LeaseLost: The trial is somebody else's.
+        """
+        with self._own_turn():
+            if self.left is not None:
+                self._save_after_the_end(metrics, checkpoint)
+            result = read_report(
+                metrics,
+                metric=self.metric,
+                last_step=self._last_step,
+                time_total_s=time.monotonic() - self._begun_s,
+            )
+            self._line.listen()
+            if self._line.verdict is None and not self._line.lost:
+                self._send(result, *self._save(checkpoint, result.step))
+            elif checkpoint is not None and not self._line.lost:
+                self._send_checkpoint(checkpoint, result.step)
+            self._last_step = result.step
+            self._leave_if_told()
+
+    def flush(self) -> None:
+        """
+        Return when everything reported so far is safe.
+
+        Raises:
+            TrialStopped: See `report`.
+            LeaseLost: See `report`.
+        """
+        with self._own_turn():
+            self._line.listen()
+            self._leave_if_told()
+            self._line.ask(FlushAsked(self._line.next_id()))
+            self._leave_if_told()
+
+    def finish(self, returned: Any) -> None:
+        """
+        Report what the user's function returned, unless that was its last report already.
+
+        Raises:
+            TrainableError: It returned what is no metric, or never reported at all.
+        """
+        if self.left is not None:
+            return
+        metrics = returned_metrics(returned, self.metric)
+        if metrics is not None and not self._repeats_the_last(metrics):
+            self.report(metrics)
+        if self._last is None and self.checkpoint is None:
+            raise TrainableError(
+                f"The trainable ended without reporting {self.metric!r}. Call "
+                f"studydb.report({{{self.metric!r}: …}}) after each step, or return the value."
+            )
+
+    def preempt(self) -> None:
+        """Have the next report raise TrialStopped; safe in a signal handler."""
+        self._preempted = True
+
+    @contextmanager
+    def _own_turn(self) -> Iterator[None]:
+        # Before the lock: a fork may have copied it while it was held.
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"report() was called in process {os.getpid()}, a copy of the trial's process "
+                f"{self._pid}. Send the metrics to the process that runs the trainable."
+            )
+        with self._turn:
+            yield
+
+    def _send(self, result: Result, saved: Saved | None, artifact_error: str | None) -> None:
+        decides = self._line.next_decision_step
+        waits = (
+            saved is not None
+            or (decides is not None and result.step >= decides)
+            or first_hit(self._rules, result, study_metric=self.metric) is not None
+        )
+        report = Reported(self._line.next_id() if waits else None, result, saved, artifact_error)
+        try:
+            (self._line.ask if waits else self._line.tell)(report)
+        except FrameError as cause:
+            raise InvalidReport(f"The report at step {result.step}: {cause}") from cause
+        self._last = result
+
+    def _save(
+        self, checkpoint: CheckpointLike | None, step: int
+    ) -> tuple[Saved | None, str | None]:
+        """Store a checkpoint; a store that fails is a note beside the result, not an error."""
+        if checkpoint is None:
+            return None, None
+        prepared = self._saver.prepare(checkpoint)
+        kind = "dict" if isinstance(checkpoint, Mapping) else "directory"
+        try:
+            return self._saver.save(prepared, kind=kind, step=step), None
+        except CheckpointError as failure:
+            return None, str(failure)
+
+    def _send_checkpoint(self, checkpoint: CheckpointLike, step: int) -> None:
+        saved, artifact_error = self._save(checkpoint, step)
+        self._line.ask(Reported(self._line.next_id(), None, saved, artifact_error))
+
+    def _save_after_the_end(
+        self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None
+    ) -> None:
+        """What is saved after TrialStopped contains the last step, unless the metrics say more."""
+        if checkpoint is not None and not self._line.lost:
+            named = metrics.get(STEP) if isinstance(metrics, Mapping) else None
+            step = named if isinstance(named, int) and named > self._last_step else self._last_step
+            self._send_checkpoint(checkpoint, step)
+        self._leave_if_told()
+
+    def _leave_if_told(self) -> None:
+        if self._line.lost:
+            self.left = End.LOST
+            raise LeaseLost(number=self.number, attempt=self.attempt)
+        if (verdict := self._line.verdict) is not None:
+            self.left = End.STOPPED
+            raise TrialStopped(f"Trial {self.number} is to end: {verdict.reason} ({verdict.by}).")
+        if self._preempted:
+            self.left = End.PREEMPTED
+            raise TrialStopped(f"Trial {self.number} is to make room; it will be resumed.")
+
+    def _repeats_the_last(self, metrics: Mapping[str, Any]) -> bool:
+        """Whether each returned metric equals the last report's; NaN equals NaN here."""
+        if self._last is None:
+            return False
+        returned = read_report(metrics, metric=self.metric, last_step=0)
+        last = {self.metric: self._last.value, **self._last.metrics}
+        same_step = STEP not in metrics or returned.step == self._last.step
+        return same_step and all(
+            name in last and json.dumps(value) == json.dumps(last[name])
+            for name, value in {self.metric: returned.value, **returned.metrics}.items()
+        )
+
+
+_current: Session | None = None
+
+
+@contextmanager
+def current(session: Session) -> Iterator[None]:
+    """Make a session the one that `report` speaks for."""
+    global _current  # noqa: PLW0603  a process runs one trial, and `studydb.report` has no other way
+    _current = session
+    try:
+        yield
+    finally:
+        _current = None
+
+
+def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
+    """
+    Report the metrics of one step from within a trainable; see `Session.report`.
+
+    Raises:
+        UsageError: No trial runs in this process.
+    """
+    if _current is None:
+        raise UsageError(
+            "studydb.report() was called outside a trial. Let a worker run the function, "
+            "or use study.ask() for a loop of your own."
+        )
+    _current.report(metrics, checkpoint=checkpoint)

@@ -1,0 +1,7 @@
+"""The database below all SQL: schema, engine, dialect, codecs, faults, migrations."""
+
+from studydb.db.engine import Database, connect
+from studydb.db.statement import Prepared
+from studydb.db.transaction import Txn
+
+__all__ = ["Database", "Prepared", "Txn", "connect"]

@@ -1,0 +1,105 @@
+"""Every expression that PostgreSQL and SQLite spell differently."""
+
+import json
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from studydb.db.types import UtcDateTime
+
+NOW = "now"
+"""The bind that `Txn` fills: a test's clock, or on SQLite the host's; NULL for the server's own."""
+
+
+class _Now(FunctionElement[Any]):
+    """The database's clock: one for all workers, whatever theirs say."""
+
+    type = UtcDateTime()
+    inherit_cache = True
+
+
+@compiles(_Now, "postgresql")
+def _now_postgresql(element: _Now, compiler: SQLCompiler, **kw: Any) -> str:
+    injected = compiler.process(_now_bind(), **kw)
+    return f"coalesce(CAST({injected} AS timestamptz), clock_timestamp())"
+
+
+@compiles(_Now, "sqlite")
+def _now_sqlite(element: _Now, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(_now_bind(), **kw)
+
+
+def _now_bind() -> sa.BindParameter[Any]:
+    return sa.bindparam(NOW, None, UtcDateTime())
+
+
+class _After(FunctionElement[Any]):
+    type = UtcDateTime()
+    inherit_cache = True
+
+
+@compiles(_After, "postgresql")
+def _after_postgresql(element: _After, compiler: SQLCompiler, **kw: Any) -> str:
+    moment, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"({moment} + make_interval(secs => {seconds}))"
+
+
+@compiles(_After, "sqlite")
+def _after_sqlite(element: _After, compiler: SQLCompiler, **kw: Any) -> str:
+    moment, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"strftime('%Y-%m-%d %H:%M:%f', {moment}, ({seconds}) || ' seconds')"
+
+
+def now() -> sa.ColumnElement[Any]:
+    """The moment of this statement by the database's clock."""
+    return _Now()
+
+
+def after(moment: sa.ColumnElement[Any], seconds: sa.ColumnElement[float]) -> Any:
+    """`moment` plus `seconds`."""
+    return _After(moment, seconds)
+
+
+class _IsListed(FunctionElement[Any]):
+    type = sa.Boolean()
+    inherit_cache = True
+
+
+@compiles(_IsListed, "postgresql")
+def _is_listed_postgresql(element: _IsListed, compiler: SQLCompiler, **kw: Any) -> str:
+    column, values = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"{column} = ANY({values})"
+
+
+@compiles(_IsListed, "sqlite")
+def _is_listed_sqlite(element: _IsListed, compiler: SQLCompiler, **kw: Any) -> str:
+    column, values = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"{column} IN (SELECT value FROM json_each({values}))"
+
+
+class _List(sa.types.TypeDecorator[Any]):
+    """A bound list: an array on PostgreSQL, JSON text on SQLite."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, of: type[Any] = sa.BigInteger) -> None:
+        super().__init__()
+        self.of = of
+
+    def load_dialect_impl(self, dialect: sa.engine.Dialect) -> Any:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(sa.ARRAY(self.of))
+        return dialect.type_descriptor(sa.Text())
+
+    def process_bind_param(self, value: Any, dialect: sa.engine.Dialect) -> Any:
+        return list(value) if dialect.name == "postgresql" else json.dumps(list(value))
+
+
+def is_listed(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
+    """Whether an integer or text column is one of the values in the list bound as `name`."""
+    of = sa.Text if isinstance(column.type, sa.Text) else sa.BigInteger
+    return _IsListed(column, sa.bindparam(name, type_=_List(of)))

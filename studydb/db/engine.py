@@ -1,0 +1,294 @@
+"""
+A database and its connections: the recipes for PostgreSQL and SQLite.
+
+SQLite: WAL, synchronous=FULL, and BEGIN IMMEDIATE for every writer, which is what makes claims safe
+there: SKIP LOCKED is silently dropped, and the driver's own isolation levels gave duplicate claims or
+"database is locked".
+"""
+
+import os
+import sqlite3
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from studydb.db import faults, version
+from studydb.db.transaction import Observer, Txn
+from studydb.db.urls import check_file, mask, read_url
+from studydb.domain.errors import (
+    SchemaTooNew,
+    SchemaTooOld,
+    StorageError,
+    StorageMissing,
+    StorageUnreachable,
+    UsageError,
+)
+
+CONNECT_TIMEOUT_S = 10
+LOCK_TIMEOUT_S = 10
+STATEMENT_TIMEOUT_S = 60
+IDLE_IN_TRANSACTION_TIMEOUT_S = 10
+"""A frozen client would hold its rows for ever."""
+
+POOL_TIMEOUT_S = 30
+SQLITE_BUSY_TIMEOUT_S = 5
+SQLITE_OLDEST = (3, 37, 0)
+
+_TIMEOUTS_MS = {
+    "lock_timeout": LOCK_TIMEOUT_S * 1000,
+    "statement_timeout": STATEMENT_TIMEOUT_S * 1000,
+    "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_TIMEOUT_S * 1000,
+}
+
+_databases: "weakref.WeakSet[Database]" = weakref.WeakSet()
+
+
+class Database:
+    """
+    One database, reached through a small pool; safe to share among threads, not across a fork.
+
+    Attributes:
+        url: As it may be shown: the password is masked.
+        clock: A test's clock; None for the database's own.
+        observer: Told every statement, and BEGIN, COMMIT and ROLLBACK; None for nobody.
+    """
+
+    def __init__(self, url: URL, *, connections: int = 2, read_only: bool = False) -> None:
+        """Prepare a pool; nothing connects before the first transaction."""
+        self.secret_url, self.url = url, mask(url)
+        self.postgresql = url.get_backend_name() == "postgresql"
+        self._pooler = self.postgresql and url.query.get("pooler") == "transaction"
+        self._read_only = read_only
+        self.engine = self._make_engine(connections)
+        self.clock: Callable[[], datetime] | None = None
+        self.observer: Observer | None = None
+        _databases.add(self)
+
+    def _make_engine(self, connections: int) -> sa.Engine:
+        options: dict[str, Any] = {
+            "pool_size": connections,
+            "max_overflow": 0,
+            "pool_timeout": POOL_TIMEOUT_S,
+        }
+        if self.postgresql:
+            url = self.secret_url.difference_update_query(["pooler"])
+            engine = sa.create_engine(url, connect_args=self._postgresql_options(), **options)
+        else:
+            engine = sa.create_engine(
+                self.secret_url, paramstyle="named", creator=self._open_sqlite, **options
+            )
+        return engine
+
+    def _postgresql_options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "application_name": "studydb",
+            "tcp_user_timeout": CONNECT_TIMEOUT_S * 1000,
+            "keepalives_idle": 30,
+        }
+        if self._pooler:
+            return options | {"prepare_threshold": None}
+        settings = _TIMEOUTS_MS | {"default_transaction_isolation": r"read\ committed"}
+        if self._read_only:
+            settings |= {"default_transaction_read_only": "on"}
+        given = str(self.secret_url.query.get("options", ""))
+        ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        return options | {"options": f"{ours} {given}".strip()}
+
+    def _open_sqlite(self) -> sqlite3.Connection:
+        mode = "ro" if self._read_only else "rw"
+        connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=SQLITE_BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA foreign_keys=ON")
+        if self._read_only:
+            connection.execute("PRAGMA query_only=ON")
+        else:
+            connection.execute("PRAGMA synchronous=FULL")
+        return connection
+
+    @property
+    def path(self) -> Path:
+        """The SQLite file."""
+        if self.secret_url.database is None:
+            raise ValueError(f"{self.url} is not a file.")
+        return Path(self.secret_url.database)
+
+    @contextmanager
+    def begin(self, *, write: bool = True) -> Iterator[Txn]:
+        """
+        Open a transaction: committed at the end of the block, rolled back when it raises.
+
+        Args:
+            write: False for a reader, which on SQLite takes no lock.
+
+        Raises:
+            StorageTransient: The fault passes; the COMMIT may or may not have happened.
+            StorageError: The database needs attention.
+        """
+        try:
+            with self._transaction(write=write) as txn:
+                yield txn
+        except BaseException as error:
+            if not faults.is_driver_error(error):
+                raise
+            if faults.is_disconnect(error):
+                self.engine.dispose()
+            translated = faults.translate(error, url=self.url)
+            if translated is None:
+                raise
+            raise translated from error
+
+    @contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[Txn]:
+        connection = self.engine.raw_connection()
+        try:
+            self._start(connection, write=write)
+            txn = Txn(
+                connection,
+                self.engine.dialect,
+                clock=self.clock,
+                observer=self.observer,
+                prepare=None if self._pooler else True,
+            )
+            yield txn
+            commit = write and not txn.abandoned
+            self._observe("COMMIT" if commit else "ROLLBACK")
+            self._end(connection, commit=commit)
+        except BaseException as error:
+            self._observe("ROLLBACK")
+            with suppress(Exception):
+                self._end(connection, commit=False)
+            if faults.is_disconnect(error) or not isinstance(error, Exception):
+                connection.invalidate()
+            raise
+        finally:
+            connection.close()
+
+    def _start(self, connection: Any, *, write: bool) -> None:
+        self._observe("BEGIN")
+        if not self.postgresql:
+            connection.cursor().execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        elif self._pooler:
+            settings = ", ".join(
+                f"set_config('{name}', '{value}', true)" for name, value in _TIMEOUTS_MS.items()
+            )
+            connection.cursor().execute(f"SELECT {settings}")  # noqa: S608  constants of ours
+
+    def _end(self, connection: Any, *, commit: bool) -> None:
+        if self.postgresql:
+            connection.commit() if commit else connection.rollback()
+        elif commit or connection.driver_connection.in_transaction:
+            connection.cursor().execute("COMMIT" if commit else "ROLLBACK")
+
+    def _observe(self, what: str) -> None:
+        if self.observer is not None:
+            self.observer(what)
+
+    def close(self) -> None:
+        """Close the pool's connections."""
+        self.engine.dispose()
+
+
+def begin_immediate(connection: sa.Connection) -> None:
+    """What an SQLAlchemy transaction emits on SQLite (migrations; `Database.begin` does it itself)."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _forget_after_fork() -> None:
+    for database in list(_databases):
+        database.engine.dispose(close=False)
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def connect(
+    storage: str, *, connections: int = 2, read_only: bool = False, check: bool = True
+) -> Database:
+    """
+    Connect to a database whose schema is the one that this studydb needs.
+
+    Args:
+        storage: The URL.
+        connections: The most that the pool will open.
+        check: False to skip the check of file and schema, for migrations.
+
+    Raises:
+        UsageError: The URL is none of ours.
+        StorageError: Missing, unreachable, too old, too new: each names its cure.
+    """
+    url = read_url(storage)
+    if url.get_backend_name() == "sqlite" and sqlite3.sqlite_version_info < SQLITE_OLDEST:
+        raise StorageError(
+            f"SQLite {sqlite3.sqlite_version} is too old; studydb needs 3.37 for its claims."
+        )
+    if url.query.get("pooler", "transaction") != "transaction":
+        raise UsageError("The storage URL's `pooler` can only be `transaction`.")
+    database = Database(url, connections=connections, read_only=read_only)
+    if check:
+        check_schema(database)
+    return database
+
+
+def check_schema(database: Database) -> None:
+    """
+    Hold the database's schema against this studydb's.
+
+    Raises:
+        StorageMissing: No database or no studydb tables in it.
+        SchemaTooOld: `studydb db upgrade` is needed.
+        SchemaTooNew: This studydb is older than the schema.
+    """
+    found = current_version(database)
+    if found == version.HEAD:
+        return
+    if found is None:
+        raise StorageMissing(
+            f"{database.url} has no studydb tables. Run `studydb db upgrade` on it."
+        )
+    if found in version.REVISIONS:
+        raise SchemaTooOld(
+            f"{database.url} has schema {found}, this studydb needs {version.HEAD}. "
+            "Run `studydb db upgrade`; workers of the older version must have ended."
+        )
+    raise SchemaTooNew(
+        f"{database.url} has schema {found}, this studydb knows {version.HEAD} at most. "
+        "Upgrade studydb on this machine."
+    )
+
+
+def current_version(database: Database) -> str | None:
+    """
+    The schema's revision; None when there are no studydb tables.
+
+    Raises:
+        StorageMissing: There is no such file or database.
+    """
+    if not database.postgresql:
+        check_file(database.path)
+        if not database.path.exists():
+            raise StorageMissing(
+                f"There is no database at {database.path}. `studydb create` or "
+                "`studydb db upgrade` makes one; or give --storage or $STUDYDB_STORAGE."
+            )
+    try:
+        with database.begin(write=False) as txn:
+            rows = txn.raw(f"SELECT version_num FROM {version.TABLE}")[1]  # noqa: S608
+    except StorageUnreachable:
+        raise
+    except StorageMissing as error:
+        if "no studydb tables" in str(error):
+            return None
+        raise
+    return str(rows[0][0]) if rows else None

@@ -1,0 +1,128 @@
+"""
+What a driver's error means: which faults pass, and how to tell the user of those that don't.
+
+The layers above know no driver; they catch `StorageTransient` and retry.
+"""
+
+import sqlite3
+from typing import Any
+
+import psycopg
+import sqlalchemy.exc
+
+from studydb.domain.errors import (
+    StorageBusy,
+    StorageError,
+    StorageMissing,
+    StorageReadOnly,
+    StorageUnreachable,
+)
+
+_GONE = {"57P01", "57P02", "57P03", "25P03"}
+_BUSY = {"40001", "40P01", "55P03", "53300", "25006", "57014"}
+_NO_SUCH_TABLE = "42P01"
+_NO_SUCH_DATABASE = "3D000"
+_DENIED = {"42501", "28P01", "28000"}
+_UNIQUE = "23505"
+
+
+class Duplicate(Exception):  # noqa: N818  what a store function answers, not what a user sees
+    """A UNIQUE constraint refused a row: somebody, perhaps our own ghost, was first."""
+
+
+def driver_error(error: BaseException) -> BaseException:
+    """The driver's error below SQLAlchemy's wrapping."""
+    if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None:
+        return error.orig
+    return error
+
+
+def is_driver_error(error: BaseException) -> bool:
+    """Whether the error comes from a driver or from the connection pool."""
+    return isinstance(
+        error,
+        psycopg.Error | sqlite3.Error | sqlalchemy.exc.DBAPIError | sqlalchemy.exc.TimeoutError,
+    )
+
+
+def translate(error: BaseException, *, url: str) -> Exception | None:
+    """
+    Our error for a driver's, None if it is no fault of the database's (a bug of ours).
+
+    Args:
+        url: The database's, with its password masked.
+    """
+    error = driver_error(error)
+    if isinstance(error, sqlalchemy.exc.TimeoutError):
+        return StorageBusy(f"All connections of this process to {url} are busy.")
+    if isinstance(error, psycopg.Error):
+        return _translate_postgresql(error, url)
+    if isinstance(error, sqlite3.Error):
+        return _translate_sqlite(error, url)
+    return None
+
+
+def _translate_postgresql(error: psycopg.Error, url: str) -> Exception | None:
+    code = error.sqlstate
+    if code == _UNIQUE:
+        return Duplicate(error.diag.constraint_name or "")
+    if code in _BUSY:
+        return StorageBusy(f"{url} is busy: {_first_line(error)}.")
+    if code in _GONE or (code or "").startswith("08"):
+        return StorageUnreachable(f"{url} closed the connection: {_first_line(error)}.")
+    if code == _NO_SUCH_DATABASE or (code is None and "does not exist" in str(error)):
+        return _cannot_connect(error, url)
+    if code == _NO_SUCH_TABLE:
+        return StorageMissing(f"{url} has no studydb tables. Run `studydb db upgrade` on it.")
+    if code in _DENIED:
+        return StorageError(
+            f"{url} refuses: {_first_line(error)}. Check user, password and rights."
+        )
+    if code is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return _cannot_connect(error, url)
+    return None
+
+
+def _cannot_connect(error: psycopg.Error, url: str) -> Exception:
+    text = _first_line(error)
+    if "database" in text and "does not exist" in text:
+        return StorageMissing(f"There is no such database: {url}. Create it with `createdb`.")
+    if "authentication failed" in text or ("role" in text and "does not exist" in text):
+        return StorageError(f"{url} refuses the login. Check user and password.")
+    return StorageUnreachable(
+        f"No connection to {url}: {text}. Is the server running, and the URL right?"
+    )
+
+
+def _translate_sqlite(error: sqlite3.Error, url: str) -> Exception | None:
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    text = str(error)
+    if isinstance(error, sqlite3.IntegrityError) and "UNIQUE" in text:
+        return Duplicate(text)
+    match code & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StorageBusy(f"{url} is busy: another process is writing.")
+        case sqlite3.SQLITE_READONLY:
+            return StorageReadOnly(f"{url} cannot be written: check the rights of file and folder.")
+        case sqlite3.SQLITE_CANTOPEN:
+            return StorageMissing(f"{url} cannot be opened. Check the path and its rights.")
+        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
+            return StorageError(f"{url} cannot be written: {text}. Is the disk full?")
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return StorageError(f"{url} is no SQLite database, or damaged: {text}.")
+    if "no such table" in text:
+        return StorageMissing(f"{url} has no studydb tables. Run `studydb db upgrade` on it.")
+    return None
+
+
+def _first_line(error: Any) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def is_disconnect(error: BaseException) -> bool:
+    """Whether the connection is of no more use."""
+    error = driver_error(error)
+    if not isinstance(error, psycopg.Error):
+        return False
+    code = error.sqlstate
+    return code is None or code in _GONE or code.startswith("08")

@@ -1,0 +1,186 @@
+"""
+Making and changing the schema: Alembic, run from the installed package or from a checkout.
+
+Any number of processes may start at once: the version is read without a lock; only who finds it old
+locks (PostgreSQL: a session's advisory lock; SQLite: BEGIN IMMEDIATE), reads again, and upgrades.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import alembic.command
+import sqlalchemy as sa
+from alembic.config import Config
+
+from studydb.db import faults, version
+from studydb.db.engine import (
+    Database,
+    begin_immediate,
+    check_schema,
+    connect,
+    current_version,
+)
+from studydb.db.urls import check_file
+from studydb.domain.errors import SchemaTooNew, StorageError, UsageError
+
+ADVISORY_LOCK = 0x73747564_79646201
+"""Any number, as long as it is always the same."""
+
+CREATE_WAIT_S = 60.0
+
+_in_this_process = threading.Lock()
+
+
+def upgrade(storage: str) -> str:
+    """
+    Bring a database to this studydb's schema; an SQLite file is made when missing.
+
+    Returns:
+        The revision that it had before; empty for none.
+
+    Raises:
+        SchemaTooNew: The database is ahead of this studydb.
+        StorageError: It cannot be reached or written.
+    """
+    database = connect(storage, check=False)
+    try:
+        if not database.postgresql:
+            _make_file(database.path)
+        before = current_version(database)
+        _refuse_newer(database, before)
+        if before != version.HEAD:
+            with _migrating(database) as connection:
+                alembic.command.upgrade(_config(connection), "head")  # reads the version again
+        return before or ""
+    finally:
+        database.close()
+
+
+def downgrade(storage: str, revision: str) -> None:
+    """
+    Take the schema back to an older revision, or to "base" for none.
+
+    Raises:
+        UsageError: No such revision.
+    """
+    if revision != "base" and revision not in version.REVISIONS:
+        known = ", ".join((*version.REVISIONS, "base"))
+        raise UsageError(f"There is no revision {revision!r}; there are {known}.")
+    database = connect(storage, check=False)
+    try:
+        _refuse_newer(database, current_version(database))
+        with _migrating(database) as connection:
+            alembic.command.downgrade(_config(connection), revision)
+    finally:
+        database.close()
+
+
+def current(storage: str) -> str:
+    """The database's revision; empty when it holds no studydb tables."""
+    database = connect(storage, check=False)
+    try:
+        return current_version(database) or ""
+    finally:
+        database.close()
+
+
+def check(storage: str) -> None:
+    """Raise what `connect` would raise if the schema is not this studydb's."""
+    database = connect(storage, check=False)
+    try:
+        check_schema(database)
+    finally:
+        database.close()
+
+
+def _refuse_newer(database: Database, found: str | None) -> None:
+    if found is not None and found not in version.REVISIONS:
+        raise SchemaTooNew(
+            f"{database.url} has schema {found}, which this studydb does not know. "
+            "Upgrade studydb on this machine."
+        )
+
+
+def _make_file(path: Path) -> None:
+    check_file(path)
+    connection = sqlite3.connect(path, timeout=CREATE_WAIT_S, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+    except sqlite3.OperationalError as error:
+        raise faults.translate(error, url=str(path)) or StorageError(str(error)) from error
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _migrating(database: Database) -> Iterator[sa.Connection]:
+    with _in_this_process:
+        engine = sa.create_engine(
+            database.engine.url,
+            creator=database.engine.pool._creator,  # noqa: SLF001  the same recipe, another pool
+            poolclass=sa.pool.NullPool,
+        )
+        try:
+            if database.postgresql:
+                with _locked_postgresql(engine) as connection:
+                    yield connection
+            else:
+                with _locked_sqlite(engine) as connection:
+                    yield connection
+        except sa.exc.DBAPIError as error:
+            translated = faults.translate(error, url=database.url)
+            if translated is None:
+                raise
+            raise translated from error
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def _locked_postgresql(engine: sa.Engine) -> Iterator[sa.Connection]:
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SET lock_timeout = 0; SET statement_timeout = 0")
+        connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
+        connection.exec_driver_sql(f"SELECT pg_advisory_lock({ADVISORY_LOCK})")
+        connection.commit()
+        try:
+            with connection.begin():
+                yield connection
+        finally:
+            connection.exec_driver_sql(f"SELECT pg_advisory_unlock({ADVISORY_LOCK})")
+            connection.commit()
+
+
+@contextmanager
+def _locked_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
+    sa.event.listen(engine, "begin", begin_immediate)
+    with engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        driver.execute(f"PRAGMA busy_timeout={int(CREATE_WAIT_S * 1000)}")
+        driver.execute("PRAGMA foreign_keys=OFF")  # a table rebuild drops the parent of rows
+        with connection.begin():
+            yield connection
+            broken = driver.execute("PRAGMA foreign_key_check").fetchall()
+            if broken:
+                raise StorageError(
+                    f"The migration would orphan {len(broken)} rows; nothing changed."
+                )
+
+
+def _config(connection: sa.Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _scripts() -> Path:
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "_alembic", package.parent / "alembic"):
+        if (folder / "env.py").is_file():
+            return folder
+    raise StorageError("This installation of studydb lacks its migrations; install it again.")

@@ -1,0 +1,165 @@
+"""
+The seam between Core and the driver.
+
+Every statement is written in SQLAlchemy Core, compiled once per dialect, and run on the driver's own
+cursor: a claim through Core's execution costs 0.8 ms of CPU, through psycopg's prepared statement
+0.09 ms (see PEERS). Binds and columns pass through the same type codecs either way.
+"""
+
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+
+from studydb.db.dialect import NOW
+from studydb.db.types import Json, dump_json
+
+Codec = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A statement as one dialect's driver takes it."""
+
+    sql: str
+    defaults: Mapping[str, Any]
+    encode: Mapping[str, Codec]
+    required: frozenset[str]
+    row: Callable[[Sequence[Any]], Any]
+    decode: tuple[tuple[int, Codec], ...]
+
+    def bind(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The driver's parameters, encoded."""
+        missing = self.required - params.keys()
+        if missing:
+            raise TypeError(f"Statement lacks {', '.join(sorted(missing))}: {self.sql}")
+        bound = {**self.defaults, **params}
+        for name, codec in self.encode.items():
+            bound[name] = codec(bound[name])
+        return bound
+
+    def read(self, values: Sequence[Any]) -> Any:
+        """One row, decoded, as a named tuple."""
+        if not self.decode:
+            return self.row(values)
+        decoded = list(values)
+        for position, codec in self.decode:
+            decoded[position] = codec(decoded[position])
+        return self.row(decoded)
+
+
+def compile_for(statement: sa.Executable, dialect: Dialect) -> Compiled:
+    """Compile a Core statement and collect the codecs of its binds and columns."""
+    compiled = statement.compile(  # type: ignore[attr-defined]
+        dialect=dialect, compile_kwargs={"render_postcompile": True}
+    )
+    binds = compiled.binds
+    encode = {
+        name: codec
+        for name, bind in binds.items()
+        if (codec := bind.type.dialect_impl(dialect).bind_processor(dialect))
+    }
+    columns = tuple(getattr(statement, "exported_columns", ()))
+    decode = tuple(
+        (position, codec)
+        for position, column in enumerate(columns)
+        if not isinstance(column.type, sa.Numeric | sa.Float)  # both drivers hand over plain floats
+        and (codec := column.type.dialect_impl(dialect).result_processor(dialect, None))
+    )
+    row = namedtuple("Row", [column.key for column in columns], rename=True)  # type: ignore[misc] # noqa: PYI024
+    return Compiled(
+        sql=compiled.string,
+        defaults={name: bind.effective_value for name, bind in binds.items() if not bind.required},
+        encode=encode,
+        required=frozenset(name for name, bind in binds.items() if bind.required),
+        row=row._make,
+        decode=decode,
+    )
+
+
+class Prepared:
+    """A constant statement: compiled at first use on each dialect, prepared by the driver."""
+
+    __slots__ = ("_by_dialect", "statement")
+
+    def __init__(self, statement: sa.Executable) -> None:
+        """Keep the Core statement; nothing is compiled before its first use."""
+        self.statement = statement
+        self._by_dialect: dict[str, Compiled] = {}
+
+    def compiled(self, dialect: Dialect) -> Compiled:
+        """The statement in this dialect (one name, one dialect, one compilation)."""
+        compiled = self._by_dialect.get(dialect.name)
+        if compiled is None:
+            compiled = self._by_dialect[dialect.name] = compile_for(self.statement, dialect)
+        return compiled
+
+
+class BulkInsert:
+    """
+    One INSERT of many rows.
+
+    PostgreSQL takes arrays through `unnest` in one statement (faster than COPY or a pipelined
+    executemany, see PEERS); SQLite runs one prepared statement over the rows, inside the process.
+
+    Attributes:
+        common: Columns that have one value for all rows.
+        columns: Columns of which each row gives its own, in this order.
+        stamped: The column that gets the database's clock.
+    """
+
+    __slots__ = ("_by_dialect", "columns", "common", "stamped", "table")
+
+    def __init__(
+        self, table: sa.Table, *, common: Sequence[str], columns: Sequence[str], stamped: str
+    ) -> None:
+        """Name the table and its columns."""
+        self.table, self.common, self.columns, self.stamped = table, common, columns, stamped
+        self._by_dialect: dict[str, Compiled] = {}
+
+    def compiled(self, dialect: Dialect) -> Compiled:
+        """The statement in this dialect."""
+        compiled = self._by_dialect.get(dialect.name)
+        if compiled is None:
+            compiled = self._by_dialect[dialect.name] = self._compile(dialect)
+        return compiled
+
+    def _compile(self, dialect: Dialect) -> Compiled:
+        types = {name: self.table.c[name].type for name in self.columns}
+        if dialect.name == "postgresql":
+            source = self._unnest({name: kind.compile(dialect) for name, kind in types.items()})
+        else:
+            source = (
+                f"VALUES ({', '.join('?' for _ in (*self.common, *self.columns, self.stamped))})"
+            )
+        names = ", ".join((*self.common, *self.columns, self.stamped))
+        return Compiled(
+            sql=f"INSERT INTO {self.table.name} ({names}) {source}",  # noqa: S608  names of ours
+            defaults={},
+            encode={name: _codec(kind, dialect) for name, kind in types.items()},
+            required=frozenset(),
+            row=tuple,
+            decode=(),
+        )
+
+    def _unnest(self, types: Mapping[str, str]) -> str:
+        arrays = ", ".join(
+            f"%({name})s::{'text[]::' if kind == 'JSONB' else ''}{kind}[]"
+            for name, kind in types.items()
+        )
+        common = "".join(f"%({name})s, " for name in self.common)
+        stamp = f"coalesce(%({NOW})s::timestamptz, clock_timestamp())"
+        return f"SELECT {common}rows.*, {stamp} FROM unnest({arrays}) AS rows"  # noqa: S608
+
+
+def _codec(kind: Any, dialect: Dialect) -> Codec:
+    if isinstance(kind, Json):
+        return lambda value: None if value is None else dump_json(value)
+    return kind.dialect_impl(dialect).bind_processor(dialect) or _unchanged
+
+
+def _unchanged(value: Any) -> Any:
+    return value

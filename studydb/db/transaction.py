@@ -1,0 +1,126 @@
+"""A transaction: a driver's connection, the database's clock, and one way to run statements."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+
+from studydb.db.dialect import NOW, now
+from studydb.db.statement import BulkInsert, Compiled, Prepared, compile_for
+from studydb.db.types import to_text
+
+Observer = Callable[[str], None]
+
+_READ_NOW = Prepared(sa.select(now().label("now")))
+
+
+class Txn:
+    """
+    Runs statements on the driver's cursor; store functions take it, operations commit it.
+
+    Attributes:
+        postgresql: Whether this is PostgreSQL; else it is SQLite.
+        abandoned: Whether the block has asked for a rollback.
+    """
+
+    def __init__(
+        self,
+        connection: Any,
+        dialect: Dialect,
+        *,
+        clock: Callable[[], datetime] | None,
+        observer: Observer | None,
+        prepare: bool | None,
+    ) -> None:
+        """Join a connection on which a transaction is or will be open."""
+        self._connection, self._dialect = connection, dialect
+        self._observer, self._prepare = observer, prepare
+        self._clock = clock
+        self.postgresql = dialect.name == "postgresql"
+        self.abandoned = False
+        self._now: datetime | None = self._injected_now()
+
+    def abandon(self) -> None:
+        """Roll back at the end of the block instead of committing: there was nothing to do."""
+        self.abandoned = True
+
+    def _injected_now(self) -> datetime | None:
+        if self._clock is not None:
+            return self._clock()
+        return None if self.postgresql else datetime.now(UTC)
+
+    @property
+    def now(self) -> datetime:
+        """The database's clock, read once; statements should prefer `db.dialect.now()`."""
+        if self._now is None:
+            self._now = self.all(_READ_NOW)[0].now
+        return self._now
+
+    def all(self, statement: Prepared | sa.Executable, **params: Any) -> list[Any]:
+        """Run a statement and return its rows as named tuples."""
+        compiled = self._compiled(statement)
+        cursor = self._execute(compiled, params)
+        return [compiled.read(values) for values in cursor.fetchall()]
+
+    def first(self, statement: Prepared | sa.Executable, **params: Any) -> Any | None:
+        """Run a statement and return its first row, None if there is none."""
+        rows = self.all(statement, **params)
+        return rows[0] if rows else None
+
+    def run(self, statement: Prepared | sa.Executable, **params: Any) -> int:
+        """Run a statement without rows and return how many rows it changed."""
+        cursor = self._execute(self._compiled(statement), params)
+        if cursor.rowcount < 0:  # SQLite's driver does not count after WITH … UPDATE
+            return int(cursor.execute("SELECT changes()").fetchone()[0])
+        return int(cursor.rowcount)
+
+    def insert_many(
+        self, statement: BulkInsert, rows: Sequence[tuple[Any, ...]], **common: Any
+    ) -> None:
+        """Insert rows, each in the order of the statement's columns, with the common values."""
+        if not rows:
+            return
+        compiled = statement.compiled(self._dialect)
+        self._observe(compiled.sql)
+        codecs = [compiled.encode[name] for name in statement.columns]
+        encoded = [[codec(value) for codec, value in zip(codecs, row, strict=True)] for row in rows]
+        cursor = self._connection.cursor()
+        if self.postgresql:
+            arrays = dict(
+                zip(statement.columns, map(list, zip(*encoded, strict=True)), strict=True)
+            )
+            cursor.execute(
+                compiled.sql, {**common, **arrays, NOW: self._now}, prepare=self._prepare
+            )
+        else:
+            before, stamp = [common[name] for name in statement.common], to_text(self.now)
+            cursor.executemany(compiled.sql, [[*before, *row, stamp] for row in encoded])
+
+    def raw(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Run a user's own SQL: column names and rows, uncoded."""
+        cursor = self._connection.cursor()
+        self._observe(sql)
+        cursor.execute(sql)
+        names = [column[0] for column in cursor.description or ()]
+        return names, cursor.fetchall() if names else []
+
+    def _compiled(self, statement: Prepared | sa.Executable) -> Compiled:
+        if isinstance(statement, Prepared):
+            return statement.compiled(self._dialect)
+        return compile_for(statement, self._dialect)
+
+    def _execute(self, compiled: Compiled, params: dict[str, Any]) -> Any:
+        if NOW in compiled.defaults:
+            params[NOW] = self._now
+        bound = compiled.bind(params)
+        self._observe(compiled.sql)
+        cursor = self._connection.cursor()
+        if self.postgresql:
+            return cursor.execute(compiled.sql, bound, prepare=self._prepare)
+        return cursor.execute(compiled.sql, bound)
+
+    def _observe(self, sql: str) -> None:
+        if self._observer is not None:
+            self._observer(sql)

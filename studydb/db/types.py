@@ -1,0 +1,126 @@
+"""
+Column types: the one codec between Python's values and each database's.
+
+NaN and ±Inf are legal metrics. jsonb rejects them and SQLite turns NaN into NULL, so JSON holds them
+as the texts PostgreSQL itself would cast ("NaN", "Infinity", "-Infinity"), and so does a double on
+SQLite. Nothing orders by such a column; scores are finite or +Inf and plain.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+_ESCAPED = re.compile(r"\\*(NaN|Infinity|-Infinity)")
+
+
+def _name_of(number: float) -> str:
+    if math.isnan(number):
+        return "NaN"
+    return "Infinity" if number > 0 else "-Infinity"
+
+
+def encode_json(value: Any) -> Any:
+    """Replace NaN and ±Inf by their names; a text that reads like one gets a backslash."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _name_of(value)
+    if isinstance(value, str):
+        return "\\" + value if _ESCAPED.fullmatch(value) else value
+    if isinstance(value, dict):
+        return {key: encode_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode_json(item) for item in value]
+    return value
+
+
+def decode_json(value: Any) -> Any:
+    """Undo `encode_json`."""
+    if isinstance(value, str):
+        if _ESCAPED.fullmatch(value):
+            return value[1:] if value.startswith("\\") else float(value)
+        return value
+    if isinstance(value, dict):
+        return {key: decode_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [decode_json(item) for item in value]
+    return value
+
+
+def dump_json(value: Any) -> str:
+    """As the text of a JSON column."""
+    return json.dumps(encode_json(value), separators=(",", ":"), allow_nan=False)
+
+
+class Json(TypeDecorator[Any]):
+    """JSONB on PostgreSQL, text on SQLite; Python's None is NULL."""
+
+    impl = sa.JSON(none_as_null=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(postgresql.JSONB(none_as_null=True))
+        return dialect.type_descriptor(sa.JSON(none_as_null=True))
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else encode_json(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return decode_json(value)
+
+
+class Number(TypeDecorator[float]):
+    """A double that holds NaN and ±Inf on both databases; on SQLite those three are texts."""
+
+    impl = sa.Double
+    cache_ok = True
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        return _bind_sqlite_number if dialect.name == "sqlite" else None
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        return _read_sqlite_number if dialect.name == "sqlite" else None
+
+
+def _bind_sqlite_number(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else _name_of(value)
+
+
+def _read_sqlite_number(value: float | str | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def to_text(moment: datetime) -> str:
+    """UTC with milliseconds, as SQLite's own strftime('%Y-%m-%d %H:%M:%f') writes it."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment, aware and in UTC; SQLite alone would hand back naive ones."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "sqlite":
+            return dialect.type_descriptor(sa.Text())
+        return dialect.type_descriptor(sa.DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone; moments in the database are UTC.")
+        return to_text(value) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if isinstance(value, str):
+            return datetime.fromisoformat(value).replace(tzinfo=UTC)
+        return None if value is None else value.astimezone(UTC)

@@ -1,0 +1,104 @@
+"""Storage URLs: what users write, what the engines need, what may be shown."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from studydb.domain.errors import StorageError, UsageError
+
+_NETWORK = frozenset(
+    "9p afpfs afs beegfs ceph cifs fuse.glusterfs fuse.sshfs gfs2 glusterfs gpfs lustre ncpfs nfs "
+    "nfs4 ocfs2 orangefs pvfs2 smb2 smb3 smbfs virtiofs".split()
+)
+
+
+def read_url(text: str) -> URL:
+    """
+    Read a storage URL: `sqlite:///file.db`, `postgresql://…` or `postgres://…`.
+
+    Raises:
+        UsageError: Not a URL, another database, or an SQLite database in memory.
+    """
+    try:
+        url = sa.make_url(text)
+    except sa.exc.ArgumentError:
+        raise UsageError(
+            f"{mask_text(text)!r} is no storage URL. "
+            "Write sqlite:///studydb.db or postgresql://user@host/database."
+        ) from None
+    backend = url.get_backend_name()
+    if backend in ("postgres", "postgresql"):
+        return url.set(drivername="postgresql+psycopg")
+    if backend != "sqlite":
+        raise UsageError(f"studydb keeps studies in PostgreSQL or SQLite, not in {backend!r}.")
+    if not url.database or ":memory:" in url.database or "mode=memory" in text:
+        raise UsageError(
+            "An SQLite database in memory is lost with its process and seen by no worker. "
+            "Give a file: sqlite:///studydb.db."
+        )
+    return url.set(drivername="sqlite", database=str(Path(url.database).expanduser().absolute()))
+
+
+def mask_text(text: str) -> str:
+    """A text that could be no URL at all, without what could be a password."""
+    head, at, tail = text.rpartition("@")
+    return f"{head.split('://', maxsplit=1)[0]}://***@{tail}" if at and "://" in head else text
+
+
+def mask(url: URL) -> str:
+    """A URL as it may be shown: without its password, in the words that users write."""
+    shown = url.set(drivername=url.get_backend_name())
+    if "password" in shown.query:
+        shown = shown.update_query_dict({"password": "***"})
+    return shown.render_as_string(hide_password=True)
+
+
+def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """The type of the file system that holds `path`; empty where the system does not say."""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    resolved = str(path.resolve())
+    for line in lines:
+        _, mount, this, *_ = line.split()
+        mount = mount.encode().decode("unicode_escape")
+        inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, this
+    return kind
+
+
+def refuse_network_file_system(path: Path, kind_of: Callable[[Path], str] = file_system_of) -> None:
+    """
+    Refuse an SQLite file where WAL corrupts: its shared memory does not cross hosts.
+
+    Raises:
+        StorageError: The folder is on a network file system.
+    """
+    kind = kind_of(path.parent)
+    if kind in _NETWORK:
+        raise StorageError(
+            f"{path} is on a network file system ({kind}), where SQLite's locks do not hold. "
+            "Put the file on a local disk, or use PostgreSQL for several machines."
+        )
+
+
+def check_file(path: Path) -> None:
+    """
+    Refuse a file that cannot serve as an embedded database.
+
+    Raises:
+        StorageError: On a network file system, or its folder is missing.
+    """
+    refuse_network_file_system(path)
+    if not path.parent.is_dir():
+        raise StorageError(
+            f"The folder {path.parent} of the database does not exist. Make it first."
+        )
+    if path.is_dir():
+        raise StorageError(f"{os.fspath(path)} is a folder; name a file in it.")

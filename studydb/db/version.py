@@ -1,0 +1,6 @@
+"""Which schema this studydb needs; known without loading Alembic, checked at every connect."""
+
+HEAD = "0001"
+TABLE = "studydb_version"
+REVISIONS = ("0001",)
+"""Every revision in order; a database at none of them is newer than this studydb."""

@@ -1,0 +1,1 @@
+"""The nouns: states, space, records, decisions, views, errors. Imports nothing of the other rooms."""

@@ -1,0 +1,106 @@
+"""What becomes of a trial when an attempt ends: one rule for finish, release and recovery."""
+
+from dataclasses import dataclass
+
+from studydb.domain.decisions import Action, Verdict
+from studydb.domain.states import Reason, State, Status
+
+FOR_EVER = -1
+"""`max_failures` of a study that never gives a trial up."""
+
+LONGEST_DELAY_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How often a trial may fail (exceptions of the user's code) or be lost (deaths without one)."""
+
+    max_failures: int
+    max_losses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a trial's row says of it when its attempt ends."""
+
+    failures: int
+    losses: int
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """
+    The move that an attempt's end makes.
+
+    Attributes:
+        state: Where the trial goes.
+        reason: The trial's, None unless it ends for good.
+        attempt_reason: The attempt's.
+        delay_s: How long a trial that goes back to PENDING waits; 0 for not at all.
+        paused_by: Who may wake a PAUSED trial.
+    """
+
+    state: State
+    reason: Reason | None
+    attempt_reason: Reason
+    failures: int
+    losses: int
+    delay_s: float = 0.0
+    paused_by: str | None = None
+
+
+def wanted(request: str | None, status: Status) -> Verdict | None:
+    """The verdict that a person's request, of this trial or of its study, asks for."""
+    if request == Action.STOP:
+        return Verdict(Action.STOP, Reason.CANCELLED, "person")
+    if status is Status.STOPPED:
+        return Verdict(Action.STOP, Reason.CANCELLED, "study")
+    if request == Action.PAUSE:
+        return Verdict(Action.PAUSE, Reason.PAUSED, "person")
+    if status is Status.PAUSED:
+        return Verdict(Action.PAUSE, Reason.PAUSED, "study")
+    return None
+
+
+def retry_delay_s(count: int) -> float:
+    """Back-off before the retry that follows the `count`-th failure: 1, 2, 4, … 300 s."""
+    return min(2.0 ** (count - 1), LONGEST_DELAY_S) if count > 0 else 0.0
+
+
+def conclude(outcome: Reason, standing: Standing, limits: Limits) -> Ending:
+    """
+    Decide where an ended attempt leaves its trial.
+
+    A standing verdict is carried out whatever the outcome: an attempt that dies after the decision
+    to stop it is not run again.
+
+    Args:
+        outcome: COMPLETED, FAILED, LOST, PREEMPTED or TIMED_OUT.
+    """
+    failures = standing.failures + (outcome is Reason.FAILED)
+    losses = standing.losses + (outcome is Reason.LOST)
+    verdict = standing.verdict
+    if verdict is not None and not (
+        outcome is Reason.COMPLETED and verdict.action is Action.PAUSE  # it ended before it paused
+    ):
+        died = outcome in (Reason.FAILED, Reason.LOST)
+        return _carry_out(verdict, outcome if died else verdict.reason, failures, losses)
+    match outcome:
+        case Reason.FAILED if limits.max_failures == FOR_EVER or failures <= limits.max_failures:
+            delay_s = retry_delay_s(failures)
+        case Reason.LOST if losses <= limits.max_losses:
+            delay_s = retry_delay_s(losses - 1)  # the first loss says nothing of the trial
+        case Reason.PREEMPTED:
+            delay_s = 0.0
+        case Reason.FAILED | Reason.LOST:
+            return Ending(State.ERROR, outcome, outcome, failures, losses)
+        case _:
+            return Ending(State.TERMINATED, outcome, outcome, failures, losses)
+    return Ending(State.PENDING, None, outcome, failures, losses, delay_s=delay_s)
+
+
+def _carry_out(verdict: Verdict, attempt_reason: Reason, failures: int, losses: int) -> Ending:
+    if verdict.action is Action.PAUSE:
+        return Ending(State.PAUSED, None, attempt_reason, failures, losses, paused_by=verdict.by)
+    return Ending(State.TERMINATED, verdict.reason, attempt_reason, failures, losses)

@@ -1,0 +1,204 @@
+"""Metrics: what one report holds, and how a value is ranked."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from studydb.domain.errors import InvalidReport
+from studydb.domain.states import Mode
+
+STEP = "training_iteration"
+"""The metrics' key for the step, by Ray Tune's name."""
+
+
+def score(value: float, mode: Mode) -> float:
+    """
+    Orient a value: lower is better.
+
+    Returns:
+        A number that orders on every database: NaN becomes +Inf (worst), -0 becomes 0.
+    """
+    if math.isnan(value):
+        return math.inf
+    return (value if mode is Mode.MIN else -value) + 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """
+    The metrics of one step.
+
+    Attributes:
+        step: `training_iteration`: first is 1, rises within an attempt.
+        value: The study's metric; NaN and ±Inf are legal.
+        metrics: The other metrics, flat: nested names are joined by "/".
+        time_total_s: Seconds of training over all attempts, by the worker's monotonic clock.
+    """
+
+    step: int
+    value: float
+    metrics: Mapping[str, Any]
+    time_total_s: float | None = None
+
+
+def read_report(
+    report: Mapping[str, Any], *, metric: str, last_step: int, time_total_s: float | None = None
+) -> Result:
+    """
+    Check what the user reported and split it into a result.
+
+    Args:
+        report: As the user gave it; nested dicts and numpy scalars are welcome.
+        metric: The study's metric; nested names joined by "/".
+        last_step: The step before, 0 at the start; the step counts on from it if not given.
+
+    Raises:
+        InvalidReport: No metric, not a number, a step that does not rise, or a value that JSON
+            cannot hold.
+    """
+    if not isinstance(report, Mapping):
+        raise InvalidReport(
+            f"report() was given {type(report).__name__}; give a dict such as {{{metric!r}: 0.5}}."
+        )
+    flat = dict(_flatten(report))
+    step = _read_step(flat.pop(STEP, last_step + 1), last_step)
+    if metric not in flat:
+        raise InvalidReport(
+            f"The report at step {step} has no {metric!r}, the study's metric; "
+            f"it has {', '.join(map(repr, flat)) or 'nothing'}."
+        )
+    value = flat.pop(metric)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidReport(
+            f"{metric!r} at step {step} is {value!r}, a {type(value).__name__}; "
+            "the study's metric must be a number."
+        )
+    return Result(
+        step=step, value=_as_float(metric, value), metrics=flat, time_total_s=time_total_s
+    )
+
+
+def _as_float(metric: str, value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidReport(f"{metric!r} is an integer too large for a double.") from None
+
+
+def _read_step(step: Any, last_step: int) -> int:
+    if isinstance(step, bool) or not isinstance(step, int):
+        if not (isinstance(step, float) and step.is_integer()):
+            raise InvalidReport(f"{STEP!r} is {step!r}; a step is an integer that rises from 1.")
+        step = int(step)
+    if not last_step < step < 2**62:
+        raise InvalidReport(
+            f"{STEP!r} is {step}, and the step before was {last_step}; steps must rise."
+        )
+    return int(step)
+
+
+def _flatten(report: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in report.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{name}/")
+        else:
+            yield _text(name, name), _plain(name, value)
+
+
+def _plain(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return _text(name, value)
+    if isinstance(value, list | tuple):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, Mapping):
+        return {_text(name, str(key)): _plain(name, item) for key, item in value.items()}
+    unbox = getattr(value, "tolist", None) or getattr(value, "item", None)
+    if unbox is not None:
+        plain = unbox()
+        if type(plain) is not type(value):
+            return _plain(name, plain)
+    raise InvalidReport(
+        f"Metric {name!r} is a {type(value).__name__}, which JSON cannot hold; "
+        "report numbers, strings, or lists of them."
+    )
+
+
+def _text(name: str, text: str) -> str:
+    if "\0" in text or not text.isprintable():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidReport(f"Metric {name!r} holds text that is not Unicode.") from None
+        if "\0" in text:
+            raise InvalidReport(f"Metric {name!r} holds a NUL character, which SQL cannot hold.")
+    return text
+
+
+def _is_double(value: Any) -> bool:
+    if isinstance(value, float):
+        return True
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1023
+
+
+def _analysis(values: list[float]) -> dict[str, float]:
+    numbers = [value for value in values if not math.isnan(value)]
+    last = {"last": values[-1]}
+    if not numbers:
+        return last
+    average = math.fsum(numbers) / len(numbers) if all(map(math.isfinite, numbers)) else math.nan
+    return {"min": min(numbers), "max": max(numbers), "avg": average} | last
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """
+    What a trial's row says of its live results.
+
+    Attributes:
+        best_score: `best_value`, oriented (see `score`); None as long as there is no result.
+    """
+
+    n_results: int = 0
+    last_step: int | None = None
+    last_value: float | None = None
+    best_value: float | None = None
+    best_step: int | None = None
+    best_score: float | None = None
+
+    def add(self, result: Result, mode: Mode) -> "Summary":
+        """Count one more live result; among equals the first step stays best."""
+        oriented = score(result.value, mode)
+        better = self.best_score is None or oriented < self.best_score
+        return Summary(
+            n_results=self.n_results + 1,
+            last_step=result.step,
+            last_value=result.value,
+            best_value=result.value if better else self.best_value,
+            best_step=result.step if better else self.best_step,
+            best_score=oriented if better else self.best_score,
+        )
+
+    @staticmethod
+    def of_metrics(results: Iterable[Result], metric: str) -> dict[str, dict[str, float]]:
+        """
+        Min, max, avg and last of every numeric metric over live results, the study's included.
+
+        NaN counts for `last` alone.
+        """
+        series: dict[str, list[float]] = {}
+        for result in results:
+            for name, value in (*result.metrics.items(), (metric, result.value)):
+                if _is_double(value):
+                    series.setdefault(name, []).append(float(value))
+        return {name: _analysis(values) for name, values in series.items()}
+
+    @property
+    def rank_score(self) -> float | None:
+        """What the trial competes with for "best": None without results or when all are NaN."""
+        if self.best_value is None or math.isnan(self.best_value):
+            return None
+        return self.best_score

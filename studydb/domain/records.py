@@ -1,0 +1,271 @@
+"""The rows as the rest of the program sees them: frozen, without SQL."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from studydb.domain.decisions import Verdict
+from studydb.domain.metrics import Result, Summary
+from studydb.domain.rules import Threshold
+from studydb.domain.space import Space
+from studydb.domain.states import Mode, Origin, Reason, State, Status
+from studydb.domain.view import Scheduler, Searcher
+
+LEASE_S = 90.0
+"""How long a claim holds without a renewal, by default."""
+
+RENEWALS_PER_LEASE = 4.5
+"""A lease is renewed every 2/9 of it: false alarms need four lost beats (Optuna #4234, #5470)."""
+
+
+def renewal_s(lease_s: float) -> float:
+    """The time between two renewals of a lease."""
+    return lease_s / RENEWALS_PER_LEASE
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """
+    The right of one attempt to write to one trial.
+
+    Attributes:
+        attempt: The fencing number; only rises.
+        token: Random, unique: a restored database can hand out an attempt number again.
+        lease_s: Seconds for which a claim or renewal holds, by the database's clock.
+    """
+
+    study_id: int
+    trial_id: int
+    number: int
+    bracket: int
+    attempt: int
+    token: str
+    lease_s: float = LEASE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """
+    Results that are flushed together.
+
+    Attributes:
+        flush_no: 1, 2, … within the attempt; a resend carries the same number.
+        results: In ascending order of step; may be empty.
+        after_step: The step that this attempt flushed last, or restored from; 0 for none.
+    """
+
+    flush_no: int
+    results: tuple[Result, ...] = ()
+    after_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """
+    Where the bytes of a trial's state are, and how to know them again.
+
+    Attributes:
+        uuid: Names the object in its store.
+        step: The last step that the bytes contain.
+        kind: "dict" (a pickle, opened in the child alone) or "directory".
+        url: Where the bytes are; "inline:" for the row's own `data`.
+        digest: SHA-256 in hexadecimal, of the bytes or of the directory's manifest.
+        key_id, mac: The supervisor's signature of a dict checkpoint.
+        id: The row's; None before it is saved.
+    """
+
+    uuid: str
+    trial_id: int
+    attempt: int
+    step: int
+    kind: str
+    url: str
+    digest: str
+    size_bytes: int
+    key_id: str | None = None
+    mac: str | None = None
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trainable:
+    """
+    What a study runs.
+
+    Attributes:
+        kind: "import" (name is `module:function`) or "pickle" (source holds the bytes).
+        workdir: The working directory in which the study was created.
+        python_version: "3.11": a pickle is opened by the same minor version only.
+        signatures: MAC by key id.
+    """
+
+    uuid: str
+    kind: str
+    name: str
+    workdir: str
+    python_version: str
+    source: bytes | None = None
+    signatures: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """
+    A study's row with its specs read.
+
+    Attributes:
+        num_trials: The budget; None for endless.
+        num_draws: How many points the searcher has (a grid's size); None for endless.
+        max_failures: Exceptions of the user's code that a trial survives; -1 for ever.
+        max_losses: Deaths without an exception that a trial survives between checkpoints.
+        checkpoints: URL of the store; None for the database's default.
+        status: As stored, so never FINISHED.
+    """
+
+    id: int
+    uuid: str
+    name: str
+    metric: str
+    mode: Mode
+    seed: int
+    space: Space
+    space_version: int
+    scheduler: Scheduler
+    searcher: Searcher | None
+    rules: tuple[Threshold, ...]
+    num_trials: int | None
+    num_draws: int | None
+    max_concurrent: int | None
+    max_failures: int
+    max_losses: int
+    checkpoints: str | None
+    trainable: Trainable | None
+    status: Status
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial's row; the names are those of `v_trial`."""
+
+    id: int
+    uuid: str
+    number: int
+    state: State
+    reason: Reason | None
+    params: Mapping[str, Any]
+    origin: Origin
+    bracket: int
+    attempt: int
+    failures: int
+    losses: int
+    summary: Summary
+    verdict: Verdict | None
+    request: str | None
+    paused_by: str | None
+    checkpoint_id: int | None
+    worker_id: int | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+    @property
+    def value(self) -> float | None:
+        """The last live value of the study's metric."""
+        return self.summary.last_value
+
+    @property
+    def best_value(self) -> float | None:
+        """The best live value over all steps."""
+        return self.summary.best_value
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """
+    A trial as an attempt receives it.
+
+    Attributes:
+        params: What was sampled; immutable.
+        config: `params` with the space's constants.
+        seed: For the user's random numbers: the same for every attempt of the trial.
+        checkpoint: What to restore, None to start from scratch.
+        next_decision_step: See `Answer`.
+        time_total_s: Seconds of training that earlier attempts have reported.
+    """
+
+    lease: Lease
+    uuid: str
+    params: Mapping[str, Any]
+    config: Mapping[str, Any]
+    seed: int
+    checkpoint: Checkpoint | None
+    next_decision_step: int | None
+    time_total_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """
+    A process, told apart from every other that ever ran on any host.
+
+    Attributes:
+        boot_id: Changes at each boot of the host.
+        pid_namespace: Containers share a boot id but not their pids.
+        started: The process's start in clock ticks since boot: pids are reused.
+    """
+
+    host: str
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker's row: one per process start, never reused."""
+
+    id: int
+    uuid: str
+    process: Process
+    slots: int
+    lease_s: float
+    started_at: datetime
+    seen_at: datetime
+    ended_at: datetime | None
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an attempt failed, for its row and for `show`."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Where an attempt's output is, and the end of it for readers on other hosts."""
+
+    dir: str
+    tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Trials of one study by state."""
+
+    pending: int = 0
+    running: int = 0
+    paused: int = 0
+    terminated: int = 0
+    error: int = 0
+
+    @property
+    def total(self) -> int:
+        """All trials of the study."""
+        return self.pending + self.running + self.paused + self.terminated + self.error

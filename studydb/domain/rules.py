@@ -1,0 +1,88 @@
+"""Rules on a trial's own results: pure, judged at every report, before the scheduler."""
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.metrics import STEP, Result
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_TEXT = re.compile(r"\s*(?P<metric>[^<>=]+?)\s*(?P<op>>=|<=|>|<)\s*(?P<bound>\S+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """
+    Stop a trial when a metric passes a bound.
+
+    Attributes:
+        metric: A metric's name, or `training_iteration` for the step.
+        op: One of >=, <=, >, <; a dict's rules are >=, as in Ray Tune.
+    """
+
+    metric: str
+    op: str
+    bound: float
+
+    def hit(self, result: Result, *, study_metric: str) -> bool:
+        """Whether this result ends the trial; a missing or non-numeric metric never does."""
+        value = _lookup(result, self.metric, study_metric)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return _COMPARE[self.op](value, self.bound)
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored in the study's row."""
+        return {"metric": self.metric, "op": self.op, "bound": self.bound}
+
+
+def _lookup(result: Result, metric: str, study_metric: str) -> Any:
+    if metric == STEP:
+        return result.step
+    return result.value if metric == study_metric else result.metrics.get(metric)
+
+
+def read_rules(stop: Mapping[str, Any] | Iterable[str] | None) -> tuple[Threshold, ...]:
+    """
+    Read `stop=`: a dict of metric and bound (stops at >=), or texts such as "loss>=3".
+
+    Raises:
+        InvalidSpec: A bound is not a number, or a text is no comparison.
+    """
+    if stop is None:
+        return ()
+    if isinstance(stop, Mapping):
+        return tuple(_threshold(str(metric), ">=", bound) for metric, bound in stop.items())
+    if isinstance(stop, str):
+        stop = [stop]
+    return tuple(_read_text(text) for text in stop)
+
+
+def _read_text(text: str) -> Threshold:
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise InvalidSpec(f"The stop rule {text!r} is no comparison; write for example 'loss>=3'.")
+    return _threshold(match["metric"], match["op"], match["bound"])
+
+
+def _threshold(metric: str, op: str, bound: Any) -> Threshold:
+    try:
+        number = float("nan" if isinstance(bound, bool) else bound)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if number != number:  # noqa: PLR0124  NaN is what differs from itself
+        raise InvalidSpec(f"The stop rule for {metric!r} needs a number, not {bound!r}.")
+    return Threshold(metric, op, number)
+
+
+def first_hit(rules: Iterable[Threshold], result: Result, *, study_metric: str) -> Threshold | None:
+    """The first rule that this result hits, None to go on."""
+    return next((rule for rule in rules if rule.hit(result, study_metric=study_metric)), None)

@@ -1,0 +1,24 @@
+"""The smallest useful trainable: walk down a parabola. Needs nothing but Python."""
+
+from typing import Any
+
+STEPS = 9
+LOWEST_AT = 3.0
+
+
+def train(config: dict[str, Any], trial: Any) -> None:
+    """
+    Descend from `x` at `rate` for 9 steps and report `loss`, the squared distance to 3, after each.
+
+    Args:
+        config: `x` (any number, where to start) and `rate` (0 to 1; above 1 it climbs).
+        trial: The handle to report to; its checkpoint, if any, is where the walk goes on.
+    """
+    x, step = config["x"], 0
+    if trial.checkpoint is not None:
+        x, step = trial.checkpoint.to_dict()["x"], trial.checkpoint.step
+
+    for _ in range(step, STEPS):
+        slope = 2 * (x - LOWEST_AT)
+        x -= config["rate"] * slope
+        trial.report({"loss": (x - LOWEST_AT) ** 2}, checkpoint={"x": x})

@@ -1,0 +1,56 @@
+"""Make a new trial within the budget and give it to a worker at once."""
+
+from uuid import UUID
+
+from studydb.db import Database
+from studydb.db.faults import Duplicate
+from studydb.domain.records import Claim, Study
+from studydb.domain.states import State
+from studydb.operations.claim import begin_attempt, claimed_before, ghost
+from studydb.store import counters, leases, studies
+
+
+def ask(
+    database: Database, study: Study, *, worker_id: int, token: str, lease_s: float
+) -> Claim | None:
+    """
+    Make the searcher's next trial, RUNNING under its first attempt.
+
+    The point is computed from (seed, draw) inside the transaction that takes the draw, so it is the
+    same whoever asks, and a draw is never lost.
+
+    Args:
+        token: As for `claim`; it names the trial, too.
+
+    Returns:
+        None when `num_trials` exist, the searcher has no more points, the study is not RUNNING, or
+        `max_concurrent` trials run.
+    """
+    try:
+        with database.begin() as txn:
+            counters.move(txn, study_id=study.id, key=worker_id, out_of=None, into=State.RUNNING)
+            ticket = studies.draw(txn, study_id=study.id)
+            if ticket is None:
+                txn.abandon()
+                return claimed_before(txn, study, token=token, lease_s=lease_s)
+
+            searcher = study.searcher
+            assert searcher is not None  # or the study would have no draws
+            params = searcher.propose(study.space, seed=study.seed, draw=ticket.draw)
+
+            row = leases.insert(
+                txn,
+                study_id=study.id,
+                uuid=str(UUID(hex=token)),
+                number=ticket.number,
+                draw=ticket.draw,
+                params=params,
+                space_version=study.space_version,
+                origin=searcher.origin,
+                worker_id=worker_id,
+                token=token,
+                lease_s=lease_s,
+            )
+            return begin_attempt(txn, study, row, worker_id=worker_id, token=token, lease_s=lease_s)
+    except Duplicate:
+        return ghost(database, study, token=token, lease_s=lease_s)

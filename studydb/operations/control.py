@@ -1,0 +1,223 @@
+"""
+What people ask of a study and its trials: enqueue, pause, resume, stop, extend.
+
+Each carries a token, UNIQUE on `event`: a request that is sent again because its reply was lost
+counts once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from studydb.db import Database, Txn
+from studydb.db.faults import Duplicate
+from studydb.domain.decisions import Action
+from studydb.domain.errors import BudgetSpent, NotAllowed, UnknownTrial, UsageError
+from studydb.domain.records import Study, Trial
+from studydb.domain.states import FINAL, Origin, State, Status
+from studydb.searchers import RandomSearch
+from studydb.store import counters, events, studies, trials
+
+ENQUEUED_DRAWS = 2**32
+"""Parameters that an enqueued trial leaves open are drawn from here on, so that no point is eaten."""
+
+
+def enqueue(
+    database: Database,
+    study: Study,
+    params: Mapping[str, Any],
+    *,
+    token: str,
+    actor: str,
+    priority: int = 0,
+) -> int:
+    """
+    Add a PENDING trial with given parameters; what is missing is drawn from the space.
+
+    Args:
+        priority: Lower runs first.
+
+    Returns:
+        The trial's number.
+
+    Raises:
+        InvalidSpec: A parameter that the space does not have, or a value outside it.
+        BudgetSpent: `num_trials` trials exist.
+    """
+    given = study.space.check_params(params)
+    try:
+        with database.begin() as txn:
+            counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
+            number = studies.admit(txn, study_id=study.id)
+            if number is None:
+                raise BudgetSpent(
+                    f"Study {study.name!r} has all of its {study.num_trials} trials. "
+                    f"Make room first: `studydb extend {study.name} --trials N`."
+                )
+
+            drawn = RandomSearch().propose(
+                study.space, seed=study.seed, draw=ENQUEUED_DRAWS + number
+            )
+            trials.insert(
+                txn,
+                study_id=study.id,
+                uuid=str(UUID(hex=token)),
+                number=number,
+                params=study.space.complete(given, drawn),
+                space_version=study.space_version,
+                origin=Origin.ENQUEUED,
+                priority=priority,
+            )
+            _record(txn, study, "enqueued", token=token, actor=actor, data={"number": number})
+        return number
+    except Duplicate:
+        with database.begin(write=False) as txn:
+            return int(events.data_of(txn, token=token)["number"])
+
+
+def pause(
+    database: Database, study: Study, numbers: Sequence[int], *, token: str, actor: str
+) -> None:
+    """
+    Pause trials: waiting ones at once, running ones at their next flush or renewal.
+
+    Raises:
+        UnknownTrial: No such trial; nothing was changed.
+        NotAllowed: A trial has ended; nothing was changed.
+    """
+
+    def pause_one(txn: Txn, trial: Trial) -> None:
+        if trial.state is State.RUNNING:
+            trials.request(txn, trial_id=trial.id, action=Action.PAUSE)
+        elif trial.state is State.PENDING:
+            _move(txn, study, trial, State.PAUSED)
+
+    _each(database, study, numbers, pause_one, kind="paused", token=token, actor=actor)
+
+
+def resume(
+    database: Database, study: Study, numbers: Sequence[int], *, token: str, actor: str
+) -> None:
+    """
+    Let paused trials run again, and withdraw requests that no attempt has obeyed yet.
+
+    Raises:
+        UnknownTrial: No such trial; nothing was changed.
+        NotAllowed: A trial has ended; nothing was changed.
+    """
+
+    def resume_one(txn: Txn, trial: Trial) -> None:
+        if trial.state is State.RUNNING:
+            trials.request(txn, trial_id=trial.id, action=None)
+        elif trial.state is State.PAUSED:
+            _move(txn, study, trial, State.PENDING)
+
+    _each(database, study, numbers, resume_one, kind="resumed", token=token, actor=actor)
+
+
+def stop(
+    database: Database, study: Study, numbers: Sequence[int], *, token: str, actor: str
+) -> None:
+    """
+    End trials as CANCELLED: waiting and paused ones at once, running ones as `pause` says.
+
+    Raises:
+        UnknownTrial: No such trial; nothing was changed.
+        NotAllowed: A trial has ended; nothing was changed.
+    """
+
+    def stop_one(txn: Txn, trial: Trial) -> None:
+        if trial.state is State.RUNNING:
+            trials.request(txn, trial_id=trial.id, action=Action.STOP)
+        else:
+            _move(txn, study, trial, State.TERMINATED)
+
+    _each(database, study, numbers, stop_one, kind="stopped", token=token, actor=actor)
+
+
+def set_status(database: Database, study: Study, status: Status, *, token: str, actor: str) -> None:
+    """
+    Pause, resume or stop a whole study.
+
+    No trial is claimed from then on unless it is RUNNING; running trials obey at their next flush or
+    renewal; what the pause of a study has paused is woken by the next sweep after its resumption.
+    """
+    try:
+        with database.begin() as txn:
+            _record(txn, study, f"study {status.lower()}", token=token, actor=actor)
+            studies.set_status(txn, study_id=study.id, status=status)
+    except Duplicate:
+        return
+
+
+def extend(database: Database, study: Study, *, by: int, token: str, actor: str) -> int:
+    """
+    Raise `num_trials`.
+
+    Returns:
+        The new budget.
+
+    Raises:
+        UsageError: `by` is not positive.
+        NotAllowed: The study has no such budget.
+    """
+    if by < 1:
+        raise UsageError(f"A study is extended by 1 trial or more, not by {by}.")
+    try:
+        with database.begin() as txn:
+            num_trials = studies.extend(txn, study_id=study.id, by=by)
+            if num_trials is None:
+                raise NotAllowed(f"Study {study.name!r} has no num_trials: it never runs out.")
+            _record(
+                txn, study, "extended", token=token, actor=actor, data={"num_trials": num_trials}
+            )
+        return num_trials
+    except Duplicate:
+        with database.begin(write=False) as txn:
+            return int(events.data_of(txn, token=token)["num_trials"])
+
+
+def _each(
+    database: Database,
+    study: Study,
+    numbers: Sequence[int],
+    change: Callable[[Txn, Trial], None],
+    *,
+    kind: str,
+    token: str,
+    actor: str,
+) -> None:
+    try:
+        with database.begin() as txn:
+            for number in sorted(set(numbers)):  # ids rise with numbers: the one lock order
+                trial = trials.find(txn, study_id=study.id, number=number, lock=True)
+                if trial is None:
+                    raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")
+                if trial.state in FINAL:
+                    raise NotAllowed(
+                        f"Trial {number} of {study.name!r} has ended ({trial.state}, "
+                        f"{trial.reason}); ended trials do not change."
+                    )
+                change(txn, trial)
+            _record(
+                txn, study, kind, token=token, actor=actor, data={"numbers": sorted(set(numbers))}
+            )
+    except Duplicate:
+        return
+
+
+def _move(txn: Txn, study: Study, trial: Trial, target: State) -> None:
+    if trial.state is not target and trials.move(txn, trial_id=trial.id, target=target):
+        counters.move(txn, study_id=study.id, key=0, out_of=trial.state, into=target)
+
+
+def _record(
+    txn: Txn,
+    study: Study,
+    kind: str,
+    *,
+    token: str,
+    actor: str,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    events.append(txn, study_id=study.id, kind=kind, actor=actor, token=token, data=data)

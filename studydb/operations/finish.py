@@ -1,0 +1,132 @@
+"""End an attempt, with its last flush: completed, failed, released, lost, or as a verdict wants."""
+
+from studydb.db import Database, Txn
+from studydb.domain.ending import Ending, Limits, Standing, conclude, wanted
+from studydb.domain.metrics import Summary
+from studydb.domain.records import Batch, Failure, Lease, Log, Study
+from studydb.domain.states import Reason, State
+from studydb.operations.flushing import Flushed, lock_rungs, refused, store_batch
+from studydb.store import attempts, counters, events, leases, results, studies
+from studydb.store.leases import Held
+
+
+def finish(
+    database: Database,
+    study: Study,
+    *,
+    lease: Lease,
+    outcome: Reason,
+    batch: Batch,
+    failure: Failure | None = None,
+    log: Log | None = None,
+) -> Ending | None:
+    """
+    End an attempt and move its trial where the attempt's end leaves it.
+
+    Results that came after a verdict are dropped; those before it are flushed here.
+
+    Args:
+        outcome: COMPLETED; FAILED (the user's code raised); LOST (it died); PREEMPTED (released,
+            which spends nothing); TIMED_OUT.
+
+    Returns:
+        Where the trial went; None when an earlier send of this finish has committed.
+
+    Raises:
+        LeaseLost: The attempt no longer holds its trial.
+    """
+    with database.begin() as txn:
+        locked = lock_rungs(txn, study, lease=lease, batch=batch)
+        held = leases.hold(txn, lease=lease)
+        if held is None:
+            refused(txn, lease=lease, flush_no=batch.flush_no)
+            return None
+
+        if held.verdict is not None:
+            flushed = Flushed((), held.summary, held.time_total_s, None)
+        else:
+            flushed = store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
+
+        return end_attempt(
+            txn,
+            study,
+            held,
+            lease=lease,
+            outcome=outcome,
+            flushed=flushed,
+            flush_no=batch.flush_no,
+            failure=failure,
+            log=log,
+        )
+
+
+def end_attempt(
+    txn: Txn,
+    study: Study,
+    held: Held,
+    *,
+    lease: Lease,
+    outcome: Reason,
+    flushed: Flushed,
+    flush_no: int,
+    failure: Failure | None = None,
+    log: Log | None = None,
+) -> Ending:
+    """Move a held trial out of RUNNING and close its attempt; the counts follow."""
+    request = None if outcome is Reason.COMPLETED else wanted(held.request, held.status)
+    verdict = held.verdict or flushed.verdict or request
+    ending = conclude(
+        outcome,
+        Standing(held.failures, held.losses, verdict),
+        Limits(study.max_failures, study.max_losses),
+    )
+
+    leases.end(
+        txn,
+        trial_id=lease.trial_id,
+        ending=ending,
+        summary=flushed.summary,
+        time_total_s=flushed.time_total_s,
+        metric_summary=_metric_summary(txn, study, lease, ending, flushed),
+    )
+    attempts.end(
+        txn,
+        lease=lease,
+        flush_no=flush_no,
+        reason=ending.attempt_reason,
+        verdict=verdict,
+        failure=failure,
+        log=log,
+    )
+    if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
+        _tell(txn, lease, outcome, failure)
+
+    counters.move(
+        txn, study_id=study.id, key=lease.trial_id, out_of=State.RUNNING, into=ending.state
+    )
+    if study.max_concurrent is not None:
+        studies.leave(txn, study_id=study.id)
+    return ending
+
+
+def _metric_summary(
+    txn: Txn, study: Study, lease: Lease, ending: Ending, flushed: Flushed
+) -> dict[str, dict[str, float]] | None:
+    if ending.reason is None or flushed.summary.n_results == 0:
+        return None
+    live = list(flushed.stored)
+    if len(live) != flushed.summary.n_results:
+        live = results.live(txn, study_id=study.id, trial_id=lease.trial_id)
+    return Summary.of_metrics(live, study.metric)
+
+
+def _tell(txn: Txn, lease: Lease, outcome: Reason, failure: Failure | None) -> None:
+    events.append(
+        txn,
+        study_id=lease.study_id,
+        trial_id=lease.trial_id,
+        attempt=lease.attempt,
+        kind=outcome.lower(),
+        actor="worker",
+        data={"type": failure.type, "message": failure.message} if failure else None,
+    )

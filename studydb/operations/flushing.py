@@ -1,0 +1,165 @@
+"""
+The paragraphs that report and finish share: lock, fence, judge, store.
+
+Rules come before the scheduler, and the batch is cut at the first result that ends the trial.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from studydb.db import Txn
+from studydb.domain.decisions import Action, Verdict
+from studydb.domain.errors import LeaseLost
+from studydb.domain.metrics import Result, Summary, score
+from studydb.domain.records import Batch, Lease, Study
+from studydb.domain.rules import first_hit
+from studydb.domain.states import Reason
+from studydb.domain.view import Report
+from studydb.store import attempts, results, rungs
+from studydb.store.leases import Held
+from studydb.store.rungs import Rung
+from studydb.store.trials import verdict_of
+from studydb.store.view import LockedView
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """
+    What storing a batch has changed.
+
+    Attributes:
+        stored: The results up to the one that ended the trial.
+        verdict: What was decided now; None to go on.
+    """
+
+    stored: tuple[Result, ...]
+    summary: Summary
+    time_total_s: float | None
+    verdict: Verdict | None
+
+
+def due_results(study: Study, batch: Batch) -> Iterator[Result]:
+    """The results of a batch at which the scheduler is to judge."""
+    before = batch.after_step
+    for result in batch.results:
+        due = study.scheduler.next_decision_step(before)
+        if due is not None and result.step >= due:
+            yield result
+        before = result.step
+
+
+def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[int, Rung]:
+    """Lock every rung that this batch may enter, ascending; before the trial, always."""
+    steps = {study.scheduler.rung_of(result.step) for result in due_results(study, batch)}
+    return {
+        step: rungs.lock(txn, study_id=study.id, bracket=lease.bracket, step=step)
+        for step in sorted(step for step in steps if step is not None)
+    }
+
+
+def store_batch(
+    txn: Txn, study: Study, held: Held, *, lease: Lease, batch: Batch, locked: dict[int, Rung]
+) -> Flushed:
+    """Judge a batch of a held trial and store what counts of it, with its decisions."""
+    view = LockedView(txn, locked, trial_id=lease.trial_id)
+    stored, verdict = _judge(txn, study, view, lease=lease, batch=batch, locked=locked)
+
+    summary, time_total_s = held.summary, held.time_total_s
+    if stored and held.flush_no == 0:
+        summary = _supersede(txn, study, summary, lease=lease, first=stored[0], batch=batch)
+    for result in stored:
+        summary = summary.add(result, study.mode)
+    results.append(txn, lease=lease, results=stored)
+
+    if stored and stored[-1].time_total_s is not None:
+        time_total_s = stored[-1].time_total_s
+    return Flushed(stored, summary, time_total_s, verdict)
+
+
+def _judge(
+    txn: Txn,
+    study: Study,
+    view: LockedView,
+    *,
+    lease: Lease,
+    batch: Batch,
+    locked: dict[int, Rung],
+) -> tuple[tuple[Result, ...], Verdict | None]:
+    due = {result.step for result in due_results(study, batch)}
+    for position, result in enumerate(batch.results, 1):
+        verdict = None
+        if first_hit(study.rules, result, study_metric=study.metric):
+            verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, "rule")
+        elif result.step in due:
+            verdict = _ask_scheduler(txn, study, view, lease=lease, result=result, locked=locked)
+        if verdict is not None:
+            return batch.results[:position], verdict
+    return batch.results, None
+
+
+def _ask_scheduler(
+    txn: Txn,
+    study: Study,
+    view: LockedView,
+    *,
+    lease: Lease,
+    result: Result,
+    locked: dict[int, Rung],
+) -> Verdict | None:
+    oriented = score(result.value, study.mode)
+    report = Report(result.step, oriented, math.isnan(result.value), lease.bracket)
+    decision = study.scheduler.judge(report, view)
+    if decision.rung_step is not None:
+        rungs.record(
+            txn,
+            rung=locked[decision.rung_step],
+            beside=view.beside(decision.rung_step),
+            lease=lease,
+            result=result,
+            score=oriented,
+            decision=decision,
+        )
+    return decision.verdict
+
+
+def _supersede(
+    txn: Txn, study: Study, summary: Summary, *, lease: Lease, first: Result, batch: Batch
+) -> Summary:
+    """At an attempt's first flush: earlier attempts end below it, and the summary is made anew."""
+    if lease.attempt == 1:
+        if first.step != batch.after_step + 1:
+            attempts.begin_at(txn, lease=lease, step=first.step)
+        return summary
+    attempts.begin_at(txn, lease=lease, step=first.step)
+    summary = Summary()
+    for result in results.live(txn, study_id=study.id, trial_id=lease.trial_id):
+        summary = summary.add(result, study.mode)
+    return summary
+
+
+def next_step(study: Study, batch: Batch) -> int | None:
+    """When the scheduler judges next, after this batch."""
+    last = batch.results[-1].step if batch.results else batch.after_step
+    return study.scheduler.next_decision_step(last)
+
+
+def refused(txn: Txn, *, lease: Lease, flush_no: int) -> Verdict | None:
+    """
+    Answer an attempt that the fence refused.
+
+    Returns:
+        The stored verdict (None to go on) if this very attempt committed that flush before it ended.
+
+    Raises:
+        LeaseLost: It did not.
+    """
+    ended = attempts.find(txn, trial_id=lease.trial_id, attempt_no=lease.attempt)
+    if ended is None or ended.token != lease.token or ended.flush_no < flush_no:
+        raise lost(lease)
+    return verdict_of(ended)
+
+
+def lost(lease: Lease) -> LeaseLost:
+    """The error for an attempt that no longer holds its trial."""
+    return LeaseLost(number=lease.number, attempt=lease.attempt)

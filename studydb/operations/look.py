@@ -1,0 +1,57 @@
+"""Look at what a study has to do, without a lock: what idle workers poll."""
+
+from dataclasses import dataclass
+
+from studydb.db import Database
+from studydb.domain.records import Counts, Study
+from studydb.domain.states import Status
+from studydb.store import counters, leases, studies
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """
+    What a study has to do.
+
+    Attributes:
+        status: FINISHED when the budget is spent and nothing is PENDING or RUNNING.
+        runnable: Whether a trial waits to be claimed.
+        open: Whether the budget and the searcher allow new trials.
+        has_room: Whether `max_concurrent` lets one more run.
+    """
+
+    status: Status
+    counts: Counts
+    runnable: bool
+    open: bool
+    has_room: bool
+
+    @property
+    def inviting(self) -> bool:
+        """Whether a claim or ask may succeed now."""
+        return self.status is Status.RUNNING and self.has_room and (self.runnable or self.open)
+
+    @property
+    def over(self) -> bool:
+        """Whether a worker that does not wait may go: finished, or stopped and nothing runs."""
+        stopped = self.status is Status.STOPPED and self.counts.running == 0
+        return self.status is Status.FINISHED or stopped
+
+
+def look(database: Database, study: Study) -> Outlook:
+    """Read a study's budget, counts and whether something waits."""
+    with database.begin(write=False) as txn:
+        row = studies.budget(txn, study_id=study.id)
+        counts = counters.read(txn, study_id=study.id)
+        runnable = leases.any_runnable(txn, study_id=study.id)
+    status = Status(row.status)
+    idle = counts.pending == counts.running == 0
+    if status is Status.RUNNING and row.spent and idle:
+        status = Status.FINISHED
+    return Outlook(
+        status=status,
+        counts=counts,
+        runnable=runnable,
+        open=row.open,
+        has_room=row.has_room,
+    )

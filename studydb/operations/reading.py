@@ -1,0 +1,85 @@
+"""What people look at: trials, workers, counts; without locks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from studydb.db import Database
+from studydb.domain.errors import NoResults, UnknownTrial
+from studydb.domain.records import Study, Trial, Worker
+from studydb.domain.states import State
+from studydb.store import attempts, rungs, studies, trials, workers
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """A trial with its attempts and how it was judged, as rows."""
+
+    trial: Trial
+    attempts: list[Any]
+    entries: list[Any]
+
+
+def study_names(database: Database) -> list[str]:
+    """Every study's name, oldest first."""
+    with database.begin(write=False) as txn:
+        return studies.names(txn)
+
+
+def list_trials(
+    database: Database,
+    study: Study,
+    *,
+    state: State | None = None,
+    limit: int | None = None,
+    offset: int = 0,
+) -> list[Trial]:
+    """Trials by number."""
+    with database.begin(write=False) as txn:
+        return trials.listing(txn, study_id=study.id, state=state, limit=limit, offset=offset)
+
+
+def best_trials(database: Database, study: Study, *, most: int = 1) -> list[Trial]:
+    """
+    The best trials by `best_value`, best first.
+
+    Raises:
+        NoResults: No trial has a value that is not NaN.
+    """
+    with database.begin(write=False) as txn:
+        found = trials.best(txn, study_id=study.id, mode=study.mode, most=most)
+    if not found:
+        raise NoResults(
+            f"No trial of study {study.name!r} has reported {study.metric!r} yet. "
+            f"`studydb status {study.name}` shows what it is doing."
+        )
+    return found
+
+
+def details(database: Database, study: Study, number: int) -> Details:
+    """
+    One trial with its attempts and rung entries.
+
+    Raises:
+        UnknownTrial: No such number.
+    """
+    with database.begin(write=False) as txn:
+        trial = trials.find(txn, study_id=study.id, number=number)
+        if trial is None:
+            raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")
+        return Details(
+            trial=trial,
+            attempts=attempts.of_trial(txn, trial_id=trial.id),
+            entries=rungs.entries_of(txn, study_id=study.id, trial_id=trial.id),
+        )
+
+
+def list_workers(database: Database, study: Study, *, most: int = 100) -> list[Worker]:
+    """A study's workers, newest first."""
+    with database.begin(write=False) as txn:
+        return workers.of_study(txn, study_id=study.id, most=most)
+
+
+def query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Run a person's own SELECT on a database that was opened read-only: names and rows."""
+    with database.begin(write=False) as txn:
+        return txn.raw(sql)

@@ -1,0 +1,69 @@
+"""
+Take back the trials of those that died: done by whoever comes along, bounded, by nobody in particular.
+
+An expired lease is first marked, and believed only if still marked one renewal period of its holder
+later: after an outage of the database everybody's lease has expired. Each lost trial ends in a
+transaction of its own, through the same code as a finish, whose fence refuses it if its holder wrote
+in between.
+"""
+
+from collections.abc import Callable
+
+from studydb.db import Database
+from studydb.domain.records import Lease, Process, Study
+from studydb.domain.states import Reason
+from studydb.operations.finish import end_attempt
+from studydb.operations.flushing import Flushed
+from studydb.store import sweeps
+
+
+def recover(database: Database, study: Study) -> int:
+    """
+    Wake what has waited, suspect what has expired, take what is lost.
+
+    Returns:
+        How many trials were taken from holders that are gone.
+    """
+    with database.begin() as txn:
+        sweeps.wake(txn, study_id=study.id)
+        sweeps.suspect(txn, study_id=study.id)
+        sweeps.unpause(txn, study_id=study.id)
+        lost = sweeps.lost(txn, study_id=study.id)
+    return sum(_take(database, study, lease=lease, surely_dead=False) for lease in lost)
+
+
+def recover_host(
+    database: Database, study: Study, *, process: Process, is_alive: Callable[[Process], bool]
+) -> int:
+    """
+    Take at once the trials of processes that are dead on this host, without waiting for leases.
+
+    Args:
+        process: Of this host; only holders of the same boot and pid namespace are looked at.
+        is_alive: Whether a process of this host still runs.
+    """
+    with database.begin(write=False) as txn:
+        held = sweeps.of_host(txn, study_id=study.id, process=process)
+    return sum(
+        _take(database, study, lease=lease, surely_dead=True)
+        for lease, holder in held
+        if not is_alive(holder)
+    )
+
+
+def _take(database: Database, study: Study, *, lease: Lease, surely_dead: bool) -> bool:
+    with database.begin() as txn:
+        held = sweeps.hold_lost(txn, lease=lease, surely_dead=surely_dead)
+        if held is None:
+            return False
+
+        end_attempt(
+            txn,
+            study,
+            held,
+            lease=lease,
+            outcome=Reason.LOST,
+            flushed=Flushed((), held.summary, held.time_total_s, None),
+            flush_no=held.flush_no,
+        )
+    return True

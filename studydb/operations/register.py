@@ -1,0 +1,47 @@
+"""A process that will hold leases comes and goes."""
+
+from studydb.db import Database
+from studydb.db.faults import Duplicate
+from studydb.domain.records import Process, Study
+from studydb.store import workers
+
+
+def register(
+    database: Database,
+    study: Study,
+    *,
+    uuid: str,
+    process: Process,
+    slots: int,
+    lease_s: float,
+    version: str,
+) -> int:
+    """
+    Give a process its worker row.
+
+    Args:
+        uuid: Fresh for every start of a process: reused names hide dead workers.
+
+    Returns:
+        The worker's id.
+    """
+    try:
+        with database.begin() as txn:
+            return workers.insert(
+                txn,
+                uuid=uuid,
+                study_id=study.id,
+                process=process,
+                slots=slots,
+                lease_s=lease_s,
+                version=version,
+            )
+    except Duplicate:
+        with database.begin(write=False) as txn:
+            return workers.id_of(txn, uuid=uuid)
+
+
+def leave(database: Database, *, worker_id: int) -> None:
+    """Say that a process has ended by itself, all its leases given back."""
+    with database.begin() as txn:
+        workers.end(txn, worker_id=worker_id)

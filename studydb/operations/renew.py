@@ -1,0 +1,43 @@
+"""Renew exactly the leases that a worker holds, and learn what was decided about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from studydb.db import Database
+from studydb.domain.decisions import Verdict
+from studydb.domain.ending import wanted
+from studydb.domain.records import Lease
+from studydb.domain.states import Status
+from studydb.store import leases, workers
+from studydb.store.trials import verdict_of
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """
+    What a renewal brings back.
+
+    Attributes:
+        held: Verdict (None to go on) by token, of the leases that still hold. One that is missing is
+            lost, unless the worker has itself ended it since it asked.
+        request: What is asked of the worker: "DRAIN" or None.
+    """
+
+    held: dict[str, Verdict | None]
+    request: str | None
+
+
+def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renewal:
+    """Renew leases; requests of people become verdicts here, and the first verdict stands."""
+    with database.begin() as txn:
+        verdicts: dict[str, Verdict | None] = {}
+        by_token = {lease.token: lease for lease in held}
+        for row in leases.renew(txn, leases=held) if held else ():
+            lease, verdict = by_token[row.token], verdict_of(row)
+            asked = None if verdict else wanted(row.request, Status(row.status))
+            if asked is not None:
+                leases.set_verdict(txn, lease=lease, verdict=asked)
+            verdicts[lease.token] = verdict or asked
+
+        request = workers.seen(txn, worker_id=worker_id)
+    return Renewal(verdicts, request)

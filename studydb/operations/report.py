@@ -1,0 +1,41 @@
+"""Store a batch of results, decide on it, and store the decision."""
+
+from studydb.db import Database
+from studydb.domain.decisions import Answer
+from studydb.domain.ending import wanted
+from studydb.domain.records import Batch, Lease, Study
+from studydb.operations.flushing import lock_rungs, next_step, refused, store_batch
+from studydb.store import leases
+
+
+def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> Answer:
+    """
+    Store a batch and the decision on it in one transaction.
+
+    Sent again, it gives the stored answer and changes nothing. While a verdict stands, nothing of the
+    batch is stored.
+
+    Raises:
+        LeaseLost: The attempt no longer holds its trial.
+    """
+    with database.begin() as txn:
+        locked = lock_rungs(txn, study, lease=lease, batch=batch)  # rungs before trials
+        held = leases.hold(txn, lease=lease)
+        if held is None:
+            verdict = refused(txn, lease=lease, flush_no=batch.flush_no)
+            return Answer(verdict, next_step(study, batch))
+        if held.verdict is not None or held.flush_no >= batch.flush_no:
+            return Answer(held.verdict, next_step(study, batch))
+
+        flushed = store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
+        verdict = flushed.verdict or wanted(held.request, held.status)
+
+        leases.record(
+            txn,
+            trial_id=lease.trial_id,
+            flush_no=batch.flush_no,
+            summary=flushed.summary,
+            time_total_s=flushed.time_total_s,
+            verdict=verdict,
+        )
+    return Answer(verdict, next_step(study, batch))

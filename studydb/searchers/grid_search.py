@@ -1,0 +1,98 @@
+"""Grid search: every combination once."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from studydb.domain.domains import Enumerable
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.space import Space
+from studydb.domain.states import Origin
+from studydb.searchers.draws import check_seed
+
+MAX_VALUES = 100_000
+"""Of one parameter; more is a range that somebody did not mean to walk through."""
+
+MAX_POINTS = 10**9
+
+
+@dataclass(frozen=True)
+class GridSearch:
+    """
+    Propose the product of all values: `choice`, `randint` and `quniform`, no continuous domains.
+
+    The points come in the order of nested loops in the space's order: the last parameter changes
+    fastest. `grid_search` of Ray Tune, `GridSampler` of Optuna (which shuffles).
+
+    Attributes:
+        seed: The seed of studies created with it, None for one chosen then; the points do not
+            depend on it, the trials' own seeds do.
+    """
+
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a seed that cannot be stored."""
+        object.__setattr__(self, "seed", check_seed(self.seed, of="GridSearch"))
+
+    @property
+    def origin(self) -> Origin:
+        """What `trial.origin` says of its points."""
+        return Origin.GRID
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored in the study's row."""
+        return {"name": "GridSearch", "seed": self.seed}
+
+    def size(self, space: Space) -> int:
+        """
+        The number of combinations; 1 for an empty space.
+
+        Raises:
+            InvalidSpec: A parameter cannot be enumerated, or there are too many combinations.
+        """
+        points = math.prod(domain.size for domain in _walkable(space).values())
+        if points > MAX_POINTS:
+            raise InvalidSpec(
+                f"The grid has {points:,} points, more than {MAX_POINTS:,}; use RandomSearch, or "
+                "fewer values."
+            )
+        return points
+
+    def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:  # noqa: ARG002
+        """
+        The `draw`-th combination.
+
+        Args:
+            space: What to walk through.
+            seed: Without effect.
+            draw: 0-based, below `size`.
+
+        Raises:
+            IndexError: The grid has no such point.
+        """
+        axes = _walkable(space)
+        rest, values = draw, {}
+        for path, domain in reversed(axes.items()):
+            rest, index = divmod(rest, domain.size)
+            values[path] = domain.at(index)
+        if rest != 0:
+            raise IndexError(f"The grid has no point {draw}; it has {self.size(space)}.")
+        return space.nest(values)
+
+
+def _walkable(space: Space) -> dict[str, Enumerable]:
+    axes: dict[str, Enumerable] = {}
+    for path, domain in space.parameters.items():
+        if not isinstance(domain, Enumerable):
+            raise InvalidSpec(
+                f"A grid cannot walk through {path!r}, which is {domain}; "
+                "list its values with choice([…]), or use quniform or randint."
+            )
+        if domain.size > MAX_VALUES:
+            raise InvalidSpec(
+                f"A grid cannot walk through the {domain.size:,} values of {path!r}; "
+                f"list at most {MAX_VALUES:,} with choice([…])."
+            )
+        axes[path] = domain
+    return axes

@@ -1,0 +1,234 @@
+"""What a user sets once for every command: environment, defaults, and the keys that make trust."""
+
+import hashlib
+import hmac
+import os
+import secrets
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from studydb.domain.errors import UsageError
+
+STORAGE = "STUDYDB_STORAGE"
+"""The database's URL; often with a password."""
+
+SIGNING_KEY = "STUDYDB_SIGNING_KEY"
+"""A key in hexadecimal that comes before those of the key file."""
+
+KEY_FILE = "STUDYDB_KEY_FILE"
+"""Where the keys are instead of the user's configuration directory."""
+
+DEFAULT_STORAGE = "sqlite:///studydb.db"
+
+KEY_BYTES = 32
+_SHORTEST_KEY_BYTES = 16
+_LARGEST_KEY_FILE_BYTES = 1 << 20
+_OTHERS_MODE_BITS = 0o077
+
+
+def storage_url(explicit: str | None = None, environ: Mapping[str, str] | None = None) -> str:
+    """The database to use: the one that was named, else the environment's, else the default."""
+    environ = os.environ if environ is None else environ
+    return explicit or environ.get(STORAGE) or DEFAULT_STORAGE
+
+
+def scrubbed_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """
+    The environment for processes that run the user's code: without credentials.
+
+    Hygiene, not isolation: such a process runs as the same user.
+    """
+    environ = os.environ if environ is None else environ
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in (STORAGE, SIGNING_KEY) and not name.startswith("PG")
+    }
+
+
+def key_file_path(environ: Mapping[str, str] | None = None) -> Path:
+    """Where this user's keys are, whether or not the file exists yet."""
+    environ = os.environ if environ is None else environ
+    if named := environ.get(KEY_FILE):
+        return Path(named).expanduser().absolute()
+    configured = environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification has relative paths ignored.
+    home = Path(configured) if configured.startswith("/") else Path.home() / ".config"
+    return home / "studydb" / "keys"
+
+
+def frame(*fields: str | bytes) -> bytes:
+    """
+    Join fields into bytes to be signed.
+
+    Each is preceded by its length, so that none can be shifted into its neighbour.
+    """
+    encoded = [text.encode() if isinstance(text, str) else text for text in fields]
+    return b"".join(struct.pack("!Q", len(data)) + data for data in encoded)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """
+    A secret and its public name.
+
+    Attributes:
+        id: A fingerprint of the secret; says nothing about it and may be stored anywhere.
+    """
+
+    secret: bytes = field(repr=False)
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Derive the fingerprint."""
+        fingerprint = hmac.digest(self.secret, b"studydb key id", hashlib.sha256).hex()[:16]
+        object.__setattr__(self, "id", fingerprint)
+
+    def mac(self, payload: bytes) -> str:
+        """HMAC-SHA256 of a payload in hexadecimal."""
+        return hmac.digest(self.secret, payload, hashlib.sha256).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """
+    The keys of this user: the first signs, all verify.
+
+    Attributes:
+        path: The key file, for messages that tell how to get a key to another machine.
+    """
+
+    keys: tuple[Key, ...]
+    path: Path
+
+    def sign(self, payload: bytes, *, prefer: Collection[str] = ()) -> tuple[str, str]:
+        """
+        Sign with the first key, or with the first that `prefer` names.
+
+        What workers of several users exchange (checkpoints) has to be signed by a key that they
+        share: prefer the keys that signed the study's trainable.
+
+        Returns:
+            The key's id and the MAC.
+        """
+        if not self.keys:
+            raise UsageError(
+                f"There is no key to sign with. Remove the empty {self.path} or set {SIGNING_KEY}."
+            )
+        key = next((key for key in self.keys if key.id in prefer), self.keys[0])
+        return key.id, key.mac(payload)
+
+    def verify(self, payload: bytes, signatures: Mapping[str, str]) -> bool:
+        """
+        Whether any of these keys signed exactly this payload.
+
+        Args:
+            payload: What is said to be signed.
+            signatures: MACs by key id, as they were read from the database: anything at all.
+        """
+        return any(
+            hmac.compare_digest(
+                key.mac(payload).encode(), signatures[key.id].encode(errors="replace")
+            )
+            for key in self.keys
+            if key.id in signatures
+        )
+
+    def holds(self, key_ids: Collection[str]) -> bool:
+        """Whether one of these keys is here."""
+        return any(key.id in key_ids for key in self.keys)
+
+
+def load_keyring(environ: Mapping[str, str] | None = None, *, create: bool = True) -> Keyring:
+    """
+    Read the environment's key and the key file, making the file on first use.
+
+    Args:
+        environ: Instead of the process's own environment.
+        create: Whether to make a key when there is none; with a key in the environment the file
+            is never made.
+
+    Raises:
+        UsageError: The file is readable by others, is damaged, or cannot be made.
+    """
+    environ = os.environ if environ is None else environ
+    path = key_file_path(environ)
+    given = [_environment_key(environ[SIGNING_KEY])] if environ.get(SIGNING_KEY) else []
+    try:
+        if create and not given:
+            _make_key_file(path)
+        stored = list(_read_key_file(path))
+    except OSError as cause:
+        raise UsageError(
+            f"The key file {path} cannot be used: {cause.strerror or cause}. Set {KEY_FILE} to a "
+            f"path that you can write, or {SIGNING_KEY} to a key in hexadecimal."
+        ) from cause
+    return Keyring(tuple(dict.fromkeys(given + stored)), path)
+
+
+def _environment_key(text: str) -> Key:
+    key = _parse_key(text)
+    if key is None:
+        raise UsageError(
+            f"{SIGNING_KEY} is no key: it must be at least {_SHORTEST_KEY_BYTES} bytes in "
+            "hexadecimal, such as 'openssl rand -hex 32' prints."
+        )
+    return key
+
+
+def _parse_key(text: str) -> Key | None:
+    """Read `hex` or `key_id:hex`; None when it is damaged."""
+    named, _, digits = text.strip().rpartition(":")
+    try:
+        key = Key(bytes.fromhex(digits))
+    except ValueError:
+        return None
+    if len(key.secret) < _SHORTEST_KEY_BYTES or named not in ("", key.id):
+        return None
+    return key
+
+
+def _make_key_file(path: Path) -> None:
+    """Write a new key beside, then link it: of many first uses one wins, and none reads half."""
+    if path.exists():
+        return
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = Key(secrets.token_bytes(KEY_BYTES))
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{key.id}:{key.secret.hex()}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(beside, path)
+    except FileExistsError:
+        pass  # another first use was faster, and its key is the one
+    finally:
+        beside.unlink()
+
+
+def _read_key_file(path: Path) -> Iterator[Key]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    with os.fdopen(descriptor, encoding="utf-8", errors="replace") as file:
+        if os.fstat(descriptor).st_mode & _OTHERS_MODE_BITS:
+            raise UsageError(
+                f"The key file {path} is open to other users, who could sign in your name. "
+                f"Run: chmod 600 {path}"
+            )
+        lines = file.read(_LARGEST_KEY_FILE_BYTES).splitlines()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key = _parse_key(line)
+        if key is None:
+            raise UsageError(
+                f"Line {number} of the key file {path} is no key ('key_id:hexadecimal'). "
+                "Copy it again from where it came, or remove the line."
+            )
+        yield key

@@ -1,0 +1,1 @@
+"""All SQL, one file per table group; joins the caller's transaction and never commits."""

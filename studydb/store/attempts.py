@@ -1,0 +1,149 @@
+"""Attempts: one row per execution of a trial, with what it was given and how it ended."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import now
+from studydb.db.schema import FOR_EVER, attempt
+from studydb.domain.decisions import Verdict
+from studydb.domain.records import Failure, Lease, Log
+from studydb.domain.states import Reason
+
+_THIS = (
+    attempt.c.trial_id == sa.bindparam("trial"),
+    attempt.c.attempt == sa.bindparam("no"),
+)
+_GIVEN = (
+    "trial_id",
+    "attempt",
+    "study_id",
+    "token",
+    "worker_id",
+    "config",
+    "restored_id",
+    "start_step",
+)
+
+_INSERT = Prepared(
+    sa.insert(attempt).values(
+        {name: sa.bindparam(name) for name in _GIVEN}
+        | {"live_through": FOR_EVER, "flush_no": 0, "started_at": now()}
+    )
+)
+
+_BEGIN_AT = Prepared(
+    sa.update(attempt)
+    .where(*_THIS)
+    .values(start_step=sa.bindparam("to_start", type_=sa.BigInteger))
+)
+
+_SUPERSEDE = Prepared(
+    sa.update(attempt)
+    .where(
+        attempt.c.trial_id == sa.bindparam("trial"),
+        attempt.c.attempt < sa.bindparam("no"),
+        attempt.c.live_through >= sa.bindparam("first"),
+    )
+    .values(live_through=sa.bindparam("first", type_=sa.BigInteger) - 1)
+)
+
+_ENDED = ("flush_no", "reason", "verdict", "verdict_reason", "verdict_by")
+_TOLD = ("error_type", "error_message", "traceback", "log_dir", "log_tail")
+_END = Prepared(
+    sa.update(attempt)
+    .where(*_THIS, attempt.c.ended_at.is_(None))
+    .values({name: sa.bindparam(f"to_{name}") for name in (*_ENDED, *_TOLD)} | {"ended_at": now()})
+)
+
+_BY_TOKEN = Prepared(sa.select(attempt).where(attempt.c.token == sa.bindparam("by_token")))
+_FIND = Prepared(sa.select(attempt).where(*_THIS))
+_OF_TRIAL = Prepared(
+    sa.select(attempt)
+    .where(attempt.c.trial_id == sa.bindparam("trial"))
+    .order_by(attempt.c.attempt)
+)
+
+
+def insert(
+    txn: Txn,
+    *,
+    lease: Lease,
+    worker_id: int,
+    config: Mapping[str, Any],
+    restored_id: int | None,
+    start_step: int,
+) -> None:
+    """
+    Insert the attempt of a claim.
+
+    Raises:
+        Duplicate: The token was used: an earlier send of this claim has committed.
+    """
+    txn.run(
+        _INSERT,
+        trial_id=lease.trial_id,
+        attempt=lease.attempt,
+        study_id=lease.study_id,
+        token=lease.token,
+        worker_id=worker_id,
+        config=dict(config),
+        restored_id=restored_id,
+        start_step=start_step,
+    )
+
+
+def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
+    """
+    Let the results of earlier attempts end below this attempt's first step.
+
+    Right for a restored checkpoint, for none, for another trial's, and for a function that ignores
+    its checkpoint and begins at 1.
+    """
+    txn.run(_BEGIN_AT, trial=lease.trial_id, no=lease.attempt, to_start=step)
+    txn.run(_SUPERSEDE, trial=lease.trial_id, no=lease.attempt, first=step)
+
+
+def end(
+    txn: Txn,
+    *,
+    lease: Lease,
+    flush_no: int,
+    reason: Reason,
+    verdict: Verdict | None,
+    failure: Failure | None = None,
+    log: Log | None = None,
+) -> None:
+    """Close an attempt with the number of its last flush, so that a resend finds its answer."""
+    txn.run(
+        _END,
+        trial=lease.trial_id,
+        no=lease.attempt,
+        to_flush_no=flush_no,
+        to_reason=reason,
+        to_verdict=verdict and verdict.action,
+        to_verdict_reason=verdict and verdict.reason,
+        to_verdict_by=verdict and verdict.by,
+        to_error_type=failure and failure.type,
+        to_error_message=failure and failure.message,
+        to_traceback=failure and failure.traceback,
+        to_log_dir=log and log.dir,
+        to_log_tail=log and log.tail,
+    )
+
+
+def by_token(txn: Txn, *, token: str) -> Any | None:
+    """The attempt that a claim with this token made."""
+    return txn.first(_BY_TOKEN, by_token=token)
+
+
+def find(txn: Txn, *, trial_id: int, attempt_no: int) -> Any | None:
+    """One attempt's row."""
+    return txn.first(_FIND, trial=trial_id, no=attempt_no)
+
+
+def of_trial(txn: Txn, *, trial_id: int) -> list[Any]:
+    """A trial's attempts, oldest first."""
+    return txn.all(_OF_TRIAL, trial=trial_id)

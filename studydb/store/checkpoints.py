@@ -1,0 +1,137 @@
+"""Checkpoint rows: each written only after its bytes are safe."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import is_listed, now
+from studydb.db.schema import checkpoint, trial
+from studydb.domain.records import Checkpoint, Lease
+
+_FIELDS = (
+    "uuid",
+    "trial_id",
+    "attempt",
+    "step",
+    "kind",
+    "url",
+    "digest",
+    "size_bytes",
+    "key_id",
+    "mac",
+)
+_COLUMNS = (checkpoint.c.id, *(checkpoint.c[name] for name in _FIELDS))
+
+_INSERT = Prepared(
+    sa.insert(checkpoint)
+    .values(
+        {name: sa.bindparam(name) for name in (*_FIELDS, "study_id", "data")}
+        | {"pins": 0, "created_at": now()}
+    )
+    .returning(checkpoint.c.id)
+)
+
+_POINT = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"))
+    .values(
+        checkpoint_id=sa.bindparam("to_checkpoint"),
+        checkpoint_step=sa.bindparam("to_step"),
+        losses=sa.bindparam("to_losses"),
+        suspect_at=None,
+    )
+)
+
+_RETIRE = Prepared(
+    sa.update(checkpoint)
+    .where(
+        checkpoint.c.trial_id == sa.bindparam("trial"),
+        checkpoint.c.id != sa.bindparam("newest"),
+        checkpoint.c.pins == 0,
+        checkpoint.c.removed_at.is_(None),
+    )
+    .values(removed_at=now(), data=None)
+    .returning(*_COLUMNS)
+)
+
+_FIND = Prepared(sa.select(*_COLUMNS).where(checkpoint.c.id == sa.bindparam("checkpoint")))
+_BY_UUID = Prepared(sa.select(*_COLUMNS).where(checkpoint.c.uuid == sa.bindparam("by_uuid")))
+_DATA = Prepared(sa.select(checkpoint.c.data).where(checkpoint.c.id == sa.bindparam("checkpoint")))
+
+_CORRUPT = Prepared(
+    sa.update(checkpoint)
+    .where(checkpoint.c.id == sa.bindparam("checkpoint"))
+    .values(corrupt_at=now(), removed_at=now())
+)
+
+_BEFORE = Prepared(
+    sa.select(*_COLUMNS)
+    .where(
+        checkpoint.c.trial_id == sa.bindparam("trial"),
+        checkpoint.c.id < sa.bindparam("checkpoint"),
+        checkpoint.c.removed_at.is_(None),
+    )
+    .order_by(checkpoint.c.id.desc())
+    .limit(1)
+)
+
+_FORGET = Prepared(sa.delete(checkpoint).where(is_listed(checkpoint.c.id, "ids")))
+
+
+def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> int:
+    """
+    Insert a checkpoint's row.
+
+    Raises:
+        Duplicate: An earlier send of this save has committed.
+    """
+    fields = {name: getattr(what, name) for name in _FIELDS}
+    row = txn.all(_INSERT, **fields, study_id=lease.study_id, data=data)[0]
+    return int(row.id)
+
+
+def point(txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, losses: int) -> None:
+    """Make a checkpoint the one that the next attempt of a held trial begins from."""
+    txn.run(_POINT, trial=trial_id, to_checkpoint=checkpoint_id, to_step=step, to_losses=losses)
+
+
+def retire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
+    """Give up a trial's older, unpinned checkpoints; their bytes may be deleted after the commit."""
+    return [read(row) for row in txn.all(_RETIRE, trial=trial_id, newest=newest)]
+
+
+def find(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
+    """One checkpoint, without its bytes."""
+    row = txn.first(_FIND, checkpoint=checkpoint_id)
+    return None if row is None else read(row)
+
+
+def by_uuid(txn: Txn, *, uuid: str) -> Checkpoint | None:
+    """The checkpoint that a save with this uuid stored."""
+    row = txn.first(_BY_UUID, by_uuid=uuid)
+    return None if row is None else read(row)
+
+
+def data(txn: Txn, *, checkpoint_id: int) -> bytes | None:
+    """The bytes of an inline checkpoint."""
+    row = txn.first(_DATA, checkpoint=checkpoint_id)
+    return None if row is None or row.data is None else bytes(row.data)
+
+
+def condemn(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
+    """Mark a checkpoint corrupt and return the one before it, if there is one."""
+    txn.run(_CORRUPT, checkpoint=checkpoint_id)
+    row = txn.first(_BEFORE, trial=trial_id, checkpoint=checkpoint_id)
+    return None if row is None else read(row)
+
+
+def forget(txn: Txn, *, ids: Sequence[int]) -> None:
+    """Delete the rows of retired checkpoints whose bytes are gone."""
+    txn.run(_FORGET, ids=list(ids))
+
+
+def read(row: Any) -> Checkpoint:
+    """The record of a row."""
+    return Checkpoint(**{name: getattr(row, name) for name in _FIELDS}, id=row.id)

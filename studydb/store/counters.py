@@ -1,0 +1,63 @@
+"""Trials per state, without counting them."""
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.schema import counter
+from studydb.domain.records import Counts
+from studydb.domain.states import State
+
+SHARDS = 8
+"""Rows per study: enough that workers rarely wait for one another."""
+
+_MOVE = Prepared(
+    sa.update(counter)
+    .where(counter.c.study_id == sa.bindparam("study"), counter.c.shard == sa.bindparam("shard_no"))
+    .values(
+        {
+            state.lower(): counter.c[state.lower()] + sa.bindparam(f"by_{state.lower()}", 0)
+            for state in State
+        }
+    )
+)
+
+_READ = Prepared(
+    sa.select(
+        *(
+            sa.func.coalesce(sa.func.sum(counter.c[state.lower()]), 0).label(state.lower())
+            for state in State
+        )
+    ).where(counter.c.study_id == sa.bindparam("study"))
+)
+
+
+def create(txn: Txn, *, study_id: int) -> None:
+    """Make the shards of a new study."""
+    zeros = {state.lower(): 0 for state in State}
+    for shard in range(SHARDS):
+        txn.run(sa.insert(counter).values(study_id=study_id, shard=shard, **zeros))
+
+
+def move(
+    txn: Txn, *, study_id: int, key: int, out_of: State | None, into: State | None, n: int = 1
+) -> None:
+    """
+    Count `n` trials out of one state and into another.
+
+    Args:
+        key: Chooses the shard; a worker keeps to its own. Locked after trials, before the study row.
+        out_of: None for new trials.
+        into: None for none.
+    """
+    change = {}
+    if out_of is not None:
+        change[f"by_{out_of.lower()}"] = -n
+    if into is not None:
+        change[f"by_{into.lower()}"] = change.get(f"by_{into.lower()}", 0) + n
+    txn.run(_MOVE, study=study_id, shard_no=key % SHARDS, **change)
+
+
+def read(txn: Txn, *, study_id: int) -> Counts:
+    """The sums over the shards."""
+    row = txn.all(_READ, study=study_id)[0]
+    return Counts(*(int(count) for count in row))

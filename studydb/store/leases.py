@@ -1,0 +1,401 @@
+"""
+Leases: who holds a trial. Claims, the fence, renewals, and what a sweep may take.
+
+Every write of an attempt goes through `hold`, which locks the row only if this attempt, by number and
+token, still has it RUNNING.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import after, is_listed, now
+from studydb.db.schema import in_state, trial
+from studydb.domain.decisions import Verdict
+from studydb.domain.ending import Ending
+from studydb.domain.metrics import Summary
+from studydb.domain.records import RENEWALS_PER_LEASE, Lease
+from studydb.domain.space import params_hash
+from studydb.domain.states import Origin, State, Status
+from studydb.store.trials import (
+    NEW,
+    SUMMARY,
+    may_become,
+    status_of_study,
+    summary_of,
+    verdict_of,
+)
+
+_STUDY = trial.c.study_id == sa.bindparam("study")
+_LEASE = {
+    "worker_id": sa.bindparam("to_worker"),
+    "token": sa.bindparam("to_token"),
+    "lease_s": sa.bindparam("to_lease_s", type_=sa.Double),
+    "lease_expires_at": after(now(), sa.bindparam("to_lease_s", type_=sa.Double)),
+    "suspect_at": None,
+    "flush_no": 0,
+}
+_LEASED = (
+    trial.c.id,
+    trial.c.uuid,
+    trial.c.number,
+    trial.c.bracket,
+    trial.c.attempt,
+    trial.c.params,
+    trial.c.checkpoint_id,
+    trial.c.time_total_s,
+)
+
+_runnable = (
+    sa.select(trial.c.id)
+    .where(
+        _STUDY,
+        in_state(State.PENDING),
+        trial.c.ready,
+        trial.c.resource_class == sa.bindparam("fits", ""),
+        status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
+    )
+    .order_by(trial.c.priority, trial.c.number)
+    .limit(1)
+    .with_for_update(key_share=True, skip_locked=True)
+    .cte("runnable")
+    .prefix_with("MATERIALIZED")
+)
+
+CLAIM = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.select(_runnable.c.id).scalar_subquery(), in_state(State.PENDING))
+    .values(
+        _LEASE
+        | {
+            "state": State.RUNNING,
+            "attempt": trial.c.attempt + 1,
+            "started_at": sa.func.coalesce(
+                trial.c.started_at, now(), type_=trial.c.started_at.type
+            ),
+        }
+    )
+    .returning(*_LEASED)
+)
+
+_INSERT_RUNNING = Prepared(
+    sa.insert(trial)
+    .values(NEW | _LEASE | {"state": State.RUNNING, "attempt": 1, "started_at": now()})
+    .returning(*_LEASED)
+)
+
+_LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
+
+_RUNNABLE = Prepared(
+    sa.select(trial.c.id)
+    .where(_STUDY, in_state(State.PENDING), trial.c.ready)
+    .order_by(trial.c.resource_class, trial.c.priority, trial.c.number)
+    .limit(1)
+)
+
+FENCE = (
+    trial.c.id == sa.bindparam("trial"),
+    trial.c.attempt == sa.bindparam("held_attempt"),
+    trial.c.token == sa.bindparam("held_token"),
+    in_state(State.RUNNING),
+)
+
+HELD = (
+    *SUMMARY,
+    trial.c.flush_no,
+    trial.c.failures,
+    trial.c.losses,
+    trial.c.request,
+    trial.c.verdict,
+    trial.c.verdict_reason,
+    trial.c.verdict_by,
+    trial.c.checkpoint_id,
+    trial.c.checkpoint_step,
+    trial.c.time_total_s,
+    status_of_study(trial.c.study_id).label("status"),
+)
+
+HOLD = Prepared(sa.select(*HELD).where(*FENCE).with_for_update(key_share=True, of=trial))
+
+_SUMMARY_VALUES = {column.name: sa.bindparam(f"to_{column.name}") for column in SUMMARY} | {
+    "time_total_s": sa.bindparam("to_time_total_s")
+}
+_RENEWED = {
+    "lease_expires_at": after(now(), trial.c.lease_s),
+    "suspect_at": None,
+}
+_VERDICT_VALUES = {
+    name: sa.bindparam(f"to_{name}") for name in ("verdict", "verdict_reason", "verdict_by")
+}
+
+_RECORD = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"))
+    .values(
+        _SUMMARY_VALUES | _RENEWED | _VERDICT_VALUES | {"flush_no": sa.bindparam("to_flush_no")}
+    )
+)
+
+
+def _end_in(target: State) -> Prepared:
+    final = target in (State.TERMINATED, State.ERROR)
+    back_off = sa.bindparam("delay_s", 0.0, sa.Double)
+    pending = target is State.PENDING
+    return Prepared(
+        sa.update(trial)
+        .where(trial.c.id == sa.bindparam("trial"), may_become(target))
+        .values(
+            _SUMMARY_VALUES
+            | {
+                "state": target,
+                "rank_score": sa.bindparam("to_rank_score"),
+                "failures": sa.bindparam("to_failures"),
+                "losses": sa.bindparam("to_losses"),
+                "ready": back_off <= 0 if pending else False,
+                "ready_at": after(now(), back_off) if pending else None,
+                "paused_by": sa.bindparam("to_paused_by") if target is State.PAUSED else None,
+                "reason": sa.bindparam("to_reason") if final else None,
+                "ended_at": now() if final else None,
+                "metric_summary": sa.bindparam("to_metrics", None, trial.c.metric_summary.type),
+            }
+            | dict.fromkeys(
+                (
+                    "token",
+                    "worker_id",
+                    "lease_s",
+                    "lease_expires_at",
+                    "suspect_at",
+                    "request",
+                    "verdict",
+                    "verdict_reason",
+                    "verdict_by",
+                )
+            )
+        )
+    )
+
+
+_END = {target: _end_in(target) for target in State if target is not State.RUNNING}
+
+_mine = (
+    sa.select(trial.c.id)
+    .where(
+        is_listed(trial.c.id, "ids"),
+        is_listed(trial.c.token, "tokens"),
+        in_state(State.RUNNING),
+    )
+    .order_by(trial.c.id)
+    .with_for_update(key_share=True)
+    .cte("mine")
+    .prefix_with("MATERIALIZED")
+)
+
+RENEW = Prepared(
+    sa.update(trial)
+    .where(trial.c.id.in_(sa.select(_mine.c.id)))
+    .values(_RENEWED)
+    .returning(
+        trial.c.id,
+        trial.c.attempt,
+        trial.c.token,
+        trial.c.request,
+        trial.c.verdict,
+        trial.c.verdict_reason,
+        trial.c.verdict_by,
+        status_of_study(trial.c.study_id).label("status"),
+    )
+)
+
+_SET_VERDICT = Prepared(
+    sa.update(trial).where(*FENCE, trial.c.verdict.is_(None)).values(_VERDICT_VALUES)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the fence showed of the trial that it locked."""
+
+    summary: Summary
+    flush_no: int
+    failures: int
+    losses: int
+    verdict: Verdict | None
+    request: str | None
+    status: Status
+    checkpoint_id: int | None
+    checkpoint_step: int
+    time_total_s: float | None
+
+
+def claim(txn: Txn, *, study_id: int, worker_id: int, token: str, lease_s: float) -> Any | None:
+    """
+    Give the first runnable trial of a study to a worker.
+
+    SKIP LOCKED lets rivals pass over a row being claimed; SQLite ignores the clause and relies on
+    BEGIN IMMEDIATE. The order names columns that only `trial_claim` has, or both planners would walk
+    the finished trials.
+
+    Returns:
+        The row, RUNNING under a new attempt; None when none is runnable or the study is not RUNNING.
+    """
+    return txn.first(CLAIM, study=study_id, to_worker=worker_id, to_token=token, to_lease_s=lease_s)
+
+
+def insert(
+    txn: Txn,
+    *,
+    study_id: int,
+    uuid: str,
+    number: int,
+    draw: int,
+    params: Mapping[str, Any],
+    space_version: int,
+    origin: Origin,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+) -> Any:
+    """Insert a trial that runs from its first moment; the row is like `claim`'s."""
+    return txn.all(
+        _INSERT_RUNNING,
+        study_id=study_id,
+        uuid=uuid,
+        number=number,
+        params=dict(params),
+        params_hash=params_hash(params),
+        space_version=space_version,
+        origin=origin,
+        parent_id=None,
+        draw=draw,
+        counted=True,
+        priority=0,
+        to_worker=worker_id,
+        to_token=token,
+        to_lease_s=lease_s,
+    )[0]
+
+
+def leased(txn: Txn, *, trial_id: int) -> Any:
+    """A trial's row as `claim` returns it."""
+    return txn.all(_LEASED_ROW, trial=trial_id)[0]
+
+
+def any_runnable(txn: Txn, *, study_id: int) -> bool:
+    """Whether a trial waits to be claimed; takes no lock."""
+    return txn.first(_RUNNABLE, study=study_id) is not None
+
+
+def hold(txn: Txn, *, lease: Lease) -> Held | None:
+    """Lock the trial if this attempt still holds it; None says that the fence refused."""
+    row = txn.first(HOLD, trial=lease.trial_id, held_attempt=lease.attempt, held_token=lease.token)
+    return None if row is None else read_held(row)
+
+
+def read_held(row: Any) -> Held:
+    """The record of a row of `HELD`."""
+    return Held(
+        summary=summary_of(row),
+        flush_no=row.flush_no,
+        failures=row.failures,
+        losses=row.losses,
+        verdict=verdict_of(row),
+        request=row.request,
+        status=Status(row.status),
+        checkpoint_id=row.checkpoint_id,
+        checkpoint_step=row.checkpoint_step,
+        time_total_s=row.time_total_s,
+    )
+
+
+def record(
+    txn: Txn,
+    *,
+    trial_id: int,
+    flush_no: int,
+    summary: Summary,
+    time_total_s: float | None,
+    verdict: Verdict | None,
+) -> None:
+    """Store what a flush did to a held trial, and renew its lease."""
+    txn.run(
+        _RECORD,
+        trial=trial_id,
+        to_flush_no=flush_no,
+        **_summary_binds(summary, time_total_s),
+        **_verdict_binds(verdict),
+    )
+
+
+def end(
+    txn: Txn,
+    *,
+    trial_id: int,
+    ending: Ending,
+    summary: Summary,
+    time_total_s: float | None,
+    metric_summary: Mapping[str, Any] | None = None,
+) -> None:
+    """Move a held trial to where its attempt's end leaves it; the lease ends with it."""
+    params: dict[str, Any] = {
+        "trial": trial_id,
+        "to_rank_score": summary.rank_score,
+        "to_failures": ending.failures,
+        "to_losses": ending.losses,
+        "to_metrics": metric_summary,
+    }
+    match ending.state:
+        case State.PENDING:
+            params["delay_s"] = float(ending.delay_s)
+        case State.PAUSED:
+            params["to_paused_by"] = ending.paused_by
+        case _:
+            params["to_reason"] = ending.reason
+    txn.run(_END[ending.state], **params, **_summary_binds(summary, time_total_s))
+
+
+def _summary_binds(summary: Summary, time_total_s: float | None) -> dict[str, Any]:
+    values = {f"to_{column.name}": getattr(summary, column.name) for column in SUMMARY}
+    return values | {"to_time_total_s": time_total_s}
+
+
+def _verdict_binds(verdict: Verdict | None) -> dict[str, Any]:
+    if verdict is None:
+        return {"to_verdict": None, "to_verdict_reason": None, "to_verdict_by": None}
+    return {
+        "to_verdict": verdict.action,
+        "to_verdict_reason": verdict.reason,
+        "to_verdict_by": verdict.by,
+    }
+
+
+def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[Any]:
+    """
+    Renew exactly these leases, their rows locked by ascending id.
+
+    A token is one attempt's alone, so it names the pair of trial and attempt.
+
+    Returns:
+        A row per lease that still holds, with its verdict and what people request.
+    """
+    return txn.all(
+        RENEW,
+        ids=[lease.trial_id for lease in leases],
+        tokens=[lease.token for lease in leases],
+    )
+
+
+def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict) -> bool:
+    """Store a verdict on a trial that has none; the first one stands."""
+    return (
+        txn.run(
+            _SET_VERDICT,
+            trial=lease.trial_id,
+            held_attempt=lease.attempt,
+            held_token=lease.token,
+            **_verdict_binds(verdict),
+        )
+        == 1
+    )

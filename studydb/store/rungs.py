@@ -1,0 +1,208 @@
+"""
+Rungs and their entries: an exact quantile under one row's lock.
+
+The lock and the entries are read by different statements: one that did both would see a fresh lock row
+and an old snapshot of the entries.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import now
+from studydb.db.schema import rung, rung_entry
+from studydb.domain.decisions import Decision
+from studydb.domain.metrics import Result
+from studydb.domain.quantile import Cut, Entry, insert
+from studydb.domain.records import Lease
+from studydb.domain.view import RungSpec
+
+LOCK = Prepared(
+    sa.select(rung)
+    .where(
+        rung.c.study_id == sa.bindparam("study"),
+        rung.c.bracket == sa.bindparam("of_bracket"),
+        rung.c.step == sa.bindparam("at_step"),
+    )
+    .with_for_update(key_share=True)
+)
+
+_PLACE = sa.tuple_(rung_entry.c.score, rung_entry.c.trial_id)
+_CUT = sa.tuple_(
+    sa.bindparam("cut_score", type_=sa.Double), sa.bindparam("cut_trial", type_=sa.BigInteger)
+)
+_RANKED = (rung_entry.c.rung_id == sa.bindparam("rung"), rung_entry.c.ranked)
+_WANTED = (rung_entry.c.score, rung_entry.c.trial_id)
+
+
+def _neighbour(side: str) -> sa.Subquery:
+    beyond = _PLACE > _CUT if side == "worse" else _PLACE < _CUT
+    order = [column.asc() if side == "worse" else column.desc() for column in _WANTED]
+    return sa.select(*_WANTED).where(*_RANKED, beyond).order_by(*order).limit(1).subquery(side)
+
+
+def _labelled(side: str) -> sa.Select[Any]:
+    source = _neighbour(side)
+    return sa.select(sa.literal_column(f"'{side}'", sa.Text).label("side"), *source.c)
+
+
+NEIGHBOURS = Prepared(
+    sa.union_all(
+        _labelled("worse"),
+        _labelled("better"),
+        sa.select(sa.literal_column("'own'", sa.Text), *_WANTED).where(
+            rung_entry.c.rung_id == sa.bindparam("rung"),
+            rung_entry.c.trial_id == sa.bindparam("trial"),
+        ),
+    )
+)
+
+_RECORD = Prepared(
+    sa.insert(rung_entry).values(
+        {
+            name: sa.bindparam(name)
+            for name in (
+                "rung_id",
+                "trial_id",
+                "attempt",
+                "step",
+                "value",
+                "score",
+                "ranked",
+                "ordinal",
+                "action",
+                "cutoff",
+            )
+        }
+        | {"recorded_at": now()}
+    )
+)
+
+_ADVANCE = Prepared(
+    sa.update(rung)
+    .where(rung.c.id == sa.bindparam("rung"))
+    .values(
+        n_entries=rung.c.n_entries + 1,
+        n_ranked=sa.bindparam("to_n"),
+        cut_rank=sa.bindparam("to_rank"),
+        cut_score=sa.bindparam("to_score"),
+        cut_trial_id=sa.bindparam("to_trial"),
+    )
+)
+
+_ENTRIES = Prepared(
+    sa.select(rung_entry, rung.c.bracket, rung.c.step.label("rung_step"))
+    .join(rung, rung.c.id == rung_entry.c.rung_id)
+    .where(rung.c.study_id == sa.bindparam("study"), rung_entry.c.trial_id == sa.bindparam("trial"))
+    .order_by(rung.c.step)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A locked rung's row."""
+
+    id: int
+    step: int
+    quantile: float
+    n_entries: int
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The entries beside a rung's cut, and whether the reporting trial has one."""
+
+    worse: Entry | None
+    better: Entry | None
+    entered: bool
+
+
+def create(txn: Txn, *, study_id: int, spec: RungSpec) -> None:
+    """Make a rung of a new study."""
+    txn.run(
+        sa.insert(rung).values(
+            study_id=study_id,
+            bracket=spec.bracket,
+            step=spec.step,
+            quantile=spec.quantile,
+            n_entries=0,
+            n_ranked=0,
+            cut_rank=0,
+        )
+    )
+
+
+def lock(txn: Txn, *, study_id: int, bracket: int, step: int) -> Rung:
+    """Lock a rung: rungs before trials, in ascending order, is the one lock order."""
+    row = txn.all(LOCK, study=study_id, of_bracket=bracket, at_step=step)[0]
+    entry = None if row.cut_trial_id is None else (row.cut_score, row.cut_trial_id)
+    return Rung(
+        id=row.id,
+        step=row.step,
+        quantile=row.quantile,
+        n_entries=row.n_entries,
+        cut=Cut(n=row.n_ranked, rank=row.cut_rank, entry=entry),
+    )
+
+
+def neighbours(txn: Txn, *, rung: Rung, trial_id: int) -> Neighbours:
+    """Read the entries beside the cut of a locked rung: one index step each."""
+    score, cut_trial = rung.cut.entry or (0.0, 0)
+    rows = txn.all(NEIGHBOURS, rung=rung.id, cut_score=score, cut_trial=cut_trial, trial=trial_id)
+    found: dict[str, Entry] = {row.side: (row.score, row.trial_id) for row in rows}
+    return Neighbours(found.get("worse"), found.get("better"), "own" in found)
+
+
+def record(
+    txn: Txn,
+    *,
+    rung: Rung,
+    beside: Neighbours,
+    lease: Lease,
+    result: Result,
+    score: float,
+    decision: Decision,
+) -> None:
+    """Record a judged result at a locked rung and move the cut; NaN is recorded but not ranked."""
+    ranked = not math.isnan(result.value)
+    cutoff = decision.cutoff
+    txn.run(
+        _RECORD,
+        rung_id=rung.id,
+        trial_id=lease.trial_id,
+        attempt=lease.attempt,
+        step=result.step,
+        value=result.value,
+        score=score,
+        ranked=ranked,
+        ordinal=rung.n_entries,
+        action=decision.action,
+        cutoff=None if cutoff is None or math.isnan(cutoff) else cutoff,
+    )
+    cut = rung.cut
+    if ranked:
+        cut = insert(
+            cut,
+            (score, lease.trial_id),
+            worse=beside.worse,
+            better=beside.better,
+            quantile=rung.quantile,
+        )
+    place = cut.entry or (None, None)
+    txn.run(
+        _ADVANCE,
+        rung=rung.id,
+        to_n=cut.n,
+        to_rank=cut.rank,
+        to_score=place[0],
+        to_trial=place[1],
+    )
+
+
+def entries_of(txn: Txn, *, study_id: int, trial_id: int) -> list[Any]:
+    """Where and how a trial was judged, by rung."""
+    return txn.all(_ENTRIES, study=study_id, trial=trial_id)

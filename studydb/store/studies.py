@@ -1,0 +1,232 @@
+"""Studies with their space and trainable; the study row is every transaction's last lock."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import now
+from studydb.db.schema import search_space, signature, study, trainable
+from studydb.domain.records import Study, Trainable
+from studydb.domain.rules import Threshold
+from studydb.domain.space import Space
+from studydb.domain.states import Mode, Status
+from studydb.schedulers import read as read_scheduler
+from studydb.searchers import read as read_searcher
+
+_OPEN = sa.and_(
+    study.c.status == Status.RUNNING,
+    sa.or_(study.c.num_trials.is_(None), study.c.n_counted < study.c.num_trials),
+)
+_HAS_DRAWS = sa.or_(study.c.num_draws.is_(None), study.c.next_draw < study.c.num_draws)
+_HAS_ROOM = sa.or_(study.c.max_concurrent.is_(None), study.c.n_running < study.c.max_concurrent)
+_SPENT = sa.or_(study.c.n_counted >= study.c.num_trials, study.c.next_draw >= study.c.num_draws)
+_THIS = study.c.id == sa.bindparam("study")
+
+_SPEC = Prepared(
+    sa.select(study, search_space.c.space)
+    .join(
+        search_space,
+        sa.and_(
+            search_space.c.study_id == study.c.id,
+            search_space.c.version == study.c.space_version,
+        ),
+    )
+    .where(study.c.name == sa.bindparam("by_name"))
+)
+
+_TRAINABLE = Prepared(
+    sa.select(trainable)
+    .where(trainable.c.study_id == sa.bindparam("study"))
+    .order_by(trainable.c.id.desc())
+    .limit(1)
+)
+
+_SIGNATURES = Prepared(
+    sa.select(signature.c.key_id, signature.c.mac).where(
+        signature.c.trainable_id == sa.bindparam("trainable")
+    )
+)
+
+_DRAW = Prepared(
+    sa.update(study)
+    .where(_THIS, _OPEN, _HAS_DRAWS, _HAS_ROOM)
+    .values(
+        next_number=study.c.next_number + 1,
+        next_draw=study.c.next_draw + 1,
+        n_counted=study.c.n_counted + 1,
+        n_running=sa.case(
+            (study.c.max_concurrent.is_(None), study.c.n_running), else_=study.c.n_running + 1
+        ),
+    )
+    .returning((study.c.next_number - 1).label("number"), (study.c.next_draw - 1).label("draw"))
+)
+
+_ADMIT = Prepared(
+    sa.update(study)
+    .where(_THIS, sa.or_(study.c.num_trials.is_(None), study.c.n_counted < study.c.num_trials))
+    .values(next_number=study.c.next_number + 1, n_counted=study.c.n_counted + 1)
+    .returning((study.c.next_number - 1).label("number"))
+)
+
+_ENTER = Prepared(sa.update(study).where(_THIS, _HAS_ROOM).values(n_running=study.c.n_running + 1))
+
+_LEAVE = Prepared(
+    sa.update(study)
+    .where(_THIS)
+    .values(n_running=study.c.n_running - sa.bindparam("by", type_=sa.Integer))
+)
+
+_BUDGET = Prepared(
+    sa.select(
+        study.c.status,
+        sa.and_(_OPEN, _HAS_DRAWS).label("open"),
+        _HAS_ROOM.label("has_room"),
+        sa.func.coalesce(_SPENT, sa.false()).label("spent"),
+        study.c.num_trials,
+        study.c.n_counted,
+    ).where(_THIS)
+)
+
+_SET_STATUS = Prepared(sa.update(study).where(_THIS).values(status=sa.bindparam("to_status")))
+
+_EXTEND = Prepared(
+    sa.update(study)
+    .where(_THIS, study.c.num_trials.is_not(None))
+    .values(num_trials=study.c.num_trials + sa.bindparam("by", type_=sa.BigInteger))
+    .returning(study.c.num_trials)
+)
+
+_NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
+
+
+def insert(txn: Txn, *, columns: Mapping[str, Any], space: Space) -> int:
+    """
+    Insert a study with version 1 of its space.
+
+    Raises:
+        Duplicate: The name is taken.
+    """
+    row = txn.all(
+        sa.insert(study).values(**columns, space_version=1, created_at=now()).returning(study.c.id)
+    )[0]
+    txn.run(
+        sa.insert(search_space).values(
+            study_id=row.id, version=1, space=space.to_json(), created_at=now()
+        )
+    )
+    return int(row.id)
+
+
+def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
+    """Insert what a study runs, with its signatures."""
+    row = txn.all(
+        sa.insert(trainable)
+        .values(
+            uuid=what.uuid,
+            study_id=study_id,
+            kind=what.kind,
+            name=what.name,
+            workdir=what.workdir,
+            python_version=what.python_version,
+            source=what.source,
+            created_at=now(),
+        )
+        .returning(trainable.c.id)
+    )[0]
+    for key_id, mac in what.signatures.items():
+        txn.run(sa.insert(signature).values(trainable_id=row.id, key_id=key_id, mac=mac))
+
+
+def find(txn: Txn, *, name: str) -> Study | None:
+    """The study of that name with its specs read, None if there is none."""
+    row = txn.first(_SPEC, by_name=name)
+    if row is None:
+        return None
+    return Study(
+        id=row.id,
+        uuid=row.uuid,
+        name=row.name,
+        metric=row.metric,
+        mode=Mode(row.mode),
+        seed=row.seed,
+        space=Space.from_json(row.space),
+        space_version=row.space_version,
+        scheduler=read_scheduler(row.scheduler),
+        searcher=read_searcher(row.searcher),
+        rules=tuple(Threshold(**rule) for rule in row.rules),
+        num_trials=row.num_trials,
+        num_draws=row.num_draws,
+        max_concurrent=row.max_concurrent,
+        max_failures=row.max_failures,
+        max_losses=row.max_losses,
+        checkpoints=row.checkpoints,
+        trainable=_trainable(txn, study_id=row.id),
+        status=Status(row.status),
+        created_at=row.created_at,
+    )
+
+
+def _trainable(txn: Txn, *, study_id: int) -> Trainable | None:
+    row = txn.first(_TRAINABLE, study=study_id)
+    if row is None:
+        return None
+    signatures = {one.key_id: one.mac for one in txn.all(_SIGNATURES, trainable=row.id)}
+    return Trainable(
+        uuid=row.uuid,
+        kind=row.kind,
+        name=row.name,
+        workdir=row.workdir,
+        python_version=row.python_version,
+        source=None if row.source is None else bytes(row.source),
+        signatures=signatures,
+    )
+
+
+def names(txn: Txn) -> list[str]:
+    """Every study's name, oldest first."""
+    return [row.name for row in txn.all(_NAMES)]
+
+
+def draw(txn: Txn, *, study_id: int) -> Any | None:
+    """
+    Take a number and a draw for a new trial that runs at once.
+
+    Returns:
+        A row with `number` and `draw`; None when the budget is spent, the study is not RUNNING, or
+        `max_concurrent` trials run.
+    """
+    return txn.first(_DRAW, study=study_id)
+
+
+def admit(txn: Txn, *, study_id: int) -> int | None:
+    """Take a number for a trial that waits, None when the budget is spent."""
+    row = txn.first(_ADMIT, study=study_id)
+    return None if row is None else int(row.number)
+
+
+def enter(txn: Txn, *, study_id: int) -> bool:
+    """Count one more RUNNING trial, if `max_concurrent` leaves room."""
+    return txn.run(_ENTER, study=study_id) == 1
+
+
+def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
+    """Count `n` RUNNING trials less."""
+    txn.run(_LEAVE, study=study_id, by=n)
+
+
+def budget(txn: Txn, *, study_id: int) -> Any:
+    """Status, whether new trials may be made (`open`), whether more may run (`has_room`)."""
+    return txn.all(_BUDGET, study=study_id)[0]
+
+
+def set_status(txn: Txn, *, study_id: int, status: Status) -> None:
+    """Store what a person wants of the study."""
+    txn.run(_SET_STATUS, study=study_id, to_status=status)
+
+
+def extend(txn: Txn, *, study_id: int, by: int) -> int | None:
+    """Raise `num_trials`; None when the study is endless."""
+    row = txn.first(_EXTEND, study=study_id, by=by)
+    return None if row is None else int(row.num_trials)

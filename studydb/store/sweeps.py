@@ -1,0 +1,171 @@
+"""What any worker may do for all: suspect, find what is lost, wake what has waited. All bounded."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import after, now
+from studydb.db.schema import in_state, trial, worker
+from studydb.domain.records import RENEWALS_PER_LEASE, Lease, Process
+from studydb.domain.states import State, Status
+from studydb.store import counters
+from studydb.store.leases import FENCE, HELD, Held, read_held
+from studydb.store.trials import status_of_study
+
+MOST = 100
+"""Rows per sweep: a transaction stays short whatever has piled up."""
+
+_STUDY = trial.c.study_id == sa.bindparam("study")
+_EXPIRED = trial.c.lease_expires_at < now()
+_BELIEVED = sa.and_(
+    _EXPIRED,
+    trial.c.suspect_at.is_not(None),
+    after(trial.c.suspect_at, trial.c.lease_s / RENEWALS_PER_LEASE) <= now(),
+)
+
+
+def _some(name: str, *conditions: sa.ColumnElement[bool]) -> sa.CTE:
+    return (
+        sa.select(trial.c.id)
+        .where(_STUDY, *conditions)
+        .order_by(trial.c.id)
+        .limit(MOST)
+        .with_for_update(key_share=True, skip_locked=True)
+        .cte(name)
+        .prefix_with("MATERIALIZED")
+    )
+
+
+_expired = _some("expired", in_state(State.RUNNING), _EXPIRED, trial.c.suspect_at.is_(None))
+SUSPECT = Prepared(
+    sa.update(trial)
+    .where(trial.c.id.in_(sa.select(_expired.c.id)), in_state(State.RUNNING))
+    .values(suspect_at=now())
+)
+
+_waited = _some("waited", in_state(State.PENDING), ~trial.c.ready, trial.c.ready_at <= now())
+WAKE = Prepared(
+    sa.update(trial)
+    .where(trial.c.id.in_(sa.select(_waited.c.id)), in_state(State.PENDING))
+    .values(ready=True, ready_at=None)
+)
+
+_paused = _some(
+    "paused",
+    in_state(State.PAUSED),
+    trial.c.paused_by == "study",
+    status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
+)
+UNPAUSE = Prepared(
+    sa.update(trial)
+    .where(trial.c.id.in_(sa.select(_paused.c.id)), in_state(State.PAUSED))
+    .values(state=State.PENDING, ready=True, ready_at=None, paused_by=None)
+)
+
+_LEASE_COLUMNS = (
+    trial.c.id,
+    trial.c.study_id,
+    trial.c.number,
+    trial.c.bracket,
+    trial.c.attempt,
+    trial.c.token,
+    trial.c.lease_s,
+)
+
+_LOST = Prepared(
+    sa.select(*_LEASE_COLUMNS)
+    .where(_STUDY, in_state(State.RUNNING), _BELIEVED)
+    .order_by(trial.c.id)
+    .limit(MOST)
+)
+
+_PROCESS_COLUMNS = (
+    worker.c.host,
+    worker.c.boot_id,
+    worker.c.pid_namespace,
+    worker.c.pid,
+    worker.c.started,
+)
+_OF_HOST = Prepared(
+    sa.select(*_LEASE_COLUMNS, *_PROCESS_COLUMNS)
+    .join(worker, worker.c.id == trial.c.worker_id)
+    .where(
+        _STUDY,
+        in_state(State.RUNNING),
+        worker.c.boot_id == sa.bindparam("of_boot"),
+        worker.c.pid_namespace == sa.bindparam("of_namespace"),
+    )
+    .order_by(trial.c.id)
+)
+
+_HOLD_LOST = {
+    surely_dead: Prepared(
+        sa.select(*HELD)
+        .where(*FENCE, *(() if surely_dead else (_BELIEVED,)))
+        .with_for_update(key_share=True, skip_locked=True, of=trial)
+    )
+    for surely_dead in (False, True)
+}
+
+
+def suspect(txn: Txn, *, study_id: int) -> int:
+    """Mark trials whose lease has run out; any fenced write of their holder clears the mark."""
+    return txn.run(SUSPECT, study=study_id)
+
+
+def wake(txn: Txn, *, study_id: int) -> int:
+    """Put trials whose back-off is over back into the claim index."""
+    return txn.run(WAKE, study=study_id)
+
+
+def unpause(txn: Txn, *, study_id: int) -> int:
+    """Let what the pause of the whole study has paused wait for a worker again."""
+    n = txn.run(UNPAUSE, study=study_id)
+    if n:
+        counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)
+    return n
+
+
+def lost(txn: Txn, *, study_id: int) -> list[Lease]:
+    """Leases still marked one renewal period of their own holder after the mark."""
+    return [_lease(row) for row in txn.all(_LOST, study=study_id)]
+
+
+def of_host(txn: Txn, *, study_id: int, process: Process) -> list[tuple[Lease, Process]]:
+    """Leases held by processes of this boot of this host, in the same pid namespace."""
+    rows = txn.all(
+        _OF_HOST, study=study_id, of_boot=process.boot_id, of_namespace=process.pid_namespace
+    )
+    return [
+        (_lease(row), Process(row.host, row.boot_id, row.pid_namespace, row.pid, row.started))
+        for row in rows
+    ]
+
+
+def hold_lost(txn: Txn, *, lease: Lease, surely_dead: bool) -> Held | None:
+    """
+    Lock a lost trial, if it is still lost: same attempt, still marked, not renewed since.
+
+    Args:
+        surely_dead: The holder's process is known to be dead, so the mark is not waited for.
+    """
+    row = txn.first(
+        _HOLD_LOST[surely_dead],
+        trial=lease.trial_id,
+        held_attempt=lease.attempt,
+        held_token=lease.token,
+    )
+    return None if row is None else read_held(row)
+
+
+def _lease(row: Any) -> Lease:
+    return Lease(
+        study_id=row.study_id,
+        trial_id=row.id,
+        number=row.number,
+        bracket=row.bracket,
+        attempt=row.attempt,
+        token=row.token,
+        lease_s=row.lease_s,
+    )

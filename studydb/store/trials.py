@@ -1,0 +1,253 @@
+"""Trials as rows: made, found, moved by people, listed, ranked."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import now
+from studydb.db.schema import in_state, study, trial
+from studydb.domain.decisions import Action, Verdict
+from studydb.domain.metrics import Summary, score
+from studydb.domain.records import Trial
+from studydb.domain.space import params_hash
+from studydb.domain.states import Mode, Origin, Reason, State, sources
+
+SUMMARY = (
+    trial.c.n_results,
+    trial.c.last_step,
+    trial.c.last_value,
+    trial.c.best_value,
+    trial.c.best_step,
+    trial.c.best_score,
+)
+
+_GIVEN = (
+    "uuid",
+    "study_id",
+    "number",
+    "params",
+    "params_hash",
+    "space_version",
+    "origin",
+    "parent_id",
+    "draw",
+    "counted",
+    "priority",
+)
+NEW = {name: sa.bindparam(name) for name in _GIVEN} | {
+    "ready": True,
+    "resource_class": "",
+    "bracket": 0,
+    "failures": 0,
+    "losses": 0,
+    "flush_no": 0,
+    "checkpoint_step": 0,
+    "n_results": 0,
+    "created_at": now(),
+}
+
+_INSERT_PENDING = Prepared(
+    sa.insert(trial).values(NEW | {"state": State.PENDING, "attempt": 0}).returning(trial.c.id)
+)
+
+_BY_NUMBER = (trial.c.study_id == sa.bindparam("study"), trial.c.number == sa.bindparam("no"))
+
+_FIND = Prepared(sa.select(trial).where(*_BY_NUMBER))
+_FIND_LOCKED = Prepared(sa.select(trial).where(*_BY_NUMBER).with_for_update(key_share=True))
+
+_LIST = sa.select(trial).where(trial.c.study_id == sa.bindparam("study")).order_by(trial.c.number)
+
+_RANKED = (
+    sa.select(trial)
+    .where(
+        trial.c.study_id == sa.bindparam("study"),
+        trial.c.rank_score.is_not(None),
+        trial.c.state != State.RUNNING,
+    )
+    .order_by(trial.c.rank_score, trial.c.number)
+    .limit(sa.bindparam("most"))
+)
+_BEST_ENDED = Prepared(_RANKED)
+_BEST_RUNNING = Prepared(
+    sa.select(trial)
+    .where(
+        trial.c.study_id == sa.bindparam("study"),
+        in_state(State.RUNNING),
+        trial.c.best_score.is_not(None),
+    )
+    .order_by(trial.c.best_score, trial.c.number)
+    .limit(sa.bindparam("most"))
+)
+
+_REQUEST = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"), in_state(State.RUNNING))
+    .values(request=sa.bindparam("to_request"))
+)
+
+
+def may_become(target: State) -> sa.ColumnElement[bool]:
+    """The guard of every move: the state from which the table of moves allows it."""
+    names = ", ".join(f"'{source}'" for source in sorted(sources(target)))
+    return sa.literal_column(f"trial.state IN ({names})", sa.Boolean)
+
+
+def _move_to(target: State) -> Prepared:
+    final = target is State.TERMINATED
+    return Prepared(
+        sa.update(trial)
+        .where(
+            trial.c.id == sa.bindparam("trial"),
+            may_become(target),
+            trial.c.state != State.RUNNING,
+        )
+        .values(
+            state=target,
+            ready=target is State.PENDING,
+            ready_at=None,
+            request=None,
+            paused_by=sa.bindparam("by", None, sa.Text) if target is State.PAUSED else None,
+            reason=Reason.CANCELLED if final else None,
+            ended_at=now() if final else None,
+        )
+    )
+
+
+_MOVES = {state: _move_to(state) for state in (State.PENDING, State.PAUSED, State.TERMINATED)}
+
+
+def insert(
+    txn: Txn,
+    *,
+    study_id: int,
+    uuid: str,
+    number: int,
+    params: Mapping[str, Any],
+    space_version: int,
+    origin: Origin,
+    priority: int = 0,
+    parent_id: int | None = None,
+    counted: bool = True,
+) -> int:
+    """Insert a PENDING trial."""
+    row = txn.all(
+        _INSERT_PENDING,
+        study_id=study_id,
+        uuid=uuid,
+        number=number,
+        params=dict(params),
+        params_hash=params_hash(params),
+        space_version=space_version,
+        origin=origin,
+        parent_id=parent_id,
+        draw=None,
+        counted=counted,
+        priority=priority,
+    )[0]
+    return int(row.id)
+
+
+def find(txn: Txn, *, study_id: int, number: int, lock: bool = False) -> Trial | None:
+    """The trial of that number; `lock` holds its row until the transaction ends."""
+    row = txn.first(_FIND_LOCKED if lock else _FIND, study=study_id, no=number)
+    return None if row is None else read(row)
+
+
+def move(txn: Txn, *, trial_id: int, target: State, by: str = "person") -> bool:
+    """
+    Move a trial that nobody runs, at a person's request.
+
+    Returns:
+        False when the table of moves forbids it, or an attempt holds the trial.
+    """
+    params = {"by": by} if target is State.PAUSED else {}
+    return txn.run(_MOVES[target], trial=trial_id, **params) == 1
+
+
+def request(txn: Txn, *, trial_id: int, action: Action | None) -> bool:
+    """Ask the attempt that runs a trial to stop or pause; it obeys at its next flush or renewal."""
+    return txn.run(_REQUEST, trial=trial_id, to_request=action) == 1
+
+
+def listing(
+    txn: Txn,
+    *,
+    study_id: int,
+    state: State | None = None,
+    limit: int | None = None,
+    offset: int = 0,
+) -> list[Trial]:
+    """Trials by number."""
+    query = _LIST
+    if state is not None:
+        query = query.where(in_state(state))
+    if limit is not None:
+        query = query.limit(limit).offset(offset)
+    return [read(row) for row in txn.all(query, study=study_id)]
+
+
+def best(txn: Txn, *, study_id: int, mode: Mode, most: int = 1) -> list[Trial]:
+    """
+    The trials with the best `best_value`, best first; ties go to the lower number.
+
+    One probe of `trial_rank` for those that nobody runs, and the few that run beside it: reports
+    would not be HOT if the live score stood in an index.
+    """
+    ended = txn.all(_BEST_ENDED, study=study_id, most=most)
+    running = txn.all(_BEST_RUNNING, study=study_id, most=most)
+    trials = [read(row) for row in (*ended, *running)]
+    ranked = [one for one in trials if one.summary.rank_score is not None]
+    ranked.sort(key=lambda one: (score(one.best_value or 0.0, mode), one.number))
+    return ranked[:most]
+
+
+def read(row: Any) -> Trial:
+    """The record of a row."""
+    return Trial(
+        id=row.id,
+        uuid=row.uuid,
+        number=row.number,
+        state=State(row.state),
+        reason=None if row.reason is None else Reason(row.reason),
+        params=row.params,
+        origin=Origin(row.origin),
+        bracket=row.bracket,
+        attempt=row.attempt,
+        failures=row.failures,
+        losses=row.losses,
+        summary=summary_of(row),
+        verdict=verdict_of(row),
+        request=row.request,
+        paused_by=row.paused_by,
+        checkpoint_id=row.checkpoint_id,
+        worker_id=row.worker_id,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )
+
+
+def summary_of(row: Any) -> Summary:
+    """The summary's columns of a row."""
+    return Summary(
+        row.n_results,
+        row.last_step,
+        row.last_value,
+        row.best_value,
+        row.best_step,
+        row.best_score,
+    )
+
+
+def verdict_of(row: Any) -> Verdict | None:
+    """The verdict's columns of a row."""
+    if row.verdict is None:
+        return None
+    return Verdict(Action(row.verdict), Reason(row.verdict_reason), row.verdict_by)
+
+
+def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
+    """The study's stored status as a subquery."""
+    return sa.select(study.c.status).where(study.c.id == study_id).scalar_subquery()

@@ -1,0 +1,118 @@
+"""Workers: a row per process start, with a fresh uuid, never reused."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import now
+from studydb.db.schema import worker
+from studydb.domain.records import Process, Worker
+
+_INSERT = Prepared(
+    sa.insert(worker)
+    .values(
+        {
+            name: sa.bindparam(name)
+            for name in (
+                "uuid",
+                "study_id",
+                "host",
+                "boot_id",
+                "pid_namespace",
+                "pid",
+                "started",
+                "slots",
+                "lease_s",
+                "version",
+            )
+        }
+        | {"started_at": now(), "seen_at": now()}
+    )
+    .returning(worker.c.id)
+)
+_BY_UUID = Prepared(sa.select(worker.c.id).where(worker.c.uuid == sa.bindparam("by_uuid")))
+_SEEN = Prepared(
+    sa.update(worker)
+    .where(worker.c.id == sa.bindparam("worker"))
+    .values(seen_at=now())
+    .returning(worker.c.request)
+)
+_END = Prepared(
+    sa.update(worker)
+    .where(worker.c.id == sa.bindparam("worker"), worker.c.ended_at.is_(None))
+    .values(ended_at=now(), seen_at=now())
+)
+_OF_STUDY = Prepared(
+    sa.select(worker)
+    .where(worker.c.study_id == sa.bindparam("study"))
+    .order_by(worker.c.id.desc())
+    .limit(sa.bindparam("most"))
+)
+
+
+def insert(
+    txn: Txn,
+    *,
+    uuid: str,
+    study_id: int,
+    process: Process,
+    slots: int,
+    lease_s: float,
+    version: str,
+) -> int:
+    """
+    Insert a process that will hold leases.
+
+    Raises:
+        Duplicate: An earlier send has committed.
+    """
+    row = txn.all(
+        _INSERT,
+        uuid=uuid,
+        study_id=study_id,
+        host=process.host,
+        boot_id=process.boot_id,
+        pid_namespace=process.pid_namespace,
+        pid=process.pid,
+        started=process.started,
+        slots=slots,
+        lease_s=lease_s,
+        version=version,
+    )[0]
+    return int(row.id)
+
+
+def id_of(txn: Txn, *, uuid: str) -> int:
+    """The id that an earlier send was given."""
+    return int(txn.all(_BY_UUID, by_uuid=uuid)[0].id)
+
+
+def seen(txn: Txn, *, worker_id: int) -> str | None:
+    """Say that a worker lives; answers with what is asked of it."""
+    row = txn.first(_SEEN, worker=worker_id)
+    return None if row is None else row.request
+
+
+def end(txn: Txn, *, worker_id: int) -> None:
+    """Say that a worker has ended by itself."""
+    txn.run(_END, worker=worker_id)
+
+
+def of_study(txn: Txn, *, study_id: int, most: int) -> list[Worker]:
+    """A study's workers, newest first."""
+    return [_read(row) for row in txn.all(_OF_STUDY, study=study_id, most=most)]
+
+
+def _read(row: Any) -> Worker:
+    return Worker(
+        id=row.id,
+        uuid=row.uuid,
+        process=Process(row.host, row.boot_id, row.pid_namespace, row.pid, row.started),
+        slots=row.slots,
+        lease_s=row.lease_s,
+        started_at=row.started_at,
+        seen_at=row.seen_at,
+        ended_at=row.ended_at,
+        request=row.request,
+    )

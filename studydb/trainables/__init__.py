@@ -1,0 +1,18 @@
+"""What a study runs: how a function is named or sent, signed, found again and called."""
+
+from studydb.trainables.calling import call, check_signature, returned_metrics
+from studydb.trainables.describing import describe
+from studydb.trainables.loading import load
+from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
+
+__all__ = [
+    "Trust",
+    "call",
+    "check_signature",
+    "check_trusted",
+    "describe",
+    "load",
+    "returned_metrics",
+    "sign",
+    "signed_payload",
+]

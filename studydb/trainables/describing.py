@@ -1,0 +1,205 @@
+"""How a study's row names its function: by import path where that finds it again, else by value."""
+
+import inspect
+import json
+import os
+import re
+import site
+import subprocess
+import sys
+import sysconfig
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from studydb.domain.errors import TrainableError
+from studydb.domain.records import Trainable
+from studydb.settings import scrubbed_environment
+from studydb.trainables import modules
+from studydb.trainables.calling import check_signature
+
+PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+MAX_SOURCE_BYTES = 16 << 20
+"""What a function sent by value may weigh: its row is read at the start of every worker."""
+
+IMPORT_PATH = re.compile(
+    r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)"
+)
+
+_INTERPRETER_TIMEOUT_S = 60.0
+
+
+def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trainable:
+    """
+    Say how workers are to get at a function.
+
+    By import path if a fresh interpreter in `workdir` would find the same object, so that the
+    study runs what the file says when a worker starts; else by value. None of the user's code is
+    run for it.
+
+    Args:
+        function: The function, or its path "module:function".
+        workdir: The working directory that the study records.
+
+    Returns:
+        The trainable, not yet signed (see `sign`).
+
+    Raises:
+        TrainableError: It cannot be found, called with a config, or sent.
+    """
+    workdir = Path(workdir).absolute()
+    if isinstance(function, str):
+        _check_path(function, workdir)
+        return _trainable("import", function, workdir)
+    check_signature(function)
+    own = {module.__name__: module for module in _own_modules(function)}
+    places = _fresh_places(own, workdir)
+    missing = {name: module for name, module in own.items() if not _same(module, places[name])}
+    path = _import_path(function)
+    if path is not None and path.partition(":")[0] in own.keys() - missing.keys():
+        return _trainable("import", path, workdir)
+    source = _pickle(function, missing.values(), workdir)
+    return _trainable("pickle", path or _qualname(function), workdir, source)
+
+
+def _trainable(kind: str, name: str, workdir: Path, source: bytes | None = None) -> Trainable:
+    return Trainable(
+        uuid=str(uuid.uuid4()),
+        kind=kind,
+        name=name,
+        workdir=str(workdir),
+        python_version=PYTHON_VERSION,
+        source=source,
+    )
+
+
+def _import_path(function: Callable[..., Any]) -> str | None:
+    """`module:function` if this process finds the very object there, None for any other."""
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
+        return None
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}:{name}" if found is function else None
+
+
+def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
+    """
+    The function's module and every other that is neither Python's nor an installed library's.
+
+    A function sent by value may refer to any of them, and those that a worker cannot find have
+    to travel with it.
+    """
+    libraries = {
+        os.path.realpath(path)
+        for path in (
+            *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+            site.getusersitepackages(),
+        )
+    }
+    home = getattr(function, "__module__", None)
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or name.startswith("__") or getattr(module, "__name__", None) != name:
+            continue
+        installed = any(str(parent) in libraries for parent in Path(os.path.realpath(file)).parents)
+        if name == home or not (installed or name.partition(".")[0] == "studydb"):
+            yield module
+
+
+def _same(module: ModuleType, place: list[str] | None) -> bool:
+    return place is not None and [os.path.realpath(str(module.__file__))] == place
+
+
+def _fresh_places(names: Iterable[str], workdir: Path) -> dict[str, list[str] | None]:
+    """Where a fresh interpreter in the working directory finds modules; see `modules.place_of`."""
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-P", str(modules.__file__)],
+            input=json.dumps(list(names)),
+            capture_output=True,
+            check=True,
+            cwd=workdir,
+            env=scrubbed_environment(),
+            text=True,
+            timeout=_INTERPRETER_TIMEOUT_S,
+        )
+        places: dict[str, list[str] | None] = json.loads(answer.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as cause:
+        raise TrainableError(
+            f"A fresh interpreter ({sys.executable}) in {workdir} gave no answer: {cause}. "
+            "Check that Python starts there."
+        ) from cause
+    return places
+
+
+def _check_path(path: str, workdir: Path) -> None:
+    match = IMPORT_PATH.fullmatch(path)
+    if match is None:
+        raise TrainableError(
+            f"The trainable {path!r} is no import path; write 'module:function', "
+            "for example 'train:main'."
+        )
+    place = _fresh_places([match["module"]], workdir)[match["module"]]
+    if place is None:
+        raise TrainableError(
+            f"There is no module {match['module']!r} for an interpreter in {workdir}. "
+            "Create the study in the directory that holds it, or install its package."
+        )
+    _check_mentioned(match["attribute"].partition(".")[0], place)
+
+
+def _check_mentioned(name: str, place: list[str]) -> None:
+    """Catch a misspelt function before a worker does, without running its module."""
+    if not place or not place[0].endswith(".py"):
+        return
+    text = Path(place[0]).read_text(encoding="utf-8", errors="replace")
+    if not re.search(rf"\b{re.escape(name)}\b|\bimport\s*\*|\b__getattr__\b", text):
+        raise TrainableError(f"{place[0]} has no {name!r}; name a function that it defines.")
+
+
+def _pickle(function: Callable[..., Any], missing: Iterable[ModuleType], workdir: Path) -> bytes:
+    try:
+        with _by_value(missing):
+            source: bytes = cloudpickle.dumps(function)
+    except Exception as cause:
+        raise TrainableError(
+            f"{_name(function)} cannot be sent to workers by value: {cause}. "
+            f"Put it into a module that Python finds from {workdir}."
+        ) from cause
+    if len(source) > MAX_SOURCE_BYTES:
+        raise TrainableError(
+            f"{_name(function)} carries {len(source) >> 20} MiB of data with it, more than "
+            f"{MAX_SOURCE_BYTES >> 20} MiB. Load the data inside the function."
+        )
+    return source
+
+
+@contextmanager
+def _by_value(missing: Iterable[ModuleType]) -> Iterator[None]:
+    """Have cloudpickle send what refers to these modules by value; what was registered stays."""
+    added = [m for m in missing if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+    try:
+        for module in added:
+            cloudpickle.register_pickle_by_value(module)
+        yield
+    finally:
+        for module in added:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    kind = "The function" if inspect.isfunction(function) else "The object"
+    return f"{kind} {_qualname(function)!r}"
+
+
+def _qualname(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))

@@ -1,0 +1,119 @@
+"""How a child gets at the function that its trial runs."""
+
+import importlib
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from studydb.domain.errors import TrainableError
+from studydb.domain.near import did_you_mean
+from studydb.domain.records import Trainable
+from studydb.trainables.describing import IMPORT_PATH, PYTHON_VERSION
+from studydb.trainables.modules import place_of
+
+
+def load(
+    trainable: Trainable, workdirs: Sequence[str | Path], *, own_only: bool = False
+) -> Callable[..., Any]:
+    """
+    Find a trainable's function; its module is imported, or its bytes are opened, here.
+
+    Leaves the directory in which it was found first on `sys.path`. Errors of the module's own
+    code come through as they are.
+
+    Args:
+        trainable: As recorded; whoever calls has checked that it is trusted.
+        workdirs: Where to look, in order: the worker's working directory, then the recorded one.
+        own_only: Refuse a function that the module merely imported from another package, such
+            as `train:system`: for a name that is allowed but not signed. Give only the worker's
+            own directory then.
+
+    Raises:
+        TrainableError: Not found, not callable, or pickled by another version of Python.
+    """
+    directories = [str(Path(directory)) for directory in dict.fromkeys(workdirs)]
+    function: Any
+    if trainable.kind == "import":
+        function = _by_path(trainable.name, directories, own_only=own_only)
+    elif trainable.kind == "pickle":
+        function = _by_value(trainable, directories)
+    else:
+        raise TrainableError(
+            f"The trainable {trainable.name!r} is of the kind {trainable.kind!r}, which this "
+            "version of studydb does not know. Upgrade studydb on this worker."
+        )
+    if not callable(function):
+        raise TrainableError(
+            f"The trainable {trainable.name!r} is a {type(function).__name__}; name a function."
+        )
+    found: Callable[..., Any] = function
+    return found
+
+
+def _by_path(name: str, directories: list[str], *, own_only: bool) -> Any:
+    match = IMPORT_PATH.fullmatch(name)
+    if match is None:
+        raise TrainableError(f"The trainable {name!r} is no import path ('module:function').")
+    module = _import(match["module"], directories)
+    found: Any = module
+    for part in match["attribute"].split("."):
+        if not hasattr(found, part):
+            raise TrainableError(
+                f"{module.__file__} has no {match['attribute']!r}."
+                f"{did_you_mean(match['attribute'], _functions(module))} "
+                "Correct the file, or look for one of the same name that hides it."
+            )
+        found = getattr(found, part)
+    if own_only and not _is_own(found, module):
+        raise TrainableError(
+            f"{name!r} is not {match['module']}'s own function, and the study is not signed. "
+            "Sign the study, or allow the module that defines it."
+        )
+    return found
+
+
+def _import(name: str, directories: list[str]) -> ModuleType:
+    for directory in directories:
+        sys.path.insert(0, directory)
+        importlib.invalidate_caches()
+        if place_of(name) is not None:
+            return importlib.import_module(name)
+        sys.path.remove(directory)
+    raise TrainableError(
+        f"There is no module {name!r}, neither in {' nor in '.join(directories)}, nor installed "
+        f"for {sys.executable}. Start the worker with --workdir naming the directory that holds it."
+    )
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if callable(value)]
+
+
+def _is_own(function: Any, module: ModuleType) -> bool:
+    home = getattr(function, "__module__", None) or ""
+    return home.partition(".")[0] == module.__name__.partition(".")[0]
+
+
+def _by_value(trainable: Trainable, directories: list[str]) -> Any:
+    if trainable.python_version != PYTHON_VERSION:
+        raise TrainableError(
+            f"The trainable {trainable.name!r} was sent by value from Python "
+            f"{trainable.python_version}, and this worker runs Python {PYTHON_VERSION}. Use the "
+            "same version, or create the study with a function in an importable module."
+        )
+    sys.path[:0] = directories
+    try:
+        return pickle.loads(trainable.source or b"")  # noqa: S301  signed, see trust.py
+    except ModuleNotFoundError as cause:
+        raise TrainableError(
+            f"The trainable {trainable.name!r} needs the module {cause.name!r}, which is neither "
+            f"in {' nor in '.join(directories)}, nor installed for {sys.executable}."
+        ) from cause
+    except (pickle.UnpicklingError, EOFError, AttributeError, TypeError) as cause:
+        raise TrainableError(
+            f"The trainable {trainable.name!r} cannot be opened: {cause}. The libraries here may "
+            "differ from those where the study was created."
+        ) from cause

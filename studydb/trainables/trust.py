@@ -1,0 +1,89 @@
+"""Who may run what: signatures over everything executable that a study's rows name."""
+
+import dataclasses
+from collections.abc import Collection
+from enum import Enum, auto
+
+from studydb.domain.errors import Untrusted
+from studydb.domain.records import Trainable
+from studydb.settings import Keyring, frame
+from studydb.trainables.describing import IMPORT_PATH
+
+
+class Trust(Enum):
+    """Why a trainable may run. What is only allowed is searched with more care (see `load`)."""
+
+    SIGNED = auto()
+    ALLOWED = auto()
+
+
+def signed_payload(trainable: Trainable, study_uuid: str) -> bytes:
+    """The bytes that a signature covers: all that decides what runs, and in which study."""
+    return frame(
+        "studydb trainable 1",
+        study_uuid,
+        trainable.uuid,
+        trainable.kind,
+        trainable.name,
+        trainable.workdir,
+        trainable.source or b"",
+    )
+
+
+def sign(trainable: Trainable, study_uuid: str, keyring: Keyring) -> Trainable:
+    """The same trainable with one more signature."""
+    key_id, mac = keyring.sign(signed_payload(trainable, study_uuid))
+    return dataclasses.replace(trainable, signatures={**trainable.signatures, key_id: mac})
+
+
+def check_trusted(
+    trainable: Trainable,
+    study_uuid: str,
+    keyring: Keyring,
+    allow_imports: Collection[str] = (),
+) -> Trust:
+    """
+    Decide whether this worker may run a trainable: whoever can write rows must not run code.
+
+    Args:
+        trainable: As read from the database.
+        study_uuid: The study that names it; a signature holds for this one alone.
+        keyring: This user's keys.
+        allow_imports: Prefixes from `--allow-import`: a package, a module, or `module:function`.
+
+    Raises:
+        Untrusted: No key of this user signed it, and no prefix covers it.
+    """
+    if keyring.verify(signed_payload(trainable, study_uuid), trainable.signatures):
+        return Trust.SIGNED
+    if trainable.kind == "import" and _is_allowed(trainable.name, allow_imports):
+        return Trust.ALLOWED
+    raise Untrusted(_refusal(trainable, keyring))
+
+
+def _is_allowed(name: str, allow_imports: Collection[str]) -> bool:
+    """Whether a prefix covers a function of a module; never an attribute of an attribute."""
+    match = IMPORT_PATH.fullmatch(name)
+    if match is None or "." in match["attribute"]:
+        return False
+    module = match["module"]
+    return any(
+        prefix and (prefix in {name, module} or module.startswith(f"{prefix}."))
+        for prefix in allow_imports
+    )
+
+
+def _refusal(trainable: Trainable, keyring: Keyring) -> str:
+    if keyring.holds(trainable.signatures):
+        return (
+            f"The trainable {trainable.name!r} was changed after it had been signed. "
+            "Find out who wrote to the database, and create the study again."
+        )
+    allow = ""
+    if trainable.kind == "import" and (match := IMPORT_PATH.fullmatch(trainable.name)):
+        allow = f", or start the worker with --allow-import {match['module']}"
+    return (
+        f"The trainable {trainable.name!r} is not signed by a key in {keyring.path}. "
+        "Copy that file from the account that created the study (its lines can be added to "
+        f"yours){allow}."
+    )

@@ -1,0 +1,63 @@
+"""What runs beside the user's code loads no database driver."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+DATABASE = {"sqlalchemy", "psycopg", "alembic"}
+
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+room = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(getattr(room, "__path__", []), room.__name__ + "."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    "room",
+    ["domain", "settings", "searchers", "schedulers", "trainables", "artifacts", "child"],
+)
+def test_pure_room_loads_no_database(room):
+    loaded = run(IMPORT_ALL, f"studydb.{room}")
+
+    assert f"studydb.{room}" in loaded
+    assert packages(loaded) & DATABASE == set()
+
+
+def test_importing_studydb_loads_no_database():
+    loaded = run("import json, studydb, sys; print(json.dumps(sorted(sys.modules)))")
+
+    assert packages(loaded) & DATABASE == set()
+
+
+def test_every_name_that_studydb_offers_can_be_had():
+    missing = run(
+        "import json, studydb;"
+        "print(json.dumps([n for n in studydb.__all__ if not hasattr(studydb, n)]))"
+    )
+
+    assert missing == []
+
+
+def run(code: str, *arguments: str) -> list[str]:
+    interpreter = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert interpreter.returncode == 0, interpreter.stderr
+    return json.loads(interpreter.stdout)
+
+
+def packages(modules: list[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}

@@ -1,0 +1,83 @@
+"""The server under the tests: survives crashes, leaves nothing behind."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import postgres
+import psycopg
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+START_AND_REPORT = """
+import sys; sys.path.insert(0, "tests")
+import postgres
+server = postgres.PostgresServer()
+server.start()
+print(server.directory, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_committed_row_survives_an_immediate_stop(crashable_postgres):
+    server = crashable_postgres
+    with psycopg.connect(server.url()) as connection:
+        connection.execute("CREATE TABLE kept (id int)")
+        connection.execute("INSERT INTO kept VALUES (7)")
+
+    server.stop("immediate")
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(server.url())
+    server.start()
+
+    with psycopg.connect(server.url()) as connection:
+        assert connection.execute("SELECT id FROM kept").fetchall() == [(7,)]
+        assert connection.execute("SHOW fsync").fetchone() == ("on",)
+
+
+def test_server_of_a_killed_process_ends_and_its_directory_goes():
+    owner = subprocess.Popen(
+        [sys.executable, "-c", START_AND_REPORT],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with owner:
+        directory = Path(owner.stdout.readline().strip())
+        assert (directory / "data" / "postmaster.pid").exists()
+
+        owner.send_signal(signal.SIGKILL)
+
+    deadline = time.monotonic() + 30
+    while directory.exists():
+        assert time.monotonic() < deadline, f"{directory} is still there"
+        time.sleep(0.05)
+
+
+def test_missing_binaries_are_an_error_that_names_both_cures(monkeypatch):
+    monkeypatch.setattr(postgres, "find_spec", lambda _: None)
+
+    with pytest.raises(RuntimeError, match=r"studydb\[dev\].*STUDYDB_TEST_DSN"):
+        postgres.PostgresServer()
+
+
+def test_server_that_cannot_start_tells_the_end_of_its_log():
+    server = postgres.PostgresServer(settings={"max_connections": "none"})
+
+    with pytest.raises(RuntimeError, match="max_connections"):
+        server.start()
+
+    server.close()
+    assert not server.directory.exists()
+
+
+def test_every_test_has_a_database_of_its_own(empty_postgres_url, postgres_url):
+    with postgres.connect(empty_postgres_url) as empty, postgres.connect(postgres_url) as migrated:
+        count = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
+
+        assert empty.execute(count).fetchone() == (0,)
+        assert migrated.execute(count).fetchone() > (10,)

@@ -1,0 +1,96 @@
+"""The recipes in workers/ hand signals on and exit codes back."""
+
+import configparser
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+WORKER = """#!/bin/bash
+echo "$@" > arguments
+trap 'touch terminated; exit "$AFTER_TERM"' TERM
+touch started
+[ "$AFTER_TERM" = none ] && exit "$WITHOUT_TERM"
+for _ in {1..1500}; do sleep 0.02; done
+"""
+REQUEUE = """#!/bin/bash
+echo "$@" > requeued
+"""
+
+
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+    """Start the array script where `studydb` and `scontrol` are stand-ins that leave notes."""
+    for name, code in (("studydb", WORKER), ("scontrol", REQUEUE)):
+        (folder / name).write_text(code)
+        (folder / name).chmod(0o755)
+    environment = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "SLURM_ARRAY_JOB_ID": "77",
+        "SLURM_ARRAY_TASK_ID": "3",
+        **variables,
+    }
+    script = ROOT / "workers" / "slurm-array.sh"
+    return subprocess.Popen(
+        ["bash", script, *arguments], cwd=folder, env=environment, stderr=subprocess.DEVNULL
+    )
+
+
+def await_file(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} did not appear"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_array_task_ends_with_the_code_of_its_worker(tmp_path, code):
+    task = start(tmp_path, "digits", "--slots", "2", AFTER_TERM="none", WITHOUT_TERM=str(code))
+
+    assert task.wait(30) == code
+    assert (tmp_path / "arguments").read_text() == "worker --study digits --slots 2\n"
+    assert not (tmp_path / "requeued").exists()
+
+
+def test_preempted_array_task_waits_for_its_worker_and_goes_back_to_the_queue(tmp_path):
+    task = start(tmp_path, "digits", AFTER_TERM="143")
+    await_file(tmp_path / "started")
+
+    task.send_signal(signal.SIGTERM)
+
+    assert task.wait(30) == 143
+    assert (tmp_path / "terminated").exists()
+    assert (tmp_path / "requeued").read_text() == "requeue 77_3\n"
+
+
+def test_array_task_whose_study_was_done_when_preempted_stays_out_of_the_queue(tmp_path):
+    task = start(tmp_path, "digits", AFTER_TERM="0")
+    await_file(tmp_path / "started")
+
+    task.send_signal(signal.SIGTERM)
+
+    assert task.wait(30) == 0
+    assert not (tmp_path / "requeued").exists()
+
+
+def test_array_script_without_a_study_is_a_usage_error(tmp_path):
+    task = start(tmp_path)
+
+    assert task.wait(30) == 2
+
+
+def test_unit_gives_the_worker_longer_to_end_than_the_worker_takes():
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str
+    unit.read(ROOT / "workers" / "studydb-worker@.service")
+
+    service = unit["Service"]
+    assert int(service["TimeoutStopSec"]) > 30
+    assert (service["KillMode"], service["KillSignal"]) == ("mixed", "SIGTERM")
+    assert service["Restart"] == "on-failure"
+    assert service["RestartPreventExitStatus"] == "2"
+    assert "studydb worker --study" in service["ExecStart"]

@@ -1,0 +1,65 @@
+"""Functions and files stay as small as the house style wants them."""
+
+import ast
+import statistics
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+MEDIAN_LINES = 10
+NINE_IN_TEN_LINES = 30
+FUNCTION_LINES = 70
+FILE_LINES = 600
+
+
+def test_functions_of_the_package_are_short():
+    lengths = sorted(length for length, _ in functions(package_files()))
+
+    assert statistics.median(lengths) <= MEDIAN_LINES
+    assert lengths[len(lengths) * 9 // 10] <= NINE_IN_TEN_LINES
+
+
+def test_no_function_is_longer_than_70_lines():
+    long = [name for length, name in functions(python_files()) if length > FUNCTION_LINES]
+
+    assert long == []
+
+
+def test_no_file_is_longer_than_600_lines():
+    long = [str(path) for path in python_files() if len(lines(path)) > FILE_LINES]
+
+    assert long == []
+
+
+def functions(paths: Iterable[Path]) -> Iterator[tuple[int, str]]:
+    """Length in lines, docstring included, and place of every function and method."""
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.end_lineno - node.lineno + 1, f"{path}:{node.lineno} {node.name}"
+
+
+def package_files() -> list[Path]:
+    return sorted((ROOT / "studydb").rglob("*.py"))
+
+
+def python_files() -> list[Path]:
+    scripts = [path for path in (ROOT / "scripts").iterdir() if is_python(path)]
+    folders = (ROOT / "tests", ROOT / "alembic")
+    return [
+        *package_files(),
+        *scripts,
+        *(path for folder in folders for path in sorted(folder.rglob("*.py"))),
+    ]
+
+
+def is_python(path: Path) -> bool:
+    if path.suffix == ".py":
+        return True
+    first_line = next(iter(lines(path)), "") if path.is_file() and not path.suffix else ""
+    return first_line.startswith("#!") and "python" in first_line
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()

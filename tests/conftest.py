@@ -1,0 +1,137 @@
+"""Databases for every test: real, migrated, its own."""
+
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # scripts/chaos finds `postgres` the same way
+
+import postgres
+
+from studydb.db import Database, connect, migrate
+
+
+class FakeClock:
+    """A clock that stands still until it is advanced."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the developer's storage, signing key and threads out of the tests, and tests out of them."""
+    home = tmp_path_factory.mktemp("home")
+    foreign = (
+        ("STUDYDB_", "XDG_") if postgres.DSN_VARIABLE in os.environ else ("STUDYDB_", "XDG_", "PG")
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(foreign)]:
+            if name != postgres.DSN_VARIABLE:
+                patch.delenv(name)
+        patch.setenv("HOME", str(home))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of the server that all tests of this process share."""
+    with postgres.server_for_tests() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: str) -> Iterator[str]:
+    """The name of a migrated database, to be copied."""
+    name = f"studydb_template_{uuid.uuid4().hex}"
+    migrate.upgrade(postgres.create_database(postgres_server, name))
+    yield name
+    postgres.drop_database(postgres_server, name)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file, to be copied."""
+    path = tmp_path_factory.mktemp("template") / "studydb.db"
+    migrate.upgrade(f"sqlite:///{path}")
+    assert not path.with_name("studydb.db-wal").exists()  # or the copies would lack what is in it
+    return path
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: str) -> Iterator[str]:
+    """A fresh PostgreSQL database without tables."""
+    name = f"studydb_test_{uuid.uuid4().hex}"
+    yield postgres.create_database(postgres_server, name)
+    postgres.drop_database(postgres_server, name)
+
+
+@pytest.fixture
+def empty_sqlite_url(tmp_path: Path) -> str:
+    """The URL of an SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path}/studydb.db"
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str, postgres_template: str) -> Iterator[str]:
+    """A fresh, migrated PostgreSQL database."""
+    name = f"studydb_test_{uuid.uuid4().hex}"
+    yield postgres.create_database(postgres_server, name, template=postgres_template)
+    postgres.drop_database(postgres_server, name)
+
+
+@pytest.fixture
+def sqlite_url(empty_sqlite_url: str, sqlite_template: Path) -> str:
+    """A fresh, migrated SQLite file."""
+    shutil.copyfile(sqlite_template, empty_sqlite_url.removeprefix("sqlite:///"))
+    return empty_sqlite_url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def storage_url(request: pytest.FixtureRequest) -> str:
+    """A fresh, migrated database of either kind."""
+    name = "sqlite_url" if request.param == "sqlite" else "postgres_url"
+    return str(request.getfixturevalue(name))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_storage_url(request: pytest.FixtureRequest) -> str:
+    """A database of either kind that no migration has seen."""
+    name = "empty_sqlite_url" if request.param == "sqlite" else "empty_postgres_url"
+    return str(request.getfixturevalue(name))
+
+
+@pytest.fixture
+def database(storage_url: str) -> Iterator[Database]:
+    """A connected database of either kind."""
+    database = connect(storage_url)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def clock(database: Database) -> FakeClock:
+    """The clock that `database` goes by."""
+    clock = FakeClock()
+    database.clock = clock
+    return clock
+
+
+@pytest.fixture
+def crashable_postgres() -> Iterator[postgres.PostgresServer]:
+    """A running server of the test's own, with fsync, which it may stop and start."""
+    with postgres.PostgresServer(fsync=True) as server:
+        yield server

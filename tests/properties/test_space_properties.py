@@ -1,0 +1,246 @@
+"""Spaces, draws and the grammar, over whatever Hypothesis thinks of."""
+
+import json
+import math
+from statistics import median
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from studydb.domain.canonical import canonical_json, params_hash
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.grammar import parse_call, parse_parameter, parse_parameters, parse_value
+from studydb.domain.space import (
+    Enumerable,
+    Space,
+    choice,
+    lograndint,
+    loguniform,
+    quniform,
+    randint,
+    uniform,
+)
+from studydb.searchers import GridSearch, RandomSearch
+from studydb.searchers.draws import unit_draw
+
+QUIET = settings(deadline=None)  # other work on the machine is no failure
+
+units = st.integers(0, 2**53 - 1).map(lambda number: number * 2.0**-53)
+finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+plain_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | finite.map(lambda x: x + 0.0)
+    | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def _made(make, *arguments):
+    def attempt(values):
+        try:
+            return make(*values)
+        except InvalidSpec:
+            return None
+
+    return st.tuples(*arguments).map(attempt).filter(lambda domain: domain is not None)
+
+
+positive = st.floats(min_value=5e-324, max_value=1.7e308)
+whole = st.integers(-(2**40), 2**40)
+domains = st.one_of(
+    _made(lambda a, b: uniform(min(a, b), max(a, b)), finite, finite),
+    _made(lambda a, b: loguniform(min(a, b), max(a, b)), positive, positive),
+    _made(
+        lambda a, width, q: quniform(a, a + width, q),
+        st.floats(-1e6, 1e6),
+        st.floats(1e-3, 1e6),
+        st.sampled_from([0.1, 0.05, 0.3, 1, 7, 1e-3, 2.5]),
+    ),
+    _made(lambda a, b: randint(min(a, b), max(a, b)), whole, whole),
+    _made(lambda a, b: lograndint(min(a, b), max(a, b)), whole.map(abs), whole.map(abs)),
+    st.lists(plain_values, min_size=1, max_size=6).map(choice),
+)
+names = texts.filter(lambda name: name and "/" not in name and not name.startswith("$"))
+trees = st.recursive(
+    st.dictionaries(
+        names, domains | plain_values.filter(lambda v: not isinstance(v, dict)), max_size=4
+    ),
+    lambda inner: st.dictionaries(names, domains | inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(domains, units)
+@QUIET
+def test_every_draw_is_inside_its_domain(domain, u):
+    value = domain.from_unit(u)
+
+    assert domain.contains(value)
+    assert canonical_json(domain.cast(value)) == canonical_json(value)
+    assert type(domain.cast(value)) is type(value)
+
+
+@given(domains, units, units)
+@QUIET
+def test_draws_rise_with_their_unit(domain, u, v):
+    assume(not isinstance(domain, type(choice([1]))))
+
+    low, high = sorted((u, v))
+
+    assert domain.from_unit(low) <= domain.from_unit(high)
+
+
+@given(domains)
+@QUIET
+def test_enumerable_draws_reach_both_ends(domain):
+    assume(isinstance(domain, Enumerable))
+
+    first, last = domain.from_unit(0.0), domain.from_unit(1 - 2**-53)
+
+    assert first == domain.at(0)
+    assert last == domain.at(domain.size - 1)
+
+
+@given(st.floats(-1e5, 1e5), st.floats(1e-2, 1e5), st.sampled_from([0.1, 0.05, 0.3, 2.5]), units)
+@QUIET
+def test_quniform_draws_multiples_inside_its_bounds(lower, width, q, u):
+    try:
+        domain = quniform(lower, lower + width, q)
+    except InvalidSpec:
+        assume(False)
+
+    value = domain.from_unit(u)
+
+    assert lower <= value <= lower + width
+    assert math.isclose(value, round(value / q) * q, rel_tol=1e-9, abs_tol=1e-9)
+
+
+@given(st.integers(-50, 50), st.integers(1, 6), st.integers(0, 2**63 - 1))
+@QUIET
+def test_randint_hits_both_ends_soon(lower, width, seed):
+    domain = randint(lower, lower + width)
+
+    drawn = {domain.from_unit(unit_draw(seed=seed, path="x", draw=n)) for n in range(300)}
+
+    assert drawn == set(range(lower, lower + width + 1))
+
+
+@given(st.integers(-300, 290), st.integers(1, 10), st.integers(0, 2**63 - 1))
+@settings(QUIET, max_examples=30)
+def test_the_median_of_loguniform_is_the_geometric_mean(exponent, decades, seed):
+    domain = loguniform(10.0**exponent, 10.0 ** (exponent + decades))
+
+    drawn = [domain.from_unit(unit_draw(seed=seed, path="x", draw=n)) for n in range(400)]
+
+    middle = (math.log10(median(drawn)) - exponent) / decades
+    assert 0.35 < middle < 0.65
+
+
+@given(trees)
+@QUIET
+def test_spaces_round_trip_through_sorted_json(tree):
+    space = Space.read(tree)
+
+    again = Space.from_json(json.loads(json.dumps(space.to_json(), sort_keys=True)))
+
+    assert again == space
+    assert list(again.leaves) == list(space.leaves)
+    assert again.to_json() == space.to_json()
+
+
+@given(trees, st.integers(0, 2**63 - 1), st.integers(0, 2**40))
+@QUIET
+def test_points_pass_the_check_for_enqueued_params(tree, seed, draw):
+    space = Space.read(tree)
+
+    point = RandomSearch().propose(space, seed=seed, draw=draw)
+    stored = json.loads(json.dumps(point, sort_keys=True))
+
+    assert space.check_params(point) == point
+    assert space.complete({}, stored) == point
+    assert space.config(stored) == space.config(point)
+    assert set(space.flatten(space.config(point))) == set(space.leaves)
+    assert params_hash(stored) == params_hash(point)
+
+
+@given(trees, st.integers(0, 2**63 - 1), st.integers(0, 2**40))
+@QUIET
+def test_a_points_parameters_do_not_depend_on_the_rest_of_the_space(tree, seed, draw):
+    space = Space.read(tree)
+    point = space.flatten(RandomSearch().propose(space, seed=seed, draw=draw))
+
+    for path, domain in space.parameters.items():
+        alone = Space({path: domain})
+        drawn = alone.flatten(RandomSearch().propose(alone, seed=seed, draw=draw))
+        assert drawn == {path: point[path]}
+
+
+@given(st.lists(st.integers(1, 4), max_size=4))
+@QUIET
+def test_a_grid_visits_every_combination_once(sizes):
+    space = Space.read({f"p{n}": randint(0, size) for n, size in enumerate(sizes)})
+    grid = GridSearch()
+
+    walked = [grid.propose(space, seed=0, draw=draw) for draw in range(grid.size(space))]
+
+    assert len({params_hash(point) for point in walked}) == math.prod(size + 1 for size in sizes)
+    assert walked == sorted(walked, key=lambda point: list(point.values()))
+
+
+@given(plain_values)
+@QUIET
+def test_json_texts_parse_as_values(value):
+    assume(canonical_json(value) == canonical_json(json.loads(json.dumps(value))))
+
+    assert parse_value(json.dumps(value)) == value
+    assert parse_value(json.dumps(value, ensure_ascii=False)) == value
+
+
+@given(domains)
+@QUIET
+def test_domains_parse_from_what_they_print(domain):
+    assert parse_parameter(f"x={domain}") == ("x", domain)
+
+
+@given(st.text(max_size=60) | st.text("abx01.-+eE()[]{},:='\"\\ \n/$", max_size=60))
+@settings(QUIET, max_examples=500)
+def test_arbitrary_text_is_read_or_refused(text):
+    for parse in (
+        parse_value,
+        parse_call,
+        parse_parameter,
+        lambda t: parse_parameters([t, t + "1"]),
+    ):
+        try:
+            parse(text)
+        except InvalidSpec as error:
+            str(error).encode()
+
+
+@given(
+    st.sampled_from(["uniform", "randint", "choice", "quniform", "lograndint", "x"]), plain_values
+)
+@QUIET
+def test_arbitrary_arguments_are_read_or_refused(name, value):
+    arguments = json.dumps(value)[1:-1] if isinstance(value, list) else json.dumps(value)
+    try:
+        path, domain = parse_parameter(f"x={name}({arguments})")
+    except InvalidSpec:
+        return
+
+    assert Space.from_json(Space({path: domain}).to_json()).parameters == {path: domain}
+
+
+@given(st.dictionaries(st.text(max_size=3) | st.integers(), plain_values, max_size=3))
+@QUIET
+def test_arbitrary_dicts_are_spaces_or_refused(mapping):
+    try:
+        space = Space.read(mapping)
+    except InvalidSpec:
+        return
+
+    assert Space.from_json(space.to_json()) == space

@@ -1,0 +1,80 @@
+"""The examples train, and go on from a checkpoint as if nothing had happened."""
+
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from studydb.examples import digits, quadratic
+
+GOOD_NETWORK = {"lr": 0.15, "h": 70, "alpha": 3e-4, "bs": 30, "mom": 0.13}
+
+
+@dataclass
+class Checkpoint:
+    step: int
+    data: bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        return pickle.loads(self.data)
+
+
+@dataclass
+class Trial:
+    """Keeps what a trainable reports; checkpoints are pickled at once, as the real one does."""
+
+    checkpoint: Checkpoint | None = None
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+
+    def report(self, metrics, checkpoint=None):
+        self.metrics.append(metrics)
+        if checkpoint is not None:
+            step = (self.checkpoint.step if self.checkpoint else 0) + len(self.metrics)
+            self.checkpoints.append(Checkpoint(step, pickle.dumps(checkpoint)))
+
+
+def test_digits_are_learned_in_27_epochs():
+    trial = Trial()
+
+    digits.train(GOOD_NETWORK, trial)
+
+    assert len(trial.metrics) == 27
+    assert trial.metrics[-1]["error"] < 0.08 < trial.metrics[0]["error"]
+
+
+@pytest.mark.parametrize(
+    ("train", "config"),
+    [(digits.train, GOOD_NETWORK), (quadratic.train, {"x": 7.0, "rate": 0.1})],
+    ids=["digits", "quadratic"],
+)
+def test_example_resumed_from_a_checkpoint_reports_what_it_would_have(train, config):
+    whole = Trial()
+    train(config, whole)
+    middle = whole.checkpoints[len(whole.checkpoints) // 2]
+
+    resumed = Trial(checkpoint=middle)
+    train(config, resumed)
+
+    assert resumed.metrics == whole.metrics[middle.step :]
+
+
+@pytest.mark.parametrize("lr", [1e-4, 1.0])
+@pytest.mark.parametrize("mom", [0.0, 0.99])
+def test_digits_at_the_corners_of_the_space_end_with_an_error_rate(lr, mom):
+    trial = Trial()
+
+    digits.train({"lr": lr, "h": 256, "alpha": 1.0, "bs": 256, "mom": mom}, trial)
+
+    assert 0 <= trial.metrics[-1]["error"] <= 1
+
+
+def test_quadratic_comes_closer_to_its_lowest_point_with_every_step():
+    trial = Trial()
+
+    quadratic.train({"x": -4.0, "rate": 0.2}, trial)
+
+    losses = [metrics["loss"] for metrics in trial.metrics]
+    assert len(losses) == quadratic.STEPS
+    assert losses == sorted(losses, reverse=True)

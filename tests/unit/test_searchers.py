@@ -1,0 +1,199 @@
+"""Searchers: the n-th point is the same whoever samples it."""
+
+import hashlib
+import subprocess
+import sys
+import time
+from itertools import product
+
+import numpy as np
+import pytest
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.grammar import parse_call
+from studydb.domain.space import Space, choice, lograndint, loguniform, quniform, randint, uniform
+from studydb.searchers import GridSearch, RandomSearch, from_call, read
+from studydb.searchers.draws import unit_draw
+
+SPACE = Space.read(
+    {
+        "lr": loguniform(1e-4, 1.0),
+        "model": {"width": randint(1, 4), "act": choice(["relu", "tanh"])},
+        "epochs": 27,
+    }
+)
+
+
+def points(space, count=50, seed=7):
+    return [RandomSearch().propose(space, seed=seed, draw=draw) for draw in range(count)]
+
+
+def test_points_are_nested_and_without_constants():
+    point = RandomSearch().propose(SPACE, seed=0, draw=0)
+
+    assert list(point) == ["lr", "model"]
+    assert list(point["model"]) == ["width", "act"]
+
+
+def test_points_are_pinned():
+    assert RandomSearch().propose(SPACE, seed=0, draw=0) == {
+        "lr": 0.6337239784955337,
+        "model": {"width": 1, "act": "tanh"},
+    }
+
+
+def test_points_do_not_depend_on_order_or_process():
+    script = (
+        "from studydb.domain.space import Space\n"
+        "from studydb.searchers import RandomSearch\n"
+        f"space = Space.from_json({SPACE.to_json()!r})\n"
+        "print([RandomSearch().propose(space, seed=7, draw=d) for d in reversed(range(50))])"
+    )
+
+    other = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert other.stdout.strip() == repr(points(SPACE)[::-1])
+
+
+def test_seeds_and_draws_give_different_points():
+    assert len({repr(point) for point in points(SPACE)}) == 50
+    assert points(SPACE, seed=7) != points(SPACE, seed=8)
+
+
+def test_a_new_parameter_leaves_the_others_as_they_were():
+    wider = Space.read({"first": uniform(0, 1), "lr": loguniform(1e-4, 1.0)})
+
+    assert [point["lr"] for point in points(wider)] == [point["lr"] for point in points(SPACE)]
+
+
+def test_parameters_are_independent_of_each_other():
+    space = Space.read({"a": uniform(0, 1), "b": uniform(0, 1)})
+
+    drawn = np.array([(point["a"], point["b"]) for point in points(space, 2000)])
+
+    assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.1
+    assert np.allclose(drawn.mean(axis=0), 0.5, atol=0.03)
+
+
+def test_draws_are_the_first_word_of_numpys_philox():
+    path_key = int.from_bytes(hashlib.sha256(b"model/width").digest()[:8], "little")
+    stream = np.random.Philox(key=np.array([3, path_key], dtype=np.uint64), counter=5)
+
+    assert unit_draw(seed=3, path="model/width", draw=5) == (stream.random_raw() >> 11) / 2**53
+
+
+def test_a_draw_costs_less_than_50_microseconds_a_parameter():
+    space = Space.read({f"p{index}": loguniform(1e-4, 1.0) for index in range(20)})
+    search = RandomSearch()
+    search.propose(space, seed=0, draw=0)
+
+    best_s = min(_time_of(lambda: search.propose(space, seed=0, draw=1)) for _ in range(50))
+
+    assert best_s / len(space.parameters) < 50e-6
+
+
+def _time_of(action):
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def test_an_empty_space_gives_empty_points_without_end():
+    space = Space.read(None)
+
+    assert RandomSearch().size(space) is None
+    assert RandomSearch().propose(space, seed=0, draw=10**9) == {}
+
+
+def test_a_negative_or_huge_seed_still_draws():
+    for seed in (-1, 2**70, 0):
+        assert 0 <= unit_draw(seed=seed, path="lr", draw=2**40) < 1
+
+
+def test_a_grid_is_the_product_with_the_last_parameter_fastest():
+    space = Space.read(
+        {"a": choice(["x", "y"]), "m": {"b": randint(1, 3)}, "c": quniform(0, 1, 0.5)}
+    )
+    grid = GridSearch()
+
+    walked = [grid.propose(space, seed=0, draw=draw) for draw in range(grid.size(space))]
+
+    expected = product(["x", "y"], [1, 2, 3], [0.0, 0.5, 1.0])
+    assert walked == [{"a": a, "m": {"b": b}, "c": c} for a, b, c in expected]
+
+
+def test_a_grid_ends():
+    space = Space.read({"a": randint(1, 3)})
+
+    for draw in (3, -1):
+        with pytest.raises(IndexError, match="no point"):
+            GridSearch().propose(space, seed=0, draw=draw)
+
+
+def test_a_grid_over_nothing_has_one_point():
+    space = Space.read({"epochs": 3})
+
+    assert GridSearch().size(space) == 1
+    assert GridSearch().propose(space, seed=0, draw=0) == {}
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        ({"m": {"lr": loguniform(1e-4, 1)}}, ["'m/lr'", "loguniform", "choice"]),
+        ({"n": lograndint(1, 9)}, ["'n'", "choice"]),
+        ({"n": randint(0, 100_000)}, ["'n'", "100,001"]),
+        ({name: randint(1, 10_000) for name in "abc"}, ["1,000,000,000,000", "RandomSearch"]),
+    ],
+)
+def test_what_no_grid_can_walk_through_is_refused(mapping, words):
+    with pytest.raises(InvalidSpec) as caught:
+        GridSearch().size(Space.read(mapping))
+
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("searcher", [RandomSearch(), RandomSearch(seed=5), GridSearch(seed=2)])
+def test_searchers_round_trip_as_json(searcher):
+    assert read(searcher.to_json()) == searcher
+
+
+def test_a_study_without_a_searcher_reads_none():
+    assert read(None) is None
+
+
+def test_searchers_from_text():
+    assert from_call(parse_call("RandomSearch(seed=0)")) == RandomSearch(seed=0)
+    assert from_call(parse_call("RandomSearch(3)")).seed == 3
+    assert from_call(parse_call("GridSearch")) == GridSearch()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("RandmSearch()", ["'RandmSearch'", "Did you mean 'RandomSearch'"]),
+        ("gridsearch", ["Did you mean 'GridSearch'"]),
+        ("RandomSearch(sed=1)", ["'sed'", "Did you mean 'seed'"]),
+        ("RandomSearch(seed=-1)", ["-1", "0 to"]),
+        ("RandomSearch(seed=x)", ["'x'"]),
+        ("RandomSearch(seed=true)", ["True"]),
+        ("RandomSearch(1, 2)", ["too many"]),
+    ],
+)
+def test_bad_searchers_are_refused(text, words):
+    with pytest.raises(InvalidSpec) as caught:
+        from_call(parse_call(text))
+
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_stored_searcher_without_a_name_is_refused():
+    with pytest.raises(InvalidSpec, match="no name"):
+        read({"seed": 1})
+
+
+def test_a_numpy_seed_is_stored_as_an_int():
+    assert RandomSearch(seed=np.int64(4)).to_json() == {"name": "RandomSearch", "seed": 4}
+    assert type(RandomSearch(seed=np.int64(4)).seed) is int

@@ -1,0 +1,390 @@
+"""Search spaces: what is read, stored, merged and refused."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from studydb.domain.canonical import canonical_json, params_hash
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.near import did_you_mean
+from studydb.domain.space import (
+    Space,
+    choice,
+    lograndint,
+    loguniform,
+    quniform,
+    randint,
+    uniform,
+)
+
+LAST = 1 - 2**-53
+"""The largest draw."""
+
+
+def sample_space():
+    return Space.read(
+        {
+            "lr": loguniform(1e-4, 1.0),
+            "model": {"width": randint(1, 4), "act": choice(["relu", None, {"leaky": 0.1}])},
+            "epochs": 27,
+            "z": {"deep": {"tags": ["a", 1]}},
+            "empty": {},
+        }
+    )
+
+
+def test_parameters_are_paths_in_the_users_order():
+    space = sample_space()
+
+    assert list(space.parameters) == ["lr", "model/width", "model/act"]
+    assert list(space.constants) == ["epochs", "z/deep/tags", "empty"]
+
+
+def test_json_form_is_nested_and_readable():
+    space = Space.read({"lr": loguniform(1e-4, 1), "model": {"width": randint(1, 4)}, "n": 3})
+
+    assert space.to_json() == {
+        "lr": {"$": "loguniform", "lower": 1e-4, "upper": 1.0},
+        "model": {"width": {"$": "randint", "lower": 1, "upper": 4}},
+        "n": 3,
+        "$order": ["lr", "model/width", "n"],
+    }
+
+
+def test_json_round_trip_is_exact():
+    space = sample_space()
+
+    again = Space.from_json(json.loads(json.dumps(space.to_json())))
+
+    assert again == space
+    assert list(again.leaves) == list(space.leaves)
+
+
+def test_order_survives_a_database_that_sorts_keys():
+    space = Space.read({"z": randint(1, 2), "m": {"y": randint(1, 2), "b": 1}, "a": randint(1, 2)})
+
+    again = Space.from_json(json.loads(json.dumps(space.to_json(), sort_keys=True)))
+
+    assert list(again.parameters) == ["z", "m/y", "a"]
+
+
+def test_no_space_is_the_empty_space():
+    assert Space.read(None) == Space.read({})
+    assert Space.read(None).to_json() == {}
+    assert Space.from_json({}).config({}) == {}
+
+
+def test_a_space_reads_as_itself():
+    space = sample_space()
+
+    assert Space.read(space) is space
+
+
+def test_config_merges_params_and_constants_in_the_spaces_order():
+    space = sample_space()
+
+    config = space.config({"model": {"act": {"leaky": 0.1}, "width": 2}, "lr": 0.1})
+
+    assert config == {
+        "lr": 0.1,
+        "model": {"width": 2, "act": {"leaky": 0.1}},
+        "epochs": 27,
+        "z": {"deep": {"tags": ["a", 1]}},
+        "empty": {},
+    }
+    assert list(config) == ["lr", "model", "epochs", "z", "empty"]
+
+
+def test_config_gives_numbers_the_type_of_their_domain():
+    space = Space.read({"big": uniform(0, 1e17), "act": choice([1e16, "x"])})
+
+    config = space.config({"big": 10**16, "act": 10**16})
+
+    assert type(config["big"]) is float
+    assert type(config["act"]) is float
+
+
+def test_config_keeps_params_that_a_later_space_lacks():
+    space = Space.read({"a": {"x": randint(1, 2)}})
+
+    assert space.config({"a": {"x": 1, "old": 5}, "b": {"c": 0}}) == {
+        "a": {"x": 1, "old": 5},
+        "b": {"c": 0},
+    }
+
+
+def test_config_is_the_callers_to_change():
+    space = Space.read({"layers": [1, 2], "act": choice([{"k": [1]}])})
+
+    config = space.config({"act": {"k": [1]}})
+    config["layers"].append(3)
+    config["act"]["k"].append(3)
+
+    assert space.config({"act": {"k": [1]}}) == {"layers": [1, 2], "act": {"k": [1]}}
+
+
+def test_check_params_accepts_nesting_and_paths_and_casts():
+    space = sample_space()
+
+    checked = space.check_params({"lr": 1, "model/width": np.int64(3), "model": {"act": None}})
+
+    assert checked == {"lr": 1.0, "model": {"width": 3, "act": None}}
+    assert type(checked["lr"]) is float
+    assert type(checked["model"]["width"]) is int
+
+
+def test_check_params_drops_constants_that_are_repeated():
+    space = sample_space()
+
+    assert space.check_params({"epochs": 27, "z": {"deep": {"tags": ["a", 1]}}, "lr": 0.5}) == {
+        "lr": 0.5
+    }
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"lR": 0.1}, ["'lR'", "Did you mean 'lr'"]),
+        ({"model": {"widht": 1}}, ["'model/widht'", "Did you mean 'model/width'"]),
+        ({"model": {"width": 5}}, ["'model/width'", "5", "randint(1, 4)"]),
+        ({"model": {"width": True}}, ["'model/width'", "True"]),
+        ({"model": {"width": 1.5}}, ["'model/width'", "1.5"]),
+        ({"model": 3}, ["'model'"]),
+        ({"lr": math.nan}, ["'lr'", "nan"]),
+        ({"lr": "0.1"}, ["'lr'", "'0.1'", "loguniform(0.0001, 1.0)"]),
+        ({"lr": {0.1}}, ["'lr'", "a set"]),
+        ({"model/act": "tanh"}, ["'model/act'", "choice("]),
+        ({"epochs": 28}, ["'epochs'", "27", "28"]),
+        ([], ["list"]),
+    ],
+)
+def test_check_params_refuses_and_names_the_parameter(params, words):
+    with pytest.raises(InvalidSpec) as caught:
+        sample_space().check_params(params)
+
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_complete_fills_what_is_missing_from_the_draw():
+    space = sample_space()
+    drawn = {"lr": 0.2, "model": {"width": 1, "act": {"leaky": 0.1}}}
+
+    assert space.complete({"model": {"width": 4}}, drawn) == {
+        "lr": 0.2,
+        "model": {"width": 4, "act": {"leaky": 0.1}},
+    }
+
+
+def test_flatten_keeps_a_choice_of_dicts_whole():
+    space = sample_space()
+    params = {"lr": 0.2, "model": {"width": 1, "act": {"leaky": 0.1}}}
+
+    flat = space.flatten(params)
+
+    assert flat == {"lr": 0.2, "model/width": 1, "model/act": {"leaky": 0.1}}
+    assert space.nest(flat) == params
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        ({1: 2}, ["1", "text"]),
+        ({"": 2}, ["empty"]),
+        ({"a/b": 2}, ["'a/b'", "'/'"]),
+        ({"m": {"a/b": 2}}, ["'a/b'", "under 'm'"]),
+        ({"$": 2}, ["'$'", "reserved"]),
+        ({"m": {"$": "uniform", "lower": 0, "upper": 1}}, ["'$'", "under 'm'"]),
+        ({"m": {"x": math.inf}}, ["'m/x'", "inf"]),
+        ({"m": {"x": [1, {"y": math.nan}]}}, ["'m/x'", "nan"]),
+        ({"x": {1, 2}}, ["'x'", "a set"]),
+        ({"x": object()}, ["'x'", "an object"]),
+        ({"x": [{1: 2}]}, ["'x'", "key 1"]),
+        ({"x": "a\0b"}, ["'x'", "NUL"]),
+        ({"x\0": 1}, ["NUL"]),
+        ({"x": "\ud800"}, ["'x'", "Unicode"]),
+        ({"x": 10**308}, ["'x'", "308"]),
+        ({"x": uniform}, ["'x'", "not called"]),
+        ({"x": [randint(1, 2), 3]}, ["'x'", "list"]),
+        ({"x": np.array([1, 2])}, ["'x'", "ndarray"]),
+        ("lr", ["'lr'", "no dict"]),
+    ],
+)
+def test_read_refuses_and_names_the_parameter(mapping, words):
+    with pytest.raises(InvalidSpec) as caught:
+        Space.read(mapping)
+
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_space_that_holds_itself_is_refused():
+    loop = {}
+    loop["again"] = loop
+    ring = []
+    ring.append(ring)
+
+    for mapping in (loop, {"ring": ring}):
+        with pytest.raises(InvalidSpec, match="32 levels"):
+            Space.read(mapping)
+    with pytest.raises(InvalidSpec, match="32 levels"):
+        sample_space().check_params(loop)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"m": {"lr": {"$": "logunifrom", "lower": 1, "upper": 2}}}, ["'m/lr'", "'loguniform'"]),
+        ({"m": {"lr": {"$": ["uniform"]}}}, ["'m/lr'", "unknown"]),
+        ({"lr": {"$": "uniform", "lower": 1}}, ["'lr'", "lower, upper"]),
+        ({"lr": {"$": "uniform", "lower": 1, "upper": 2, "q": 1}}, ["'lr'", "q"]),
+        ({"lr": {"$": "uniform", "lower": 2, "upper": 1}}, ["'lr'", "not below"]),
+        ({"lr": {"$": "uniform", "lower": "0", "upper": 1}}, ["'lr'", "lower", "'0'"]),
+        ({"$order": "lr", "lr": 1}, ["$order"]),
+        ([1], ["[1]"]),
+    ],
+)
+def test_from_json_refuses_and_names_the_parameter(spec, words):
+    with pytest.raises(InvalidSpec) as caught:
+        Space.from_json(spec)
+
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: uniform(1, 1), "not below"),
+        (lambda: uniform(2, 1), "not below"),
+        (lambda: uniform(math.nan, 1), "nan"),
+        (lambda: uniform(0, math.inf), "inf"),
+        (lambda: uniform("0", 1), "lower"),
+        (lambda: uniform(False, 1), "False"),
+        (lambda: uniform(-1.7e308, 1.7e308), "wider"),
+        (lambda: uniform(0, 10**307 * 99), "too large|308"),
+        (lambda: loguniform(0, 1), "above 0"),
+        (lambda: loguniform(-1, 1), "above 0"),
+        (lambda: lograndint(0, 5), "above 0"),
+        (lambda: randint(0.5, 2), "integer"),
+        (lambda: randint(3, 2), "not below"),
+        (lambda: randint(0, 2**60), r"2\*\*53"),
+        (lambda: randint(2**63, 2**63 + 9), "64 bits"),
+        (lambda: quniform(0, 1, 0), "step"),
+        (lambda: quniform(0, 1, -0.1), "step"),
+        (lambda: quniform(0.11, 0.19, 0.1), "no multiple"),
+        (lambda: quniform(0, 1, 1e-300), r"2\*\*53"),
+        (lambda: choice([]), "empty"),
+        (lambda: choice("abc"), "no list"),
+        (lambda: choice({"a": 1}), "no list"),
+        (lambda: choice([math.nan]), "nan"),
+        (lambda: choice([print]), "JSON"),
+    ],
+)
+def test_bad_bounds_are_refused(make, word):
+    with pytest.raises(InvalidSpec, match=word):
+        make()
+
+
+def test_numpy_scalars_become_numbers():
+    space = Space.read(
+        {
+            "a": uniform(np.float32(0), np.int8(2)),
+            "b": choice(np.array([1, 2])),
+            "c": np.float64(0.5),
+            "d": np.bool_(True),
+            "e": choice([np.str_("x"), (1, 2)]),
+        }
+    )
+
+    assert json.loads(json.dumps(space.to_json())) == space.to_json()
+    assert type(space.constants["c"]) is float
+    assert space.constants["d"] is True
+
+
+def test_randint_hits_both_ends():
+    domain = randint(1, 4)
+
+    assert domain.from_unit(0.0) == 1
+    assert domain.from_unit(LAST) == 4
+
+
+def test_lograndint_hits_both_ends():
+    domain = lograndint(1, 1000)
+
+    assert domain.from_unit(0.0) == 1
+    assert domain.from_unit(LAST) == 1000
+
+
+def test_quniform_values_read_as_people_write_them():
+    domain = quniform(0.1, 0.95, 0.1)
+
+    assert [domain.at(index) for index in range(domain.size)] == [
+        0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9,
+    ]  # fmt: skip
+    assert domain.contains(0.1 * 3)
+    assert domain.cast(0.1 * 3) == 0.3
+    assert not domain.contains(0.35)
+    assert not domain.contains(1.0)
+
+
+def test_quniform_counts_from_zero_not_from_lower():
+    domain = quniform(-0.5, 1, 0.4)
+
+    assert [domain.at(index) for index in range(domain.size)] == [-0.4, 0.0, 0.4, 0.8]
+
+
+def test_loguniform_is_even_on_a_logarithmic_scale():
+    domain = loguniform(1e-4, 1.0)
+
+    assert domain.from_unit(0.0) == 1e-4
+    assert domain.from_unit(0.5) == pytest.approx(1e-2, rel=1e-12)
+    assert domain.from_unit(LAST) <= 1.0
+
+
+def test_draws_are_pinned():
+    assert uniform(-1, 3).from_unit(0.3) == 0.19999999999999996
+    assert loguniform(1e-5, 10).from_unit(0.3) == 0.0006309573444801932
+    assert randint(1, 10).from_unit(0.3) == 3
+    assert lograndint(1, 1000).from_unit(0.3) == 7
+    assert quniform(0, 1, 0.05).from_unit(0.3) == 0.3
+    assert choice(["a", "b", "c"]).from_unit(0.3) == "a"
+
+
+def test_a_choice_tells_true_from_one_but_not_one_from_one_point_zero():
+    domain = choice([1, "x"])
+
+    assert domain.contains(1.0)
+    assert domain.cast(1.0) == 1
+    assert not domain.contains(True)
+    assert domain != choice([True, "x"])
+
+
+def test_domains_are_values():
+    assert (
+        len({uniform(0, 1), uniform(0.0, 1.0), loguniform(1, 2), choice([{}]), choice([{}])}) == 3
+    )
+    with pytest.raises(AttributeError):
+        uniform(0, 1).lower = 5
+
+
+def test_canonical_json_is_one_text_for_equal_values():
+    assert canonical_json({"b": 1.0, "a": [True, None, -0.0, 1e16]}) == (
+        '{"a":[true,null,0,10000000000000000],"b":1}'
+    )
+
+
+def test_params_hash_ignores_order_and_float_integers():
+    first = params_hash({"a": 1, "b": {"c": 0.5, "d": "x"}})
+
+    assert first == params_hash({"b": {"d": "x", "c": 0.5}, "a": 1.0})
+    assert first != params_hash({"a": 1, "b": {"c": 0.5, "d": "y"}})
+    assert len(first) == 32
+
+
+def test_params_hash_is_pinned():
+    assert params_hash({"lr": 0.1}) == "9c9ba942d8bb6213cd855c3e8ddfeb66"
+
+
+def test_near_names_ignore_case_and_give_nothing_for_nothing():
+    assert did_you_mean("asha", ["ASHA", "FIFO"]) == " Did you mean 'ASHA'?"
+    assert did_you_mean("qwertz", ["ASHA", "FIFO"]) == ""

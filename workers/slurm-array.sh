@@ -1,0 +1,41 @@
+#!/bin/bash
+#SBATCH --job-name=studydb
+#SBATCH --array=1-8
+#SBATCH --cpus-per-task=2
+#SBATCH --time=04:00:00
+#SBATCH --signal=B:TERM@60
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=studydb-%A_%a.log
+#
+# Workers of a study as an array job: sbatch workers/slurm-array.sh STUDY [options of the worker]
+#
+# A minute before the time limit, and on preemption, Slurm sends TERM to this shell alone. The worker
+# then saves, flushes and releases its trials, for 30 s at most, and the task goes back to the queue.
+set -u
+
+if [ $# -eq 0 ]; then
+    echo "Name the study: sbatch $0 STUDY [options of studydb worker]" >&2
+    exit 2
+fi
+study=$1
+shift
+
+# Set before there is a worker, so that no signal finds the shell without it.
+trap 'interrupted=yes; [ -z "${!:-}" ] || kill -TERM "$!" 2>/dev/null' TERM
+studydb worker --study "$study" "$@" &
+worker=$!
+
+# A trapped signal ends a wait early; only one that ran to its end tells the worker's exit code.
+interrupted=yes
+while [ "$interrupted" = yes ]; do
+    interrupted=no
+    wait "$worker"
+    code=$?
+done
+
+# 143 is 128 + SIGTERM: the trials were released before the study was done.
+if [ "$code" -eq 143 ] && [ -n "${SLURM_ARRAY_JOB_ID:-}" ]; then
+    scontrol requeue "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+fi
+exit "$code"
