@@ -54,7 +54,7 @@ def _traceback(error: BaseException) -> str:
             if part is None:
                 continue
             part.stack[:] = [frame for frame in part.stack if not _is_ours(frame.filename)]
-            waiting += [part.__cause__, part.__context__, *(getattr(part, "exceptions", 0) or ())]
+            waiting += [part.__cause__, part.__context__, *(part.exceptions or ())]
         return "".join(told.format())
     except Exception as second:  # noqa: BLE001  as above
         return f"<the traceback could not be written: {type(second).__name__}>"

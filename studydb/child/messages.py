@@ -12,7 +12,7 @@ row are safe; one without is buffered. The supervisor trusts none of it: `read_f
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, assert_never
@@ -246,7 +246,11 @@ def _read_ended(frame: Frame) -> Ended:
     return Ended(end, Failure(*texts))
 
 
-_READ_FROM_CHILD = {"report": _read_reported, "flush": _read_flush, "end": _read_ended}
+_READ_FROM_CHILD: Mapping[str, Callable[[Frame], FromChild]] = {
+    "report": _read_reported,
+    "flush": _read_flush,
+    "end": _read_ended,
+}
 
 
 def _verdict_json(verdict: Verdict | None) -> dict[str, str] | None:

@@ -2,17 +2,17 @@
 
 import atexit
 import faulthandler
+import io
 import os
 import random
 import signal
 import sys
 import traceback
 from contextlib import suppress
-from typing import TextIO
 
-import numpy as np
+from numpy import random as numpy_random
 
-from studydb.child.channel import Channel, FrameError
+from studydb.child.channel import Channel
 from studydb.child.checkpoints import Restored, fetch
 from studydb.child.failures import failure_of
 from studydb.child.job import Job, read_job
@@ -32,9 +32,7 @@ def main(channel: Channel) -> None:
     except BaseException:  # noqa: BLE001  nothing of the fork server's may run after this
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        _flush_streams()
         os._exit(status)
 
 
@@ -45,9 +43,7 @@ def _serve(channel: Channel) -> int:
         ended = run(read_job(frame), channel)
         if ended.failure is not None:
             sys.stderr.write(ended.failure.traceback)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        _flush_streams()
         channel.send(write(ended))
         return 1 if ended.end is End.FAILED else 0
     return 1
@@ -84,7 +80,7 @@ def _prepare(job: Job) -> None:
     sys.argv = ["studydb"]
     # All children are copies of one process and would draw the same numbers.
     random.seed(job.seed)
-    np.random.seed(job.seed % 2**32)  # noqa: NPY002  the generator that users' libraries share
+    numpy_random.seed(job.seed % 2**32)  # noqa: NPY002  the generator that users' libraries share
 
 
 def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> Session:
@@ -118,12 +114,26 @@ def _ended_by(error: BaseException, session: Session) -> Ended:
     return Ended(End.FAILED, failure)
 
 
-def prepare_streams() -> None:
-    """Let what is printed be seen as it comes, and a crash leave its stack."""
+def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
-        assert isinstance(stream, TextIO)
-        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[attr-defined]
+        with suppress(Exception):  # the user may have put anything in their place
+            stream.flush()
+
+
+def prepare_streams() -> None:
+    """
+    Let what is printed be seen as it comes, and a crash leave its stack.
+
+    The streams are made anew: those of the fork server remember what its descriptors could do.
+    """
+    # typeshed calls the double-underscored names final
+    sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc]
     faulthandler.enable()
 
 
-__all__ = ["FrameError", "main", "prepare_streams", "run"]
+def _stream(descriptor: int) -> "io.TextIOWrapper[io.BufferedWriter]":
+    binary = io.FileIO(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(binary), errors="backslashreplace", line_buffering=True
+    )

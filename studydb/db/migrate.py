@@ -60,6 +60,19 @@ def upgrade(storage: str) -> str:
         database.close()
 
 
+def make_embedded(storage: str) -> None:
+    """Make an SQLite database that is missing; leave any other as it is."""
+    database = connect(storage, check=False)
+    try:
+        missing = not database.postgresql and not (
+            database.path.exists() and current_version(database)
+        )
+    finally:
+        database.close()
+    if missing:
+        upgrade(storage)
+
+
 def downgrade(storage: str, revision: str) -> None:
     """
     Take the schema back to an older revision, or to "base" for none.

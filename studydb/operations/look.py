@@ -32,6 +32,14 @@ class Outlook:
         return self.status is Status.RUNNING and self.has_room and (self.runnable or self.open)
 
     @property
+    def is_barren(self) -> bool:
+        """Whether an own loop has nothing to wait for, whatever others still run."""
+        if self.status is Status.PAUSED:
+            return False
+        stopped = self.status is Status.STOPPED
+        return stopped or (not self.open and self.counts.pending == 0)
+
+    @property
     def over(self) -> bool:
         """Whether a worker that does not wait may go: finished, or stopped and nothing runs."""
         stopped = self.status is Status.STOPPED and self.counts.running == 0

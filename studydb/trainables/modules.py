@@ -8,7 +8,9 @@ on stdin, a JSON dict of places on stdout. So it imports nothing of studydb.
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 
 def place_of(name: str) -> list[str] | None:
@@ -22,20 +24,40 @@ def place_of(name: str) -> list[str] | None:
         The module's file, or the directories of a namespace package; None when it is not found.
     """
     parts = name.split(".")
-    within: Sequence[str] | None = None
+    stubs: list[str] = []
+    within: list[str] | None = None
     found: list[str] = []
-    for depth in range(1, len(parts) + 1):
-        for finder in sys.meta_path:
-            spec = finder.find_spec(".".join(parts[:depth]), within)
-            if spec is not None:
-                break
-        else:
-            return None
-        within = spec.submodule_search_locations
-        found = [spec.origin] if spec.origin else list(within or ())
-        if within is None and depth < len(parts):
-            return None
+    try:
+        for depth in range(1, len(parts) + 1):
+            package = ".".join(parts[:depth])
+            spec = _find(package, within)
+            if spec is None:
+                return None
+            below = spec.submodule_search_locations
+            if below is None and depth < len(parts):
+                return None
+            within = None if below is None else list(below)
+            found = [spec.origin] if spec.origin else within or []
+            _stand_in(package, within, stubs)
+    finally:
+        for stub in stubs:
+            del sys.modules[stub]
     return [os.path.realpath(path) for path in found]
+
+
+def _find(name: str, within: Iterable[str] | None) -> ModuleSpec | None:
+    path = None if within is None else list(within)
+    found = (finder.find_spec(name, path) for finder in sys.meta_path)
+    return next((spec for spec in found if spec is not None), None)
+
+
+def _stand_in(package: str, within: list[str] | None, stubs: list[str]) -> None:
+    """A namespace package below another asks for its parent among the imported modules."""
+    if package not in sys.modules and within is not None:
+        stub = ModuleType(package)
+        stub.__path__ = within
+        sys.modules[package] = stub
+        stubs.append(package)
 
 
 def main() -> None:

@@ -1,0 +1,121 @@
+"""What is shown while a study runs: live on a terminal, a plain line now and then elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO
+
+from studydb.domain.records import Counts
+from studydb.domain.states import Mode, State
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+PLAIN_EVERY_S = 5.0
+"""Between two lines where there is no terminal: a log, a pipe, a notebook."""
+
+_MINUTE_S, _HOUR_S = 60, 3600
+
+
+class Progress:
+    """
+    Shows counts per state and the best value of a running study, on stderr.
+
+    Nothing is written before the first `update`. On a terminal the line is drawn over itself;
+    elsewhere a new line follows every few seconds if it says something else, and one at the end.
+    """
+
+    def __init__(
+        self,
+        study_name: str,
+        metric: str,
+        mode: Mode,
+        *,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Prepare a display.
+
+        Args:
+            stream: Where to write; None for stderr.
+            clock: Seconds; paces plain lines.
+        """
+        self._name, self._metric, self._mode = study_name, metric, mode
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._live: Live | None = None
+        self._line = ""
+        self._said = ""
+        self._said_at = -PLAIN_EVERY_S
+
+    def update(self, counts: Counts, best_value: float | None, elapsed_s: float) -> None:
+        """
+        Show a new state of things.
+
+        Args:
+            best_value: None as long as no trial has a value.
+            elapsed_s: Since the run began.
+        """
+        self._line = self._describe(counts, best_value) + f"  [{duration(elapsed_s)}]"
+        if self._stream.isatty():
+            self._draw()
+        elif self._clock() - self._said_at >= PLAIN_EVERY_S:
+            self._say()
+
+    def close(self) -> None:
+        """Leave the last state of things on the screen."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        elif self._line:
+            self._say()
+
+    def _describe(self, counts: Counts, best_value: float | None) -> str:
+        numbers = ", ".join(
+            f"{number} {state}"
+            for state in State
+            if (number := getattr(counts, state.lower())) or state is State.RUNNING
+        )
+        best = "none yet" if best_value is None else repr(best_value)
+        return f"{self._name}: {numbers}; best {self._metric} ({self._mode}): {best}"
+
+    def _draw(self) -> None:
+        from rich.console import Console  # noqa: PLC0415  a worker's log needs no rich
+        from rich.live import Live  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        line = Text(self._line)
+        if self._live is None:
+            self._live = Live(line, console=Console(file=self._stream), auto_refresh=False)
+            self._live.start()
+        self._live.update(line, refresh=True)
+
+    def _say(self) -> None:
+        if self._line != self._said:
+            print(self._line, file=self._stream, flush=True)
+        self._said, self._said_at = self._line, self._clock()
+
+    def __enter__(self) -> Self:
+        """Show from here on."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close, however the block ended."""
+        self.close()
+
+
+def duration(seconds: float) -> str:
+    """A span of time as people say it: 12 s, 3 min 5 s, 2 h 7 min."""
+    whole = int(seconds)
+    if whole < _MINUTE_S:
+        return f"{whole} s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
+    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"

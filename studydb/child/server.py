@@ -1,0 +1,254 @@
+"""
+The fork server: a small process from which every attempt's process is copied.
+
+The supervisor starts it before any database connection exists, with an environment without
+credentials, so that no child can inherit what it is not to have; and it has imported what every
+child needs, so that a child costs milliseconds. It never imports the user's code, has one thread,
+and believes only the supervisor.
+
+Over its socket come requests: a number, with three descriptors (the child's channel, stdout,
+stderr). Back go frames: `forked`, `refused`, and `exited` once a child and its process group are
+gone. When the supervisor dies, everything that it started here is killed.
+"""
+
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from studydb.child import run
+from studydb.child.channel import Channel, Frame
+from studydb.child.process import (
+    adopt_orphans,
+    children_of,
+    die_with_parent,
+    kill_group,
+    start_of,
+)
+
+REQUEST = struct.Struct("!Q")
+DESCRIPTORS_PER_REQUEST = 3
+
+MARK = "STUDYDB_CHILD"
+"""In a child's environment: the request that made it, so that strays can be told whose they are."""
+
+_STRAYS_EVERY_S = 0.5
+_LAST_WAIT_S = 1.5
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Server:
+    """Forks children on request, reports their ends, and leaves nothing behind."""
+
+    def __init__(self, control: socket.socket, *, supervisor_pid: int) -> None:
+        """Serve the supervisor at the other end of this socket."""
+        self._control = control
+        self._replies = Channel(control)
+        self._supervisor_pid = supervisor_pid
+        self._children: dict[int, int] = {}  # request numbers by pid
+        self._strays_due_s: float | None = None
+        self._wakeup, alarm = socket.socketpair()
+        self._wakeup.setblocking(False)
+        alarm.setblocking(False)
+        self._alarm = alarm
+        for number in _SIGNALS:
+            signal.signal(number, _note_signal)
+        signal.set_wakeup_fd(alarm.fileno(), warn_on_full_buffer=False)
+
+    def serve(self) -> NoReturn:
+        """Work until the supervisor is gone."""
+        die_with_parent(signal.SIGTERM, self._supervisor_pid)
+        adopt_orphans()
+        poll = select.poll()
+        for watched in (self._control, self._wakeup):
+            poll.register(watched, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll(self._wait_ms())}
+            if self._wakeup.fileno() in ready:
+                self._on_signal()
+            if self._control.fileno() in ready:
+                self._on_request()
+            self._kill_strays()
+
+    def _wait_ms(self) -> float | None:
+        if self._strays_due_s is None:
+            return None
+        return max(0.0, self._strays_due_s - time.monotonic()) * 1000
+
+    def _on_signal(self) -> None:
+        with suppress(BlockingIOError):
+            while self._wakeup.recv(4096):
+                pass
+        # A service manager signals every process; only the supervisor's death ends this one.
+        if os.getppid() != self._supervisor_pid:
+            self._end()
+        self._reap()
+
+    def _on_request(self) -> None:
+        try:
+            request, descriptors = _receive_request(self._control)
+        except OSError:
+            self._end()
+        if len(request) < REQUEST.size:
+            self._end()
+        (number,) = REQUEST.unpack(request)
+        try:
+            pid = self._fork(number, descriptors)
+        except OSError as cause:
+            reply = {"type": "refused", "id": number, "error": str(cause)}
+        else:
+            self._children[pid] = number
+            # A zombie has no start; one that ended at once is never asked about.
+            reply = {"type": "forked", "id": number, "pid": pid, "started": start_of(pid) or 0}
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._reply(reply)
+
+    def _reply(self, header: dict[str, object]) -> None:
+        try:
+            self._replies.send(Frame(header))
+        except OSError:
+            self._end()
+
+    def _fork(self, number: int, descriptors: Sequence[int]) -> int:
+        # A signal between fork and the child's own handlers would be taken for the server's.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            with warnings.catch_warnings():
+                # Numpy's idle threads are stopped by its own handler; ours is the only other.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                server_pid = os.getpid()
+                pid = os.fork()
+            if pid == 0:
+                self._become_child(number, descriptors, server_pid)
+            return pid
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+    def _become_child(self, number: int, descriptors: Sequence[int], server_pid: int) -> NoReturn:
+        """Shed everything of the server's, then run the job; nothing returns from here."""
+        try:
+            os.setsid()
+            die_with_parent(signal.SIGKILL, server_pid)
+            signal.set_wakeup_fd(-1)
+            for other in _SIGNALS:
+                signal.signal(other, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            job, stdout, stderr = descriptors
+            os.dup2(stdout, 1)
+            os.dup2(stderr, 2)
+            for shed in (self._control, self._wakeup, self._alarm):
+                shed.close()
+            _close_all_but(job)
+            os.set_inheritable(job, False)
+            os.environ[MARK] = str(number)
+            run.prepare_streams()
+            run.main(Channel(socket.socket(fileno=job)))
+        except BaseException:  # noqa: BLE001  the process ends here whatever it is
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _reap(self) -> None:
+        """Report children that ended; their groups are killed while the pid is still theirs."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            number = self._children.pop(ended.si_pid, None)
+            if number is not None:
+                kill_group(ended.si_pid)
+                self._strays_due_s = self._strays_due_s or time.monotonic() + _STRAYS_EVERY_S
+            os.waitpid(ended.si_pid, 0)
+            if number is not None:
+                killed = ended.si_code != os.CLD_EXITED
+                status = {"signal" if killed else "code": ended.si_status}
+                self._reply({"type": "exited", "id": number, **status})
+
+    def _kill_strays(self) -> None:
+        """
+        Kill what dead children left in process groups of its own.
+
+        Orphans become this process's children. Which trial one belongs to stands in its
+        environment, unless it was only forked: those end when no trial is left that may own them.
+        """
+        if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
+            return
+        strays = [pid for pid in children_of(os.getpid()) if pid not in self._children]
+        live = set(self._children.values())
+        for pid in strays:
+            owner = _owner_of(pid)
+            if not live or (owner is not None and owner not in live):
+                kill_group(pid)
+        self._strays_due_s = time.monotonic() + _STRAYS_EVERY_S if strays else None
+
+    def _end(self) -> NoReturn:
+        """Kill all children with all that came of them, and exit."""
+        deadline_s = time.monotonic() + _LAST_WAIT_S
+        while time.monotonic() < deadline_s:
+            for pid in {*self._children, *children_of(os.getpid())}:
+                kill_group(pid)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                break
+            time.sleep(0.005)
+        os._exit(0)
+
+
+def _receive_request(control: socket.socket) -> tuple[bytes, list[int]]:
+    request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, DESCRIPTORS_PER_REQUEST)
+    return request, descriptors
+
+
+def _note_signal(_number: int, _frame: FrameType | None) -> None:
+    """Nothing: the wake-up descriptor tells the loop."""
+
+
+def _owner_of(pid: int) -> int | None:
+    """The request whose child started this process, None if it does not say."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    mark = f"{MARK}=".encode()
+    values = [entry[len(mark) :] for entry in environment if entry.startswith(mark)]
+    return int(values[0]) if values and values[0].isdigit() else None
+
+
+def _close_all_but(kept: int) -> None:
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208  names, not paths
+        descriptor = int(name)
+        if descriptor > 2 and descriptor != kept:  # noqa: PLR2004  after stderr
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Serve: the socket's descriptor and the supervisor's pid are the arguments."""
+    control, supervisor_pid = map(int, sys.argv[1:] if arguments is None else arguments)
+    server = Server(socket.socket(fileno=control), supervisor_pid=supervisor_pid)
+    gc.collect()
+    gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()

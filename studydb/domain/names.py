@@ -1,0 +1,65 @@
+"""What a study and a metric may be called."""
+
+from studydb.domain.errors import InvalidName
+
+LONGEST_NAME = 200
+"""In characters."""
+
+_SHOWN = 40
+
+
+def check_study_name(name: object) -> str:
+    """
+    Check a study's name: it stands in URLs, paths and command lines.
+
+    Raises:
+        InvalidName: It is no text of 1 to 200 printable characters, holds a "/", or has a space at
+            an edge.
+    """
+    text = _check_text(name, "study")
+    if "/" in text:
+        raise InvalidName(f"The study name {_shown(text)} holds a '/'; use '-' or '.' instead.")
+    if text.startswith("-"):
+        raise InvalidName(
+            f"The study name {_shown(text)} begins with '-', as the options of commands do; "
+            "begin with another character."
+        )
+    return text
+
+
+def check_metric_name(name: object) -> str:
+    """
+    Check the name of a study's metric; nested names are joined by "/".
+
+    Raises:
+        InvalidName: It is no text of 1 to 200 printable characters, has a space at an edge, or
+            holds a quote or backslash, which SQL's paths into JSON cannot name.
+    """
+    text = _check_text(name, "metric")
+    for character in "\"'\\":
+        if character in text:
+            raise InvalidName(f"The metric name {_shown(text)} holds a {character}; leave it out.")
+    return text
+
+
+def _check_text(name: object, what: str) -> str:
+    if not isinstance(name, str):
+        raise InvalidName(f"The {what} name is {name!r}, a {type(name).__name__}; give a text.")
+    if not name:
+        raise InvalidName(f"The {what} name is empty; give it 1 to {LONGEST_NAME} characters.")
+    if len(name) > LONGEST_NAME:
+        raise InvalidName(
+            f"The {what} name {_shown(name)} has {len(name)} characters; "
+            f"{LONGEST_NAME} are the most."
+        )
+    if not name.isprintable():
+        raise InvalidName(
+            f"The {what} name {_shown(name)} holds a character that cannot be printed; remove it."
+        )
+    if name != name.strip():
+        raise InvalidName(f"The {what} name {_shown(name)} begins or ends with a space; remove it.")
+    return name
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")

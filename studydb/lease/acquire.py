@@ -1,0 +1,73 @@
+"""Getting the next trial: claim what waits, else make a new one; when to look again, when to go."""
+
+import random
+from collections.abc import Callable
+from uuid import uuid4
+
+from studydb.db import Database
+from studydb.domain.records import Claim, Study
+from studydb.operations.ask import ask
+from studydb.operations.claim import claim
+from studydb.operations.look import Outlook, look
+from studydb.operations.recover import recover
+
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
+
+
+class Acquirer:
+    """
+    Acquires trials for one worker.
+
+    A token is used until a claim has come of it: a claim whose reply was lost is then found by the
+    next call, even if nothing else is left to claim.
+    """
+
+    def __init__(self, database: Database, study: Study, *, worker_id: int, lease_s: float) -> None:
+        """Acquire for a registered worker."""
+        self._database, self._study = database, study
+        self._worker_id, self._lease_s = worker_id, lease_s
+        self._token = uuid4().hex
+
+    def acquire(self) -> Claim | None:
+        """
+        Claim a PENDING trial, else make a new one within the budget.
+
+        Raises:
+            StorageTransient: Call again; the trial, if one was claimed, is not lost.
+        """
+        claimed = self._try(claim) or self._try(ask)
+        if claimed is not None:
+            self._token = uuid4().hex
+        return claimed
+
+    def _try(self, operation: Callable[..., Claim | None]) -> Claim | None:
+        return operation(
+            self._database,
+            self._study,
+            worker_id=self._worker_id,
+            token=self._token,
+            lease_s=self._lease_s,
+        )
+
+    def look(self) -> Outlook:
+        """Sweep what others left behind and see whether there is anything to do."""
+        recover(self._database, self._study)
+        return look(self._database, self._study)
+
+
+class Patience:
+    """The time between two looks: 1 s growing to 15 s, jittered; polling is the contract."""
+
+    def __init__(self) -> None:
+        """Begin short."""
+        self._wait_s = SHORTEST_WAIT_S
+
+    def next_s(self) -> float:
+        """How long to wait now."""
+        wait_s = self._wait_s * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
+        self._wait_s = min(self._wait_s * 1.5, LONGEST_WAIT_S)
+        return wait_s
+
+    def reset(self) -> None:
+        """Begin short again: something happened."""
+        self._wait_s = SHORTEST_WAIT_S

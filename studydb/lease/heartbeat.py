@@ -1,0 +1,108 @@
+"""The heartbeat: one daemon thread that renews what a process holds."""
+
+import random
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from studydb.db import Database
+from studydb.domain.errors import StorageTransient
+from studydb.domain.records import renewal_s
+from studydb.lease.held import HeldTrial
+from studydb.operations.renew import renew
+
+RETRY_S = 1.0
+
+
+class Heartbeat:
+    """
+    Renews leases every 2/9 of their length, jittered, and tells each holder what it learned.
+
+    Without the database it goes on trying: the fence, not this thread's opinion, protects the data.
+
+    Attributes:
+        request: What people ask of this worker: "DRAIN" or None.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        worker_id: int,
+        lease_s: float,
+        also: Callable[[], None] | None = None,
+    ) -> None:
+        """
+        Prepare a heartbeat.
+
+        Args:
+            database: Used by this thread alone, so that no flush keeps a renewal waiting.
+            also: Called after each beat: sweeps, flushes.
+        """
+        self._database, self._worker_id, self._also = database, worker_id, also
+        self._period_s = renewal_s(lease_s)
+        self._held: dict[str, HeldTrial] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.request: str | None = None
+
+    def start(self) -> None:
+        """Start beating."""
+        self._thread = threading.Thread(target=self._run, name="studydb-heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating; leases that still hold run out by themselves."""
+        self._stopped.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=RETRY_S)
+
+    def add(self, held: HeldTrial) -> None:
+        """Renew a trial from now on."""
+        with self._lock:
+            self._held[held.lease.token] = held
+
+    def discard(self, held: HeldTrial) -> None:
+        """Renew a trial no longer."""
+        with self._lock:
+            self._held.pop(held.lease.token, None)
+
+    def held(self) -> list[HeldTrial]:
+        """What is being renewed."""
+        with self._lock:
+            return list(self._held.values())
+
+    def beat(self) -> None:
+        """
+        Renew once.
+
+        Raises:
+            StorageTransient: The database did not answer.
+        """
+        asked = self.held()
+        renewal = renew(
+            self._database, worker_id=self._worker_id, held=[one.lease for one in asked]
+        )
+        self.request = renewal.request
+        for one in asked:
+            if one.lease.token in renewal.held:
+                one.renewed(renewal.held[one.lease.token])
+            else:
+                one.lost()
+
+    def _run(self) -> None:
+        wait_s = self._jittered_s()
+        while not self._stopped.wait(wait_s):
+            wait_s = self._jittered_s()
+            try:
+                self.beat()
+            except StorageTransient:
+                wait_s = min(RETRY_S, wait_s)
+                continue
+            if self._also is not None:
+                with suppress(StorageTransient):
+                    self._also()
+
+    def _jittered_s(self) -> float:
+        return self._period_s * random.uniform(0.8, 1.0)  # noqa: S311  jitter, no secret

@@ -1,0 +1,162 @@
+"""One attempt in the hands of its holder: buffer, flush, save, end."""
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from studydb.db import Database
+from studydb.domain.decisions import Answer, Verdict
+from studydb.domain.ending import Ending
+from studydb.domain.errors import LeaseLost
+from studydb.domain.metrics import Result
+from studydb.domain.records import Batch, Checkpoint, Claim, Failure, Lease, Log, Study
+from studydb.domain.states import Reason
+from studydb.lease.buffer import Buffer
+from studydb.lease.retries import PATIENCE_S, never, persist
+from studydb.operations.finish import finish
+from studydb.operations.report import report
+from studydb.operations.save import save
+
+Answered = TypeVar("Answered")
+
+
+class HeldTrial:
+    """
+    A claimed trial; safe to share among threads.
+
+    Attributes:
+        verdict: What was decided about it, None to go on.
+        is_lost: The attempt no longer holds the trial; whatever it still does changes nothing.
+        is_ending: Its end is being written, so a renewal that misses it proves nothing.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        study: Study,
+        claim: Claim,
+        *,
+        patience_s: float = PATIENCE_S,
+        give_up: Callable[[], bool] = never,
+    ) -> None:
+        """Hold a claim."""
+        self._database, self._study = database, study
+        self._patience_s, self._give_up = patience_s, give_up
+        self._flushing = threading.RLock()
+        self.claim = claim
+        self.buffer = Buffer(study, claim)
+        self.next_decision_step = claim.next_decision_step
+        self.verdict: Verdict | None = None
+        self.is_lost = False
+        self.is_ending = False
+        self._last: Batch | None = None
+
+    @property
+    def lease(self) -> Lease:
+        """The right to write."""
+        return self.claim.lease
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether the user's code has nothing more to do here."""
+        return self.verdict is not None or self.is_lost
+
+    def add(self, result: Result) -> bool:
+        """Buffer a result; True if it must be flushed before the next step begins."""
+        return self.buffer.add(result)
+
+    def flush(self, *, patience_s: float | None = None) -> None:
+        """
+        Store what is buffered; durable when it returns.
+
+        Raises:
+            LeaseLost: The attempt no longer holds the trial.
+            StorageTransient: The database did not answer in time; the buffer is kept.
+        """
+        with self._flushing:
+            while self._last is None and not self.is_lost and (batch := self.buffer.take()):
+                answer = self._send(
+                    lambda batch=batch: report(  # type: ignore[misc]
+                        self._database, self._study, lease=self.lease, batch=batch
+                    ),
+                    patience_s,
+                )
+                self.buffer.acknowledge(batch, answer)
+                self._obey(answer)
+            if self.is_lost:
+                raise LeaseLost(number=self.lease.number, attempt=self.lease.attempt)
+
+    def save(self, checkpoint: Checkpoint, data: bytes | None = None) -> list[Checkpoint]:
+        """
+        Record a checkpoint whose bytes are safe, after the results that it implies.
+
+        Returns:
+            The older checkpoints whose bytes may be deleted.
+
+        Raises:
+            LeaseLost: The attempt no longer holds the trial.
+            StorageTransient: The database did not answer in time.
+        """
+        self.flush()
+        return self._send(
+            lambda: save(self._database, lease=self.lease, checkpoint=checkpoint, data=data), None
+        )
+
+    def end(
+        self,
+        outcome: Reason,
+        *,
+        failure: Failure | None = None,
+        log: Log | None = None,
+        patience_s: float | None = None,
+    ) -> Ending | None:
+        """
+        End the attempt with its last flush; nothing can be written afterwards.
+
+        Raises:
+            LeaseLost: The attempt no longer holds the trial.
+            StorageTransient: The database did not answer in time.
+        """
+        self.is_ending = True
+        with self._flushing:
+            if self.buffer.is_unanswered() and self._last is None:
+                self.flush(patience_s=patience_s)
+            last = self._last = self._last or self.buffer.take(even_empty=True)
+            assert last is not None
+            return self._send(
+                lambda: finish(
+                    self._database,
+                    self._study,
+                    lease=self.lease,
+                    outcome=outcome,
+                    batch=last,
+                    failure=failure,
+                    log=log,
+                ),
+                patience_s,
+            )
+
+    def renewed(self, verdict: Verdict | None) -> None:
+        """Hear from the heartbeat that the lease holds, and what was decided."""
+        if verdict is not None:
+            self.verdict = verdict
+
+    def lost(self) -> None:
+        """Hear from the heartbeat that the lease does not hold."""
+        if not self.is_ending:
+            self.is_lost = True
+
+    def _obey(self, answer: Answer) -> None:
+        self.next_decision_step = answer.next_decision_step
+        self.renewed(answer.verdict)
+
+    def _send(self, call: Callable[[], Answered], patience_s: float | None) -> Answered:
+        try:
+            return persist(
+                call,
+                patience_s=self._patience_s if patience_s is None else patience_s,
+                give_up=self._give_up,
+            )
+        except LeaseLost:
+            self.is_lost = True
+            raise

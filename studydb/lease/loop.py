@@ -1,0 +1,140 @@
+"""The user's own loop: a process that asks for trials and runs them itself."""
+
+import atexit
+import os
+import threading
+import time
+from contextlib import suppress
+from uuid import uuid4
+
+from studydb import __version__
+from studydb.child.process import this_process
+from studydb.db import Database, connect
+from studydb.domain.errors import StudydbError
+from studydb.domain.records import LEASE_S, Study
+from studydb.lease.acquire import Acquirer, Patience
+from studydb.lease.buffer import FLUSH_S
+from studydb.lease.heartbeat import Heartbeat
+from studydb.lease.held import HeldTrial
+from studydb.lease.retries import persist
+from studydb.lease.trial import Trial, give_back
+from studydb.operations.recover import recover
+from studydb.operations.register import leave, register
+
+
+class OwnLoop:
+    """
+    Asks for trials in this process; one heartbeat and one flushing thread serve all of them.
+
+    Attributes:
+        pid: The process that may use it; a fork makes its own.
+    """
+
+    def __init__(self, storage: str, study: Study, *, lease_s: float = LEASE_S) -> None:
+        """
+        Register this process as a worker.
+
+        Args:
+            storage: The URL, with its password.
+        """
+        self.pid = os.getpid()
+        self._study, self._lease_s = study, lease_s
+        self._database, self._beats = connect(storage), connect(storage, connections=1)
+        self._worker_id = persist(lambda uuid=uuid4().hex: self._register(uuid))  # type: ignore[misc]
+        self._acquirer = Acquirer(
+            self._database, study, worker_id=self._worker_id, lease_s=lease_s
+        )
+        self._heartbeat = Heartbeat(
+            self._beats,
+            worker_id=self._worker_id,
+            lease_s=lease_s,
+            also=lambda: _sweep(self._beats, study),
+        )
+        self._heartbeat.start()
+        self._closed = threading.Event()
+        threading.Thread(
+            target=_flush_overdue,
+            args=(self._heartbeat, self._closed),
+            name="studydb-flush",
+            daemon=True,
+        ).start()
+        atexit.register(self.close)
+
+    def _register(self, uuid: str) -> int:
+        return register(
+            self._database,
+            self._study,
+            uuid=uuid,
+            process=this_process(),
+            slots=1,
+            lease_s=self._lease_s,
+            version=__version__,
+        )
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this is a fork of the process that registered."""
+        return os.getpid() != self.pid
+
+    def ask(self, timeout_s: float | None = None) -> Trial | None:
+        """
+        Get the next trial: a PENDING one, else a new one.
+
+        Waits while the study is paused, at `max_concurrent`, or has only trials that back off.
+
+        Returns:
+            None when the budget is spent and nothing is or becomes runnable, or the study is stopped.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        patience = Patience()
+        while True:
+            claim = persist(self._acquirer.acquire)
+            if claim is not None:
+                held = HeldTrial(self._database, self._study, claim)
+                self._heartbeat.add(held)
+                return Trial(held, metric=self._study.metric, forget=self._heartbeat.discard)
+            outlook = persist(self._acquirer.look)
+            if outlook.inviting:
+                continue
+            if outlook.is_barren:
+                return None
+            _wait(patience.next_s(), deadline)
+
+    def close(self) -> None:
+        """Give back what is held and say that this process has ended."""
+        if self.is_foreign or self._closed.is_set():
+            return
+        self._closed.set()
+        atexit.unregister(self.close)
+        for held in self._heartbeat.held():
+            give_back(held, self._heartbeat.discard, self.pid)
+        self._heartbeat.stop()
+        with suppress(StudydbError):
+            leave(self._database, worker_id=self._worker_id)
+        self._database.close()
+        self._beats.close()
+
+
+def _sweep(database: Database, study: Study) -> None:
+    recover(database, study)
+
+
+def _flush_overdue(heartbeat: Heartbeat, closed: threading.Event) -> None:
+    while not closed.wait(FLUSH_S / 4):
+        for held in heartbeat.held():
+            if held.buffer.is_overdue() and not held.must_stop:
+                with suppress(StudydbError):  # the handle's next call says what is wrong
+                    held.flush(patience_s=0.0)
+
+
+def _wait(wait_s: float, deadline: float | None) -> None:
+    if deadline is None:
+        time.sleep(wait_s)
+        return
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("No trial became runnable in time; ask again, or look at the status.")
+    time.sleep(min(wait_s, left_s))

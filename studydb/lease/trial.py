@@ -1,0 +1,199 @@
+"""A trial in the user's own loop: `ask`, `report`, `finish`."""
+
+import os
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from studydb.domain.errors import LeaseLost, StudydbError, UsageError
+from studydb.domain.metrics import read_report
+from studydb.domain.records import Failure
+from studydb.domain.states import Reason
+from studydb.lease.held import HeldTrial
+
+LAST_PATIENCE_S = 5.0
+"""For a handle that nobody will ask again: dropped, or the interpreter ends."""
+
+
+class Trial:
+    """
+    A trial that this process runs itself; a context manager that finishes or fails it.
+
+    A handle that is dropped, or open when the interpreter ends, flushes and gives its trial back.
+
+    Attributes:
+        number: The trial's, 0-based within its study.
+        params: What was sampled.
+        config: `params` with the space's constants.
+        seed: For the user's random numbers: the same for every attempt of the trial.
+        attempt: 1 at first; more when earlier attempts were lost, failed or given back.
+    """
+
+    def __init__(self, held: HeldTrial, *, metric: str, forget: Callable[[HeldTrial], None]) -> None:
+        """Wrap a claim; made by `Study.ask`."""
+        claim = held.claim
+        self.number = claim.lease.number
+        self.attempt = claim.lease.attempt
+        self.params: Mapping[str, Any] = claim.params
+        self.config: Mapping[str, Any] = claim.config
+        self.seed = claim.seed
+        self._held, self._metric, self._forget = held, metric, forget
+        self._began_s = time.monotonic()
+        self._pid = os.getpid()
+        self._ended = False
+        self._reporting = threading.Lock()
+        self._finalizer = weakref.finalize(self, give_back, held, forget, os.getpid())
+
+    def report(self, metrics: Mapping[str, Any]) -> bool:
+        """
+        Report the metrics of one step.
+
+        Buffered for a second at most, unless the scheduler judges this step; `flush` makes it durable.
+
+        Args:
+            metrics: The study's metric and any others; `training_iteration` is the step, else it
+                counts on.
+
+        Returns:
+            False once the trial has ended: stop training it.
+
+        Raises:
+            LeaseLost: Another worker has the trial; discard the run.
+            InvalidReport: No study metric, not a number, a step that does not rise.
+        """
+        self._check_process()
+        with self._reporting:
+            if self._ended:
+                return False
+            held = self._held
+            elapsed_s = held.claim.time_total_s + time.monotonic() - self._began_s
+            result = read_report(
+                metrics,
+                metric=self._metric,
+                last_step=held.buffer.last_step,
+                time_total_s=elapsed_s,
+            )
+            if held.must_stop or held.add(result):
+                self._flush()
+        if held.verdict is not None:
+            self._end(Reason.PREEMPTED)
+        return not self._ended
+
+    def flush(self) -> None:
+        """
+        Make what was reported durable.
+
+        Raises:
+            LeaseLost: Another worker has the trial.
+        """
+        self._check_process()
+        with self._reporting:
+            if not self._ended:
+                self._flush()
+
+    def finish(self) -> None:
+        """
+        End the trial as completed, or as the scheduler, a rule or a person has decided.
+
+        Raises:
+            LeaseLost: Another worker has the trial.
+        """
+        self._end(Reason.COMPLETED)
+
+    def fail(self, error: BaseException | str) -> None:
+        """
+        End this attempt as failed; the trial is tried again if `max_failures` allows it.
+
+        Raises:
+            LeaseLost: Another worker has the trial.
+        """
+        self._end(Reason.FAILED, _failure(error))
+
+    def release(self) -> None:
+        """
+        Give the trial back: another worker goes on with it, and nothing is spent.
+
+        Raises:
+            LeaseLost: Another worker has the trial already.
+        """
+        self._end(Reason.PREEMPTED)
+
+    def __enter__(self) -> Self:
+        """Run the trial in a `with` block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Finish; fail on an exception; release when the process is told to go."""
+        if error is None:
+            self.finish()
+        elif isinstance(error, LeaseLost):
+            self._close()
+        elif isinstance(error, Exception):
+            self._end_quietly(Reason.FAILED, _failure(error))
+        else:
+            self._end_quietly(Reason.PREEMPTED, None)
+
+    def _flush(self) -> None:
+        try:
+            self._held.flush()
+        except LeaseLost:
+            self._close()
+            raise
+
+    def _end(self, outcome: Reason, failure: Failure | None = None) -> None:
+        self._check_process()
+        if self._ended:
+            return
+        try:
+            self._held.end(outcome, failure=failure)
+        except LeaseLost:
+            self._close()
+            raise
+        self._close()
+
+    def _end_quietly(self, outcome: Reason, failure: Failure | None) -> None:
+        with suppress(StudydbError):  # the user's own error is on its way and says more
+            self._end(outcome, failure)
+
+    def _close(self) -> None:
+        self._ended = True
+        self._finalizer.detach()
+        self._forget(self._held)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"Trial {self.number} belongs to the process that asked for it, not to its fork. "
+                "Report from there, or ask in the forked process."
+            )
+
+    def __repr__(self) -> str:
+        """Number, attempt and whether it has ended."""
+        state = "ended" if self._ended else "running"
+        return f"<Trial {self.number}, attempt {self.attempt}, {state}>"
+
+
+def _failure(error: BaseException | str) -> Failure:
+    if isinstance(error, str):
+        return Failure("Error", error)
+    trace = "".join(traceback.format_exception(error))
+    return Failure(type(error).__name__, str(error), trace[-65536:])
+
+
+def give_back(held: HeldTrial, forget: Callable[[HeldTrial], None], pid: int) -> None:
+    """Flush and release what no handle will end any more; nothing in a fork."""
+    if os.getpid() != pid:
+        return
+    with suppress(StudydbError):
+        held.end(Reason.PREEMPTED, patience_s=LAST_PATIENCE_S)
+    forget(held)

@@ -1,0 +1,149 @@
+"""What tables and frames read: rows of the stable views, whole or in pages; without locks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from studydb.db import Database, Txn
+from studydb.domain.errors import UnknownTrial
+from studydb.domain.records import Study
+from studydb.domain.states import State
+from studydb.store import live, trials, views
+
+STUDY_COLUMNS = tuple(views.STUDY.c.keys())
+TRIAL_COLUMNS = tuple(views.TRIAL.c.keys())
+RESULT_COLUMNS = tuple(views.RESULT.c.keys())
+
+TRIALS_PER_PAGE = 5_000
+RESULTS_PER_PAGE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """
+    Workers as rows of `v_worker` with `lease_s`, newest first.
+
+    Attributes:
+        at: The database's clock when they were read.
+    """
+
+    workers: list[Any]
+    at: datetime
+
+    def is_alive(self, worker: Any) -> bool:
+        """Whether a worker has not ended and was seen within its lease."""
+        silent_s = (self.at - worker.seen_at).total_seconds()
+        return worker.ended_at is None and silent_s <= worker.lease_s
+
+    @property
+    def n_alive(self) -> int:
+        """How many of them live."""
+        return sum(map(self.is_alive, self.workers))
+
+
+def studies(database: Database) -> list[Any]:
+    """Every study's row of `v_study`, oldest first."""
+    with database.begin(write=False) as txn:
+        return views.studies(txn)
+
+
+def study(database: Database, name: str) -> Any:
+    """One study's row of `v_study`; the study exists."""
+    with database.begin(write=False) as txn:
+        return views.study(txn, name=name)
+
+
+def trial_rows(
+    database: Database,
+    study: Study,
+    *,
+    state: State | None = None,
+    by_best: bool = False,
+    limit: int | None = None,
+) -> list[Any]:
+    """Rows of `v_trial` by number, or best first (see `store.views.trials`)."""
+    with database.begin(write=False) as txn:
+        return views.trials(
+            txn, study_id=study.id, name=study.name, state=state, by_best=by_best, limit=limit
+        )
+
+
+def result_rows(database: Database, study: Study, number: int) -> list[Any]:
+    """
+    One trial's rows of `v_result`, by step.
+
+    Raises:
+        UnknownTrial: No such number.
+    """
+    with database.begin(write=False) as txn:
+        if trials.find(txn, study_id=study.id, number=number) is None:
+            raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")
+        return views.results(txn, name=study.name, number=number)
+
+
+def attempt_rows(database: Database, study: Study, number: int) -> list[Any]:
+    """One trial's rows of `v_attempt`, oldest first."""
+    with database.begin(write=False) as txn:
+        return views.attempts(txn, name=study.name, number=number)
+
+
+def live_rows(database: Database, study: Study, *, most: int) -> dict[State, list[Any]]:
+    """
+    Rows of `v_trial` of some trials that have not ended, ascending, by state.
+
+    Args:
+        most: Per state.
+    """
+    with database.begin(write=False) as txn:
+        by_state = live.numbers(txn, study_id=study.id, most=most)
+        numbers = [number for some in by_state.values() for number in some]
+        rows = views.trials_numbered(txn, name=study.name, numbers=numbers)
+    return {state: [row for row in rows if row.state == state] for state in by_state}
+
+
+def roll(database: Database, study: Study | None = None, *, most: int = 100) -> Roll:
+    """The newest workers, of one study or of all."""
+    with database.begin(write=False) as txn:
+        found = views.workers(txn, study_id=None if study is None else study.id, most=most)
+        return Roll(found, txn.now)
+
+
+def trial_pages(database: Database, study: Study) -> Iterator[list[Any]]:
+    """Rows of `v_trial` by number, in pages, of one moment."""
+    with _one_moment(database) as txn:
+        beyond = views.beyond_numbers(txn, study_id=study.id)
+        for first in range(0, beyond, TRIALS_PER_PAGE):
+            yield views.trial_page(
+                txn, name=study.name, first=first, beyond=first + TRIALS_PER_PAGE
+            )
+
+
+def result_pages(database: Database, study: Study) -> Iterator[list[Any]]:
+    """
+    Live results by trial and step, in pages, of one moment.
+
+    The columns are those of `v_result` without `study`, and `metrics` without the study's own.
+    """
+    place = (0, 0, 0)
+    with _one_moment(database) as txn:
+        while page := views.result_page(txn, study_id=study.id, after=place, most=RESULTS_PER_PAGE):
+            yield page
+            place = (page[-1].trial_id, page[-1].attempt, page[-1].step)
+            if len(page) < RESULTS_PER_PAGE:
+                return
+
+
+@contextmanager
+def _one_moment(database: Database) -> Iterator[Txn]:
+    """
+    Read several pages as of one moment, so that no result is seen beside one that superseded it.
+
+    On SQLite every transaction is like this. Behind a transaction pooler the isolation cannot be
+    chosen any more once its settings have been sent: there each page is of its own moment.
+    """
+    with database.begin(write=False) as txn:
+        if database.postgresql and "pooler" not in database.secret_url.query:
+            txn.raw("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        yield txn

@@ -1,0 +1,74 @@
+"""Deleting what belongs to a study, children before parents."""
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db import schema as tables
+from studydb.db.dialect import is_listed
+
+TRIALS_AT_ONCE = 500
+
+_SOME = Prepared(
+    sa.select(tables.trial.c.id)
+    .where(tables.trial.c.study_id == sa.bindparam("study"))
+    .order_by(tables.trial.c.number)
+    .limit(TRIALS_AT_ONCE)
+)
+
+_RESULTS = Prepared(
+    sa.delete(tables.result).where(
+        tables.result.c.study_id == sa.bindparam("study"),
+        is_listed(tables.result.c.trial_id, "ids"),
+    )
+)
+
+_OF_TRIALS = tuple(
+    Prepared(sa.delete(table).where(is_listed(column, "ids")))
+    for table, column in (
+        (tables.checkpoint, tables.checkpoint.c.trial_id),
+        (tables.attempt, tables.attempt.c.trial_id),
+        (tables.trial, tables.trial.c.id),
+    )
+)
+
+_study_rungs = sa.select(tables.rung.c.id).where(tables.rung.c.study_id == sa.bindparam("study"))
+_study_trainables = sa.select(tables.trainable.c.id).where(
+    tables.trainable.c.study_id == sa.bindparam("study")
+)
+_REST = (
+    Prepared(sa.delete(tables.rung_entry).where(tables.rung_entry.c.rung_id.in_(_study_rungs))),
+    Prepared(
+        sa.delete(tables.signature).where(tables.signature.c.trainable_id.in_(_study_trainables))
+    ),
+    *(
+        Prepared(sa.delete(table).where(table.c.study_id == sa.bindparam("study")))
+        for table in (
+            tables.rung,
+            tables.bracket,
+            tables.trainable,
+            tables.search_space,
+            tables.counter,
+            tables.worker,
+            tables.event,
+            tables.note,
+            tables.tag,
+        )
+    ),
+    Prepared(sa.delete(tables.study).where(tables.study.c.id == sa.bindparam("study"))),
+)
+
+
+def some_trials(txn: Txn, *, study_id: int) -> bool:
+    """Delete some trials with all that is theirs; False when there were none."""
+    ids = [row.id for row in txn.all(_SOME, study=study_id)]
+    if ids:
+        txn.run(_RESULTS, study=study_id, ids=ids)
+        for statement in _OF_TRIALS:
+            txn.run(statement, ids=ids)
+    return bool(ids)
+
+
+def rest(txn: Txn, *, study_id: int) -> None:
+    """Delete the study and what is left of it once its trials are gone."""
+    for statement in _REST:
+        txn.run(statement, study=study_id)

@@ -1,0 +1,257 @@
+"""One attempt: a child process, what it says, and how it ends."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import assert_never
+
+from studydb.child.channel import Channel, FrameError
+from studydb.child.job import Job, Restore
+from studydb.child.messages import (
+    Answered,
+    End,
+    Ended,
+    FlushAsked,
+    FromSupervisor,
+    LostNotice,
+    Reported,
+    StopNotice,
+    read_from_child,
+    write,
+)
+from studydb.domain.errors import LeaseLost, StorageTransient
+from studydb.domain.records import Failure, Log, Trainable
+from studydb.domain.states import Reason
+from studydb.lease.held import HeldTrial
+from studydb.worker.forkserver import ChildProcess
+from studydb.worker.output import AttemptOutput
+from studydb.worker.equipment import Equipment
+
+TICK_S = 0.25
+MOST_BUFFERED_ROWS = 100_000
+"""Beyond these the child waits in `report` until the database is back."""
+
+OUTAGE_PAUSE_S = 2.0
+"""Between two background flushes that the database does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, for the transaction that ends it."""
+
+    reason: Reason
+    failure: Failure | None = None
+    unrestorable: bool = False
+
+
+@dataclass
+class _Progress:
+    told: bool = False
+    deadline_s: float | None = None
+    ended: Ended | None = None
+    quiet_until_s: float = 0.0
+    refused: Failure | None = field(default=None)
+
+
+class Attempt:
+    """
+    Runs one claim to its end.
+
+    Attributes:
+        log: Where its output is, once it has ended.
+    """
+
+    def __init__(self, equipment: Equipment, held: HeldTrial) -> None:
+        """Hold what the attempt needs of its worker."""
+        self._equipment, self._held = equipment, held
+        self._progress = _Progress()
+        self.log: Log | None = None
+
+    def run(self) -> Outcome:
+        """
+        Run the trial, again from the checkpoint before if the newest proves unusable.
+
+        Raises:
+            LeaseLost: The trial is somebody else's; the child has ended.
+            StorageTransient: The worker is told to go while the database is away.
+        """
+        checkpoint = self._held.claim.checkpoint
+        while True:
+            usable = self._equipment.checkpoints.newest(self._held, checkpoint)
+            outcome = self._run_child(usable[1] if usable else None)
+            if not outcome.unrestorable or usable is None:
+                return outcome
+            checkpoint = self._equipment.checkpoints.condemn(self._held, usable[0])
+
+    def _run_child(self, restore: Restore | None) -> Outcome:
+        lease = self._held.lease
+        directory = self._equipment.log_dir(lease)
+        self._progress = _Progress()
+        with tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as scratch:
+            output = self._equipment.pump.open(directory)
+            try:
+                child = self._equipment.forkserver.spawn(
+                    self._job(restore, scratch), stdout=output.stdout, stderr=output.stderr
+                )
+            except (FrameError, OSError) as error:
+                output.finish()
+                return Outcome(Reason.LOST, Failure(type(error).__name__, str(error)))
+            output.release()
+            try:
+                self._serve(child)
+                return self._outcome(child)
+            finally:
+                child.kill()
+                child.wait()
+                child.channel.close()
+                self._log(output, directory)
+
+    def _job(self, restore: Restore | None, scratch: str) -> Job:
+        claim, study = self._held.claim, self._equipment.study
+        assert isinstance(study.trainable, Trainable)
+        return Job(
+            study_uuid=study.uuid,
+            trial_uuid=claim.uuid,
+            number=claim.lease.number,
+            attempt=claim.lease.attempt,
+            config=claim.config,
+            seed=claim.seed,
+            metric=study.metric,
+            mode=study.mode,
+            trainable=study.trainable,
+            signed=self._equipment.signed,
+            workdirs=self._equipment.workdirs,
+            scratch=scratch,
+            store=self._equipment.checkpoints.store,
+            rules=study.rules,
+            restore=restore,
+            time_total_s=claim.time_total_s,
+            next_decision_step=study.scheduler.next_decision_step(restore.step if restore else 0),
+        )
+
+    def _serve(self, child: ChildProcess) -> None:
+        """Listen to the child until it has ended or must be killed."""
+        while True:
+            self._tick(child)
+            deadline_s = self._progress.deadline_s
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                return
+            if len(self._held.buffer) >= MOST_BUFFERED_ROWS:
+                time.sleep(TICK_S)
+                continue
+            try:
+                frame = child.channel.receive(timeout_s=TICK_S)
+            except (EOFError, OSError, FrameError):
+                return
+            if frame is None:
+                if child.exit is not None:
+                    return
+                continue
+            try:
+                message = read_from_child(frame)
+            except FrameError as error:
+                self._progress.refused = Failure("FrameError", str(error))
+                return
+            if isinstance(message, Ended):
+                self._progress.ended = message
+                child.wait(self._equipment.options.grace_s)
+                return
+            self._hear(message, child.channel)
+
+    def _tick(self, child: ChildProcess) -> None:
+        """Pass on what others have decided; flush what has waited."""
+        progress, held = self._progress, self._held
+        if held.buffer.is_overdue() and not held.must_stop:
+            self._flush_in_background()
+        if progress.told:
+            return
+        if held.is_lost:
+            self._tell(child, LostNotice())
+        elif held.verdict is not None:
+            self._tell(child, StopNotice(held.verdict))
+        elif self._equipment.interruption.is_stopping:
+            self._tell(child, None)
+            child.terminate()
+
+    def _tell(self, child: ChildProcess, notice: FromSupervisor | None) -> None:
+        self._progress.told = True
+        self._progress.deadline_s = time.monotonic() + self._equipment.options.grace_s
+        if notice is not None:
+            self._send(child.channel, notice)
+
+    def _flush_in_background(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._progress.quiet_until_s:
+            return
+        try:
+            self._held.flush(patience_s=0.0)
+        except StorageTransient:
+            self._progress.quiet_until_s = now_s + OUTAGE_PAUSE_S
+        except LeaseLost:
+            pass  # the next tick tells the child
+
+    def _hear(self, message: Reported | FlushAsked, channel: Channel) -> None:
+        match message:
+            case Reported():
+                self._store(message)
+            case FlushAsked():
+                self._safely(self._held.flush)
+            case _:
+                assert_never(message)
+        if message.id is not None:
+            held = self._held
+            self._send(
+                channel,
+                Answered(message.id, held.verdict, held.next_decision_step, lost=held.is_lost),
+            )
+
+    def _store(self, message: Reported) -> None:
+        held, saved = self._held, message.saved
+        if message.result is not None and not held.must_stop:
+            if held.add(message.result) or message.id is not None:
+                self._safely(held.flush)
+        if saved is not None:
+            self._safely(lambda: self._equipment.checkpoints.record(held, saved))
+        if message.artifact_error is not None:
+            self._safely(lambda: self._equipment.tell_artifact_error(held, message.artifact_error or ""))
+
+    def _safely(self, call: Callable[[], None]) -> None:
+        with suppress(LeaseLost):  # `held.is_lost` says so to the child
+            call()
+
+    def _send(self, channel: Channel, message: FromSupervisor) -> None:
+        with suppress(OSError, FrameError):  # a child that has died is noticed by its channel
+            channel.send(write(message))
+
+    def _outcome(self, child: ChildProcess) -> Outcome:
+        progress, held = self._progress, self._held
+        if held.is_lost:
+            raise LeaseLost(number=held.lease.number, attempt=held.lease.attempt)
+        if progress.ended is not None:
+            return self._of_end(progress.ended)
+        if progress.told:
+            return Outcome(Reason.PREEMPTED)  # killed after its grace
+        exit_ = child.wait(self._equipment.options.grace_s)
+        how = f"The process of the trial {exit_ or 'closed its channel and hung'}."
+        return Outcome(Reason.LOST, progress.refused or Failure("Lost", how))
+
+    def _of_end(self, ended: Ended) -> Outcome:
+        match ended.end:
+            case End.COMPLETED:
+                return Outcome(Reason.COMPLETED)
+            case End.FAILED:
+                return Outcome(Reason.FAILED, ended.failure)
+            case End.STOPPED | End.PREEMPTED | End.LOST:
+                return Outcome(Reason.PREEMPTED, ended.failure)
+            case End.UNRESTORABLE:
+                return Outcome(Reason.LOST, ended.failure, unrestorable=True)
+            case _:
+                assert_never(ended.end)
+
+    def _log(self, output: AttemptOutput, directory: Path) -> None:
+        output.finish()
+        tail = output.tail().decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        self.log = Log(str(directory), tail)

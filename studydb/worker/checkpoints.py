@@ -1,0 +1,112 @@
+"""Checkpoints at the supervisor's end: trusted before a restore, signed and recorded after a save."""
+
+from contextlib import suppress
+
+from studydb.artifacts import INLINE, checkpoint_payload, open_store
+from studydb.child.job import Restore
+from studydb.child.messages import Saved
+from studydb.db import Database
+from studydb.domain.errors import CheckpointError, StorageTransient
+from studydb.domain.records import Checkpoint, Claim, Study
+from studydb.lease.held import HeldTrial
+from studydb.lease.retries import persist
+from studydb.operations.restore import restore
+from studydb.operations.save import condemn, forget
+from studydb.settings import Keyring
+
+
+class Checkpoints:
+    """Records and restores the checkpoints of one study."""
+
+    def __init__(self, database: Database, study: Study, keyring: Keyring, *, store: str) -> None:
+        """Use a store, or the rows themselves if it is "inline:"."""
+        self._database, self._study, self._keyring = database, study, keyring
+        self.store = store
+
+    def newest(
+        self, held: HeldTrial, checkpoint: Checkpoint | None
+    ) -> tuple[Checkpoint, Restore] | None:
+        """
+        What an attempt is to start from; what proves unusable is given up for the one before.
+
+        Raises:
+            LeaseLost: The attempt no longer holds its trial.
+        """
+        while checkpoint is not None:
+            try:
+                return checkpoint, self._restore(held.claim, checkpoint)
+            except CheckpointError:
+                checkpoint = self.condemn(held, checkpoint)
+        return None
+
+    def condemn(self, held: HeldTrial, checkpoint: Checkpoint) -> Checkpoint | None:
+        """Give up a checkpoint; the one before it, if there is one."""
+        return persist(lambda: condemn(self._database, lease=held.lease, checkpoint=checkpoint))
+
+    def _restore(self, claim: Claim, checkpoint: Checkpoint) -> Restore:
+        if checkpoint.kind == "dict":
+            self._verify(claim, checkpoint)
+        data = None
+        if checkpoint.url == INLINE:
+            data = persist(lambda: restore(self._database, checkpoint=checkpoint))
+        return Restore(
+            kind=checkpoint.kind,
+            url=checkpoint.url,
+            digest=checkpoint.digest,
+            step=checkpoint.step,
+            data=data,
+        )
+
+    def _verify(self, claim: Claim, checkpoint: Checkpoint) -> None:
+        payload = checkpoint_payload(
+            trial_uuid=claim.uuid,
+            attempt=checkpoint.attempt,
+            step=checkpoint.step,
+            digest=checkpoint.digest,
+        )
+        signatures = {checkpoint.key_id or "": checkpoint.mac or ""}
+        if not self._keyring.verify(payload, signatures):
+            raise CheckpointError("It is not signed by a key of this user's.")
+
+    def record(self, held: HeldTrial, saved: Saved) -> None:
+        """
+        Sign and record what a child has stored, and delete what nobody will ask for again.
+
+        Raises:
+            LeaseLost: The attempt no longer holds its trial; the bytes are deleted.
+            StorageTransient: The database did not answer in time.
+        """
+        lease = held.lease
+        payload = checkpoint_payload(
+            trial_uuid=held.claim.uuid,
+            attempt=lease.attempt,
+            step=saved.step,
+            digest=saved.digest,
+        )
+        signers = self._study.trainable.signatures if self._study.trainable else ()
+        key_id, mac = self._keyring.sign(payload, prefer=signers)
+        checkpoint = Checkpoint(
+            uuid=saved.uuid,
+            trial_id=lease.trial_id,
+            attempt=lease.attempt,
+            step=saved.step,
+            kind=saved.kind,
+            url=saved.url,
+            digest=saved.digest,
+            size_bytes=saved.size_bytes,
+            key_id=key_id,
+            mac=mac,
+        )
+        self._discard(held.save(checkpoint, saved.data))
+
+    def _discard(self, retired: list[Checkpoint]) -> None:
+        """Bytes first, rows after: what a crash leaves between the two is found by its row."""
+        gone = []
+        for checkpoint in retired:
+            with suppress(CheckpointError):
+                if checkpoint.url != INLINE:
+                    open_store(self.store).delete(checkpoint.url)
+                gone.append(checkpoint)
+        if gone:
+            with suppress(StorageTransient):
+                forget(self._database, removed=gone)

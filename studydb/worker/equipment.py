@@ -1,0 +1,56 @@
+"""What the slots of one worker share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from studydb.db import Database
+from studydb.domain.records import Lease, Study
+from studydb.lease.heartbeat import Heartbeat
+from studydb.lease.held import HeldTrial
+from studydb.lease.retries import persist
+from studydb.operations.tell import tell
+from studydb.worker.checkpoints import Checkpoints
+from studydb.worker.forkserver import ForkServer
+from studydb.worker.interruptible import Interruption
+from studydb.worker.options import Options
+from studydb.worker.output import OutputPump
+from studydb.worker.places import log_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """
+    What the slots of one worker share.
+
+    Attributes:
+        signed: Whether a key of ours signed the trainable; else it is only allowed.
+        workdirs: Where the trainable is looked for, in this order.
+    """
+
+    options: Options
+    database: Database
+    study: Study
+    worker_id: int
+    signed: bool
+    workdirs: tuple[str, ...]
+    forkserver: ForkServer
+    pump: OutputPump
+    checkpoints: Checkpoints
+    heartbeat: Heartbeat
+    interruption: Interruption
+
+    def log_dir(self, lease: Lease) -> Path:
+        """The folder for what one attempt prints."""
+        return log_dir(self.database, self.study, lease)
+
+    def tell_artifact_error(self, held: HeldTrial, error: str) -> None:
+        """Record that a checkpoint could not be stored; training goes on."""
+        lease = held.lease
+        self.options.say(f"trial {lease.number}: a checkpoint could not be stored: {error}")
+        persist(
+            lambda: tell(
+                self.database, lease=lease, kind="checkpoint failed", data={"error": error}
+            ),
+            patience_s=self.options.patience_s,
+            give_up=lambda: self.interruption.is_stopping,
+        )

@@ -1,0 +1,300 @@
+"""The supervisor's side of the fork server: starts it, asks it for children, notices their ends."""
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import studydb
+from studydb.child.channel import Channel, FrameError
+from studydb.child.job import Job, write_job
+from studydb.child.process import is_alive, kill_group, process_record, start_of
+from studydb.child.server import REQUEST
+from studydb.domain.records import Process
+from studydb.settings import scrubbed_environment
+
+# A checkout that is not installed is found by its place.
+_START = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from studydb.child.server import main; main(sys.argv[2:])"
+)
+# -P: what lies in the working directory must not shadow a module of the server's.
+_COMMAND = (sys.executable, "-P", "-c", _START, str(Path(studydb.__file__).parents[1]))
+_START_TIMEOUT_S = 60.0
+_SEND_TIMEOUT_S = 30.0
+_CLOSE_TIMEOUT_S = 2.0
+
+
+class ForkServerDied(OSError):  # noqa: N818  as the errors of domain/errors.py
+    """The fork server is gone, and every child of it with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """
+    How a child's process ended.
+
+    Attributes:
+        code: What it exited with, None when a signal ended it.
+        signal: The signal that ended it, None when it exited.
+    """
+
+    code: int | None = None
+    signal: int | None = None
+
+    def __str__(self) -> str:
+        """For people: "exited with code 3"."""
+        if self.signal is None:
+            return f"exited with code {self.code}"
+        with suppress(ValueError):
+            return f"was killed by {signal.Signals(self.signal).name}"
+        return f"was killed by signal {self.signal}"
+
+
+class ChildProcess:
+    """
+    The process of one attempt, as its supervisor holds it.
+
+    Attributes:
+        channel: Reports and answers (see child/messages.py).
+        process: Its facts, for the attempt's row.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        """Begin with a channel; the process follows (see `ForkServer.spawn`)."""
+        self.channel = channel
+        self._process: Process | None = None
+        self._refused: OSError | None = None
+        self._exit: Exit | None = None
+        self._started = threading.Event()
+        self._ended = threading.Event()
+
+    @property
+    def process(self) -> Process:
+        """The facts by which this process is told apart from all others."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def exit(self) -> Exit | None:
+        """How it ended, None while it runs."""
+        return self._exit
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        """Wait for the end of it and its process group; None when that did not come in time."""
+        self._ended.wait(timeout_s)
+        return self._exit
+
+    def terminate(self) -> None:
+        """SIGTERM to the process alone: its next report raises TrialStopped."""
+        if self._exit is None and is_alive(self.process):
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to it and its process group."""
+        if self._exit is None and is_alive(self.process):
+            kill_group(self.process.pid)
+
+    def started(self, pid: int, start: int) -> None:
+        """Take note of the process, told by the fork server."""
+        self._process = process_record(pid, start)
+        self._started.set()
+
+    def refused(self, cause: OSError) -> None:
+        """Take note that there will be no process."""
+        self._refused = cause
+        self._started.set()
+
+    def ended(self, how: Exit) -> None:
+        """Take note of the end, told by the fork server."""
+        self._exit = how
+        self._ended.set()
+
+    def wait_started(self) -> None:
+        """Wait until the process exists, or raise why it does not."""
+        if not self._started.wait(_START_TIMEOUT_S):
+            raise TimeoutError(f"The fork server gave no child within {_START_TIMEOUT_S:g} s.")
+        if self._refused is not None:
+            raise self._refused
+
+    def abandon(self) -> None:
+        """
+        End it without a fork server, which has died.
+
+        The kernel ends the child then, where it can, but not what the child started. The pid may
+        belong to somebody else by now: then its group is empty, and nothing is killed.
+        """
+        if self._process is None:
+            self.refused(ForkServerDied("The fork server died while it was asked for a child."))
+        elif self._exit is None:
+            if start_of(self._process.pid) in {None, self._process.started}:
+                kill_group(self._process.pid)
+            self.ended(Exit(signal=signal.SIGKILL))
+
+
+class _Server:
+    """One process of the fork server; when it dies, another takes its place."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._popen = subprocess.Popen(
+                [*_COMMAND, str(theirs.fileno()), str(os.getpid())],
+                env=scrubbed_environment(),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        self._socket = ours
+        self._numbers = itertools.count(1)
+        self._children: dict[int, ChildProcess] = {}
+        self._lock = threading.Lock()
+        self._dead = False
+        self._listener = threading.Thread(
+            target=self._listen, args=(Channel(ours),), name="studydb-forkserver", daemon=True
+        )
+        self._listener.start()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def dead(self) -> bool:
+        return self._dead
+
+    def spawn(self, job: Job, stdout: int, stderr: int) -> ChildProcess:
+        ours, theirs = socket.socketpair()
+        child = ChildProcess(Channel(ours, send_timeout_s=_SEND_TIMEOUT_S))
+        number = next(self._numbers)
+        try:
+            with theirs:
+                self._ask(number, child, [theirs.fileno(), stdout, stderr])
+            child.wait_started()
+            child.channel.send(write_job(job))
+        except (FrameError, OSError):
+            child.channel.close()
+            raise
+        return child
+
+    def _ask(self, number: int, child: ChildProcess, descriptors: list[int]) -> None:
+        with self._lock:
+            if self._dead:
+                raise ForkServerDied("The fork server is gone.")
+            self._children[number] = child
+            try:
+                socket.send_fds(self._socket, [REQUEST.pack(number)], descriptors)
+            except OSError as cause:
+                raise ForkServerDied(f"The fork server takes no request: {cause}.") from cause
+
+    def _listen(self, replies: Channel) -> None:
+        try:
+            while (frame := replies.receive()) is not None:
+                self._note(frame.header)
+        except (EOFError, OSError, ValueError, KeyError):
+            self._mourn()
+
+    def _note(self, header: Any) -> None:
+        number = header["id"]
+        child = self._children[number]
+        if header["type"] == "forked":
+            child.started(header["pid"], header["started"])
+            return
+        del self._children[number]
+        if header["type"] == "refused":
+            child.refused(OSError(f"No child can be started: {header['error']}."))
+        else:
+            child.ended(Exit(code=header.get("code"), signal=header.get("signal")))
+
+    def _mourn(self) -> None:
+        """End what the server can no longer end, and take no more requests."""
+        with self._lock:
+            self._dead = True
+            orphans = list(self._children.values())
+            self._children.clear()
+        self._popen.kill()
+        self._popen.wait()
+        for child in orphans:
+            child.abandon()
+
+    def close(self) -> None:
+        """Have the server kill its children and end; if it does not, do both here."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_CLOSE_TIMEOUT_S)
+        if self._popen.returncode is None:
+            self._popen.kill()
+        self._listener.join()
+        self._socket.close()
+
+
+class ForkServer:
+    """
+    Gives a supervisor children that cost milliseconds and inherit nothing of it.
+
+    Threads may share it. When the server's process dies its children end, and the next `spawn`
+    starts another.
+    """
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._lock = threading.Lock()
+        self._server: _Server | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The server's pid, None before the start."""
+        return None if self._server is None else self._server.pid
+
+    def start(self) -> None:
+        """
+        Start the server, before there is a database connection that it could inherit.
+
+        From the main thread: Linux takes the end of the starting thread for the supervisor's.
+        """
+        self._living()
+
+    def spawn(self, job: Job, *, stdout: int, stderr: int) -> ChildProcess:
+        """
+        Start the process of one attempt.
+
+        Args:
+            job: What it is to do.
+            stdout: A descriptor for its output, to be closed here afterwards.
+            stderr: The same for its errors.
+
+        Raises:
+            OSError: No process can be started.
+            FrameError: The job is too large.
+        """
+        try:
+            return self._living().spawn(job, stdout, stderr)
+        except ForkServerDied:
+            return self._living().spawn(job, stdout, stderr)
+
+    def _living(self) -> _Server:
+        with self._lock:
+            if self._closed:
+                raise OSError("The fork server was closed.")
+            if self._server is None or self._server.dead:
+                self._server = _Server()
+            return self._server
+
+    def close(self) -> None:
+        """Kill all children with all that came of them, and end the server."""
+        with self._lock:
+            self._closed = True
+            server, self._server = self._server, None
+        if server is not None:
+            server.close()

@@ -1,0 +1,57 @@
+"""How a worker is told to go: signals, a person's drain, or a database that stays away."""
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+
+class Interruption:
+    """
+    Whether and why a worker is to go; threads wait on it.
+
+    Attributes:
+        signal: The first signal that came, None if none did.
+        gave_up: Why the worker ends with an error, None if it does not.
+    """
+
+    def __init__(self) -> None:
+        """Nobody has asked yet."""
+        self._stopping = threading.Event()
+        self.signal: int | None = None
+        self.gave_up: str | None = None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no more trials are to be claimed, and those that run are to be given back."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Give back what runs and go."""
+        self._stopping.set()
+
+    def give_up(self, why: str) -> None:
+        """Go with an error."""
+        self.gave_up = self.gave_up or why
+        self._stopping.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is time to go; False when the time is over."""
+        return self._stopping.wait(timeout_s)
+
+    def listen(self, at_once: Callable[[int], None]) -> None:
+        """
+        Obey SIGTERM and SIGINT; from the main thread.
+
+        Args:
+            at_once: Called by the second signal, to end the process.
+        """
+
+        def handle(number: int, _frame: FrameType | None) -> None:
+            if self.signal is not None:
+                at_once(number)
+            self.signal = number
+            self._stopping.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, handle)

@@ -1,0 +1,145 @@
+"""A slot: a thread that claims one trial after another and sees each to its end."""
+
+import threading
+import time
+import traceback
+from contextlib import suppress
+
+from studydb.domain.ending import Ending
+from studydb.domain.errors import LeaseLost, StorageTransient
+from studydb.domain.records import Claim
+from studydb.domain.states import State
+from studydb.lease.acquire import Acquirer, Patience
+from studydb.lease.held import HeldTrial
+from studydb.worker.attempt import Attempt, Outcome
+from studydb.worker.equipment import Equipment
+
+DRAIN = "DRAIN"
+
+
+class Tickets:
+    """How many more trials the worker may claim; shared by its slots."""
+
+    def __init__(self, most: int | None) -> None:
+        """Allow so many; None for no limit."""
+        self._left = most
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Take one, False if none is left."""
+        with self._lock:
+            if self._left is None:
+                return True
+            if self._left == 0:
+                return False
+            self._left -= 1
+            return True
+
+    def give_back(self) -> None:
+        """Return one that came to nothing."""
+        with self._lock:
+            if self._left is not None:
+                self._left += 1
+
+
+class Slot(threading.Thread):
+    """Claims and runs trials until the study is done or the worker is told to go."""
+
+    def __init__(self, equipment: Equipment, tickets: Tickets, *, number: int) -> None:
+        """Prepare a slot; `start` starts it."""
+        super().__init__(name=f"studydb-slot-{number}", daemon=True)
+        self._equipment, self._tickets = equipment, tickets
+        self._acquirer = Acquirer(
+            equipment.database,
+            equipment.study,
+            worker_id=equipment.worker_id,
+            lease_s=equipment.options.lease_s,
+        )
+        self._patience = Patience()
+        self._away_since_s: float | None = None
+
+    def run(self) -> None:
+        """Work; whatever goes wrong here ends the worker in an orderly way."""
+        interruption = self._equipment.interruption
+        try:
+            self._work()
+        except StorageTransient as error:
+            interruption.give_up(f"The database stayed away for too long. {error}")
+        except Exception:  # noqa: BLE001  a bug of ours must not leave a slot silently dead
+            interruption.give_up(traceback.format_exc())
+
+    def _work(self) -> None:
+        while self._may_claim() and self._tickets.take():
+            claim = self._acquire()
+            if claim is not None:
+                self._patience.reset()
+                self._run(claim)
+                continue
+            self._tickets.give_back()
+            if self._is_over():
+                return
+            self._equipment.interruption.wait(self._patience.next_s())
+
+    def _may_claim(self) -> bool:
+        stopping = self._equipment.interruption.is_stopping
+        return not stopping and self._equipment.heartbeat.request != DRAIN
+
+    def _acquire(self) -> Claim | None:
+        try:
+            claim = self._acquirer.acquire()
+        except StorageTransient as error:
+            self._endure(error)
+            return None
+        self._away_since_s = None
+        return claim
+
+    def _is_over(self) -> bool:
+        try:
+            outlook = self._acquirer.look()
+        except StorageTransient as error:
+            self._endure(error)
+            return False
+        if outlook.inviting:
+            self._patience.reset()
+        return outlook.over and not self._equipment.options.wait
+
+    def _endure(self, error: StorageTransient) -> None:
+        """Bear that the database is away; raise when patience is over."""
+        now_s = time.monotonic()
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+            self._equipment.options.say(f"waiting for the database: {error}")
+        if now_s - self._away_since_s > self._equipment.options.patience_s:
+            raise error
+
+    def _run(self, claim: Claim) -> None:
+        equipment = self._equipment
+        held = HeldTrial(
+            equipment.database,
+            equipment.study,
+            claim,
+            patience_s=equipment.options.patience_s,
+            give_up=lambda: equipment.interruption.signal is not None,
+        )
+        equipment.heartbeat.add(held)
+        attempt = Attempt(equipment, held)
+        try:
+            outcome = attempt.run()
+            self._end(held, attempt, outcome)
+        except LeaseLost as error:
+            equipment.options.say(str(error))
+        finally:
+            equipment.heartbeat.discard(held)
+
+    def _end(self, held: HeldTrial, attempt: Attempt, outcome: Outcome) -> None:
+        ending = held.end(outcome.reason, failure=outcome.failure, log=attempt.log)
+        with suppress(OSError):  # nobody reads our lines any more
+            self._equipment.options.say(self._line(held, outcome, ending))
+
+    def _line(self, held: HeldTrial, outcome: Outcome, ending: Ending | None) -> str:
+        lease = held.lease
+        reason = ending.attempt_reason if ending else outcome.reason
+        again = " (will run again)" if ending and ending.state is State.PENDING else ""
+        why = f": {outcome.failure.message.strip()}" if outcome.failure else ""
+        step = held.buffer.last_step
+        return f"trial {lease.number}, attempt {lease.attempt}: {reason} at step {step}{again}{why}"

@@ -1,0 +1,254 @@
+"""The supervisor: starts the fork server, registers, claims with its slots, and goes in order."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from studydb import __version__
+from studydb.child.process import is_alive, this_process
+from studydb.db import Database, connect
+from studydb.domain.errors import (
+    NotAllowed,
+    StorageTransient,
+    StorageUnreachable,
+    StudydbError,
+    UsageError,
+)
+from studydb.domain.records import LEASE_S, Study
+from studydb.lease.heartbeat import Heartbeat
+from studydb.lease.retries import PATIENCE_S, persist
+from studydb.operations.create import load
+from studydb.operations.recover import recover, recover_host
+from studydb.operations.register import leave, register
+from studydb.settings import Keyring, load_keyring
+from studydb.trainables import Trust, check_trusted
+from studydb.worker.checkpoints import Checkpoints
+from studydb.worker.equipment import Equipment
+from studydb.worker.forkserver import ForkServer
+from studydb.worker.interruptible import Interruption
+from studydb.worker.options import Options
+from studydb.worker.output import OutputPump
+from studydb.worker.places import checkpoint_store
+from studydb.worker.slot import Slot, Tickets
+
+START_PATIENCE_S = 30.0
+"""A server that starts with us gets so long; a wrong URL shows itself at once."""
+
+SHORTEST_LEASE_S = 1.0
+JOIN_S = 0.5
+
+
+def run_worker(
+    *,
+    storage: str,
+    study: str,
+    say: Callable[[str], None],
+    slots: int = 1,
+    max_trials: int | None = None,
+    wait: bool = False,
+    lease_s: float = LEASE_S,
+    patience_s: float = PATIENCE_S,
+    workdir: str | None = None,
+    allow_imports: tuple[str, ...] = (),
+) -> int:
+    """
+    Work on a study until it is done; from the main thread.
+
+    Args:
+        storage: The database's URL.
+        study: The study's name.
+        say: Takes one line for people.
+        slots: Trials at a time.
+        max_trials: Leave after so many attempts.
+        wait: Stay when the study is done.
+        lease_s: How long a claim holds without a renewal.
+        patience_s: How long to go on without the database.
+        workdir: Where the trainable is looked for first.
+        allow_imports: Prefixes of import paths to run without a signature.
+
+    Returns:
+        The exit code: 0 done, 128 + signal when told to go, 1 when the database stayed away.
+
+    Raises:
+        StudydbError: The worker cannot begin: no such study, not trusted, no database.
+    """
+    options = Options(
+        storage=storage,
+        study=study,
+        say=say,
+        slots=slots,
+        max_trials=max_trials,
+        wait=wait,
+        lease_s=lease_s,
+        patience_s=patience_s,
+        workdir=_workdir(workdir),
+        allow_imports=allow_imports,
+    )
+    _check(options)
+    interruption = Interruption()
+    interruption.listen(at_once=lambda number: os._exit(128 + number))
+    with ExitStack() as stack:
+        forkserver = ForkServer()
+        stack.callback(forkserver.close)
+        forkserver.start()  # before there is a connection that it could inherit
+        return _work(options, interruption, forkserver, stack)
+
+
+def _workdir(workdir: str | None) -> Path | None:
+    if workdir is None:
+        return None
+    path = Path(workdir).expanduser().absolute()
+    if not path.is_dir():
+        raise UsageError(f"The working directory {path} does not exist. Correct --workdir.")
+    return path
+
+
+def _check(options: Options) -> None:
+    if options.slots < 1:
+        raise UsageError(f"A worker needs 1 slot or more, not {options.slots}.")
+    if options.lease_s < SHORTEST_LEASE_S:
+        raise UsageError(f"A lease of {options.lease_s} s is too short; give 1 s or more.")
+    if options.patience_s < 0:
+        raise UsageError(f"--patience is {options.patience_s}; give 0 seconds or more.")
+
+
+def _work(
+    options: Options, interruption: Interruption, forkserver: ForkServer, stack: ExitStack
+) -> int:
+    database = _connect(options, interruption, connections=1)
+    stack.callback(database.close)
+    study = persist(lambda: load(database, options.study), give_up=_asked_to_go(interruption))
+    keyring = load_keyring()
+    trust = _check_trust(study, keyring, options)
+    beats = _connect(options, interruption, connections=1)
+    stack.callback(beats.close)
+
+    worker_id = _register(database, study, options, interruption)
+    stack.callback(_leave, database, worker_id)
+    heartbeat = Heartbeat(
+        beats,
+        worker_id=worker_id,
+        lease_s=options.lease_s,
+        also=lambda: _sweep(beats, study),
+    )
+    pump = OutputPump()
+    stack.callback(pump.close)
+    equipment = Equipment(
+        options=options,
+        database=database,
+        study=study,
+        worker_id=worker_id,
+        signed=trust is Trust.SIGNED,
+        workdirs=_workdirs(study, options, trust),
+        forkserver=forkserver,
+        pump=pump,
+        checkpoints=Checkpoints(
+            database, study, keyring, store=checkpoint_store(database, study)
+        ),
+        heartbeat=heartbeat,
+        interruption=interruption,
+    )
+    heartbeat.start()
+    stack.callback(heartbeat.stop)
+    _run_slots(equipment)
+    return _exit_code(interruption, options)
+
+
+def _asked_to_go(interruption: Interruption) -> Callable[[], bool]:
+    return lambda: interruption.is_stopping
+
+
+def _connect(options: Options, interruption: Interruption, *, connections: int) -> Database:
+    """Connect; a server that is just starting is waited for, but not in silence."""
+    patience_s = min(START_PATIENCE_S, options.patience_s)
+    deadline_s = time.monotonic() + patience_s
+    told = False
+    while True:
+        try:
+            return connect(options.storage, connections=connections)
+        except StorageUnreachable as error:
+            if time.monotonic() >= deadline_s or interruption.is_stopping:
+                raise
+            if not told:
+                options.say(f"{error} Trying again for {patience_s:.0f} s.")
+                told = True
+            interruption.wait(1.0)
+
+
+def _check_trust(study: Study, keyring: Keyring, options: Options) -> Trust:
+    if study.trainable is None:
+        raise NotAllowed(
+            f"Study {study.name!r} has no trainable: its trials are run by own loops, with "
+            "study.ask(). Workers have nothing to run here."
+        )
+    return check_trusted(study.trainable, study.uuid, keyring, options.allow_imports)
+
+
+def _workdirs(study: Study, options: Options, trust: Trust) -> tuple[str, ...]:
+    own = str(options.workdir or Path.cwd())
+    if trust is not Trust.SIGNED or study.trainable is None:
+        return (own,)
+    return (own, study.trainable.workdir)
+
+
+def _register(
+    database: Database, study: Study, options: Options, interruption: Interruption
+) -> int:
+    uuid = str(uuid4())
+    process = this_process()
+    worker_id = persist(
+        lambda: register(
+            database,
+            study,
+            uuid=uuid,
+            process=process,
+            slots=options.slots,
+            lease_s=options.lease_s,
+            version=__version__,
+        ),
+        give_up=_asked_to_go(interruption),
+    )
+    taken = persist(
+        lambda: recover_host(database, study, process=process, is_alive=is_alive),
+        give_up=_asked_to_go(interruption),
+    )
+    options.say(f"worker {uuid[:8]} works on {study.name!r} in {database.url}")
+    if taken:
+        options.say(f"took back {taken} trials of workers that died on this host")
+    return worker_id
+
+
+def _sweep(database: Database, study: Study) -> None:
+    recover(database, study)
+
+
+def _run_slots(equipment: Equipment) -> None:
+    tickets = Tickets(equipment.options.max_trials)
+    slots = [
+        Slot(equipment, tickets, number=number) for number in range(equipment.options.slots)
+    ]
+    for slot in slots:
+        slot.start()
+    for slot in slots:
+        while slot.is_alive():  # in short turns, so that this thread hears signals
+            slot.join(JOIN_S)
+
+
+def _leave(database: Database, worker_id: int) -> None:
+    with suppress(StudydbError):
+        leave(database, worker_id=worker_id)
+
+
+def _exit_code(interruption: Interruption, options: Options) -> int:
+    if interruption.signal is not None:
+        name = signal.Signals(interruption.signal).name
+        options.say(f"gave back what was running, because of {name}")
+        return 128 + interruption.signal
+    if interruption.gave_up is not None:
+        options.say(interruption.gave_up)
+        return 1
+    return 0

@@ -1,0 +1,276 @@
+"""What tests of the database floors begin from: studies, simulated workers, tokens, dumps."""
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from studydb.db import Database
+from studydb.db.schema import METADATA
+from studydb.domain.decisions import Answer
+from studydb.domain.ending import Ending
+from studydb.domain.errors import StorageTransient
+from studydb.domain.metrics import Result
+from studydb.domain.records import Batch, Checkpoint, Claim, Lease, Process, Study, Trial, renewal_s
+from studydb.domain.space import Space, loguniform
+from studydb.domain.states import Mode, Reason, State
+from studydb.operations.ask import ask
+from studydb.operations.claim import claim
+from studydb.operations.control import enqueue
+from studydb.operations.create import NewStudy, create
+from studydb.operations.finish import finish
+from studydb.operations.reading import list_trials
+from studydb.operations.recover import recover
+from studydb.operations.register import register
+from studydb.operations.renew import Renewal, renew
+from studydb.operations.report import report
+from studydb.operations.save import save
+from studydb.schedulers import FIFO
+from studydb.searchers import RandomSearch
+
+LEASE_S = 90.0
+RENEWAL_S = renewal_s(LEASE_S)
+
+PERSON = "ada@laptop"
+
+Answered = TypeVar("Answered")
+
+
+def token() -> str:
+    """A token that nobody has used."""
+    return uuid4().hex
+
+
+def new_spec(**overrides: Any) -> NewStudy:
+    """What `create` is asked for: ten trials of FIFO, to be minimised, unless told otherwise."""
+    given = {
+        "uuid": str(uuid4()),
+        "name": f"study-{token()[:8]}",
+        "metric": "loss",
+        "mode": Mode.MIN,
+        "seed": 0,
+        "space": Space.read({"lr": loguniform(1e-4, 1.0), "epochs": 27}),
+        "scheduler": FIFO(),
+        "searcher": RandomSearch(seed=0),
+        "rules": (),
+        "num_trials": 10,
+        "max_concurrent": None,
+        "max_failures": 0,
+        "max_losses": 10,
+        "checkpoints": None,
+        "trainable": None,
+        "created_by": PERSON,
+    }
+    assert overrides.keys() <= given.keys()
+    return NewStudy(**(given | overrides))
+
+
+def new_study(database: Database, **overrides: Any) -> Study:
+    """A study in the database."""
+    return create(database, new_spec(**overrides))
+
+
+def enqueued(database: Database, study: Study, **params: Any) -> int:
+    """The number of a new PENDING trial."""
+    return enqueue(database, study, params, token=token(), actor=PERSON)
+
+
+def results(*values: float, first: int = 1, **metrics: Any) -> tuple[Result, ...]:
+    """A result per value, of consecutive steps."""
+    return tuple(Result(step, value, metrics, 0.5 * step) for step, value in enumerate(values, first))
+
+
+def process(pid: int = 1, **overrides: Any) -> Process:
+    """A process of the host on which the simulated workers run."""
+    given = {"host": "gpu1", "boot_id": "boot", "pid_namespace": "ns", "pid": pid, "started": 7}
+    return Process(**(given | overrides))
+
+
+class SimulatedWorker:
+    """A worker without processes: it calls the operations as a supervisor would."""
+
+    def __init__(
+        self, database: Database, study: Study, *, lease_s: float = LEASE_S, of: Process | None = None
+    ) -> None:
+        self.database, self.study, self.lease_s = database, study, lease_s
+        self.id = register(
+            database,
+            study,
+            uuid=token(),
+            process=of or process(),
+            slots=1,
+            lease_s=lease_s,
+            version="0",
+        )
+
+    def claim(self, token_: str | None = None) -> "Run | None":
+        return self._run(claim, token_)
+
+    def ask(self, token_: str | None = None) -> "Run | None":
+        return self._run(ask, token_)
+
+    def acquire(self) -> "Run | None":
+        return self.claim() or self.ask()
+
+    def take(self) -> "Run":
+        run = self.acquire()
+        assert run is not None
+        return run
+
+    def renew(self, *runs: "Run") -> Renewal:
+        return renew(self.database, worker_id=self.id, held=[run.lease for run in runs])
+
+    def _run(self, operation: Callable[..., Claim | None], token_: str | None) -> "Run | None":
+        claimed = operation(
+            self.database,
+            self.study,
+            worker_id=self.id,
+            token=token_ or token(),
+            lease_s=self.lease_s,
+        )
+        return None if claimed is None else Run(self, claimed)
+
+
+class Run:
+    """An attempt in the hands of a simulated worker: numbers its flushes, counts its steps."""
+
+    def __init__(self, worker: SimulatedWorker, claimed: Claim) -> None:
+        self.worker, self.claimed = worker, claimed
+        self.flush_no = 0
+        self.after_step = claimed.checkpoint.step if claimed.checkpoint else 0
+
+    @property
+    def lease(self) -> Lease:
+        return self.claimed.lease
+
+    def batch(self, *values: float, first: int | None = None, **metrics: Any) -> Batch:
+        """The next batch, by default of the steps that follow."""
+        rows = results(*values, first=first or self.after_step + 1, **metrics)
+        return Batch(self.flush_no + 1, rows, self.after_step)
+
+    def send(self, batch: Batch) -> Answer:
+        answer = report(self.worker.database, self.worker.study, lease=self.lease, batch=batch)
+        self.flush_no = batch.flush_no
+        if batch.results:
+            self.after_step = batch.results[-1].step
+        return answer
+
+    def report(self, *values: float, first: int | None = None, **metrics: Any) -> Answer:
+        return self.send(self.batch(*values, first=first, **metrics))
+
+    def finish(self, *values: float, outcome: Reason = Reason.COMPLETED, **more: Any) -> Ending | None:
+        return finish(
+            self.worker.database,
+            self.worker.study,
+            lease=self.lease,
+            outcome=outcome,
+            batch=self.batch(*values),
+            **more,
+        )
+
+    def checkpoint(self, step: int | None = None) -> Checkpoint:
+        """One that is not saved yet."""
+        return Checkpoint(
+            uuid=str(uuid4()),
+            trial_id=self.lease.trial_id,
+            attempt=self.lease.attempt,
+            step=self.after_step if step is None else step,
+            kind="dict",
+            url="inline:",
+            digest="0" * 64,
+            size_bytes=3,
+        )
+
+    def save(self, checkpoint: Checkpoint | None = None) -> list[Checkpoint]:
+        what = checkpoint or self.checkpoint()
+        return save(self.worker.database, lease=self.lease, checkpoint=what, data=b"abc")
+
+    def trial(self) -> Trial:
+        return trial_of(self.worker.database, self.worker.study, self.lease.number)
+
+
+def trial_of(database: Database, study: Study, number: int) -> Trial:
+    """One trial's row."""
+    return next(one for one in list_trials(database, study) if one.number == number)
+
+
+def states_of(database: Database, study: Study) -> list[State]:
+    """Every trial's state, by number."""
+    return [trial.state for trial in list_trials(database, study)]
+
+
+def vanish(clock: Any, database: Database, study: Study, *, lease_s: float = LEASE_S) -> int:
+    """Let every holder be silent until its trials are taken; how many were."""
+    clock.advance(lease_s + 1)
+    recover(database, study)
+    clock.advance(renewal_s(lease_s) + 1)
+    return recover(database, study)
+
+
+def dump(database: Database, *, without: Sequence[str] = ()) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table, as text: what must be alike before and after."""
+    with database.begin(write=False) as txn:
+        return {
+            table.name: sorted(
+                (tuple(map(str, row)) for row in txn.raw(f"SELECT * FROM {table.name}")[1])
+            )
+            for table in METADATA.sorted_tables
+            if table.name not in without
+        }
+
+
+def rows(database: Database, sql: str) -> list[tuple[Any, ...]]:
+    """What a SELECT gives."""
+    with database.begin(write=False) as txn:
+        return txn.raw(sql)[1]
+
+
+def change(database: Database, sql: str) -> None:
+    """Do to a row what no operation would."""
+    with database.begin() as txn:
+        txn.raw(sql)
+
+
+def persist(call: Callable[[], Answered], times: int = 200) -> Answered:
+    """Call again while the database is busy, as a worker does."""
+    for _ in range(times):
+        try:
+            return call()
+        except StorageTransient as error:
+            last = error
+    raise last
+
+
+def at_once(calls: Iterable[Callable[[], Answered]]) -> list[Answered]:
+    """Run calls in threads that start together; their answers in order, or their first error."""
+    calls = list(calls)
+    gate = threading.Barrier(len(calls))
+    answers: list[Any] = [None] * len(calls)
+    errors: list[BaseException] = []
+
+    def run(place: int, call: Callable[[], Answered]) -> None:
+        try:
+            gate.wait(30)
+            answers[place] = call()
+        except BaseException as error:  # noqa: BLE001  raised again below, in the test's own thread
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=functools.partial(run, place, call))
+        for place, call in enumerate(calls)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+    return answers
+
+
+def moment(text: str) -> datetime:
+    """A moment as either database's driver returns it through `rows`."""
+    return datetime.fromisoformat(str(text)).replace(tzinfo=None)
