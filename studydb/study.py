@@ -146,7 +146,7 @@ class Study:
             BudgetSpent: `num_trials` trials exist; `extend` makes room.
             InvalidSpec: A parameter that the space does not have, or a value outside it.
         """
-        return self._ask_once(control.enqueue, params, priority=priority)
+        return int(self._ask_once(control.enqueue, params, priority=priority))
 
     def pause(self, *numbers: int) -> None:
         """Pause these trials, or with none the whole study: nothing more is claimed."""
@@ -167,7 +167,7 @@ class Study:
         Returns:
             The new budget.
         """
-        return self._ask_once(control.extend, by=num_trials)
+        return int(self._ask_once(control.extend, by=num_trials))
 
     def ask(self, timeout: float | None = None) -> HeldTrial | None:
         """
@@ -328,7 +328,9 @@ def create_study(
     )
     database = _open(storage, make=True)
     try:
-        return Study(database, persist(lambda: create(database, new), patience_s=CONTROL_PATIENCE_S))
+        return Study(
+            database, persist(lambda: create(database, new), patience_s=CONTROL_PATIENCE_S)
+        )
     except StudyExists:
         if not load_if_exists:
             raise

@@ -15,10 +15,10 @@ from studydb.domain.errors import StorageTransient
 from studydb.domain.metrics import Result
 from studydb.domain.records import Batch, Checkpoint, Claim, Lease, Process, Study, Trial, renewal_s
 from studydb.domain.space import Space, loguniform
-from studydb.domain.states import Mode, Reason, State
+from studydb.domain.states import FINAL, Mode, Reason, State
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
-from studydb.operations.control import enqueue
+from studydb.operations.control import enqueue, pause
 from studydb.operations.create import NewStudy, create
 from studydb.operations.finish import finish
 from studydb.operations.reading import list_trials
@@ -79,7 +79,9 @@ def enqueued(database: Database, study: Study, **params: Any) -> int:
 
 def results(*values: float, first: int = 1, **metrics: Any) -> tuple[Result, ...]:
     """A result per value, of consecutive steps."""
-    return tuple(Result(step, value, metrics, 0.5 * step) for step, value in enumerate(values, first))
+    return tuple(
+        Result(step, value, metrics, 0.5 * step) for step, value in enumerate(values, first)
+    )
 
 
 def process(pid: int = 1, **overrides: Any) -> Process:
@@ -92,7 +94,12 @@ class SimulatedWorker:
     """A worker without processes: it calls the operations as a supervisor would."""
 
     def __init__(
-        self, database: Database, study: Study, *, lease_s: float = LEASE_S, of: Process | None = None
+        self,
+        database: Database,
+        study: Study,
+        *,
+        lease_s: float = LEASE_S,
+        of: Process | None = None,
     ) -> None:
         self.database, self.study, self.lease_s = database, study, lease_s
         self.id = register(
@@ -160,7 +167,9 @@ class Run:
     def report(self, *values: float, first: int | None = None, **metrics: Any) -> Answer:
         return self.send(self.batch(*values, first=first, **metrics))
 
-    def finish(self, *values: float, outcome: Reason = Reason.COMPLETED, **more: Any) -> Ending | None:
+    def finish(
+        self, *values: float, outcome: Reason = Reason.COMPLETED, **more: Any
+    ) -> Ending | None:
         return finish(
             self.worker.database,
             self.worker.study,
@@ -214,7 +223,7 @@ def dump(database: Database, *, without: Sequence[str] = ()) -> dict[str, list[t
     with database.begin(write=False) as txn:
         return {
             table.name: sorted(
-                (tuple(map(str, row)) for row in txn.raw(f"SELECT * FROM {table.name}")[1])
+                tuple(map(str, row)) for row in txn.raw(f"SELECT * FROM {table.name}")[1]
             )
             for table in METADATA.sorted_tables
             if table.name not in without
@@ -274,3 +283,20 @@ def at_once(calls: Iterable[Callable[[], Answered]]) -> list[Answered]:
 def moment(text: str) -> datetime:
     """A moment as either database's driver returns it through `rows`."""
     return datetime.fromisoformat(str(text)).replace(tzinfo=None)
+
+
+def trial_in(database: Database, study: Study, state: State) -> Trial:
+    """A new trial that came to be in a state as trials do."""
+    number = enqueued(database, study)
+    if state is State.PAUSED:
+        pause(database, study, [number], token=token(), actor=PERSON)
+    elif state is not State.PENDING:
+        run = SimulatedWorker(database, study).claim()
+        assert run is not None
+        assert run.lease.number == number
+        if state in FINAL:
+            outcome = Reason.COMPLETED if state is State.TERMINATED else Reason.FAILED
+            run.finish(0.5, outcome=outcome)
+    trial = trial_of(database, study, number)
+    assert trial.state is state
+    return trial

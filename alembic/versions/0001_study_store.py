@@ -1,12 +1,17 @@
 """Make the study store: every study, trial, attempt, result and checkpoint in one schema."""
 
 import sqlalchemy as sa
-from alembic import op
 from sqlalchemy.dialects import postgresql
+
+from alembic import op
 
 revision = "0001"
 down_revision = None
 
+REASONS = (
+    "reason IN ('COMPLETED', 'EARLY_STOPPED', 'RULE_STOPPED', 'CANCELLED', 'FAILED', 'LOST', "
+    "'PREEMPTED', 'TIMED_OUT', 'EXPLOITED', 'PAUSED')"
+)
 METADATA = sa.MetaData()
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 JSON = sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
@@ -269,7 +274,7 @@ sa.Table(
         name="trial_origin_check",
     ),
     sa.CheckConstraint(
-        "reason IN ('COMPLETED', 'EARLY_STOPPED', 'RULE_STOPPED', 'CANCELLED', 'FAILED', 'LOST', 'PREEMPTED', 'TIMED_OUT', 'EXPLOITED', 'PAUSED')",
+        REASONS,
         name="trial_reason_check",
     ),
     sa.CheckConstraint("request IN ('STOP', 'PAUSE')", name="trial_request_check"),
@@ -380,7 +385,7 @@ sa.Table(
     sa.Column("log_tail", sa.Text()),
     sa.Column("provenance", JSON),
     sa.CheckConstraint(
-        "reason IN ('COMPLETED', 'EARLY_STOPPED', 'RULE_STOPPED', 'CANCELLED', 'FAILED', 'LOST', 'PREEMPTED', 'TIMED_OUT', 'EXPLOITED', 'PAUSED')",
+        REASONS,
         name="attempt_reason_check",
     ),
     sa.ForeignKeyConstraint(["trial_id"], ["trial.id"], name="attempt_trial_id_fkey"),

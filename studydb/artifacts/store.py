@@ -48,6 +48,10 @@ class Store(Protocol):
     An object is either whole or not there, and is never written twice.
     """
 
+    @property
+    def url(self) -> str:
+        """The URL that opens this store again."""
+
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         """Store bytes; they survive a crash of the host once this returns."""
 

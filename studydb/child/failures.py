@@ -1,5 +1,6 @@
 """What is told of an exception in the user's code."""
 
+import importlib
 import traceback
 from pathlib import Path
 
@@ -62,4 +63,4 @@ def _traceback(error: BaseException) -> str:
 
 def _is_ours(file: str) -> bool:
     ours = file.startswith(_PACKAGE) and not file.startswith(_EXAMPLES)
-    return ours or file.startswith("<frozen importlib")
+    return ours or file == importlib.__file__ or file.startswith("<frozen importlib")

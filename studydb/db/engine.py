@@ -2,7 +2,8 @@
 A database and its connections: the recipes for PostgreSQL and SQLite.
 
 SQLite: WAL, synchronous=FULL, and BEGIN IMMEDIATE for every writer, which is what makes claims safe
-there: SKIP LOCKED is silently dropped, and the driver's own isolation levels gave duplicate claims or
+there: SKIP LOCKED is silently dropped, and the driver's own isolation levels gave duplicate claims
+    or
 "database is locked".
 """
 
@@ -183,7 +184,7 @@ class Database:
             settings = ", ".join(
                 f"set_config('{name}', '{value}', true)" for name, value in _TIMEOUTS_MS.items()
             )
-            connection.cursor().execute(f"SELECT {settings}")  # noqa: S608  constants of ours
+            connection.cursor().execute(f"SELECT {settings}")
 
     def _end(self, connection: Any, *, commit: bool) -> None:
         if self.postgresql:
@@ -201,7 +202,9 @@ class Database:
 
 
 def begin_immediate(connection: sa.Connection) -> None:
-    """What an SQLAlchemy transaction emits on SQLite (migrations; `Database.begin` does it itself)."""
+    """
+    What an SQLAlchemy transaction emits on SQLite (migrations; `Database.begin` does it itself).
+    """
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

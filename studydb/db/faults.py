@@ -26,7 +26,7 @@ _DENIED = {"42501", "28P01", "28000"}
 _UNIQUE = "23505"
 
 
-class Duplicate(Exception):  # noqa: N818  what a store function answers, not what a user sees
+class Duplicate(Exception):
     """A UNIQUE constraint refused a row: somebody, perhaps our own ghost, was first."""
 
 
@@ -62,7 +62,9 @@ def translate(error: BaseException, *, url: str) -> Exception | None:
     return None
 
 
-def _translate_postgresql(error: psycopg.Error, url: str) -> Exception | None:
+def _translate_postgresql(  # noqa: PLR0911  a table in code
+    error: psycopg.Error, url: str
+) -> Exception | None:
     code = error.sqlstate
     if code == _UNIQUE:
         return Duplicate(error.diag.constraint_name or "")
@@ -94,7 +96,9 @@ def _cannot_connect(error: psycopg.Error, url: str) -> Exception:
     )
 
 
-def _translate_sqlite(error: sqlite3.Error, url: str) -> Exception | None:
+def _translate_sqlite(  # noqa: PLR0911  a table in code
+    error: sqlite3.Error, url: str
+) -> Exception | None:
     code = getattr(error, "sqlite_errorcode", None) or 0
     text = str(error)
     if isinstance(error, sqlite3.IntegrityError) and "UNIQUE" in text:

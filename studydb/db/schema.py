@@ -80,7 +80,10 @@ study = sa.Table(
     _one_of("mode", Mode),
     sqlite_autoincrement=True,
 )
-"""`n_counted` is held against `num_trials`, `n_running` (kept if there is one) against `max_concurrent`."""
+"""
+`n_counted` is held against `num_trials`, `n_running` (kept if there is one) against
+`max_concurrent`.
+"""
 
 search_space = sa.Table(
     "search_space",
@@ -248,7 +251,9 @@ attempt = sa.Table(
     _one_of("reason", Reason),
     sa.PrimaryKeyConstraint("trial_id", "attempt"),
 )
-"""`start_step`: its first; `restored_id`: the checkpoint it began from, `source_trial_id`: whose."""
+"""
+`start_step`: its first; `restored_id`: the checkpoint it began from, `source_trial_id`: whose.
+"""
 
 result = sa.Table(
     "result",

@@ -1,9 +1,9 @@
 """
 Column types: the one codec between Python's values and each database's.
 
-NaN and ±Inf are legal metrics. jsonb rejects them and SQLite turns NaN into NULL, so JSON holds them
-as the texts PostgreSQL itself would cast ("NaN", "Infinity", "-Infinity"), and so does a double on
-SQLite. Nothing orders by such a column; scores are finite or +Inf and plain.
+NaN and ±Inf are legal metrics. jsonb rejects them and SQLite turns NaN into NULL, so JSON holds
+them as the texts PostgreSQL itself would cast ("NaN", "Infinity", "-Infinity"), and so does a
+double on SQLite. Nothing orders by such a column; scores are finite or +Inf and plain.
 """
 
 import json

@@ -10,8 +10,30 @@ from sqlalchemy.engine import URL
 from studydb.domain.errors import StorageError, UsageError
 
 _NETWORK = frozenset(
-    "9p afpfs afs beegfs ceph cifs fuse.glusterfs fuse.sshfs gfs2 glusterfs gpfs lustre ncpfs nfs "
-    "nfs4 ocfs2 orangefs pvfs2 smb2 smb3 smbfs virtiofs".split()
+    (
+        "9p",
+        "afpfs",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "fuse.glusterfs",
+        "fuse.sshfs",
+        "gfs2",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "pvfs2",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "virtiofs",
+    )
 )
 
 

@@ -1,1 +1,1 @@
-"""The nouns: states, space, records, decisions, views, errors. Imports nothing of the other rooms."""
+"""The nouns: states, space, records, decisions, views, errors. Imports no other room."""

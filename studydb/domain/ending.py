@@ -13,7 +13,7 @@ LONGEST_DELAY_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How often a trial may fail (exceptions of the user's code) or be lost (deaths without one)."""
+    """How often a trial may fail (by exceptions of the user's code) or be lost (without one)."""
 
     max_failures: int
     max_losses: int

@@ -145,5 +145,5 @@ class CheckpointError(StudydbError):
     """A checkpoint's bytes are missing, corrupt or cannot be written."""
 
 
-class TrialStopped(BaseException):  # noqa: N818  the name is the interface's
-    """A verdict stands on this trial: clean up and return. Not an Exception, so `except` lets it by."""
+class TrialStopped(BaseException):
+    """A verdict stands: clean up and return. No Exception, so that `except` lets it by."""

@@ -1,11 +1,12 @@
 """
 An exact order statistic that moves by neighbours: what a rung row keeps.
 
-Entries are ordered from the worst (rank 0) to the best: by falling score, then falling trial id. The
-cut stands on the lower neighbour of the quantile; every insertion moves it by one place at most, so
-a decision costs the same among ten entries and among a million.
+Entries are ordered from the worst (rank 0) to the best: by falling score, then falling trial id.
+The cut stands on the lower neighbour of the quantile; every insertion moves it by one place at
+most, so a decision costs the same among ten entries and among a million.
 
-Rule: numpy's linear percentile, on the negated scores that Ray Tune's ASHA ranks (a reward is minus a
+Rule: numpy's linear percentile, on the negated scores that Ray Tune's ASHA ranks (a reward is minus
+    a
 score), with the same floating-point steps, so that ties and last digits decide as they do there.
 """
 

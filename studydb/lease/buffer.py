@@ -17,8 +17,8 @@ class Buffer:
     """
     The unflushed results of one attempt; safe to share among threads.
 
-    A batch that was taken stays the same, number and rows, until it is acknowledged: whoever sends it
-    again sends exactly what may have been stored.
+    A batch that was taken stays the same, number and rows, until it is acknowledged: whoever sends
+    it again sends exactly what may have been stored.
     """
 
     def __init__(

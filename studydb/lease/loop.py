@@ -40,10 +40,9 @@ class OwnLoop:
         self.pid = os.getpid()
         self._study, self._lease_s = study, lease_s
         self._database, self._beats = connect(storage), connect(storage, connections=1)
-        self._worker_id = persist(lambda uuid=uuid4().hex: self._register(uuid))  # type: ignore[misc]
-        self._acquirer = Acquirer(
-            self._database, study, worker_id=self._worker_id, lease_s=lease_s
-        )
+        uuid = uuid4().hex
+        self._worker_id = persist(lambda: self._register(uuid))
+        self._acquirer = Acquirer(self._database, study, worker_id=self._worker_id, lease_s=lease_s)
         self._heartbeat = Heartbeat(
             self._beats,
             worker_id=self._worker_id,
@@ -83,7 +82,8 @@ class OwnLoop:
         Waits while the study is paused, at `max_concurrent`, or has only trials that back off.
 
         Returns:
-            None when the budget is spent and nothing is or becomes runnable, or the study is stopped.
+            None when the budget is spent and nothing is or becomes runnable, or the study is
+            stopped.
 
         Raises:
             TimeoutError: Nothing came in time.

@@ -34,7 +34,9 @@ class Trial:
         attempt: 1 at first; more when earlier attempts were lost, failed or given back.
     """
 
-    def __init__(self, held: HeldTrial, *, metric: str, forget: Callable[[HeldTrial], None]) -> None:
+    def __init__(
+        self, held: HeldTrial, *, metric: str, forget: Callable[[HeldTrial], None]
+    ) -> None:
         """Wrap a claim; made by `Study.ask`."""
         claim = held.claim
         self.number = claim.lease.number
@@ -53,7 +55,8 @@ class Trial:
         """
         Report the metrics of one step.
 
-        Buffered for a second at most, unless the scheduler judges this step; `flush` makes it durable.
+        Buffered for a second at most, unless the scheduler judges this step; `flush` makes it
+        durable.
 
         Args:
             metrics: The study's metric and any others; `training_iteration` is the step, else it

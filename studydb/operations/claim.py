@@ -91,7 +91,7 @@ def ghost(database: Database, study: Study, *, token: str, lease_s: float) -> Cl
 
 
 def claimed_before(txn: Txn, study: Study, *, token: str, lease_s: float) -> Claim | None:
-    """The claim that an earlier send with this token made, None if there is none or it has ended."""
+    """The claim that an earlier send with this token made; None if none, or if it has ended."""
     made = attempts.by_token(txn, token=token)
     if made is None or made.ended_at is not None:
         return None

@@ -19,7 +19,9 @@ from studydb.searchers import RandomSearch
 from studydb.store import counters, events, studies, trials
 
 ENQUEUED_DRAWS = 2**32
-"""Parameters that an enqueued trial leaves open are drawn from here on, so that no point is eaten."""
+"""
+Parameters that an enqueued trial leaves open are drawn from here on, so that no point is eaten.
+"""
 
 
 def enqueue(
@@ -139,8 +141,9 @@ def set_status(database: Database, study: Study, status: Status, *, token: str, 
     """
     Pause, resume or stop a whole study.
 
-    No trial is claimed from then on unless it is RUNNING; running trials obey at their next flush or
-    renewal; what the pause of a study has paused is woken by the next sweep after its resumption.
+    No trial is claimed from then on unless it is RUNNING; running trials obey at their next flush
+    or renewal; what the pause of a study has paused is woken by the next sweep after its
+    resumption.
     """
     try:
         with database.begin() as txn:

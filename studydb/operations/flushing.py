@@ -149,7 +149,8 @@ def refused(txn: Txn, *, lease: Lease, flush_no: int) -> Verdict | None:
     Answer an attempt that the fence refused.
 
     Returns:
-        The stored verdict (None to go on) if this very attempt committed that flush before it ended.
+        The stored verdict (None to go on) if this very attempt committed that flush before it
+        ended.
 
     Raises:
         LeaseLost: It did not.

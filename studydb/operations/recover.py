@@ -1,10 +1,10 @@
 """
-Take back the trials of those that died: done by whoever comes along, bounded, by nobody in particular.
+Take back the trials of those that died: bounded, by whoever comes along.
 
 An expired lease is first marked, and believed only if still marked one renewal period of its holder
 later: after an outage of the database everybody's lease has expired. Each lost trial ends in a
-transaction of its own, through the same code as a finish, whose fence refuses it if its holder wrote
-in between.
+transaction of its own, through the same code as a finish, whose fence refuses it if its holder
+wrote in between.
 """
 
 from collections.abc import Callable

@@ -18,8 +18,8 @@ class Renewal:
     What a renewal brings back.
 
     Attributes:
-        held: Verdict (None to go on) by token, of the leases that still hold. One that is missing is
-            lost, unless the worker has itself ended it since it asked.
+        held: Verdict (None to go on) by token, of the leases that still hold. One that is missing
+            is lost, unless the worker has itself ended it since it asked.
         request: What is asked of the worker: "DRAIN" or None.
     """
 

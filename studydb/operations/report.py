@@ -12,8 +12,8 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
     """
     Store a batch and the decision on it in one transaction.
 
-    Sent again, it gives the stored answer and changes nothing. While a verdict stands, nothing of the
-    batch is stored.
+    Sent again, it gives the stored answer and changes nothing. While a verdict stands, nothing of
+    the batch is stored.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.

@@ -15,8 +15,8 @@ def save(
     """
     Make a checkpoint the one that the next attempt begins from.
 
-    Allowed while a verdict stands: a stopped attempt may save its last state. A checkpoint beyond every
-    earlier one forgives the trial's losses.
+    Allowed while a verdict stands: a stopped attempt may save its last state. A checkpoint beyond
+    every earlier one forgives the trial's losses.
 
     Args:
         data: The bytes, when they are kept in the row.

@@ -1,9 +1,10 @@
 """
 Asynchronous successive halving, stopping variant.
 
-Sources: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020); the rule for
-stopping is Ray Tune's `AsyncHyperBandScheduler`: a report at a rung is held against the percentile of
-what was recorded there before it, then recorded itself.
+Sources: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020); the rule
+    for
+stopping is Ray Tune's `AsyncHyperBandScheduler`: a report at a rung is held against the percentile
+of what was recorded there before it, then recorded itself.
 """
 
 import math

@@ -98,7 +98,7 @@ def point(txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, loss
 
 
 def retire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
-    """Give up a trial's older, unpinned checkpoints; their bytes may be deleted after the commit."""
+    """Give up a trial's older, unpinned checkpoints; after the commit their bytes may go."""
     return [read(row) for row in txn.all(_RETIRE, trial=trial_id, newest=newest)]
 
 

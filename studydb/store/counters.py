@@ -45,7 +45,8 @@ def move(
     Count `n` trials out of one state and into another.
 
     Args:
-        key: Chooses the shard; a worker keeps to its own. Locked after trials, before the study row.
+        key: Chooses the shard; a worker keeps to its own. Locked after trials, before the study
+            row.
         out_of: None for new trials.
         into: None for none.
     """

@@ -1,8 +1,8 @@
 """
 Leases: who holds a trial. Claims, the fence, renewals, and what a sweep may take.
 
-Every write of an attempt goes through `hold`, which locks the row only if this attempt, by number and
-token, still has it RUNNING.
+Every write of an attempt goes through `hold`, which locks the row only if this attempt, by number
+and token, still has it RUNNING.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from studydb.db.schema import in_state, trial
 from studydb.domain.decisions import Verdict
 from studydb.domain.ending import Ending
 from studydb.domain.metrics import Summary
-from studydb.domain.records import RENEWALS_PER_LEASE, Lease
+from studydb.domain.records import Lease
 from studydb.domain.space import params_hash
 from studydb.domain.states import Origin, State, Status
 from studydb.store.trials import (
@@ -120,14 +120,14 @@ HELD = (
 
 HOLD = Prepared(sa.select(*HELD).where(*FENCE).with_for_update(key_share=True, of=trial))
 
-_SUMMARY_VALUES = {column.name: sa.bindparam(f"to_{column.name}") for column in SUMMARY} | {
-    "time_total_s": sa.bindparam("to_time_total_s")
-}
+_SUMMARY_VALUES: dict[str, Any] = {
+    column.name: sa.bindparam(f"to_{column.name}") for column in SUMMARY
+} | {"time_total_s": sa.bindparam("to_time_total_s")}
 _RENEWED = {
     "lease_expires_at": after(now(), trial.c.lease_s),
     "suspect_at": None,
 }
-_VERDICT_VALUES = {
+_VERDICT_VALUES: dict[str, Any] = {
     name: sa.bindparam(f"to_{name}") for name in ("verdict", "verdict_reason", "verdict_by")
 }
 
@@ -178,7 +178,9 @@ def _end_in(target: State) -> Prepared:
     )
 
 
-_END = {target: _end_in(target) for target in State if target is not State.RUNNING}
+_END: dict[State, Prepared] = {
+    target: _end_in(target) for target in State if target is not State.RUNNING
+}
 
 _mine = (
     sa.select(trial.c.id)
@@ -235,11 +237,12 @@ def claim(txn: Txn, *, study_id: int, worker_id: int, token: str, lease_s: float
     Give the first runnable trial of a study to a worker.
 
     SKIP LOCKED lets rivals pass over a row being claimed; SQLite ignores the clause and relies on
-    BEGIN IMMEDIATE. The order names columns that only `trial_claim` has, or both planners would walk
-    the finished trials.
+    BEGIN IMMEDIATE. The order names columns that only `trial_claim` has, or both planners would
+    walk the finished trials.
 
     Returns:
-        The row, RUNNING under a new attempt; None when none is runnable or the study is not RUNNING.
+        The row, RUNNING under a new attempt; None when none is runnable or the study is not
+        RUNNING.
     """
     return txn.first(CLAIM, study=study_id, to_worker=worker_id, to_token=token, to_lease_s=lease_s)
 

@@ -1,8 +1,8 @@
 """
 Rungs and their entries: an exact quantile under one row's lock.
 
-The lock and the entries are read by different statements: one that did both would see a fresh lock row
-and an old snapshot of the entries.
+The lock and the entries are read by different statements: one that did both would see a fresh lock
+row and an old snapshot of the entries.
 """
 
 import math

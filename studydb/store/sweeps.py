@@ -21,7 +21,8 @@ _EXPIRED = trial.c.lease_expires_at < now()
 _BELIEVED = sa.and_(
     _EXPIRED,
     trial.c.suspect_at.is_not(None),
-    after(trial.c.suspect_at, trial.c.lease_s / RENEWALS_PER_LEASE) <= now(),
+    after(trial.c.suspect_at, trial.c.lease_s * sa.literal(1 / RENEWALS_PER_LEASE, sa.Double))
+    <= now(),
 )
 
 

@@ -26,9 +26,9 @@ from studydb.domain.errors import LeaseLost, StorageTransient
 from studydb.domain.records import Failure, Log, Trainable
 from studydb.domain.states import Reason
 from studydb.lease.held import HeldTrial
+from studydb.worker.equipment import Equipment
 from studydb.worker.forkserver import ChildProcess
 from studydb.worker.output import AttemptOutput
-from studydb.worker.equipment import Equipment
 
 TICK_S = 0.25
 MOST_BUFFERED_ROWS = 100_000
@@ -210,13 +210,15 @@ class Attempt:
 
     def _store(self, message: Reported) -> None:
         held, saved = self._held, message.saved
-        if message.result is not None and not held.must_stop:
-            if held.add(message.result) or message.id is not None:
-                self._safely(held.flush)
+        result = None if held.must_stop else message.result
+        if result is not None and (held.add(result) or message.id is not None):
+            self._safely(held.flush)
         if saved is not None:
             self._safely(lambda: self._equipment.checkpoints.record(held, saved))
         if message.artifact_error is not None:
-            self._safely(lambda: self._equipment.tell_artifact_error(held, message.artifact_error or ""))
+            self._safely(
+                lambda: self._equipment.tell_artifact_error(held, message.artifact_error or "")
+            )
 
     def _safely(self, call: Callable[[], None]) -> None:
         with suppress(LeaseLost):  # `held.is_lost` says so to the child

@@ -1,4 +1,4 @@
-"""Checkpoints at the supervisor's end: trusted before a restore, signed and recorded after a save."""
+"""Checkpoints at the supervisor's end: trusted before a restore, signed after a save."""
 
 from contextlib import suppress
 

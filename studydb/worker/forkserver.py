@@ -32,7 +32,7 @@ _SEND_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 2.0
 
 
-class ForkServerDied(OSError):  # noqa: N818  as the errors of domain/errors.py
+class ForkServerDied(OSError):
     """The fork server is gone, and every child of it with it."""
 
 

@@ -34,7 +34,7 @@ class WorkerProcesses:
     def __enter__(self) -> Self:
         """Start them."""
         for _ in range(self._number):
-            words = tempfile.TemporaryFile()  # noqa: SIM115  closed on exit
+            words = tempfile.TemporaryFile()
             popen = subprocess.Popen(
                 [sys.executable, "-m", "studydb", "worker", "--study", self._study],
                 env={**os.environ, STORAGE: self._storage},

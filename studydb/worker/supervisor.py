@@ -13,7 +13,6 @@ from studydb.child.process import is_alive, this_process
 from studydb.db import Database, connect
 from studydb.domain.errors import (
     NotAllowed,
-    StorageTransient,
     StorageUnreachable,
     StudydbError,
     UsageError,
@@ -146,9 +145,7 @@ def _work(
         workdirs=_workdirs(study, options, trust),
         forkserver=forkserver,
         pump=pump,
-        checkpoints=Checkpoints(
-            database, study, keyring, store=checkpoint_store(database, study)
-        ),
+        checkpoints=Checkpoints(database, study, keyring, store=checkpoint_store(database, study)),
         heartbeat=heartbeat,
         interruption=interruption,
     )
@@ -228,9 +225,7 @@ def _sweep(database: Database, study: Study) -> None:
 
 def _run_slots(equipment: Equipment) -> None:
     tickets = Tickets(equipment.options.max_trials)
-    slots = [
-        Slot(equipment, tickets, number=number) for number in range(equipment.options.slots)
-    ]
+    slots = [Slot(equipment, tickets, number=number) for number in range(equipment.options.slots)]
     for slot in slots:
         slot.start()
     for slot in slots:

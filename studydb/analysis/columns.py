@@ -1,0 +1,170 @@
+"""
+Columns of a frame, filled page by page: compact while they grow, exact when they are done.
+
+A column of Python floats takes 32 bytes a value, one of doubles 8; 500,000 results of ten columns
+have to fit into 300 MB with everything else.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LARGEST_EXACT = 2**53
+"""Up to here every integer is a double; beyond, some are."""
+
+_INT64 = 2**63
+_NONE = type(None)
+
+
+class Column(Protocol):
+    """Takes values page by page; None is a missing one."""
+
+    def extend(self, values: Sequence[Any]) -> None:
+        """Add a page."""
+
+    def finish(self) -> Any:
+        """All values as what a DataFrame takes."""
+
+
+class Floats:
+    """Doubles; missing ones become NaN, as NaN itself does."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._pages: list[npt.NDArray[np.float64]] = []
+
+    def extend(self, values: Sequence[float | None]) -> None:
+        """Add a page."""
+        self._pages.append(np.array(values, dtype=np.float64))
+
+    def finish(self) -> npt.NDArray[np.float64]:
+        """One array."""
+        return np.concatenate([np.empty(0), *self._pages])
+
+
+class Integers:
+    """Integers below 2**63, of type int64; or Int64, which has missing ones."""
+
+    def __init__(self, *, optional: bool = False) -> None:
+        """Begin empty; `optional` for Int64."""
+        self._optional = optional
+        self._pages: list[npt.NDArray[np.int64]] = []
+        self._masks: list[npt.NDArray[np.bool_]] = []
+
+    def extend(self, values: Sequence[int | None]) -> None:
+        """Add a page."""
+        if not self._optional:
+            self._pages.append(np.array(values, dtype=np.int64))
+            return
+        self._pages.append(np.array([value or 0 for value in values], dtype=np.int64))
+        self._masks.append(np.array([value is None for value in values], dtype=np.bool_))
+
+    def finish(self) -> "npt.NDArray[np.int64] | pd.arrays.IntegerArray":
+        """One array."""
+        values = np.concatenate([np.empty(0, np.int64), *self._pages])
+        if not self._optional:
+            return values
+        import pandas as pd  # noqa: PLC0415  an extra
+
+        return pd.arrays.IntegerArray(values, np.concatenate([np.empty(0, np.bool_), *self._masks]))
+
+
+class Moments:
+    """Moments in UTC with microseconds; missing ones are NaT."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._pages: list[Any] = []
+
+    def extend(self, values: Sequence[Any]) -> None:
+        """Add a page."""
+        import pandas as pd  # noqa: PLC0415  an extra
+
+        self._pages.append(pd.to_datetime(values, utc=True).as_unit("us"))
+
+    def finish(self) -> "pd.DatetimeIndex":
+        """One index."""
+        import pandas as pd  # noqa: PLC0415  an extra
+
+        empty = pd.DatetimeIndex([], dtype="datetime64[us, UTC]")
+        return empty.append(self._pages)
+
+
+class Texts:
+    """Texts and missing ones; pandas chooses how it keeps them."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._values: list[str | None] = []
+        self._known: dict[str | None, str | None] = {}
+
+    def extend(self, values: Sequence[str | None]) -> None:
+        """Add a page; equal texts are kept once."""
+        self._values += [self._known.setdefault(value, value) for value in values]
+
+    def finish(self) -> "pd.Series[Any]":
+        """One series."""
+        import pandas as pd  # noqa: PLC0415  an extra
+
+        return pd.Series(self._values, dtype="str" if pd.__version__ >= "3" else object)
+
+
+class Values:
+    """
+    What JSON held under one name: numbers, texts, lists, anything.
+
+    The narrowest type that keeps every value is chosen at the end: bool, int64, double, text, else
+    objects; Int64 and boolean for integers and booleans of which some are missing. Integers beside
+    doubles become doubles as long as that changes none.
+    """
+
+    def __init__(self, n_missing: int = 0) -> None:
+        """Begin with some missing values: those of the pages before the name came up."""
+        self._types: set[type] = {_NONE} if n_missing else set()
+        self._inexact = self._huge = False
+        self._pages: list[Any] = [[None] * n_missing]
+
+    def extend(self, values: Sequence[Any]) -> None:
+        """Add a page."""
+        types = set(map(type, values))
+        numbers = [abs(value) for value in values if type(value) is int] if int in types else [0]
+        self._inexact = self._inexact or (
+            max(numbers) > LARGEST_EXACT and any(int(float(number)) != number for number in numbers)
+        )
+        self._huge = self._huge or max(numbers) >= _INT64
+        self._types |= types
+        compact = types == {float} or (types == {int} and not self._huge)
+        self._pages.append(np.array(values) if compact else list(values))
+
+    def finish(self) -> Any:
+        """One array or series of the narrowest type."""
+        kinds = self._types - {_NONE}
+        if kinds == {int} and not self._huge:
+            return self._fill(Integers(optional=_NONE in self._types))
+        if kinds <= {int, float} and not self._inexact:
+            return self._fill(Floats())
+        if kinds == {str}:
+            return self._fill(Texts())
+        return self._objects("boolean" if kinds == {bool} else "object")
+
+    def _fill(self, column: Column) -> Any:
+        for page in self._pages:
+            column.extend(page)
+        return column.finish()
+
+    def _objects(self, dtype: str) -> "pd.Series[Any]":
+        import pandas as pd  # noqa: PLC0415  an extra
+
+        pages = (page if isinstance(page, list) else page.tolist() for page in self._pages)
+        values = [value for page in pages for value in page]
+        if dtype == "boolean" and _NONE not in self._types:
+            dtype = "bool"
+        # An array first: pandas would take a list of lists for rows.
+        array = np.empty(len(values), dtype=object)
+        array[:] = values
+        return pd.Series(array, dtype=dtype)

@@ -1,0 +1,71 @@
+"""The database itself refuses rows that contradict themselves."""
+
+import pytest
+from arrange import change, dump, new_study, trial_in
+
+from studydb.db.faults import Duplicate, is_driver_error
+from studydb.domain.states import State
+
+CASES = [
+    (State.PENDING, "trial_state_check", "state = 'DONE'"),
+    (State.PENDING, "trial_lease_check", "state = 'RUNNING'"),
+    (State.PENDING, "trial_lease_check", "token = 'somebody'"),
+    (State.RUNNING, "trial_lease_check", "token = NULL"),
+    (State.RUNNING, "trial_verdict_check", "verdict = 'DANCE', verdict_reason = 'CANCELLED'"),
+    (State.RUNNING, "trial_verdict_why_check", "verdict = 'STOP'"),
+    (State.PENDING, "trial_verdict_runs_check", "verdict = 'STOP', verdict_reason = 'CANCELLED'"),
+    (State.PENDING, "trial_paused_check", "state = 'PAUSED'"),
+    (State.PENDING, "trial_paused_check", "paused_by = 'person'"),
+    (State.PENDING, "trial_ended_check", "state = 'ERROR'"),
+    (State.TERMINATED, "trial_ended_check", "ended_at = NULL, reason = NULL"),
+    (State.TERMINATED, "trial_why_check", "reason = NULL"),
+    (State.TERMINATED, "trial_reason_check", "reason = 'BORED'"),
+    (State.RUNNING, "trial_request_check", "request = 'JUMP'"),
+    (State.PENDING, "trial_origin_check", "origin = 'heaven'"),
+]
+
+
+@pytest.mark.parametrize(("state", "check", "values"), CASES, ids=[case[2] for case in CASES])
+def test_contradictory_trial_is_refused(database, state, check, values):
+    trial_in(database, new_study(database), state)
+    before = dump(database)
+
+    with pytest.raises(Exception, match=check) as refusal:
+        change(database, f"UPDATE trial SET {values}")
+
+    assert is_driver_error(refusal.value)
+    assert dump(database) == before
+
+
+@pytest.mark.parametrize(
+    ("check", "statement"),
+    [
+        ("study_status_check", "UPDATE study SET status = 'FINISHED'"),
+        ("study_mode_check", "UPDATE study SET mode = 'median'"),
+        ("attempt_reason_check", "UPDATE attempt SET reason = 'BORED'"),
+    ],
+)
+def test_unknown_word_is_refused(database, check, statement):
+    trial_in(database, new_study(database), State.RUNNING)
+
+    with pytest.raises(Exception, match=check):
+        change(database, statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO attempt SELECT * FROM attempt",
+        "UPDATE trial SET draw = 0",
+        "UPDATE trial SET number = 0",
+        "UPDATE study SET name = 'same'",
+        "UPDATE attempt SET token = 'same'",
+    ],
+)
+def test_what_must_be_unique_is(database, statement):
+    for study in (new_study(database), new_study(database)):
+        for _ in range(2):
+            trial_in(database, study, State.RUNNING)
+
+    with pytest.raises(Duplicate):
+        change(database, statement)

@@ -1,0 +1,145 @@
+"""Attempts in real processes, with the test in the supervisor's place."""
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from studydb.child.job import Job
+from studydb.child.messages import Answered, Ended, FromChild, read_from_child, write
+from studydb.domain.records import Trainable
+from studydb.domain.states import Mode
+from studydb.worker.forkserver import ChildProcess, ForkServer
+from studydb.worker.output import AttemptOutput, OutputPump
+
+PATIENCE_S = 20.0
+
+
+def eventually(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
+    """Wait for something to become true, and return what it was."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.005)
+    return found
+
+
+def by_value(function: Callable[..., Any]) -> Trainable:
+    """A function of a test, as a study would send it to workers."""
+    module = sys.modules[function.__module__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        source = cloudpickle.dumps(function)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    name = function.__qualname__
+    return Trainable(str(uuid.uuid4()), "pickle", name, os.sep, version, source)
+
+
+class Attempt:
+    """A child, what it says, and what it printed."""
+
+    def __init__(self, child: ChildProcess, output: AttemptOutput) -> None:
+        self.child = child
+        self.output = output
+
+    def receive(self) -> FromChild:
+        """The next message; EOFError after the last."""
+        frame = self.child.channel.receive(PATIENCE_S)
+        assert frame is not None, "the child says nothing"
+        return read_from_child(frame)
+
+    def answer(self, message: FromChild, **answer: Any) -> None:
+        assert not isinstance(message, Ended)
+        assert message.id is not None, f"nobody waits for an answer to {message}"
+        self.child.channel.send(write(Answered(message.id, **answer)))
+
+    def finish(self) -> list[FromChild]:
+        """Answer whatever waits until the child has ended; all of its messages."""
+        messages = []
+        try:
+            while True:
+                messages.append(self.receive())
+                if getattr(messages[-1], "id", None) is not None:
+                    self.answer(messages[-1])
+        except EOFError:
+            self.close()
+        return messages
+
+    def close(self) -> None:
+        assert self.child.wait(PATIENCE_S) is not None, "the child does not end"
+        self.output.finish()
+        self.child.channel.close()
+
+    @property
+    def printed(self) -> str:
+        return self.output.tail().decode()
+
+
+@pytest.fixture(scope="module")
+def fork_server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def pump() -> Iterator[OutputPump]:
+    pump = OutputPump()
+    yield pump
+    pump.close()
+
+
+Start = Callable[..., Attempt]
+
+
+@pytest.fixture
+def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator[Start]:
+    """Start an attempt of a function; what a job needs beyond it has defaults."""
+    attempts: list[Attempt] = []
+
+    def start(function: Callable[..., Any] | Trainable, **job: Any) -> Attempt:
+        directory = tmp_path / str(len(attempts))
+        (directory / "scratch").mkdir(parents=True)
+        server = job.pop("server", fork_server)
+        trainable = function if isinstance(function, Trainable) else by_value(function)
+        complete = {
+            "study_uuid": str(uuid.uuid4()),
+            "trial_uuid": str(uuid.uuid4()),
+            "number": 7,
+            "attempt": 1,
+            "config": {"lr": 0.5},
+            "seed": 11,
+            "metric": "loss",
+            "mode": Mode.MIN,
+            "trainable": trainable,
+            "signed": True,
+            "workdirs": (str(tmp_path),),
+            "scratch": str(directory / "scratch"),
+            "store": "inline:",
+            **job,
+        }
+        output = job.pop("output", None) or pump.open(directory)
+        child = server.spawn(Job(**complete), stdout=output.stdout, stderr=output.stderr)
+        output.release()
+        attempts.append(Attempt(child, output))
+        return attempts[-1]
+
+    yield start
+    for attempt in attempts:
+        attempt.child.kill()
+        attempt.close()
+
+
+@pytest.fixture
+def run(start: Start) -> Callable[..., list[FromChild]]:
+    """Run an attempt of a function to its end, answering whatever waits; all of its messages."""
+    return lambda function, **job: start(function, **job).finish()
