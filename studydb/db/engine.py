@@ -202,9 +202,7 @@ class Database:
 
 
 def begin_immediate(connection: sa.Connection) -> None:
-    """
-    What an SQLAlchemy transaction emits on SQLite (migrations; `Database.begin` does it itself).
-    """
+    """What an SQLAlchemy transaction emits on SQLite; `Database.begin` does it itself."""
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

@@ -21,7 +21,7 @@ from studydb.worker.output import AttemptOutput, OutputPump
 PATIENCE_S = 20.0
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
+def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
     """Wait for something to become true, and return what it was."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -81,6 +81,11 @@ class Attempt:
     @property
     def printed(self) -> str:
         return self.output.tail().decode()
+
+
+@pytest.fixture(name="eventually")
+def fixture_eventually() -> Callable[..., Any]:
+    return wait_until
 
 
 @pytest.fixture(scope="module")

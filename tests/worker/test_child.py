@@ -139,20 +139,17 @@ def test_rule_that_hits_waits_for_the_transaction_that_judges_it(start):
     assert attempt.finish() == [Ended(End.STOPPED)]
 
 
-def test_stop_that_comes_unasked_is_raised_by_the_next_report(start):
-    def train(config, trial):
+def test_stop_that_comes_unasked_is_raised_by_the_next_report(start, tmp_path):
+    def train(config):
         studydb.report({"loss": 1.0})
-        trial.flush()
-        Path("go").exists()
-        while not Path("go").exists():
-            time.sleep(0.005)
+        while not Path("sent").exists():
+            time.sleep(0.001)
         studydb.report({"loss": 2.0})
 
     attempt = start(train)
     attempt.receive()
-    flush = attempt.receive()
     attempt.child.channel.send(write(StopNotice(STOP)))
-    attempt.answer(flush)
+    (tmp_path / "sent").touch()
 
     assert attempt.finish() == [Ended(End.STOPPED)]
 
@@ -381,7 +378,7 @@ def test_huge_and_strange_messages_are_bounded_and_storable(run):
 
 
 def test_exception_whose_text_raises_is_told_all_the_same(run):
-    class Nasty(Exception):  # noqa: N818
+    class Nasty(Exception):
         def __str__(self):
             raise TypeError
 
@@ -489,17 +486,19 @@ def test_child_ends_when_nobody_listens_any_more(start):
 
 def wait_for_sigterm(trial):
     trial.report({"loss": 1.0})
+    print("ready")
     while not trial._preempted:
         time.sleep(0.001)
 
 
-def test_sigterm_is_raised_by_the_next_report_after_it_was_sent(start):
+def test_sigterm_is_raised_by_the_next_report_after_it_was_sent(start, eventually):
     def train(config, trial):
         wait_for_sigterm(trial)
         trial.report({"loss": 2.0}, checkpoint={"step": 2})
 
     attempt = start(train)
     attempt.receive()
+    eventually(lambda: "ready" in attempt.printed)
     attempt.child.terminate()
     last = attempt.receive()
     attempt.answer(last)
@@ -508,7 +507,7 @@ def test_sigterm_is_raised_by_the_next_report_after_it_was_sent(start):
     assert attempt.finish() == [Ended(End.PREEMPTED)]
 
 
-def test_second_sigterm_ends_the_process(start):
+def test_second_sigterm_ends_the_process(start, eventually):
     def train(config, trial):
         wait_for_sigterm(trial)
         print("first")
@@ -516,9 +515,9 @@ def test_second_sigterm_ends_the_process(start):
 
     attempt = start(train)
     attempt.receive()
+    eventually(lambda: "ready" in attempt.printed)
     attempt.child.terminate()
-    while "first" not in attempt.printed:
-        time.sleep(0.005)
+    eventually(lambda: "first" in attempt.printed)
     attempt.child.terminate()
 
     assert attempt.child.wait(10).signal == signal.SIGTERM
@@ -543,20 +542,19 @@ def test_last_checkpoint_can_be_saved_after_the_stop(start, named):
     assert attempt.finish() == [Ended(End.STOPPED)]
 
 
-def test_checkpoint_of_the_report_that_finds_a_stop_is_saved_without_its_result(start):
+def test_checkpoint_of_the_report_that_finds_a_stop_is_saved_without_its_result(start, tmp_path):
     def train(config, trial):
-        trial.flush()
+        while not Path("sent").exists():
+            time.sleep(0.001)
         trial.report({"loss": 1.0}, checkpoint={"weights": 1})
 
     attempt = start(train)
-    flush = attempt.receive()
-    attempt.answer(flush)
     attempt.child.channel.send(write(StopNotice(STOP)))
+    (tmp_path / "sent").touch()
     message = attempt.receive()
     attempt.answer(message)
 
-    if message.result is None:  # else the report was faster than the notice
-        assert message.saved.step == 1
+    assert (message.result, message.saved.step) == (None, 1)
     assert attempt.finish() == [Ended(End.STOPPED)]
 
 

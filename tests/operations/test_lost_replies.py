@@ -1,0 +1,84 @@
+"""Nothing is lost and nothing counted twice when a reply is lost: the same call is sent again."""
+
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from arrange import at_once, dump, persist
+from resends import FINISHES, OPERATIONS
+
+from studydb.db import connect
+from studydb.domain.errors import StorageTransient, StorageUnreachable
+
+every_operation = pytest.mark.parametrize("arranged", OPERATIONS)
+
+
+@pytest.fixture(autouse=True)
+def _standing_clock(clock):
+    """Or a resend would be told by its time stamps."""
+
+
+@contextmanager
+def cut(database, when):
+    """Lose the connection "before" the next COMMIT arrives, or "after" it, before its reply."""
+    end = database._end
+
+    def cut_end(connection, *, commit):
+        if commit and when == "after":
+            end(connection, commit=True)
+        if not commit:
+            end(connection, commit=False)
+            return
+        if not database.postgresql:
+            raise StorageUnreachable("the process is gone")
+        connection.driver_connection.close()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_end", cut_end)
+        yield
+
+
+def same(arranged, again, answer):
+    return again is None if arranged in FINISHES else again == answer
+
+
+@every_operation
+def test_resend_gives_the_stored_answer_and_changes_nothing(database, arranged):
+    call = arranged(database)
+
+    answer = call(database)
+    after = dump(database)
+    again = call(database)
+
+    assert same(arranged, again, answer)
+    assert dump(database) == after
+
+
+@every_operation
+def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, arranged):
+    call = arranged(database)
+    before = dump(database)
+
+    with cut(database, "before"), pytest.raises(StorageUnreachable):
+        call(database)
+    lost = dump(database)
+    answer = persist(lambda: call(database))
+    after = dump(database)
+
+    assert lost == before
+    assert same(arranged, call(database), answer)
+    assert dump(database) == after
+
+
+@every_operation
+def test_cut_after_commit_is_answered_from_what_was_stored(database, arranged):
+    call = arranged(database)
+
+    with cut(database, "after"), pytest.raises(StorageTransient):
+        call(database)
+    after = dump(database)
+    answer = call(database)
+
+    assert dump(database) == after
+    assert call(database) == answer
