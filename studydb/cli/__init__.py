@@ -1,0 +1,1 @@
+"""The command line: one file per command group, imported when its command is called."""

@@ -11,10 +11,10 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
@@ -80,6 +80,7 @@ class Database:
         if self.postgresql:
             url = self.secret_url.difference_update_query(["pooler"])
             engine = sa.create_engine(url, connect_args=self._postgresql_options(), **options)
+            sa.event.listen(engine, "connect", _leave_begin_to_us)
         else:
             engine = sa.create_engine(
                 self.secret_url, paramstyle="named", creator=self._open_sqlite, **options
@@ -154,43 +155,63 @@ class Database:
     def _transaction(self, *, write: bool) -> Iterator[Txn]:
         connection = self.engine.raw_connection()
         try:
-            self._start(connection, write=write)
-            txn = Txn(
-                connection,
-                self.engine.dialect,
-                clock=self.clock,
-                observer=self.observer,
-                prepare=None if self._pooler else True,
-            )
-            yield txn
-            commit = write and not txn.abandoned
-            self._observe("COMMIT" if commit else "ROLLBACK")
-            self._end(connection, commit=commit)
+            with self._pipeline(connection) if write else nullcontext():
+                self._start(connection, write=write)
+                txn = Txn(
+                    connection,
+                    self.engine.dialect,
+                    clock=self.clock,
+                    observer=self.observer,
+                    prepare=None if self._pooler else True,
+                )
+                yield txn
+                self._end(connection, commit=write and not txn.abandoned)
         except BaseException as error:
-            self._observe("ROLLBACK")
             with suppress(Exception):
-                self._end(connection, commit=False)
+                self._roll_back(connection)
             if faults.is_disconnect(error) or not isinstance(error, Exception):
                 connection.invalidate()
             raise
         finally:
             connection.close()
 
+    def _pipeline(self, connection: Any) -> AbstractContextManager[Any]:
+        """
+        Send statements without waiting for each: a writer waits only for rows that it reads.
+
+        An error comes with the next rows that are read, at the latest with the COMMIT, and what was
+        sent after it is skipped by the server.
+        """
+        if self.postgresql:
+            return cast("AbstractContextManager[Any]", connection.driver_connection.pipeline())
+        return nullcontext()
+
     def _start(self, connection: Any, *, write: bool) -> None:
         self._observe("BEGIN")
         if not self.postgresql:
             connection.cursor().execute("BEGIN IMMEDIATE" if write else "BEGIN")
-        elif self._pooler:
+            return
+        connection.cursor().execute("BEGIN", prepare=False)
+        if self._pooler:
             settings = ", ".join(
                 f"set_config('{name}', '{value}', true)" for name, value in _TIMEOUTS_MS.items()
             )
             connection.cursor().execute(f"SELECT {settings}")
 
     def _end(self, connection: Any, *, commit: bool) -> None:
+        how = "COMMIT" if commit else "ROLLBACK"
+        self._observe(how)
         if self.postgresql:
-            connection.commit() if commit else connection.rollback()
-        elif commit or connection.driver_connection.in_transaction:
-            connection.cursor().execute("COMMIT" if commit else "ROLLBACK")
+            connection.cursor().execute(how, prepare=False)
+        else:
+            connection.cursor().execute(how)
+
+    def _roll_back(self, connection: Any) -> None:
+        self._observe("ROLLBACK")
+        if self.postgresql:
+            connection.rollback()
+        elif connection.driver_connection.in_transaction:
+            connection.cursor().execute("ROLLBACK")
 
     def _observe(self, what: str) -> None:
         if self.observer is not None:
@@ -199,6 +220,11 @@ class Database:
     def close(self) -> None:
         """Close the pool's connections."""
         self.engine.dispose()
+
+
+def _leave_begin_to_us(connection: Any, _record: Any) -> None:
+    """BEGIN and COMMIT are statements of ours, so that they travel in the pipeline."""
+    connection.autocommit = True
 
 
 def begin_immediate(connection: sa.Connection) -> None:

@@ -63,9 +63,24 @@ def wanted(request: str | None, status: Status) -> Verdict | None:
     return None
 
 
+def settle(verdict: Verdict | None, asked: Verdict | None) -> Verdict | None:
+    """
+    What an attempt's end carries out: the verdict that stands, if one does.
+
+    A person may ask for more while a pause waits to be carried out: the request would be forgotten
+    with the attempt, so it goes before the pause.
+    """
+    if verdict is None:
+        return asked
+    if verdict.action is Action.PAUSE and asked is not None:
+        return asked if asked.action is Action.STOP or asked.by == "person" else verdict
+    return verdict
+
+
 def retry_delay_s(count: int) -> float:
     """Back-off before the retry that follows the `count`-th failure: 1, 2, 4, … 300 s."""
-    return min(2.0 ** (count - 1), LONGEST_DELAY_S) if count > 0 else 0.0
+    doublings = min(count - 1, 9)  # 512 s: past the longest, and no float overflows
+    return min(2.0**doublings, LONGEST_DELAY_S) if count > 0 else 0.0
 
 
 def conclude(outcome: Reason, standing: Standing, limits: Limits) -> Ending:

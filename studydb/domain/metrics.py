@@ -108,8 +108,10 @@ def _flatten(report: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _plain(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | float):
         return value
+    if isinstance(value, int):
+        return _as_integer(name, value)
     if isinstance(value, str):
         return _text(name, value)
     if isinstance(value, list | tuple):
@@ -125,6 +127,12 @@ def _plain(name: str, value: Any) -> Any:
         f"Metric {name!r} is a {type(value).__name__}, which JSON cannot hold; "
         "report numbers, strings, or lists of them."
     )
+
+
+def _as_integer(name: str, value: int) -> int:
+    if abs(value) >= 2**1023:
+        raise InvalidReport(f"Metric {name!r} is an integer too large for a double.")
+    return value
 
 
 def _text(name: str, text: str) -> str:
@@ -172,7 +180,12 @@ class Summary:
     def add(self, result: Result, mode: Mode) -> "Summary":
         """Count one more live result; among equals the first step stays best."""
         oriented = score(result.value, mode)
-        better = self.best_score is None or oriented < self.best_score
+        better = (
+            self.best_value is None
+            or self.best_score is None
+            or oriented < self.best_score
+            or (math.isnan(self.best_value) and not math.isnan(result.value))  # +Inf beats NaN
+        )
         return Summary(
             n_results=self.n_results + 1,
             last_step=result.step,

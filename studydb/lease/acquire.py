@@ -18,8 +18,8 @@ class Acquirer:
     """
     Acquires trials for one worker.
 
-    A token is used until a claim has come of it: a claim whose reply was lost is then found by the
-    next call, even if nothing else is left to claim.
+    A call that ends in a fault keeps its token for the next one: a claim whose reply was lost is
+    then found, even if nothing else is left to claim.
     """
 
     def __init__(self, database: Database, study: Study, *, worker_id: int, lease_s: float) -> None:
@@ -27,6 +27,7 @@ class Acquirer:
         self._database, self._study = database, study
         self._worker_id, self._lease_s = worker_id, lease_s
         self._token = uuid4().hex
+        self._again = False
 
     def acquire(self) -> Claim | None:
         """
@@ -35,18 +36,21 @@ class Acquirer:
         Raises:
             StorageTransient: Call again; the trial, if one was claimed, is not lost.
         """
-        claimed = self._try(claim) or self._try(ask)
+        again, self._again = self._again, True
+        claimed = self._try(claim, again=again) or self._try(ask, again=again)
         if claimed is not None:
             self._token = uuid4().hex
+        self._again = False
         return claimed
 
-    def _try(self, operation: Callable[..., Claim | None]) -> Claim | None:
+    def _try(self, operation: Callable[..., Claim | None], *, again: bool) -> Claim | None:
         return operation(
             self._database,
             self._study,
             worker_id=self._worker_id,
             token=self._token,
             lease_s=self._lease_s,
+            again=again,
         )
 
     def look(self) -> Outlook:

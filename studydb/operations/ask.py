@@ -11,7 +11,13 @@ from studydb.store import counters, leases, studies
 
 
 def ask(
-    database: Database, study: Study, *, worker_id: int, token: str, lease_s: float
+    database: Database,
+    study: Study,
+    *,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+    again: bool = True,
 ) -> Claim | None:
     """
     Make the searcher's next trial, RUNNING under its first attempt.
@@ -21,6 +27,7 @@ def ask(
 
     Args:
         token: As for `claim`; it names the trial, too.
+        again: As for `claim`.
 
     Returns:
         None when `num_trials` exist, the searcher has no more points, the study is not RUNNING, or
@@ -32,7 +39,7 @@ def ask(
             ticket = studies.draw(txn, study_id=study.id)
             if ticket is None:
                 txn.abandon()
-                return claimed_before(txn, study, token=token, lease_s=lease_s)
+                return claimed_before(txn, study, token=token, lease_s=lease_s) if again else None
 
             searcher = study.searcher
             assert searcher is not None  # or the study would have no draws

@@ -11,7 +11,13 @@ from studydb.store import attempts, checkpoints, counters, leases, studies
 
 
 def claim(
-    database: Database, study: Study, *, worker_id: int, token: str, lease_s: float
+    database: Database,
+    study: Study,
+    *,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+    again: bool = True,
 ) -> Claim | None:
     """
     Claim the first PENDING trial of a study.
@@ -19,6 +25,7 @@ def claim(
     Args:
         token: Random, used for one claim only. After a lost reply, send the same token until an
             answer comes: it gets the trial that the lost reply named.
+        again: Whether the token may have been sent before; False saves a look.
 
     Returns:
         None when nothing is runnable, the study is not RUNNING, or `max_concurrent` trials run.
@@ -29,8 +36,9 @@ def claim(
                 txn, study_id=study.id, worker_id=worker_id, token=token, lease_s=lease_s
             )
             if row is None:
+                counters.lock(txn, study_id=study.id, key=worker_id)  # held by a ghost in flight
                 txn.abandon()
-                return claimed_before(txn, study, token=token, lease_s=lease_s)
+                return claimed_before(txn, study, token=token, lease_s=lease_s) if again else None
 
             claimed = begin_attempt(
                 txn, study, row, worker_id=worker_id, token=token, lease_s=lease_s

@@ -5,6 +5,7 @@ Each carries a token, UNIQUE on `event`: a request that is sent again because it
 counts once.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -13,10 +14,11 @@ from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
 from studydb.domain.decisions import Action
 from studydb.domain.errors import BudgetSpent, NotAllowed, UnknownTrial, UsageError
+from studydb.domain.metrics import Summary
 from studydb.domain.records import Study, Trial
 from studydb.domain.states import FINAL, Origin, State, Status
 from studydb.searchers import RandomSearch
-from studydb.store import counters, events, studies, trials
+from studydb.store import counters, events, results, studies, trials
 
 ENQUEUED_DRAWS = 2**32
 """
@@ -52,10 +54,8 @@ def enqueue(
             counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
             number = studies.admit(txn, study_id=study.id)
             if number is None:
-                raise BudgetSpent(
-                    f"Study {study.name!r} has all of its {study.num_trials} trials. "
-                    f"Make room first: `studydb extend {study.name} --trials N`."
-                )
+                txn.abandon()
+                return _enqueued_before(txn, study, token=token)
 
             drawn = RandomSearch().propose(
                 study.space, seed=study.seed, draw=ENQUEUED_DRAWS + number
@@ -77,22 +77,37 @@ def enqueue(
             return int(events.data_of(txn, token=token)["number"])
 
 
+def _enqueued_before(txn: Txn, study: Study, *, token: str) -> int:
+    told = events.data_of(txn, token=token)  # this very request may have taken the last place
+    if not told:
+        raise BudgetSpent(
+            f"Study {study.name!r} has all of its {study.num_trials} trials. "
+            f"Make room first: `studydb extend {study.name} --trials N`."
+        )
+    return int(told["number"])
+
+
 def pause(
     database: Database, study: Study, numbers: Sequence[int], *, token: str, actor: str
 ) -> None:
     """
     Pause trials: waiting ones at once, running ones at their next flush or renewal.
 
+    Paused ones wait for a person from now on, whoever paused them.
+
     Raises:
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
 
-    def pause_one(txn: Txn, trial: Trial) -> None:
+    def pause_one(txn: Txn, trial: Trial) -> State | None:
         if trial.state is State.RUNNING:
             trials.request(txn, trial_id=trial.id, action=Action.PAUSE)
-        elif trial.state is State.PENDING:
-            _move(txn, study, trial, State.PAUSED)
+        elif trial.state is State.PAUSED:
+            trials.keep_paused(txn, trial_id=trial.id)
+        elif trials.move(txn, trial_id=trial.id, target=State.PAUSED):
+            return State.PAUSED
+        return None
 
     _each(database, study, numbers, pause_one, kind="paused", token=token, actor=actor)
 
@@ -108,11 +123,14 @@ def resume(
         NotAllowed: A trial has ended; nothing was changed.
     """
 
-    def resume_one(txn: Txn, trial: Trial) -> None:
+    def resume_one(txn: Txn, trial: Trial) -> State | None:
         if trial.state is State.RUNNING:
             trials.request(txn, trial_id=trial.id, action=None)
-        elif trial.state is State.PAUSED:
-            _move(txn, study, trial, State.PENDING)
+        elif trial.state is State.PAUSED and trials.move(
+            txn, trial_id=trial.id, target=State.PENDING
+        ):
+            return State.PENDING
+        return None
 
     _each(database, study, numbers, resume_one, kind="resumed", token=token, actor=actor)
 
@@ -128,11 +146,15 @@ def stop(
         NotAllowed: A trial has ended; nothing was changed.
     """
 
-    def stop_one(txn: Txn, trial: Trial) -> None:
+    def stop_one(txn: Txn, trial: Trial) -> State | None:
         if trial.state is State.RUNNING:
             trials.request(txn, trial_id=trial.id, action=Action.STOP)
-        else:
-            _move(txn, study, trial, State.TERMINATED)
+            return None
+        live = results.live(txn, study_id=study.id, trial_id=trial.id)
+        trials.cancel(
+            txn, trial_id=trial.id, metric_summary=Summary.of_metrics(live, study.metric) or None
+        )
+        return State.TERMINATED
 
     _each(database, study, numbers, stop_one, kind="stopped", token=token, actor=actor)
 
@@ -184,34 +206,40 @@ def _each(
     database: Database,
     study: Study,
     numbers: Sequence[int],
-    change: Callable[[Txn, Trial], None],
+    change: Callable[[Txn, Trial], State | None],
     *,
     kind: str,
     token: str,
     actor: str,
 ) -> None:
+    listed = sorted(set(numbers))  # ids rise with numbers: the one lock order
     try:
-        with database.begin() as txn:
-            for number in sorted(set(numbers)):  # ids rise with numbers: the one lock order
-                trial = trials.find(txn, study_id=study.id, number=number, lock=True)
-                if trial is None:
-                    raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")
-                if trial.state in FINAL:
-                    raise NotAllowed(
-                        f"Trial {number} of {study.name!r} has ended ({trial.state}, "
-                        f"{trial.reason}); ended trials do not change."
-                    )
-                change(txn, trial)
-            _record(
-                txn, study, kind, token=token, actor=actor, data={"numbers": sorted(set(numbers))}
-            )
+        with database.begin() as txn:  # the event first: what a resend would see has changed since
+            _record(txn, study, kind, token=token, actor=actor, data={"numbers": listed})
+
+            moves: Counter[tuple[State, State]] = Counter()
+            for number in listed:
+                trial = _hold(txn, study, number)
+                target = change(txn, trial)
+                if target is not None:
+                    moves[trial.state, target] += 1
+
+            for (source, target), n in moves.items():  # after all trials: the one lock order
+                counters.move(txn, study_id=study.id, key=0, out_of=source, into=target, n=n)
     except Duplicate:
         return
 
 
-def _move(txn: Txn, study: Study, trial: Trial, target: State) -> None:
-    if trial.state is not target and trials.move(txn, trial_id=trial.id, target=target):
-        counters.move(txn, study_id=study.id, key=0, out_of=trial.state, into=target)
+def _hold(txn: Txn, study: Study, number: int) -> Trial:
+    trial = trials.find(txn, study_id=study.id, number=number, lock=True)
+    if trial is None:
+        raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")
+    if trial.state in FINAL:
+        raise NotAllowed(
+            f"Trial {number} of {study.name!r} has ended ({trial.state}, {trial.reason}); "
+            "ended trials do not change."
+        )
+    return trial
 
 
 def _record(

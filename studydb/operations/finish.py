@@ -1,7 +1,7 @@
 """End an attempt, with its last flush: completed, failed, released, lost, or as a verdict wants."""
 
 from studydb.db import Database, Txn
-from studydb.domain.ending import Ending, Limits, Standing, conclude, wanted
+from studydb.domain.ending import Ending, Limits, Standing, conclude, settle, wanted
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch, Failure, Lease, Log, Study
 from studydb.domain.states import Reason, State
@@ -42,7 +42,7 @@ def finish(
             refused(txn, lease=lease, flush_no=batch.flush_no)
             return None
 
-        if held.verdict is not None:
+        if held.verdict is not None or held.flush_no >= batch.flush_no:
             flushed = Flushed((), held.summary, held.time_total_s, None)
         else:
             flushed = store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
@@ -71,10 +71,11 @@ def end_attempt(
     flush_no: int,
     failure: Failure | None = None,
     log: Log | None = None,
+    actor: str = "worker",
 ) -> Ending:
     """Move a held trial out of RUNNING and close its attempt; the counts follow."""
-    request = None if outcome is Reason.COMPLETED else wanted(held.request, held.status)
-    verdict = held.verdict or flushed.verdict or request
+    asked = None if outcome is Reason.COMPLETED else wanted(held.request, held.status)
+    verdict = settle(held.verdict or flushed.verdict, asked)
     ending = conclude(
         outcome,
         Standing(held.failures, held.losses, verdict),
@@ -99,7 +100,7 @@ def end_attempt(
         log=log,
     )
     if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
-        _tell(txn, lease, outcome, failure)
+        _tell(txn, lease, outcome, failure, actor)
 
     counters.move(
         txn, study_id=study.id, key=lease.trial_id, out_of=State.RUNNING, into=ending.state
@@ -120,13 +121,13 @@ def _metric_summary(
     return Summary.of_metrics(live, study.metric)
 
 
-def _tell(txn: Txn, lease: Lease, outcome: Reason, failure: Failure | None) -> None:
+def _tell(txn: Txn, lease: Lease, outcome: Reason, failure: Failure | None, actor: str) -> None:
     events.append(
         txn,
         study_id=lease.study_id,
         trial_id=lease.trial_id,
         attempt=lease.attempt,
         kind=outcome.lower(),
-        actor="worker",
+        actor=actor,
         data={"type": failure.type, "message": failure.message} if failure else None,
     )

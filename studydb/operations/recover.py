@@ -65,5 +65,6 @@ def _take(database: Database, study: Study, *, lease: Lease, surely_dead: bool) 
             outcome=Reason.LOST,
             flushed=Flushed((), held.summary, held.time_total_s, None),
             flush_no=held.flush_no,
+            actor="sweep",
         )
     return True

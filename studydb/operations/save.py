@@ -44,13 +44,14 @@ def save(
             )
             return checkpoints.retire(txn, trial_id=lease.trial_id, newest=row_id)
     except Duplicate:
-        return []
+        with database.begin(write=False) as txn:
+            return _saved_before(txn, lease, checkpoint)
 
 
 def _saved_before(txn: Txn, lease: Lease, checkpoint: Checkpoint) -> list[Checkpoint]:
     if checkpoints.by_uuid(txn, uuid=checkpoint.uuid) is None:
         raise lost(lease)
-    return []
+    return checkpoints.retired(txn, trial_id=lease.trial_id)
 
 
 def condemn(database: Database, *, lease: Lease, checkpoint: Checkpoint) -> Checkpoint | None:
@@ -69,7 +70,10 @@ def condemn(database: Database, *, lease: Lease, checkpoint: Checkpoint) -> Chec
         if held is None:
             raise lost(lease)
 
-        before = checkpoints.condemn(txn, trial_id=lease.trial_id, checkpoint_id=checkpoint.id)
+        before = checkpoints.before(txn, trial_id=lease.trial_id, checkpoint_id=checkpoint.id)
+        if not checkpoints.condemn(txn, checkpoint_id=checkpoint.id):
+            return before  # sent again
+
         checkpoints.point(
             txn,
             trial_id=lease.trial_id,

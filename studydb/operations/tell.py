@@ -4,27 +4,43 @@ from collections.abc import Mapping
 from typing import Any
 
 from studydb.db import Database
+from studydb.db.faults import Duplicate
 from studydb.domain.records import Lease
 from studydb.operations.flushing import lost
 from studydb.store import events, leases
 
 
-def tell(database: Database, *, lease: Lease, kind: str, data: Mapping[str, Any]) -> None:
+def tell(
+    database: Database,
+    *,
+    lease: Lease,
+    kind: str,
+    data: Mapping[str, Any],
+    token: str | None = None,
+) -> None:
     """
-    Append an event of a held trial.
+    Append an event of a held trial; a sign of life, too.
+
+    Args:
+        token: Sent again after a lost reply, so that the event is there once.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.
     """
-    with database.begin() as txn:
-        if leases.hold(txn, lease=lease) is None:
-            raise lost(lease)
-        events.append(
-            txn,
-            study_id=lease.study_id,
-            trial_id=lease.trial_id,
-            attempt=lease.attempt,
-            kind=kind,
-            actor="worker",
-            data=data,
-        )
+    try:
+        with database.begin() as txn:
+            events.append(
+                txn,
+                study_id=lease.study_id,
+                trial_id=lease.trial_id,
+                attempt=lease.attempt,
+                kind=kind,
+                actor="worker",
+                data=data,
+                token=token,
+            )
+            if leases.hold(txn, lease=lease) is None:
+                raise lost(lease)
+            leases.renew(txn, leases=[lease])
+    except Duplicate:
+        return

@@ -56,13 +56,23 @@ _RETIRE = Prepared(
     .returning(*_COLUMNS)
 )
 
+_RETIRED = Prepared(
+    sa.select(*_COLUMNS)
+    .where(
+        checkpoint.c.trial_id == sa.bindparam("trial"),
+        checkpoint.c.removed_at.is_not(None),
+        checkpoint.c.corrupt_at.is_(None),
+    )
+    .order_by(checkpoint.c.id)
+)
+
 _FIND = Prepared(sa.select(*_COLUMNS).where(checkpoint.c.id == sa.bindparam("checkpoint")))
 _BY_UUID = Prepared(sa.select(*_COLUMNS).where(checkpoint.c.uuid == sa.bindparam("by_uuid")))
 _DATA = Prepared(sa.select(checkpoint.c.data).where(checkpoint.c.id == sa.bindparam("checkpoint")))
 
 _CORRUPT = Prepared(
     sa.update(checkpoint)
-    .where(checkpoint.c.id == sa.bindparam("checkpoint"))
+    .where(checkpoint.c.id == sa.bindparam("checkpoint"), checkpoint.c.corrupt_at.is_(None))
     .values(corrupt_at=now(), removed_at=now())
 )
 
@@ -88,6 +98,7 @@ def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> i
         Duplicate: An earlier send of this save has committed.
     """
     fields = {name: getattr(what, name) for name in _FIELDS}
+    fields |= {"trial_id": lease.trial_id, "attempt": lease.attempt}  # what the fence has proved
     row = txn.all(_INSERT, **fields, study_id=lease.study_id, data=data)[0]
     return int(row.id)
 
@@ -100,6 +111,11 @@ def point(txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, loss
 def retire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     """Give up a trial's older, unpinned checkpoints; after the commit their bytes may go."""
     return [read(row) for row in txn.all(_RETIRE, trial=trial_id, newest=newest)]
+
+
+def retired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
+    """The checkpoints that `retire` gave up and nobody has forgotten yet."""
+    return [read(row) for row in txn.all(_RETIRED, trial=trial_id)]
 
 
 def find(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
@@ -120,9 +136,13 @@ def data(txn: Txn, *, checkpoint_id: int) -> bytes | None:
     return None if row is None or row.data is None else bytes(row.data)
 
 
-def condemn(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
-    """Mark a checkpoint corrupt and return the one before it, if there is one."""
-    txn.run(_CORRUPT, checkpoint=checkpoint_id)
+def condemn(txn: Txn, *, checkpoint_id: int) -> bool:
+    """Mark a checkpoint corrupt; False if it is marked already."""
+    return txn.run(_CORRUPT, checkpoint=checkpoint_id) == 1
+
+
+def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
+    """A trial's checkpoint before this one, if there is one."""
     row = txn.first(_BEFORE, trial=trial_id, checkpoint=checkpoint_id)
     return None if row is None else read(row)
 

@@ -21,6 +21,12 @@ _MOVE = Prepared(
     )
 )
 
+_LOCK = Prepared(
+    sa.select(counter.c.shard)
+    .where(counter.c.study_id == sa.bindparam("study"), counter.c.shard == sa.bindparam("shard_no"))
+    .with_for_update(key_share=True)
+)
+
 _READ = Prepared(
     sa.select(
         *(
@@ -56,6 +62,11 @@ def move(
     if into is not None:
         change[f"by_{into.lower()}"] = change.get(f"by_{into.lower()}", 0) + n
     txn.run(_MOVE, study=study_id, shard_no=key % SHARDS, **change)
+
+
+def lock(txn: Txn, *, study_id: int, key: int) -> None:
+    """Wait for whatever else moves trials by this key: a claim of ours whose reply was lost."""
+    txn.all(_LOCK, study=study_id, shard_no=key % SHARDS)
 
 
 def read(txn: Txn, *, study_id: int) -> Counts:

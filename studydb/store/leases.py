@@ -212,7 +212,10 @@ RENEW = Prepared(
 )
 
 _SET_VERDICT = Prepared(
-    sa.update(trial).where(*FENCE, trial.c.verdict.is_(None)).values(_VERDICT_VALUES)
+    sa.update(trial)
+    .where(*FENCE, trial.c.verdict.is_(None))
+    .values(_VERDICT_VALUES)
+    .returning(trial.c.id)
 )
 
 
@@ -393,7 +396,7 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[Any]:
 def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict) -> bool:
     """Store a verdict on a trial that has none; the first one stands."""
     return (
-        txn.run(
+        txn.count(
             _SET_VERDICT,
             trial=lease.trial_id,
             held_attempt=lease.attempt,

@@ -70,7 +70,12 @@ _ADMIT = Prepared(
     .returning((study.c.next_number - 1).label("number"))
 )
 
-_ENTER = Prepared(sa.update(study).where(_THIS, _HAS_ROOM).values(n_running=study.c.n_running + 1))
+_ENTER = Prepared(
+    sa.update(study)
+    .where(_THIS, _HAS_ROOM)
+    .values(n_running=study.c.n_running + 1)
+    .returning(study.c.id)
+)
 
 _LEAVE = Prepared(
     sa.update(study)
@@ -208,7 +213,7 @@ def admit(txn: Txn, *, study_id: int) -> int | None:
 
 def enter(txn: Txn, *, study_id: int) -> bool:
     """Count one more RUNNING trial, if `max_concurrent` leaves room."""
-    return txn.run(_ENTER, study=study_id) == 1
+    return txn.count(_ENTER, study=study_id) == 1
 
 
 def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:

@@ -43,6 +43,7 @@ SUSPECT = Prepared(
     sa.update(trial)
     .where(trial.c.id.in_(sa.select(_expired.c.id)), in_state(State.RUNNING))
     .values(suspect_at=now())
+    .returning(trial.c.id)
 )
 
 _waited = _some("waited", in_state(State.PENDING), ~trial.c.ready, trial.c.ready_at <= now())
@@ -50,6 +51,7 @@ WAKE = Prepared(
     sa.update(trial)
     .where(trial.c.id.in_(sa.select(_waited.c.id)), in_state(State.PENDING))
     .values(ready=True, ready_at=None)
+    .returning(trial.c.id)
 )
 
 _paused = _some(
@@ -62,6 +64,7 @@ UNPAUSE = Prepared(
     sa.update(trial)
     .where(trial.c.id.in_(sa.select(_paused.c.id)), in_state(State.PAUSED))
     .values(state=State.PENDING, ready=True, ready_at=None, paused_by=None)
+    .returning(trial.c.id)
 )
 
 _LEASE_COLUMNS = (
@@ -112,17 +115,17 @@ _HOLD_LOST = {
 
 def suspect(txn: Txn, *, study_id: int) -> int:
     """Mark trials whose lease has run out; any fenced write of their holder clears the mark."""
-    return txn.run(SUSPECT, study=study_id)
+    return txn.count(SUSPECT, study=study_id)
 
 
 def wake(txn: Txn, *, study_id: int) -> int:
     """Put trials whose back-off is over back into the claim index."""
-    return txn.run(WAKE, study=study_id)
+    return txn.count(WAKE, study=study_id)
 
 
 def unpause(txn: Txn, *, study_id: int) -> int:
     """Let what the pause of the whole study has paused wait for a worker again."""
-    n = txn.run(UNPAUSE, study=study_id)
+    n = txn.count(UNPAUSE, study=study_id)
     if n:
         counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)
     return n

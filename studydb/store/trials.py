@@ -85,6 +85,7 @@ _REQUEST = Prepared(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"), in_state(State.RUNNING))
     .values(request=sa.bindparam("to_request"))
+    .returning(trial.c.id)
 )
 
 
@@ -111,11 +112,19 @@ def _move_to(target: State) -> Prepared:
             paused_by=sa.bindparam("by", None, sa.Text) if target is State.PAUSED else None,
             reason=Reason.CANCELLED if final else None,
             ended_at=now() if final else None,
+            metric_summary=sa.bindparam("to_metrics", None, trial.c.metric_summary.type),
         )
+        .returning(trial.c.id)
     )
 
 
 _MOVES = {state: _move_to(state) for state in (State.PENDING, State.PAUSED, State.TERMINATED)}
+
+_KEEP_PAUSED = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.bindparam("trial"), in_state(State.PAUSED))
+    .values(paused_by="person")
+)
 
 
 def insert(
@@ -163,12 +172,22 @@ def move(txn: Txn, *, trial_id: int, target: State, by: str = "person") -> bool:
         False when the table of moves forbids it, or an attempt holds the trial.
     """
     params = {"by": by} if target is State.PAUSED else {}
-    return txn.run(_MOVES[target], trial=trial_id, **params) == 1
+    return txn.count(_MOVES[target], trial=trial_id, **params) == 1
+
+
+def cancel(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any] | None) -> bool:
+    """End a trial that nobody runs; False as for `move`."""
+    return txn.run(_MOVES[State.TERMINATED], trial=trial_id, to_metrics=metric_summary) == 1
+
+
+def keep_paused(txn: Txn, *, trial_id: int) -> None:
+    """Let a PAUSED trial wait for a person, whoever paused it."""
+    txn.run(_KEEP_PAUSED, trial=trial_id)
 
 
 def request(txn: Txn, *, trial_id: int, action: Action | None) -> bool:
     """Ask the attempt that runs a trial to stop or pause; it obeys at its next flush or renewal."""
-    return txn.run(_REQUEST, trial=trial_id, to_request=action) == 1
+    return txn.count(_REQUEST, trial=trial_id, to_request=action) == 1
 
 
 def listing(

@@ -161,6 +161,8 @@ _RESULT_PAGE = Prepared(
     .where(
         result.c.study_id == sa.bindparam("study"),
         sa.tuple_(*_PLACE) > sa.tuple_(*_AFTER),
+        attempt.c.trial_id >= sa.bindparam("after_trial", type_=_Int),  # follows; a merge join
+        trial.c.id >= sa.bindparam("after_trial", type_=_Int),  # would begin at the first row
     )
     .order_by(*_PLACE)
     .limit(sa.bindparam("most"))

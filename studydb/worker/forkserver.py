@@ -181,8 +181,10 @@ class _Server:
                 self._ask(number, child, [theirs.fileno(), stdout, stderr])
             child.wait_started()
             child.channel.send(write_job(job))
-        except (FrameError, OSError):
+        except (FrameError, OSError) as cause:
             child.channel.close()
+            if self._popen.poll() is not None:
+                raise ForkServerDied("The fork server died while it made a child.") from cause
             raise
         return child
 
@@ -194,6 +196,7 @@ class _Server:
             try:
                 socket.send_fds(self._socket, [REQUEST.pack(number)], descriptors)
             except OSError as cause:
+                self._dead = True
                 raise ForkServerDied(f"The fork server takes no request: {cause}.") from cause
 
     def _listen(self, replies: Channel) -> None:
@@ -219,6 +222,7 @@ class _Server:
         """End what the server can no longer end, and take no more requests."""
         with self._lock:
             self._dead = True
+            self._socket.close()
             orphans = list(self._children.values())
             self._children.clear()
         self._popen.kill()
@@ -235,7 +239,6 @@ class _Server:
         if self._popen.returncode is None:
             self._popen.kill()
         self._listener.join()
-        self._socket.close()
 
 
 class ForkServer:

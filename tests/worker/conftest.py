@@ -1,5 +1,6 @@
 """Attempts in real processes, with the test in the supervisor's place."""
 
+import itertools
 import os
 import sys
 import time
@@ -46,9 +47,13 @@ def by_value(function: Callable[..., Any]) -> Trainable:
 class Attempt:
     """A child, what it says, and what it printed."""
 
-    def __init__(self, child: ChildProcess, output: AttemptOutput) -> None:
+    def __init__(
+        self, child: ChildProcess, output: AttemptOutput, *, directory: Path, workdir: Path
+    ) -> None:
         self.child = child
         self.output = output
+        self.directory = directory
+        self.workdir = workdir
 
     def receive(self) -> FromChild:
         """The next message; EOFError after the last."""
@@ -110,11 +115,13 @@ Start = Callable[..., Attempt]
 def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator[Start]:
     """Start an attempt of a function; what a job needs beyond it has defaults."""
     attempts: list[Attempt] = []
+    numbers = itertools.count()
 
     def start(function: Callable[..., Any] | Trainable, **job: Any) -> Attempt:
-        directory = tmp_path / str(len(attempts))
+        directory = tmp_path / str(next(numbers))
         (directory / "scratch").mkdir(parents=True)
         server = job.pop("server", fork_server)
+        output = job.pop("output", None) or pump.open(directory)
         trainable = function if isinstance(function, Trainable) else by_value(function)
         complete = {
             "study_uuid": str(uuid.uuid4()),
@@ -132,11 +139,11 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
             "store": "inline:",
             **job,
         }
-        output = job.pop("output", None) or pump.open(directory)
         child = server.spawn(Job(**complete), stdout=output.stdout, stderr=output.stderr)
         output.release()
-        attempts.append(Attempt(child, output))
-        return attempts[-1]
+        attempt = Attempt(child, output, directory=directory, workdir=tmp_path)
+        attempts.append(attempt)
+        return attempt
 
     yield start
     for attempt in attempts:

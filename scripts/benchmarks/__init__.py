@@ -1,0 +1,1 @@
+"""The benchmarks behind scripts/bench: one file per subcommand and one per contender."""

@@ -1,0 +1,84 @@
+"""Optuna's storages doing the same: ask, three suggestions, ten reports, tell."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from benchmarks.space import LR, MOMENTUM, REPORTS, STUDY, WIDTH, loss
+from benchmarks.teams import Step
+
+RDB, JOURNAL = "Optuna RDBStorage", "Optuna JournalStorage"
+
+
+def require() -> None:
+    """
+    Find Optuna, or say how to install it.
+
+    Raises:
+        click.UsageError: It is not there.
+    """
+    try:
+        import optuna  # noqa: F401, PLC0415  an extra
+    except ModuleNotFoundError:
+        raise click.UsageError(
+            "Optuna is not installed. Leave it out with --without-optuna, or install it: "
+            ".venv/bin/python -m pip install --constraint constraints.txt --editable '.[bench]'"
+        ) from None
+
+
+def create(storages: Mapping[str, str]) -> None:
+    """Create the study of a benchmark in each storage."""
+    import optuna  # noqa: PLC0415  an extra
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    for kind, place in storages.items():
+        optuna.create_study(study_name=STUDY, storage=_open(kind, place), direction="minimize")
+
+
+def build(
+    *, index: int, storages: Mapping[str, str]
+) -> tuple[Mapping[str, Step], Callable[[], None]]:
+    """
+    Trials in each storage.
+
+    Args:
+        storages: A URL or a journal's path, by contender.
+    """
+    del index
+    import optuna  # noqa: PLC0415  an extra
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return {kind: _trials(kind, place) for kind, place in storages.items()}, lambda: None
+
+
+def _trials(kind: str, place: str) -> Step:
+    import optuna  # noqa: PLC0415  an extra
+
+    study = optuna.load_study(
+        study_name=STUDY,
+        storage=_open(kind, place),
+        sampler=optuna.samplers.RandomSampler(),
+        pruner=optuna.pruners.NopPruner(),
+    )
+
+    def run_trial() -> int:
+        trial = study.ask()
+        trial.suggest_float("lr", *LR, log=True)
+        trial.suggest_int("width", *WIDTH)
+        momentum = trial.suggest_float("momentum", *MOMENTUM)
+        for step in range(1, REPORTS + 1):
+            trial.report(loss(momentum, step), step)
+        study.tell(trial, loss(momentum, REPORTS))
+        return 1
+
+    return run_trial
+
+
+def _open(kind: str, place: str) -> Any:
+    import optuna  # noqa: PLC0415  an extra
+
+    if kind == JOURNAL:
+        backend = optuna.storages.journal.JournalFileBackend(place)
+        return optuna.storages.JournalStorage(backend)
+    return optuna.storages.RDBStorage(place.replace("postgresql://", "postgresql+psycopg://"))

@@ -1,0 +1,45 @@
+"""studydb as its users call it: one handle per process, ask, report, finish."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import studydb
+from benchmarks.space import LR, METRIC, MOMENTUM, REPORTS, STUDY, WIDTH, loss
+from benchmarks.teams import Step
+
+BUFFERED, FLUSHED = "studydb", "studydb, each step flushed"
+
+
+def create(url: str) -> None:
+    """Create the endless study of a benchmark."""
+    space = {
+        "lr": studydb.loguniform(*LR),
+        "width": studydb.randint(*WIDTH),
+        "momentum": studydb.uniform(*MOMENTUM),
+    }
+    study = studydb.create_study(
+        STUDY, None, space=space, metric=METRIC, mode="min", num_trials=None, storage=url
+    )
+    study.close()
+
+
+def build(*, index: int, url: str) -> tuple[Mapping[str, Step], Callable[[], None]]:
+    """Trials with buffered reports, and with a flush after each."""
+    del index
+    study = studydb.load_study(STUDY, storage=url)
+    steps = {
+        BUFFERED: partial(_run_trial, study, flush=False),
+        FLUSHED: partial(_run_trial, study, flush=True),
+    }
+    return steps, study.close
+
+
+def _run_trial(study: Any, *, flush: bool) -> int:
+    with study.ask() as trial:
+        momentum = trial.params["momentum"]
+        for step in range(1, REPORTS + 1):
+            trial.report({METRIC: loss(momentum, step)})
+            if flush:
+                trial.flush()
+    return 1

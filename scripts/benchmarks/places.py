@@ -1,0 +1,67 @@
+"""Databases to measure in: made for one run, gone after it."""
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import postgres
+
+from studydb.db import migrate
+
+LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
+"""One contender's slice should not pay for the checkpoint of another's."""
+
+
+@contextmanager
+def postgresql_server(*, fsync: bool) -> Iterator[str]:
+    """
+    The URL of a server: the one that the tests' variable names, else one of our own.
+
+    Args:
+        fsync: Of our own server; on is what a commit costs in life.
+    """
+    named = os.environ.get(postgres.DSN_VARIABLE)
+    if named:
+        yield named
+        return
+    with postgres.PostgresServer(fsync=fsync, settings=LONG_CHECKPOINTS) as server:
+        yield server.url()
+
+
+@contextmanager
+def databases(server_url: str, *names: str) -> Iterator[dict[str, str]]:
+    """Databases on a server, by what they are for: their URLs."""
+    with ExitStack() as stack:
+        urls = {}
+        for name in names:
+            database = f"studydb_bench_{name}_{uuid.uuid4().hex[:12]}"
+            urls[name] = postgres.create_database(server_url, database)
+            stack.callback(postgres.drop_database, server_url, database)
+        yield urls
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder for SQLite files and journals."""
+    with tempfile.TemporaryDirectory(prefix="studydb-bench-") as path:
+        yield Path(path)
+
+
+def with_tables(url: str) -> str:
+    """The URL of a database that has studydb's tables now."""
+    migrate.upgrade(url)
+    return url
+
+
+def conditions(server_url: str) -> dict[str, Any]:
+    """What a reader must know of a server to judge its numbers."""
+    with postgres.connect(server_url) as connection:
+        shown = {
+            name: connection.execute(f"SHOW {name}").fetchone()
+            for name in ("server_version", "fsync", "synchronous_commit")
+        }
+    return {"cores": os.cpu_count()} | {name: row[0] for name, row in shown.items() if row}

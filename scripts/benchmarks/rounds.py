@@ -1,0 +1,149 @@
+"""Rounds in which contenders take turns; medians, their ratios, a table."""
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.teams import Plan, Team
+
+WARM_UP_S = 0.5
+
+
+@dataclass(frozen=True)
+class Contest:
+    """
+    Who is measured against whom.
+
+    Attributes:
+        unit: What is counted per second.
+        plans: Each plan's contenders: those of one plan share its processes.
+        ours: The contenders that are studydb, each with the others it is held against.
+        before: Called before each slice of a contender, with its name.
+    """
+
+    unit: str
+    plans: Mapping[tuple[str, ...], Plan]
+    ours: Mapping[str, Sequence[str]]
+    before: Callable[[str], None] = lambda _: None
+
+    @property
+    def contenders(self) -> list[str]:
+        """All names, in the order of the plans."""
+        return [name for names in self.plans for name in names]
+
+
+@dataclass
+class Outcome:
+    """
+    What was measured.
+
+    Attributes:
+        rates: Units per second of every slice, by number of processes and contender.
+    """
+
+    contest: Contest
+    conditions: Mapping[str, Any]
+    rates: dict[int, dict[str, list[float]]] = field(default_factory=dict)
+
+    def median(self, processes: int, contender: str) -> float:
+        """The median over the slices."""
+        return statistics.median(self.rates[processes][contender])
+
+    def ratios(self, processes: int) -> dict[str, dict[str, float]]:
+        """How many times as fast as each rival, by contender of ours: ratios of medians."""
+        return {
+            ours: {
+                rival: self.median(processes, ours) / self.median(processes, rival)
+                for rival in rivals
+            }
+            for ours, rivals in self.contest.ours.items()
+        }
+
+
+def measure(
+    contest: Contest,
+    *,
+    processes: Sequence[int],
+    rounds: int,
+    seconds: float,
+    conditions: Mapping[str, Any],
+) -> Outcome:
+    """Measure a contest at each number of processes."""
+    outcome = Outcome(contest, {"rounds": rounds, "seconds": seconds, **conditions})
+    for size in processes:
+        with ExitStack() as stack:
+            teams = {}
+            for names, plan in contest.plans.items():
+                team = stack.enter_context(Team(plan, size))
+                teams |= dict.fromkeys(names, team)
+            for team in set(teams.values()):
+                team.ready()
+            outcome.rates[size] = _take_turns(contest, teams, rounds=rounds, seconds=seconds)
+        click.echo(f"Measured with {size} process{'es' if size > 1 else ''}.", err=True)
+    return outcome
+
+
+def _take_turns(
+    contest: Contest, teams: Mapping[str, Team], *, rounds: int, seconds: float
+) -> dict[str, list[float]]:
+    names = contest.contenders
+    for name in names:
+        contest.before(name)
+        teams[name].run(name, min(seconds, WARM_UP_S))
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        first = number % len(names)  # nobody always runs in the wake of the same rival
+        for name in names[first:] + names[:first]:
+            contest.before(name)
+            rates[name].append(teams[name].run(name, seconds))
+    return rates
+
+
+def show(outcome: Outcome, *, as_json: bool) -> None:
+    """Print the outcome, for people or for programs."""
+    if as_json:
+        click.echo(json.dumps(_as_json(outcome), indent=2))
+        return
+    console = Console()
+    for size in outcome.rates:
+        console.print(_table(outcome, size))
+    described = ", ".join(f"{name} {value}" for name, value in outcome.conditions.items())
+    console.print(f"Medians of slices that took turns; ratios of medians. {described}", style="dim")
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "unit": outcome.contest.unit,
+        "conditions": dict(outcome.conditions),
+        "processes": {
+            str(size): {
+                "median": {name: outcome.median(size, name) for name in slices},
+                "slices": slices,
+                "ratios": outcome.ratios(size),
+            }
+            for size, slices in outcome.rates.items()
+        },
+    }
+
+
+def _table(outcome: Outcome, size: int) -> Table:
+    ratios = outcome.ratios(size)
+    table = Table(title=f"{size} process{'es' if size > 1 else ''}", title_justify="left")
+    table.add_column("contender")
+    for heading in (outcome.contest.unit, "slowest", "fastest", *(f"{one} /" for one in ratios)):
+        table.add_column(heading, justify="right")
+    for name, slices in outcome.rates[size].items():
+        held_against = [rivals.get(name) for rivals in ratios.values()]
+        table.add_row(
+            name,
+            *(f"{rate:,.0f}" for rate in (outcome.median(size, name), min(slices), max(slices))),
+            *("" if ratio is None else f"{ratio:.2f} x" for ratio in held_against),
+        )
+    return table

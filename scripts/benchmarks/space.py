@@ -1,0 +1,14 @@
+"""The task of every contender: three params, ten reports, one metric to be minimised."""
+
+STUDY = "bench"
+METRIC = "loss"
+REPORTS = 10
+
+LR = (1e-4, 1.0)
+WIDTH = (4, 256)
+MOMENTUM = (0.0, 0.99)
+
+
+def loss(momentum: float, step: int) -> float:
+    """A curve that falls, made in no time."""
+    return momentum + 1.0 / step

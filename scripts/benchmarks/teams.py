@@ -1,0 +1,131 @@
+"""
+Processes that measure in short slices, whenever they are told to.
+
+All of a benchmark's processes are started, connected and warm before the first slice counts; then
+one team at a time is woken, so that contenders take turns on the same machine within seconds.
+"""
+
+import multiprocessing
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+START_TIMEOUT_S = 120.0
+SLICE_GRACE_S = 60.0
+"""How long the step that is under way at the end of a slice may take."""
+
+STOP_TIMEOUT_S = 10.0
+
+Step = Callable[[], int]
+"""Does a little work and says how many units (trials, rows) it was."""
+
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """
+    What the processes of a team do.
+
+    Attributes:
+        build: Called in each process with `options` and `index`; returns its steps by contender,
+            and what to call at the end. Must be found by import.
+    """
+
+    build: Callable[..., tuple[Mapping[str, Step], Callable[[], None]]]
+    options: Mapping[str, Any]
+
+
+class Team:
+    """Processes of one plan that run slices together; ends them all on leaving its block."""
+
+    def __init__(self, plan: Plan, size: int) -> None:
+        """Start the processes; `ready` waits for them."""
+        self._barrier = _SPAWN.Barrier(size)
+        self._processes, self._pipes = [], []
+        for index in range(size):
+            ours, theirs = _SPAWN.Pipe()
+            process = _SPAWN.Process(
+                target=_serve, args=(plan, index, theirs, self._barrier), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+
+    def ready(self) -> None:
+        """Wait until every process is connected."""
+        self._answers(START_TIMEOUT_S)
+
+    def run(self, contender: str, seconds: float) -> float:
+        """
+        Let every process work on one contender for so long.
+
+        Returns:
+            Units per second, summed over the processes: each is timed to the end of its last step.
+        """
+        for pipe in self._pipes:
+            pipe.send((contender, seconds))
+        return sum(self._answers(seconds + SLICE_GRACE_S))
+
+    def _answers(self, timeout_s: float) -> list[float]:
+        deadline = time.monotonic() + timeout_s
+        answers = []
+        for pipe in self._pipes:
+            if not pipe.poll(max(0.0, deadline - time.monotonic())):
+                raise RuntimeError(f"A measured process gave no answer within {timeout_s:.0f} s.")
+            answer = pipe.recv()
+            if isinstance(answer, str):
+                raise RuntimeError(f"A measured process failed.\n{answer}")
+            answers.append(answer)
+        return answers
+
+    def __enter__(self) -> Self:
+        """Hold the processes."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End them: they close what they hold, or are killed."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(STOP_TIMEOUT_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _serve(plan: Plan, index: int, pipe: Any, barrier: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
+    try:
+        steps, close = plan.build(index=index, **plan.options)
+        pipe.send(0.0)
+    except Exception:  # noqa: BLE001  told to the process that leads
+        with suppress(OSError):
+            pipe.send(traceback.format_exc())
+        return
+    try:
+        while True:
+            contender, seconds = pipe.recv()
+            barrier.wait(START_TIMEOUT_S)
+            pipe.send(_slice(steps[contender], seconds))
+    except (EOFError, OSError):  # the process that leads is done, or gone
+        pass
+    except Exception:  # noqa: BLE001  told to the process that leads
+        barrier.abort()
+        with suppress(OSError):
+            pipe.send(traceback.format_exc())
+    finally:
+        close()
+
+
+def _slice(step: Step, seconds: float) -> float:
+    units, began_s = 0, time.perf_counter()
+    deadline = began_s + seconds
+    while time.perf_counter() < deadline:
+        units += step()
+    return units / (time.perf_counter() - began_s)

@@ -1,0 +1,80 @@
+"""The root command and the list of all others."""
+
+from importlib import import_module
+
+import click
+
+from studydb import __version__
+from studydb.domain.near import did_you_mean
+
+COMMANDS = {
+    "hello": ("hello", "Run a small study here: see that everything works."),
+    "create": ("create", "Create a study."),
+    "worker": ("worker", "Run trials of a study until it is done."),
+    "studies": ("status", "List the studies."),
+    "status": ("status", "Show what a study does, and what to type next."),
+    "trials": ("trials", "List a study's trials."),
+    "show": ("show", "Show one trial: attempts, why it stopped, its error."),
+    "results": ("trials", "List one trial's results, step by step."),
+    "best": ("trials", "Show a study's best trial."),
+    "workers": ("workers", "List the workers."),
+    "logs": ("logs", "Print what a trial has printed."),
+    "pause": ("control", "Pause trials, or a whole study."),
+    "resume": ("control", "Resume trials, or a whole study."),
+    "stop": ("control", "Stop trials, or a whole study."),
+    "enqueue": ("control", "Add a trial with given parameters."),
+    "extend": ("control", "Add trials to a study's budget."),
+    "query": ("query", "Run a SELECT on the database, read-only."),
+    "db": ("db", "Make, upgrade and check the database's schema."),
+}
+"""Name: its file in this folder, and its line in the help; the order is the help's."""
+
+
+class Lazy(click.Group):
+    """A group that imports a command's file when that command is called, not for the help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        """All names, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"studydb.cli.{COMMANDS[cmd_name][0]}")
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that was typed; suggest a near one."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            ctx.fail(f"There is no command {name!r}.{did_you_mean(name, COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List all commands without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=Lazy,
+    context_settings={
+        "auto_envvar_prefix": "STUDYDB",
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+)
+@click.version_option(__version__, prog_name="studydb")
+@click.option("--storage", metavar="URL", help="The database; may also follow the command.")
+def cli(storage: str | None) -> None:
+    """
+    A SQL-backed store for studies, with stateless workers.
+
+    The database is --storage, else $STUDYDB_STORAGE, else sqlite:///studydb.db. Every option can
+    be set by an environment variable, too: STUDYDB_WORKER_SLOTS=4 is `studydb worker --slots 4`.
+    """

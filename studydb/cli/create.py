@@ -1,0 +1,152 @@
+"""`create`: a study from the command line."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from studydb.cli.options import Spec, Storage, storage_option, study_argument
+from studydb.cli.output import print_next
+from studydb.domain import grammar
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.space import Space
+from studydb.settings import KEY_FILE, key_file_path
+from studydb.study import Study, create_study
+
+
+@click.command()
+@study_argument
+@click.option("--trainable", metavar="M:F", help="The function to run, as module:function.")
+@click.option("--metric", required=True, metavar="M", help="What trials are compared by.")
+@click.option("--mode", required=True, type=click.Choice(["min", "max"]), help="Which is better.")
+@click.option(
+    "--param",
+    "params",
+    multiple=True,
+    type=Spec(),
+    metavar="SPEC",
+    help="A parameter, as 'lr=loguniform(1e-4,1)', or a constant, as epochs=27; repeat it.",
+)
+@click.option("--space", metavar="FILE", help="More parameters, from a JSON file.")
+@click.option("--num-trials", type=int, metavar="N", help="The budget; endless if not given.")
+@click.option("--max-concurrent", type=int, metavar="N", help="Running trials, over all workers.")
+@click.option("--scheduler", metavar="SPEC", help="As 'ASHA(max_t=27)'.  [default: FIFO]")
+@click.option(
+    "--searcher", metavar="SPEC", help="As 'RandomSearch(seed=0)' or GridSearch.  [default: random]"
+)
+@click.option(
+    "--stop",
+    "stops",
+    multiple=True,
+    type=Spec(),
+    metavar="RULE",
+    help="Stop a trial at its own result, as 'loss>=3' or 'training_iteration>=27'; repeat it.",
+)
+@click.option(
+    "--max-failures",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Exceptions that a trial survives; -1 for ever.",
+)
+@click.option("--checkpoints", metavar="URL", help="Where checkpoints go, if not the default.")
+@click.option("--if-not-exists", is_flag=True, help="Go on with a study of this name.")
+@storage_option
+def create(
+    *,
+    name: str,
+    trainable: str | None,
+    metric: str,
+    mode: str,
+    params: Sequence[str],
+    space: str | None,
+    num_trials: int | None,
+    max_concurrent: int | None,
+    scheduler: str | None,
+    searcher: str | None,
+    stops: Sequence[str],
+    max_failures: int,
+    checkpoints: str | None,
+    if_not_exists: bool,
+    storage: Storage,
+) -> None:
+    """
+    Create the study NAME; an SQLite file is made when missing.
+
+    Without --trainable its trials are run by your own loop, with study.ask().
+    """
+    from studydb import schedulers, searchers  # noqa: PLC0415  the help needs neither
+
+    study = create_study(
+        name,
+        trainable,
+        metric=metric,
+        mode=mode,
+        space=read_space(params, space),
+        num_trials=num_trials,
+        max_concurrent=max_concurrent,
+        scheduler=None
+        if scheduler is None
+        else grammar.build(grammar.parse_call(scheduler), schedulers.BY_NAME, what="scheduler"),
+        searcher=None if searcher is None else searchers.from_call(grammar.parse_call(searcher)),
+        stop=stops,
+        max_failures=max_failures,
+        checkpoints=checkpoints,
+        storage=storage.url,
+        load_if_exists=if_not_exists,
+    )
+    try:
+        _tell(study, storage)
+    finally:
+        study.close()
+
+
+def read_space(params: Sequence[str], file: str | None) -> Space:
+    """
+    Join the parameters of a file with those that were typed.
+
+    Raises:
+        InvalidSpec: A name comes twice, or lies below another's value.
+    """
+    leaves = {} if file is None else dict(grammar.read_space_file(Path(file)).leaves)
+    for path, leaf in Space.read(grammar.parse_parameters(params)).leaves.items():
+        for other in leaves:
+            if f"{other}/".startswith(f"{path}/") or f"{path}/".startswith(f"{other}/"):
+                raise InvalidSpec(
+                    f"Parameter {path!r} of --param and {other!r} of {file!r} exclude each other; "
+                    "give each name one value."
+                )
+        leaves[path] = leaf
+    return Space(leaves)
+
+
+def _tell(study: Study, storage: Storage) -> None:
+    record, again = study.record, storage.again(study.storage)
+    budget = "endless" if record.num_trials is None else f"{record.num_trials} trials"
+    click.echo(
+        f"Study {study.name!r} in {study.storage}: {record.metric} ({record.mode}), {budget}."
+    )
+    if record.trainable is None:
+        print_next(
+            f"study = studydb.load_study({study.name!r}, storage={study.storage!r})",
+            "while trial := study.ask(): ...    # in Python, in as many processes as you like",
+        )
+        return
+    quoted = click_quote(study.name)
+    print_next(
+        f"studydb worker --study {quoted}{again}",
+        f"studydb status {quoted}{again}",
+    )
+    _tell_second_machine(study, quoted)
+
+
+def _tell_second_machine(study: Study, quoted: str) -> None:
+    if not study.database.postgresql:
+        click.echo("\nAn SQLite file serves one machine; for several, keep studies in PostgreSQL.")
+        return
+    click.echo(
+        "\nOn another machine, with a copy of the key file that signed the trainable:\n"
+        f"  {KEY_FILE}={key_file_path()} studydb worker --study {quoted} "
+        f"--storage {click_quote(study.storage)}"
+    )

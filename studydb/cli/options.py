@@ -1,0 +1,76 @@
+"""What many commands take: the database, the format, texts of the grammar."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from studydb.settings import storage_url
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """
+    The database that a command is to use.
+
+    Attributes:
+        url: With its password; never shown.
+        typed: Whether it was typed, and has to be typed again in the next command.
+    """
+
+    url: str
+    typed: bool
+
+    def again(self, masked: str) -> str:
+        """
+        What to append to a command that is to use the same database.
+
+        Args:
+            masked: The URL as it may be shown.
+        """
+        return f" --storage {shlex.quote(masked)}" if self.typed else ""
+
+
+def _read_storage(ctx: click.Context, param: click.Parameter, value: str | None) -> Storage:  # noqa: ARG001
+    root = ctx.find_root()
+    typed = value is not None or (
+        root.get_parameter_source("storage") is ParameterSource.COMMANDLINE
+    )
+    return Storage(storage_url(value or root.params.get("storage")), typed)
+
+
+storage_option = click.option(
+    "--storage",
+    metavar="URL",
+    callback=_read_storage,
+    allow_from_autoenv=False,  # $STUDYDB_STORAGE is the root's, and the one that workers are given
+    help="The database: sqlite:///file.db or postgresql://….  [env var: STUDYDB_STORAGE]",
+)
+
+
+def format_option(*, csv: bool = True) -> Callable[[Command], Command]:
+    """Offer table or JSON, and CSV where the answer is a table."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(["table", "json", "csv"] if csv else ["table", "json"]),
+        default="table",
+        show_default=True,
+        help="How to print.",
+    )
+
+
+class Spec(click.ParamType):
+    """A text of the grammar; several in one environment variable are separated by ";"."""
+
+    name = "text"
+    envvar_list_splitter = ";"
+
+
+study_argument = click.argument("name", metavar="NAME")
+number_argument = click.argument("number", metavar="NUMBER", type=click.IntRange(min=0))

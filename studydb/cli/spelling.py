@@ -1,0 +1,100 @@
+"""How values are written: in tables, in CSV, in JSON, and on a command line."""
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.grammar import parse_value
+
+
+def plain(value: Any) -> Any:
+    """
+    What JSON holds for a value of any type.
+
+    NaN and ±Inf are the texts "NaN", "Infinity" and "-Infinity", as in the database; moments are
+    ISO 8601; bytes are hexadecimal; what else JSON cannot hold is text.
+    """
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return str(value)
+        case float() | Decimal():
+            return _number(value)
+        case datetime():
+            return _aware(value).isoformat()
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).hex()
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+    return str(value)
+
+
+def _number(value: float | Decimal) -> float | int | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Decimal):  # PostgreSQL's sum of integers, for example
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value
+
+
+def _aware(value: datetime) -> datetime:
+    return value if value.tzinfo is None else value.astimezone(UTC)
+
+
+def csv_cell(value: Any) -> Any:
+    """A value in a CSV file: nothing for None, JSON for what is no number or text."""
+    written = plain(value)
+    if isinstance(written, bool | list | dict):
+        return json.dumps(written)
+    return "" if written is None else written
+
+
+def table_cell(value: Any, *, brief: bool = False) -> str:
+    """
+    A value in a table, on one line.
+
+    Args:
+        brief: Round doubles to six digits, moments to seconds: for eyes, on a terminal.
+    """
+    if isinstance(value, datetime):
+        return _aware(value).isoformat(" ", "seconds").replace("+00:00", "Z")
+    if brief and isinstance(value, float) and math.isfinite(value):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        return assignments(value)
+    written = csv_cell(value)
+    return visible(written) if isinstance(written, str) else repr(written)
+
+
+def visible(text: str) -> str:
+    """Text without line breaks and control characters, which could steer a terminal."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def assignments(values: Mapping[str, Any]) -> str:
+    """Values by path as `enqueue` reads them: "lr=0.1 act=relu"."""
+    return " ".join(f"{visible(path)}={value_text(value)}" for path, value in values.items())
+
+
+def value_text(value: Any) -> str:
+    """A value by the grammar; text without quotes where it can do without."""
+    written = plain(value)
+    if not isinstance(written, str):
+        return json.dumps(written)
+    try:
+        bare = parse_value(written) == written and not any(map(str.isspace, written))
+    except InvalidSpec:
+        bare = False
+    return written if bare and written.isprintable() else json.dumps(written)

@@ -1,0 +1,53 @@
+"""A trainable for crash tests: its curve is known, and it notes what was acknowledged."""
+
+import math
+import os
+import subprocess
+import time
+from pathlib import Path
+
+CHECKPOINT_EVERY = 4
+FLUSH_EVERY = 3
+"""Steps: neither divides the other, so that some flushes lie beyond the newest checkpoint."""
+
+UNDEFINED_FROM = 0.95
+"""Configurations beyond it diverge: NaN is a legal value, and one that is judged."""
+
+
+def loss(x: float, step: int) -> float:
+    """The value at a step: curves cross, and two decimals make ties."""
+    if x > UNDEFINED_FROM and step % 2 == 0:
+        return math.nan
+    return round(x * x + 1.0 / step + 0.2 * math.sin(7.0 * x * step), 2)
+
+
+def train(config, trial):
+    """
+    Report a known curve, with a checkpoint every few steps and a flush every few others.
+
+    Whenever a call returns that has made everything before it safe, the step is appended to a file
+    of this attempt's own, and synced, so that the file never says more than was acknowledged.
+    """
+    start = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
+    journal = Path(config["journal"]) / f"{trial.number}-{trial.attempt}"
+    _start_bystander(trial.number)
+    with journal.open("a") as acknowledged:
+        for step in range(start + 1, config["steps"] + 1):
+            time.sleep(config["step_s"])
+            value = loss(config["x"], step)
+            keeps = step % CHECKPOINT_EVERY == 0
+            trial.report(
+                {"loss": value, "double": 2 * value}, checkpoint={"step": step} if keeps else None
+            )
+            if step % FLUSH_EVERY == 0:
+                trial.flush()
+            if keeps or step % FLUSH_EVERY == 0:
+                acknowledged.write(f"{step}\n")
+                acknowledged.flush()
+                os.fsync(acknowledged.fileno())
+
+
+def _start_bystander(number: int) -> None:
+    """What trials leave behind: a process of their group, one of its own session, or none."""
+    if number % 3:
+        subprocess.Popen(["sleep", "600"], start_new_session=number % 3 == 2)

@@ -1,0 +1,204 @@
+"""Worker processes of a study: started, watched, and killed with all that came of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import psutil
+
+TRAINABLES = Path(__file__).parent / "trainables"
+"""The working directory of studies whose trainables are test code."""
+
+MARK = "FLEET_MARK"
+"""Inherited by whatever a worker starts, so that a scan finds all of it, wherever it moved to."""
+
+_TICK_S = 0.02
+
+
+def eventually(condition: Callable[[], Any], timeout_s: float = 30.0, *, what: str = "it") -> Any:
+    """Wait for something to become true, and return what it was."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, f"{what} did not happen within {timeout_s:g} s"
+        time.sleep(_TICK_S)
+    return found
+
+
+class WorkerProcess:
+    """One worker: its supervisor, and all processes below it."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], *, mark: str, log: Path) -> None:
+        self.popen, self.mark, self.log = popen, mark, log
+        self.was_killed = False
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's."""
+        return self.popen.pid
+
+    @property
+    def runs(self) -> bool:
+        return self.popen.poll() is None
+
+    def family(self) -> list[psutil.Process]:
+        """All of its processes that live, itself included."""
+        return list(_marked(self.mark))
+
+    def fork_server(self) -> psutil.Process | None:
+        """Its fork server, None before it has one."""
+        return next((one for one in self.family() if _parent(one) == self.pid), None)
+
+    def children(self) -> list[psutil.Process]:
+        """The processes of its attempts."""
+        server = self.fork_server()
+        return [one for one in self.family() if server is not None and _parent(one) == server.pid]
+
+    def send(self, number: int) -> None:
+        """Signal the supervisor alone."""
+        self.popen.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL the supervisor alone."""
+        self.was_killed = True
+        self.popen.kill()
+        self.popen.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP everything, as a host does that falls asleep."""
+        self.send(signal.SIGSTOP)  # it starts nothing more while the others are looked for
+        _signal_all(self.family(), signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT everything."""
+        _signal_all(self.family(), signal.SIGCONT)
+
+    def end(self) -> None:
+        """SIGKILL everything that is left."""
+        self.kill()
+        while family := self.family():
+            _signal_all(family, signal.SIGKILL)
+            psutil.wait_procs(family, timeout=1.0)
+
+    def exit_code(self, timeout_s: float = 30.0) -> int:
+        """Wait for the end of the supervisor."""
+        return self.popen.wait(timeout_s)
+
+    def words(self) -> str:
+        """What it has printed."""
+        return self.log.read_text(errors="replace")
+
+
+class Fleet:
+    """
+    The workers of one study; leaving the `with` block leaves no process behind.
+
+    Args:
+        directory: For what the workers print.
+        options: Of the command line, for every worker: `lease=5` for `--lease 5`.
+    """
+
+    def __init__(self, storage: str, study: str, directory: Path, **options: Any) -> None:
+        self.storage, self.study, self.directory = storage, study, directory
+        self.options = options
+        self.workers: list[WorkerProcess] = []
+
+    def start(self, *, environment: dict[str, str] | None = None, **options: Any) -> WorkerProcess:
+        """
+        Start a worker.
+
+        Args:
+            environment: Beside what this process has.
+            options: Of the command line, beside the fleet's.
+        """
+        arguments = [*_words({"study": self.study, **self.options, **options})]
+        command = [sys.executable, "-m", "studydb", "worker", *arguments]
+        return self.launch(command, environment=environment)
+
+    def launch(
+        self, command: list[str], *, environment: dict[str, str] | None = None
+    ) -> WorkerProcess:
+        """Start a worker by a command of the test's own."""
+        mark = uuid4().hex
+        log = self.directory / f"worker-{len(self.workers)}.log"
+        with log.open("wb") as words:
+            popen = subprocess.Popen(
+                command,
+                cwd=self.directory,
+                env={
+                    **os.environ,
+                    "STUDYDB_STORAGE": self.storage,
+                    "PYTHONUNBUFFERED": "1",
+                    **(environment or {}),
+                    MARK: mark,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                start_new_session=True,
+            )
+        self.workers.append(WorkerProcess(popen, mark=mark, log=log))
+        return self.workers[-1]
+
+    @property
+    def running(self) -> list[WorkerProcess]:
+        return [worker for worker in self.workers if worker.runs]
+
+    def exit_codes(self, timeout_s: float = 60.0) -> list[int]:
+        """Wait until all have ended; their codes, those that were killed left out."""
+        deadline_s = time.monotonic() + timeout_s
+        return [
+            worker.exit_code(max(0.0, deadline_s - time.monotonic()))
+            for worker in self.workers
+            if not worker.was_killed
+        ]
+
+    def words(self) -> str:
+        """What all of them have printed, for the message of an assertion."""
+        return "\n".join(f"{worker.log.name}:\n{worker.words()}" for worker in self.workers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for worker in self.workers:
+            worker.end()
+
+
+def _words(options: dict[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        yield from [flag] if value is True else [flag, str(value)]
+
+
+def _marked(mark: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            marked = process.environ().get(MARK) == mark
+            if marked and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+
+
+def _parent(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return None
+
+
+def _signal_all(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)

@@ -1,0 +1,483 @@
+"""Processes: what a child inherits, how it ends, and that nothing of a dead worker lives on."""
+
+# The functions here are such as users write, or such as go wrong.
+# ruff: noqa: T201
+
+import ctypes
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import studydb
+from studydb.child.messages import End, Ended, Reported
+from studydb.child.process import (
+    is_alive,
+    is_local,
+    kill_group,
+    process_record,
+    start_of,
+    this_process,
+)
+from studydb.worker.forkserver import ForkServer
+from studydb.worker.output import OutputPump
+
+ROOT = Path(__file__).parents[2]
+
+
+def report_and_sleep(config):
+    studydb.report({"loss": 1.0})
+    time.sleep(60)
+
+
+def with_grandchildren(config):
+    """Two grandchildren: one in the trial's process group, one that left it."""
+    for detached in (False, True):
+        grandchild = subprocess.Popen(["sleep", "60"], start_new_session=detached)
+        print(grandchild.pid)
+    studydb.report({"loss": 1.0})
+    time.sleep(60)
+
+
+def is_running(pid):
+    return start_of(pid) is not None
+
+
+def grandchildren_of(attempt, eventually):
+    eventually(lambda: attempt.printed.count("\n") == 2)
+    pids = [int(line) for line in attempt.printed.split()]
+    assert all(is_running(pid) for pid in pids)
+    return pids
+
+
+# what a child inherits
+
+
+def test_child_inherits_no_credentials_no_descriptors_and_no_database(start, monkeypatch):
+    def inspect(config):
+        # The one that was open for the listing is gone when they are looked at.
+        descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
+        facts = {
+            "environment": dict(os.environ),
+            "descriptors": {path.name: str(path.readlink()) for path in descriptors},
+            "modules": sorted(sys.modules),
+            "directory": str(Path.cwd()),
+            "arguments": sys.argv,
+            "leads": os.getpid() == os.getpgrp() == os.getsid(0),
+            "threads": threading.active_count(),
+        }
+        Path("facts.json").write_text(json.dumps(facts))
+        return 1.0
+
+    secrets = {
+        "STUDYDB_STORAGE": "postgresql://me:hunter2@host/db",
+        "STUDYDB_SIGNING_KEY": "hunter2",
+        "PGPASSWORD": "hunter2",
+        "KEPT": "yes",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    with socket.create_server(("127.0.0.1", 0)), (ROOT / "pyproject.toml").open():
+        server = ForkServer()
+        server.start()
+        try:
+            attempt = start(inspect, server=server)
+            assert attempt.finish()[-1] == Ended(End.COMPLETED)
+        finally:
+            server.close()
+
+    facts = json.loads((attempt.workdir / "facts.json").read_text())
+    assert "hunter2" not in json.dumps(facts["environment"])
+    assert facts["environment"]["KEPT"] == "yes"
+    kinds = {fd: path.partition(":")[0] for fd, path in facts["descriptors"].items()}
+    job = next(fd for fd in kinds if int(fd) > 2)
+    assert kinds == {"0": "/dev/null", "1": "pipe", "2": "pipe", job: "socket"}
+    assert not {"sqlalchemy", "psycopg", "alembic"} & set(facts["modules"])
+    assert facts["directory"] == str(attempt.workdir)
+    assert facts["arguments"] == ["studydb"]
+    assert facts["leads"]
+    assert facts["threads"] == 1
+
+
+def test_programs_that_a_trial_starts_do_not_hold_its_channel(start):
+    def train(config):
+        os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60")
+        studydb.report({"loss": 1.0})
+
+    attempt = start(train)
+
+    assert isinstance(attempt.receive(), Reported)
+    assert attempt.receive() == Ended(End.COMPLETED)
+    with pytest.raises(EOFError):
+        attempt.receive()
+
+
+def test_nothing_in_the_working_directory_shadows_the_servers_modules(start, tmp_path, monkeypatch):
+    for name in ("json", "numpy", "studydb", "select"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('shadow')")
+    monkeypatch.chdir(tmp_path)
+    server = ForkServer()
+
+    try:
+        assert start(lambda config: config["lr"], server=server).finish()[-1] == Ended(
+            End.COMPLETED
+        )
+    finally:
+        server.close()
+
+
+# how a child ends
+
+
+def test_segfault_is_told_with_its_stack_and_harms_nobody_else(start):
+    def crash(config):
+        ctypes.string_at(0)
+
+    neighbour = start(report_and_sleep)
+    neighbour.receive()
+    attempt = start(crash)
+
+    assert attempt.finish() == []
+    assert str(attempt.child.exit) == "was killed by SIGSEGV"
+    assert "in crash" in attempt.printed
+    assert neighbour.child.exit is None
+
+
+def test_child_that_holds_the_interpreter_is_killed_and_harms_nobody_else(start):
+    def hold(config):
+        studydb.report({"loss": 1.0})
+        while True:
+            ctypes.PyDLL(None).sleep(60)
+
+    attempt = start(hold)
+    attempt.receive()
+
+    attempt.child.terminate()
+    assert start(lambda config: config["lr"]).finish()[-1] == Ended(End.COMPLETED)
+    assert attempt.child.exit is None
+    attempt.child.kill()
+
+    assert attempt.child.wait(5).signal == signal.SIGKILL
+
+
+def test_killed_child_is_told_as_killed(start):
+    attempt = start(report_and_sleep)
+    attempt.receive()
+
+    os.kill(attempt.child.process.pid, signal.SIGKILL)
+
+    assert str(attempt.child.wait(5)) == "was killed by SIGKILL"
+
+
+@pytest.mark.parametrize("way", ["exit", "kill", "return"])
+def test_grandchildren_end_with_their_child(start, eventually, way):
+    def train(config):
+        for detached in (False, True):
+            print(subprocess.Popen(["sleep", "60"], start_new_session=detached).pid)
+        studydb.report({"loss": 1.0})
+        if way == "exit":
+            os._exit(1)
+        if way == "kill":
+            time.sleep(60)
+
+    attempt = start(train)
+    attempt.receive()
+    if way == "kill":
+        attempt.child.kill()
+    pids = eventually(lambda: attempt.printed.count("\n") == 2 and attempt.printed.split())
+
+    attempt.child.wait(5)
+
+    eventually(lambda: not any(is_running(int(pid)) for pid in pids), timeout_s=5)
+
+
+def test_process_that_left_a_living_trials_group_is_left_alone(start, eventually):
+    attempt = start(with_grandchildren)
+    pids = grandchildren_of(attempt, eventually)
+
+    for _ in range(3):
+        start(lambda config: config["lr"]).finish()
+        time.sleep(0.3)  # the server looks for strays every half second
+
+    assert all(is_running(pid) for pid in pids)
+
+
+def test_process_facts_tell_a_child_from_all_others(start):
+    attempt = start(report_and_sleep)
+    attempt.receive()
+    process = attempt.child.process
+
+    assert is_alive(process)
+    assert is_local(process)
+    assert is_alive(this_process())
+    assert not is_alive(dataclasses.replace(process, started=process.started + 1))
+    assert is_alive(dataclasses.replace(process, pid=2**22 - 1, boot_id="another boot"))
+    assert is_alive(dataclasses.replace(process, pid=2**22 - 1, pid_namespace="pid:[1]"))
+    attempt.child.kill()
+    attempt.child.wait(5)
+    assert not is_alive(process)
+
+
+def test_zombie_is_dead():
+    zombie = subprocess.Popen(["sleep", "60"])
+    process = process_record(zombie.pid, start_of(zombie.pid))
+
+    zombie.kill()
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+
+    assert not is_alive(process)
+    zombie.wait()
+
+
+# the server
+
+
+def test_threads_may_spawn_at_once(start):
+    attempts = []
+    threads = [
+        threading.Thread(target=lambda: attempts.append(start(lambda config: config["lr"])))
+        for _ in range(8)
+    ]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [attempt.finish()[-1] for attempt in attempts] == [Ended(End.COMPLETED)] * 8
+
+
+def test_server_survives_the_thread_that_started_it_and_signals_to_all(start):
+    server = ForkServer()
+    thread = threading.Thread(target=server.start)
+    thread.start()
+    thread.join()
+
+    try:
+        first = start(lambda config: config["lr"], server=server)
+        assert first.finish()[-1] == Ended(End.COMPLETED)
+        pid = server.pid
+        os.kill(pid, signal.SIGTERM)
+        second = start(lambda config: config["lr"], server=server)
+        assert second.finish()[-1] == Ended(End.COMPLETED)
+        assert server.pid == pid
+    finally:
+        server.close()
+
+
+def test_killed_server_takes_its_children_along_and_another_follows(start, eventually):
+    server = ForkServer()
+    server.start()
+    try:
+        attempt = start(with_grandchildren, server=server)
+        inside, _ = grandchildren_of(attempt, eventually)
+        killed = server.pid
+
+        os.kill(killed, signal.SIGKILL)
+
+        assert attempt.child.wait(2).signal == signal.SIGKILL
+        eventually(lambda: not is_running(attempt.child.process.pid), timeout_s=2)
+        eventually(lambda: not is_running(inside), timeout_s=2)
+        after = start(lambda config: config["lr"], server=server)
+        assert after.finish()[-1] == Ended(End.COMPLETED)
+        assert server.pid != killed
+    finally:
+        server.close()
+        for pid in map(int, attempt.printed.split()):
+            kill_group(pid)
+
+
+def test_server_that_dies_between_two_requests_is_replaced_unnoticed(start):
+    server = ForkServer()
+    server.start()
+    try:
+        for _ in range(5):
+            os.kill(server.pid, signal.SIGKILL)
+            attempt = start(lambda config: config["lr"], server=server)
+            assert attempt.finish()[-1] == Ended(End.COMPLETED)
+    finally:
+        server.close()
+
+
+def test_pid_that_belongs_to_somebody_else_by_now_is_not_killed(start):
+    stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    attempt = start(report_and_sleep)
+    attempt.receive()
+    child = attempt.child
+    real = child.process
+
+    child._process = process_record(stranger.pid, start_of(stranger.pid) - 1)
+    child.kill()
+    child.terminate()
+    child.abandon()
+
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+    kill_group(real.pid)
+
+
+def test_close_ends_everything(start, eventually):
+    server = ForkServer()
+    server.start()
+    attempt = start(with_grandchildren, server=server)
+    pids = grandchildren_of(attempt, eventually)
+
+    server.close()
+
+    assert not any(is_running(pid) for pid in [attempt.child.process.pid, *pids])
+    assert attempt.child.exit.signal == signal.SIGKILL
+    with pytest.raises(OSError, match="was closed"):
+        start(report_and_sleep, server=server)
+
+
+def test_two_seconds_after_a_supervisors_sigkill_nothing_of_it_lives(tmp_path, eventually):
+    (tmp_path / "mine.py").write_text(
+        "import os, subprocess, time\n"
+        "def train(config):\n"
+        "    for detached in (False, True):\n"
+        "        print(subprocess.Popen(['sleep', '60'], start_new_session=detached).pid)\n"
+        "    print(os.getpid(), os.getppid())\n"
+        "    time.sleep(60)\n"
+    )
+    script = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from studydb.child.job import Job\n"
+        "from studydb.domain.records import Trainable\n"
+        "from studydb.domain.states import Mode\n"
+        "from studydb.worker.forkserver import ForkServer\n"
+        "from studydb.worker.output import OutputPump\n"
+        "directory = sys.argv[1]\n"
+        "server, pump = ForkServer(), OutputPump()\n"
+        "server.start()\n"
+        "trainable = Trainable('u', 'import', 'mine:train', directory, '3.11')\n"
+        "for number in range(2):\n"
+        "    output = pump.open(Path(directory) / str(number))\n"
+        "    job = Job('s', 't', number, 1, {}, 0, 'loss', Mode.MIN, trainable, True, (directory,),\n"
+        "              directory, 'inline:')\n"
+        "    child = server.spawn(job, stdout=output.stdout, stderr=output.stderr)\n"
+        "    output.release()\n"
+        "time.sleep(60)\n"
+    )
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    outputs = [tmp_path / number / "stdout" for number in "01"]
+    eventually(lambda: all(p.exists() and p.read_text().count("\n") == 3 for p in outputs))
+    pids = {int(pid) for path in outputs for pid in path.read_text().split()}
+    assert all(is_running(pid) for pid in pids)
+
+    supervisor.kill()
+    supervisor.wait()
+
+    assert len(pids) == 2 * 3 + 1
+    eventually(lambda: not any(is_running(pid) for pid in pids), timeout_s=2)
+
+
+def test_spawning_leaves_no_descriptors_behind(start):
+    def count():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    start(lambda config: config["lr"]).finish()
+    before = count()
+
+    for _ in range(10):
+        start(lambda config: config["lr"]).finish()
+
+    assert count() == before
+
+
+# output
+
+
+def test_flood_of_output_is_bounded_on_disk_and_in_memory(start, eventually):
+    def flood(config):
+        block = b"x" * 999 + b"\n"
+        for _ in range(100):
+            os.write(1, block * 1000)
+        os.write(1, b"the end\n")
+        print("to stderr", file=sys.stderr)
+        return 1.0
+
+    attempt = start(flood)
+    messages = attempt.finish()
+
+    files = sorted(path.name for path in attempt.directory.iterdir() if path.is_file())
+    sizes = [(attempt.directory / name).stat().st_size for name in ("stdout", "stdout.1")]
+    assert messages[-1] == Ended(End.COMPLETED)
+    assert files == ["stderr", "stdout", "stdout.1"]
+    assert sizes[1] == 5 << 20
+    assert sum(sizes) <= 10 << 20
+    assert (attempt.directory / "stdout").read_bytes().endswith(b"the end\n")
+    assert attempt.printed.endswith("the end\nto stderr\n")
+    assert len(attempt.output.tail()) == 8 << 10
+
+
+def test_what_is_printed_is_on_disk_while_the_child_runs(start, eventually):
+    def train(config):
+        print("epoch 1")
+        studydb.report({"loss": 1.0})
+        time.sleep(60)
+
+    attempt = start(train)
+    attempt.receive()
+
+    path = attempt.directory / "stdout"
+    assert eventually(lambda: path.exists() and path.read_text()) == "epoch 1\n"
+
+
+def test_disk_that_takes_nothing_costs_output_and_not_the_trial(start, pump, tmp_path):
+    (tmp_path / "file").write_text("where a directory should be")
+
+    def train(config):
+        for _ in range(100):
+            print("x" * 10_000)
+        return 1.0
+
+    attempt = start(train, output=pump.open(tmp_path / "file"))
+    messages = attempt.finish()
+
+    assert messages[-1] == Ended(End.COMPLETED)
+    assert attempt.output.lost_bytes == 100 * 10_001
+    assert attempt.printed.endswith("xxx\n")
+
+
+def test_quiet_attempt_leaves_no_files(start):
+    attempt = start(lambda config: config["lr"])
+    attempt.finish()
+
+    assert [path.name for path in attempt.directory.iterdir()] == ["scratch"]
+
+
+def test_writer_that_escaped_does_not_hold_up_the_end(tmp_path):
+    pump = OutputPump(limit_bytes=100)
+    output = pump.open(tmp_path)
+    escaped = os.dup(output.stdout)
+    os.write(escaped, b"before\n")
+
+    output.finish(timeout_s=0.05)
+
+    assert output.tail() == b"before\n"
+    os.close(escaped)
+    pump.close()
+    output.finish()
+
+
+def test_closing_the_pump_keeps_what_is_in_the_pipes(tmp_path):
+    pump = OutputPump()
+    output = pump.open(tmp_path)
+    os.write(output.stderr, b"last words")
+
+    pump.close()
+
+    assert (tmp_path / "stderr").read_bytes() == b"last words"
+    output.finish()
