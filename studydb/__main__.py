@@ -41,6 +41,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         answer = cli.main(arguments, prog_name="studydb", standalone_mode=False)
     except StudydbError as error:
         return _complain(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        return USAGE
     except click.UsageError as error:
         return _complain(_with_help(error), USAGE)
     except click.ClickException as error:

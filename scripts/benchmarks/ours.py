@@ -8,7 +8,7 @@ import studydb
 from benchmarks.space import LR, METRIC, MOMENTUM, REPORTS, STUDY, WIDTH, loss
 from benchmarks.teams import Step
 
-BUFFERED, FLUSHED = "studydb", "studydb, each step flushed"
+BUFFERED, FLUSHED = "studydb", "studydb flushing"
 
 
 def create(url: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -86,7 +87,7 @@ def measure(
             for team in set(teams.values()):
                 team.ready()
             outcome.rates[size] = _take_turns(contest, teams, rounds=rounds, seconds=seconds)
-        click.echo(f"Measured with {size} process{'es' if size > 1 else ''}.", err=True)
+        click.echo(f"Measured with {_processes(size)}.", err=True)
     return outcome
 
 
@@ -135,15 +136,20 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
 
 def _table(outcome: Outcome, size: int) -> Table:
     ratios = outcome.ratios(size)
-    table = Table(title=f"{size} process{'es' if size > 1 else ''}", title_justify="left")
+    table = Table(title=_processes(size), title_justify="left", box=SIMPLE_HEAD)
     table.add_column("contender")
-    for heading in (outcome.contest.unit, "slowest", "fastest", *(f"{one} /" for one in ratios)):
+    for heading in (outcome.contest.unit, "slices", *(f"{one} /" for one in ratios)):
         table.add_column(heading, justify="right")
     for name, slices in outcome.rates[size].items():
         held_against = [rivals.get(name) for rivals in ratios.values()]
         table.add_row(
             name,
-            *(f"{rate:,.0f}" for rate in (outcome.median(size, name), min(slices), max(slices))),
+            f"{outcome.median(size, name):,.0f}",
+            f"{min(slices):,.0f} to {max(slices):,.0f}",
             *("" if ratio is None else f"{ratio:.2f} x" for ratio in held_against),
         )
     return table
+
+
+def _processes(size: int) -> str:
+    return "1 process" if size == 1 else f"{size} processes"

@@ -52,7 +52,7 @@ class DirectoryStore:
 
     def get_bytes(self, url: str, *, digest: str) -> bytes:
         """See `Store`."""
-        path = self._locate(url)
+        path = self._find(url)
         try:
             data = path.read_bytes()
         except OSError as cause:
@@ -62,18 +62,15 @@ class DirectoryStore:
 
     def get_directory(self, url: str, *, digest: str, target: Path) -> Path:
         """See `Store`."""
-        path = self._locate(url)
+        path = self._find(url)
         if not path.is_dir():
             raise CheckpointError(f"The checkpoint {path} is missing.")
-        contents = tree.scan(path)
         try:
-            found, _ = tree.copy(contents, target, durable=False)
+            found, _ = tree.copy(tree.scan(path), target, durable=False)
             _check(path, found, digest)
-        except (OSError, CheckpointError) as cause:
+        except (OSError, CheckpointError):
             shutil.rmtree(target, ignore_errors=True)
-            if isinstance(cause, CheckpointError):
-                raise
-            raise CheckpointError(f"The checkpoint {path} cannot be restored: {cause}.") from cause
+            raise
         return target
 
     def exists(self, url: str) -> bool:
@@ -89,6 +86,15 @@ class DirectoryStore:
         if not re.fullmatch(_UUID, study_uuid):
             raise CheckpointError(f"{study_uuid!r} is no study's UUID; nothing was removed.")
         self._remove(self.root / study_uuid)
+
+    def _find(self, url: str) -> Path:
+        path = self._locate(url)
+        if not self.root.is_dir():
+            raise FileNotFoundError(
+                f"The directory of checkpoints {self.root} is not there on this host. "
+                "Mount it, or start the worker on a host that has it."
+            )
+        return path
 
     def _locate(self, url: str) -> Path:
         parts = unquote(urlsplit(url).path).split("/")[-_DEPTH:]

@@ -69,12 +69,13 @@ def unpack_directory(data: bytes, target: Path) -> Path:
 
     Raises:
         CheckpointError: The bytes are no such archive, or name files outside the target.
+        OSError: The target cannot be written.
     """
     target.mkdir()
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             archive.extractall(target, filter="data")
-    except (tarfile.TarError, OSError) as cause:
+    except tarfile.TarError as cause:
         raise CheckpointError(
             f"The checkpoint cannot be unpacked to {os.fspath(target)}: {cause}."
         ) from cause

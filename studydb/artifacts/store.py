@@ -43,9 +43,11 @@ class Stored:
 
 class Store(Protocol):
     """
-    Keeps checkpoints. Whatever goes wrong is a CheckpointError that tells the cause.
+    Keeps checkpoints: an object is either whole or not there, and is never written twice.
 
-    An object is either whole or not there, and is never written twice.
+    What goes wrong is a CheckpointError that tells the cause. Only reading raises OSError too,
+    where it says nothing about the object: the store cannot be reached from this host, or the
+    target cannot be written.
     """
 
     @property

@@ -114,6 +114,10 @@ def copy(tree: Tree, target: Path, *, durable: bool) -> tuple[str, int]:
     Returns:
         The digest of what was copied, and its size in bytes. The digest covers names and
         contents; modes, times and empty directories do not count.
+
+    Raises:
+        CheckpointError: A file cannot be read.
+        OSError: The target cannot be written.
     """
     target.mkdir()
     for name in tree.directories:
@@ -133,8 +137,8 @@ def copy(tree: Tree, target: Path, *, durable: bool) -> tuple[str, int]:
 def _copy_file(source: Path, target: Path, *, durable: bool) -> tuple[bytes, int]:
     content = hashlib.sha256()
     length = 0
-    with source.open("rb") as reader, target.open("xb") as writer:
-        while chunk := reader.read(_CHUNK_BYTES):
+    with target.open("xb") as writer:
+        for chunk in _chunks(source):
             content.update(chunk)
             writer.write(chunk)
             length += len(chunk)
@@ -142,6 +146,15 @@ def _copy_file(source: Path, target: Path, *, durable: bool) -> tuple[bytes, int
             writer.flush()
             os.fsync(writer.fileno())
     return content.digest(), length
+
+
+def _chunks(source: Path) -> Iterator[bytes]:
+    try:
+        with source.open("rb") as reader:
+            while chunk := reader.read(_CHUNK_BYTES):
+                yield chunk
+    except OSError as cause:
+        raise CheckpointError(f"{source} cannot be read: {cause}.") from cause
 
 
 def sync_directory(path: Path) -> None:

@@ -62,6 +62,7 @@ def fetch(job: Job) -> Restored | None:
 
     Raises:
         CheckpointError: The bytes are missing or corrupt; the supervisor has older ones.
+        OSError: This host cannot reach the store, or has no room for a copy.
     """
     if job.restore is None:
         return None

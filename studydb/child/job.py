@@ -1,6 +1,5 @@
 """What a child is told to do: the first message on its channel."""
 
-import base64
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -75,19 +74,16 @@ class Job:
 
 
 def write_job(job: Job) -> Frame:
-    """Write a job; an inline checkpoint travels as the payload."""
+    """Write a job; the payload is the trainable's source, then an inline checkpoint's bytes."""
     header = asdict(job)
     header["type"] = "job"
-    header["trainable"] = {
-        **asdict(job.trainable),
-        "source": base64.b64encode(job.trainable.source or b"").decode(),
-        "signatures": {},
-    }
-    payload = b""
+    source = job.trainable.source or b""
+    header["trainable"].update(source=len(source), signatures={})
+    data = b""
     if job.restore is not None:
-        payload = job.restore.data or b""
-        header["restore"] = {**header["restore"], "data": job.restore.data is not None}
-    return Frame(header, payload)
+        data = job.restore.data or b""
+        header["restore"]["data"] = job.restore.data is not None
+    return Frame(header, source + data)
 
 
 def read_job(frame: Frame) -> Job:
@@ -101,12 +97,11 @@ def read_job(frame: Frame) -> Job:
     try:
         if header.pop("type") != "job":
             raise FrameError("The first message is no job.")
-        trainable = header.pop("trainable")
-        source = base64.b64decode(trainable.pop("source")) or None
-        restore = header.pop("restore")
+        trainable, restore = dict(header.pop("trainable")), header.pop("restore")
+        middle = trainable.pop("source")
+        source, data = frame.payload[:middle] or None, frame.payload[middle:]
         if restore is not None:
-            data = frame.payload if restore.pop("data") else None
-            restore = Restore(**restore, data=data)
+            restore = Restore(**{**restore, "data": data if restore["data"] else None})
         return Job(
             mode=Mode(header.pop("mode")),
             workdirs=tuple(header.pop("workdirs")),

@@ -43,6 +43,8 @@ class End(StrEnum):
     """The trial was no longer its own."""
     UNRESTORABLE = "unrestorable"
     """It did not begin: the bytes of its checkpoint are missing or corrupt."""
+    UNPREPARED = "unprepared"
+    """It did not begin for a reason of this host's: a full disk, a store that is not mounted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Container
+from contextlib import suppress
 from pathlib import Path
 
 from studydb.domain.records import Process
@@ -91,10 +93,39 @@ def kill_group(pid: int) -> None:
     The process alone, too: one that was just forked may not have made its group yet.
     """
     for kill in (os.killpg, os.kill):
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
+
+
+def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
+    """
+    Take note of one child that has ended, and kill its process group if it led one.
+
+    Where the system can, the group is killed while the dead child still keeps its number from
+    being given to another process.
+
+    Returns:
+        Its pid, and its exit code or the negative number of the signal that ended it; None when
+        no other child has ended.
+    """
+    try:
+        if hasattr(os, "waitid"):
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
+                return None
+            if ended.si_pid in leaders:
+                kill_group(ended.si_pid)
+            pid, status = os.waitpid(ended.si_pid, 0)
+        else:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return None
+            if pid in leaders:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+    except ChildProcessError:
+        return None
+    return pid, os.waitstatus_to_exitcode(status)
 
 
 def die_with_parent(number: int, parent_pid: int) -> None:

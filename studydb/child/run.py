@@ -18,7 +18,13 @@ from studydb.child.failures import failure_of
 from studydb.child.job import Job, read_job
 from studydb.child.messages import End, Ended, write
 from studydb.child.session import Session, current
-from studydb.domain.errors import CheckpointError, LeaseLost, TrainableError, TrialStopped
+from studydb.domain.errors import (
+    CheckpointError,
+    LeaseLost,
+    TrainableError,
+    TrialStopped,
+    UsageError,
+)
 from studydb.domain.records import Failure
 from studydb.trainables import call, load
 
@@ -53,12 +59,13 @@ def run(job: Job, channel: Channel) -> Ended:
     """Run one attempt to its end; whatever the user's code raises is part of the answer."""
     try:
         _prepare(job)
-        checkpoint = fetch(job)
+        session = _begin(job, channel, fetch(job))
     except CheckpointError as cause:
         return Ended(End.UNRESTORABLE, failure_of(cause))
-    except TrainableError as cause:
+    except (TrainableError, UsageError) as cause:
         return Ended(End.FAILED, failure_of(cause))
-    session = _begin(job, channel, checkpoint)
+    except OSError as cause:
+        return Ended(End.UNPREPARED, failure_of(cause))
     try:
         with current(session):
             function = load(job.trainable, job.workdirs, own_only=not job.signed)

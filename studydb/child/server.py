@@ -34,6 +34,7 @@ from studydb.child.process import (
     children_of,
     die_with_parent,
     kill_group,
+    reap,
     start_of,
 )
 
@@ -163,23 +164,15 @@ class Server:
             os._exit(1)
 
     def _reap(self) -> None:
-        """Report children that ended; their groups are killed while the pid is still theirs."""
-        while True:
-            try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if ended is None:
-                return
-            number = self._children.pop(ended.si_pid, None)
-            if number is not None:
-                kill_group(ended.si_pid)
-                self._strays_due_s = self._strays_due_s or time.monotonic() + _STRAYS_EVERY_S
-            os.waitpid(ended.si_pid, 0)
-            if number is not None:
-                killed = ended.si_code != os.CLD_EXITED
-                status = {"signal" if killed else "code": ended.si_status}
-                self._reply({"type": "exited", "id": number, **status})
+        """Report the children that ended; with them end their process groups."""
+        while (ended := reap(leaders=self._children)) is not None:
+            pid, status = ended
+            number = self._children.pop(pid, None)
+            if number is None:  # an orphan that was adopted
+                continue
+            self._strays_due_s = self._strays_due_s or time.monotonic() + _STRAYS_EVERY_S
+            how = {"code": status} if status >= 0 else {"signal": -status}
+            self._reply({"type": "exited", "id": number, **how})
 
     def _kill_strays(self) -> None:
         """

@@ -1,17 +1,25 @@
 """`create`: a study from the command line."""
 
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from studydb import schedulers
+from studydb.cli.opening import created_study
 from studydb.cli.options import Spec, Storage, storage_option, study_argument
 from studydb.cli.output import print_next
 from studydb.domain import grammar
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space import Space
-from studydb.settings import KEY_FILE, key_file_path
-from studydb.study import Study, create_study
+from studydb.domain.view import Scheduler, Searcher
+from studydb.settings import KEY_FILE, SIGNING_KEY, key_file_path
+
+if TYPE_CHECKING:
+    from studydb.study import Study
 
 
 @click.command()
@@ -76,30 +84,37 @@ def create(
 
     Without --trainable its trials are run by your own loop, with study.ask().
     """
-    from studydb import schedulers, searchers  # noqa: PLC0415  the help needs neither
-
-    study = create_study(
+    with created_study(
+        storage,
         name,
-        trainable,
+        trainable=trainable,
         metric=metric,
         mode=mode,
         space=read_space(params, space),
         num_trials=num_trials,
         max_concurrent=max_concurrent,
-        scheduler=None
-        if scheduler is None
-        else grammar.build(grammar.parse_call(scheduler), schedulers.BY_NAME, what="scheduler"),
-        searcher=None if searcher is None else searchers.from_call(grammar.parse_call(searcher)),
+        scheduler=_read_scheduler(scheduler),
+        searcher=_read_searcher(searcher),
         stop=stops,
         max_failures=max_failures,
         checkpoints=checkpoints,
-        storage=storage.url,
         load_if_exists=if_not_exists,
-    )
-    try:
+    ) as study:
         _tell(study, storage)
-    finally:
-        study.close()
+
+
+def _read_scheduler(text: str | None) -> Scheduler | None:
+    if text is None:
+        return None
+    return grammar.build(grammar.parse_call(text), schedulers.BY_NAME, what="scheduler")
+
+
+def _read_searcher(text: str | None) -> Searcher | None:
+    if text is None:
+        return None
+    from studydb import searchers  # noqa: PLC0415  brings numpy
+
+    return searchers.from_call(grammar.parse_call(text))
 
 
 def read_space(params: Sequence[str], file: str | None) -> Space:
@@ -121,7 +136,7 @@ def read_space(params: Sequence[str], file: str | None) -> Space:
     return Space(leaves)
 
 
-def _tell(study: Study, storage: Storage) -> None:
+def _tell(study: "Study", storage: Storage) -> None:
     record, again = study.record, storage.again(study.storage)
     budget = "endless" if record.num_trials is None else f"{record.num_trials} trials"
     click.echo(
@@ -129,24 +144,22 @@ def _tell(study: Study, storage: Storage) -> None:
     )
     if record.trainable is None:
         print_next(
-            f"study = studydb.load_study({study.name!r}, storage={study.storage!r})",
-            "while trial := study.ask(): ...    # in Python, in as many processes as you like",
+            f"study = studydb.load_study({study.name!r}, storage={study.storage!r})    # Python",
+            "while trial := study.ask(): ...    # in as many processes as you like",
         )
         return
-    quoted = click_quote(study.name)
-    print_next(
-        f"studydb worker --study {quoted}{again}",
-        f"studydb status {quoted}{again}",
-    )
-    _tell_second_machine(study, quoted)
+    name = shlex.quote(study.name)
+    print_next(f"studydb worker --study {name}{again}", f"studydb status {name}{again}")
+    if study.database.postgresql:
+        click.echo(
+            "\nOn another machine, with your code and a copy of the key that signed its name:\n"
+            f"  {_key()} studydb worker --study {name} --storage {shlex.quote(study.storage)}"
+        )
+    else:
+        click.echo("\nAn SQLite file serves one machine; for several use --storage postgresql://…")
 
 
-def _tell_second_machine(study: Study, quoted: str) -> None:
-    if not study.database.postgresql:
-        click.echo("\nAn SQLite file serves one machine; for several, keep studies in PostgreSQL.")
-        return
-    click.echo(
-        "\nOn another machine, with a copy of the key file that signed the trainable:\n"
-        f"  {KEY_FILE}={key_file_path()} studydb worker --study {quoted} "
-        f"--storage {click_quote(study.storage)}"
-    )
+def _key() -> str:
+    if os.environ.get(SIGNING_KEY):
+        return f"{SIGNING_KEY}=…"
+    return f"{KEY_FILE}={shlex.quote(str(key_file_path()))}"

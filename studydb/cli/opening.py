@@ -1,16 +1,25 @@
-"""Opening what a command works on, and closing it again."""
+"""
+Opening what a command works on, and closing it again.
+
+The imports are inside: the help of a command is printed without loading SQLAlchemy.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from studydb.cli.options import Storage
-from studydb.db import Database, connect
-from studydb.study import Study, load_study
+
+if TYPE_CHECKING:
+    from studydb.db import Database
+    from studydb.study import Study
 
 
 @contextmanager
-def opened(storage: Storage, *, read_only: bool = False) -> Iterator[Database]:
+def opened(storage: Storage, *, read_only: bool = False) -> "Iterator[Database]":
     """Connect for one command."""
+    from studydb.db import connect  # noqa: PLC0415
+
     database = connect(storage.url, connections=1, read_only=read_only)
     try:
         yield database
@@ -19,9 +28,23 @@ def opened(storage: Storage, *, read_only: bool = False) -> Iterator[Database]:
 
 
 @contextmanager
-def opened_study(storage: Storage, name: str) -> Iterator[Study]:
+def opened_study(storage: Storage, name: str) -> "Iterator[Study]":
     """Load a study for one command."""
+    from studydb.study import load_study  # noqa: PLC0415
+
     study = load_study(name, storage=storage.url)
+    try:
+        yield study
+    finally:
+        study.close()
+
+
+@contextmanager
+def created_study(storage: Storage, name: str, **options: Any) -> "Iterator[Study]":
+    """Create a study for one command; the options are those of `create_study`."""
+    from studydb.study import create_study  # noqa: PLC0415
+
+    study = create_study(name, storage=storage.url, **options)
     try:
         yield study
     finally:

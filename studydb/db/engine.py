@@ -11,10 +11,10 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
@@ -155,7 +155,7 @@ class Database:
     def _transaction(self, *, write: bool) -> Iterator[Txn]:
         connection = self.engine.raw_connection()
         try:
-            with self._pipeline(connection) if write else nullcontext():
+            with _pipeline(connection) if self.postgresql and write else nullcontext():
                 self._start(connection, write=write)
                 txn = Txn(
                     connection,
@@ -174,17 +174,6 @@ class Database:
             raise
         finally:
             connection.close()
-
-    def _pipeline(self, connection: Any) -> AbstractContextManager[Any]:
-        """
-        Send statements without waiting for each: a writer waits only for rows that it reads.
-
-        An error comes with the next rows that are read, at the latest with the COMMIT, and what was
-        sent after it is skipped by the server.
-        """
-        if self.postgresql:
-            return cast("AbstractContextManager[Any]", connection.driver_connection.pipeline())
-        return nullcontext()
 
     def _start(self, connection: Any, *, write: bool) -> None:
         self._observe("BEGIN")
@@ -220,6 +209,28 @@ class Database:
     def close(self) -> None:
         """Close the pool's connections."""
         self.engine.dispose()
+
+
+@contextmanager
+def _pipeline(connection: Any) -> Iterator[None]:
+    """
+    Send statements without waiting for each: a writer waits only for rows that it reads.
+
+    An error comes with the next rows that are read, at the latest with the COMMIT, and what was
+    sent after it is skipped by the server. The first error is the one that is raised.
+    """
+    raised: BaseException | None = None
+    try:
+        with connection.driver_connection.pipeline():
+            try:
+                yield
+            except BaseException as error:  # noqa: BLE001  raised again below
+                raised = error
+    except Exception:
+        if raised is None:
+            raise
+    if raised is not None:
+        raise raised
 
 
 def _leave_begin_to_us(connection: Any, _record: Any) -> None:

@@ -36,9 +36,11 @@ def claim(
                 txn, study_id=study.id, worker_id=worker_id, token=token, lease_s=lease_s
             )
             if row is None:
-                counters.lock(txn, study_id=study.id, key=worker_id)  # held by a ghost in flight
                 txn.abandon()
-                return claimed_before(txn, study, token=token, lease_s=lease_s) if again else None
+                if not again:
+                    return None
+                counters.lock(txn, study_id=study.id, key=worker_id)  # held by a ghost in flight
+                return claimed_before(txn, study, token=token, lease_s=lease_s)
 
             claimed = begin_attempt(
                 txn, study, row, worker_id=worker_id, token=token, lease_s=lease_s

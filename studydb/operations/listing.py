@@ -32,15 +32,17 @@ class Roll:
     workers: list[Any]
     at: datetime
 
-    def is_alive(self, worker: Any) -> bool:
-        """Whether a worker has not ended and was seen within its lease."""
+    def health(self, worker: Any) -> str:
+        """Say "ended", "silent" (unseen for longer than its lease), or "alive"."""
+        if worker.ended_at is not None:
+            return "ended"
         silent_s = (self.at - worker.seen_at).total_seconds()
-        return worker.ended_at is None and silent_s <= worker.lease_s
+        return "silent" if silent_s > worker.lease_s else "alive"
 
     @property
     def n_alive(self) -> int:
         """How many of them live."""
-        return sum(map(self.is_alive, self.workers))
+        return sum(self.health(worker) == "alive" for worker in self.workers)
 
 
 def studies(database: Database) -> list[Any]:

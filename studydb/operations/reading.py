@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from studydb.db import Database
-from studydb.domain.errors import NoResults, UnknownTrial
+from studydb.db import Database, faults
+from studydb.domain.errors import NoResults, StorageTransient, UnknownTrial, UsageError
 from studydb.domain.records import Study, Trial, Worker
 from studydb.domain.states import State
 from studydb.store import attempts, rungs, studies, trials, workers
@@ -80,6 +80,24 @@ def list_workers(database: Database, study: Study, *, most: int = 100) -> list[W
 
 
 def query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Run a person's own SELECT on a database that was opened read-only: names and rows."""
+    """
+    Run a person's own SELECT on a database that was opened read-only: names and rows.
+
+    Raises:
+        UsageError: The database refuses the text, in its own words: a slip, or it would write.
+    """
     with database.begin(write=False) as txn:
-        return txn.raw(sql)
+        try:
+            return txn.raw(sql)
+        except Exception as error:
+            if _is_passing(error, database):
+                raise
+            raise UsageError(
+                f"The database refuses the query: {faults.first_line(error)}."
+            ) from error
+
+
+def _is_passing(error: Exception, database: Database) -> bool:
+    """Whether a fault has nothing to do with the query; to write is refused, not put off."""
+    translated = faults.translate(error, url=database.url)
+    return isinstance(translated, StorageTransient) and "read-only" not in str(error)

@@ -74,6 +74,7 @@ _CORRUPT = Prepared(
     sa.update(checkpoint)
     .where(checkpoint.c.id == sa.bindparam("checkpoint"), checkpoint.c.corrupt_at.is_(None))
     .values(corrupt_at=now(), removed_at=now())
+    .returning(checkpoint.c.id)
 )
 
 _BEFORE = Prepared(
@@ -138,7 +139,7 @@ def data(txn: Txn, *, checkpoint_id: int) -> bytes | None:
 
 def condemn(txn: Txn, *, checkpoint_id: int) -> bool:
     """Mark a checkpoint corrupt; False if it is marked already."""
-    return txn.run(_CORRUPT, checkpoint=checkpoint_id) == 1
+    return txn.count(_CORRUPT, checkpoint=checkpoint_id) == 1
 
 
 def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:

@@ -177,7 +177,7 @@ def move(txn: Txn, *, trial_id: int, target: State, by: str = "person") -> bool:
 
 def cancel(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any] | None) -> bool:
     """End a trial that nobody runs; False as for `move`."""
-    return txn.run(_MOVES[State.TERMINATED], trial=trial_id, to_metrics=metric_summary) == 1
+    return txn.count(_MOVES[State.TERMINATED], trial=trial_id, to_metrics=metric_summary) == 1
 
 
 def keep_paused(txn: Txn, *, trial_id: int) -> None:

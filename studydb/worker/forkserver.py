@@ -191,7 +191,7 @@ class _Server:
     def _ask(self, number: int, child: ChildProcess, descriptors: list[int]) -> None:
         with self._lock:
             if self._dead:
-                raise ForkServerDied("The fork server is gone.")
+                raise ForkServerDied("The fork server ended; what it printed says why.")
             self._children[number] = child
             try:
                 socket.send_fds(self._socket, [REQUEST.pack(number)], descriptors)

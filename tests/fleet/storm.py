@@ -10,7 +10,7 @@ from functools import partial
 
 import psutil
 from fleet import zombies
-from fleet.workers import Fleet, WorkerProcess, eventually
+from fleet.workers import Fleet, WorkerProcess
 from postgres import PostgresServer
 
 import studydb
@@ -60,6 +60,7 @@ class Damage:
     """
 
     seconds: float = 0.0
+    settle_s: float = SETTLE_S
     killed: Counter[str] = field(default_factory=Counter)
     outages: int = 0
     frozen: int = 0

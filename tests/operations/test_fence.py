@@ -174,6 +174,4 @@ def test_renewal_needs_the_token(zombie, clock, monkeypatch):
 def hold_without(*parts):
     fence = [part for part in leases.FENCE if part.left.name not in parts]
     assert len(fence) == len(leases.FENCE) - len(parts)
-    return Prepared(
-        sa.select(*leases.HELD).where(*fence).with_for_update(key_share=True, of=trial)
-    )
+    return Prepared(sa.select(*leases.HELD).where(*fence).with_for_update(key_share=True, of=trial))

@@ -26,6 +26,7 @@ def cut(database, when):
     def cut_end(connection, *, commit):
         if commit and when == "after":
             end(connection, commit=True)
+            connection.cursor().execute("SELECT 1").fetchone()  # a pipeline would not send it yet
         if not commit:
             end(connection, commit=False)
             return

@@ -682,6 +682,43 @@ def test_damaged_checkpoint_is_told_before_any_code_of_the_users_runs(
     assert "ran" not in attempt.printed
 
 
+def test_store_that_this_host_does_not_have_is_no_damage_of_the_checkpoint(run, tmp_path):
+    saved = run(counting, store=str(tmp_path / "store"))[0].saved
+    (tmp_path / "store").rename(tmp_path / "unmounted")
+
+    messages = run(counting, store=str(tmp_path / "store"), restore=restore_of(saved))
+
+    assert messages[-1].end is End.UNPREPARED
+    assert "Mount it" in messages[-1].failure.message
+
+
+def test_full_scratch_disk_is_no_damage_of_the_checkpoint(run, tmp_path):
+    def save(config, trial):
+        Path("model").mkdir(exist_ok=True)
+        trial.report({"loss": 1}, checkpoint="model")
+
+    for store in ("inline:", str(tmp_path / "store")):
+        saved = run(save, store=store)[0].saved
+        messages = run(
+            save, store=store, restore=restore_of(saved), scratch=str(tmp_path / "no" / "room")
+        )
+
+        assert messages[-1].end is End.UNPREPARED
+
+
+def test_large_functions_and_checkpoints_travel_together(run):
+    text = "x" * (12 << 20)
+
+    def train(config, trial):
+        before = 0 if trial.checkpoint is None else len(trial.checkpoint.to_dict()["data"])
+        trial.report({"loss": before + len(text)}, checkpoint={"data": b"y" * (12 << 20)})
+
+    first = run(train)
+    second = run(train, restore=restore_of(first[0].saved))
+
+    assert second[0].result.value == 24 << 20
+
+
 def test_damaged_inline_checkpoint_is_told_too(run):
     good = run(counting)[0].saved
     bad = dataclasses.replace(restore_of(good), data=b"other")

@@ -1,0 +1,115 @@
+"""Claims: giving trials that wait to those who ask."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import click
+import postgres
+import psycopg
+
+from benchmarks import options, ours, places, raw, raw_sql
+from benchmarks.rounds import Contest, measure, show
+from benchmarks.space import STUDY
+from benchmarks.teams import Plan, Step
+from studydb.db import connect
+from studydb.domain.records import LEASE_S
+from studydb.operations import claim as operation
+from studydb.operations.create import load
+
+OURS, RAW = "studydb", "raw, 1 call"
+DATABASES = {OURS: "ours", RAW: "raw"}
+
+WAITING_PER_S = 10_000
+"""More than any server here gives away in a second."""
+
+FILL = """
+    WITH numbered AS (
+        UPDATE study SET next_number = next_number + %(n)s, n_counted = n_counted + %(n)s
+        WHERE id = 1 RETURNING next_number - %(n)s AS first
+    ), counted AS (
+        UPDATE counter SET pending = pending + %(n)s WHERE study_id = 1 AND shard = 0
+    )
+    INSERT INTO trial (
+        uuid, study_id, number, state, params, params_hash, space_version, origin, counted,
+        priority, ready, resource_class, bracket, attempt, failures, losses, flush_no,
+        checkpoint_step, n_results, created_at)
+    SELECT gen_random_uuid(), 1, first + offs, 'PENDING',
+        '{"lr": 0.1, "width": 8, "momentum": 0.5}', md5(offs::text), 1, 'enqueued', true,
+        0, true, '', 0, 0, 0, 0, 0, 0, 0, clock_timestamp()
+    FROM numbered, generate_series(0, %(n)s - 1) AS offs"""
+
+WAITING = "SELECT sum(pending) FROM counter WHERE study_id = 1"
+
+
+@click.command()
+@options.turns(processes=(1, 8, 32), rounds=5, seconds=1.0)
+def claim(
+    *, processes: Sequence[int], rounds: int, seconds: float, fsync: bool, as_json: bool
+) -> None:
+    """
+    Claims per second of trials that wait, on PostgreSQL.
+
+    Beside one raw statement: SKIP LOCKED, the trial, its attempt, the counter.
+    """
+    with (
+        places.postgresql_server(fsync=fsync) as server,
+        places.databases(server, *DATABASES.values()) as urls,
+    ):
+        for url in urls.values():
+            ours.create(places.with_tables(url))
+        contest = Contest(
+            unit="claims/s",
+            plans={(OURS, RAW): Plan(build, {"urls": urls})},
+            ours={OURS: [RAW]},
+            before=lambda name: fill(urls[DATABASES[name]], int(WAITING_PER_S * max(seconds, 0.5))),
+        )
+        outcome = measure(
+            contest,
+            processes=processes,
+            rounds=rounds,
+            seconds=seconds,
+            conditions=places.conditions(server),
+        )
+    show(outcome, as_json=as_json)
+
+
+def fill(url: str, waiting: int) -> None:
+    """Let so many trials wait, and leave the table as a vacuum leaves it."""
+    with postgres.connect(url) as connection:
+        (there,) = connection.execute(WAITING).fetchone() or (0,)
+        if there < waiting:
+            connection.execute(FILL, {"n": int(waiting - there)})
+        connection.execute("VACUUM (ANALYZE) trial")
+
+
+def build(
+    *, index: int, urls: Mapping[str, str]
+) -> tuple[Mapping[str, Step], Callable[[], None]]:
+    """Claims through studydb's operation and in one statement."""
+    database = connect(urls["ours"], connections=1)
+    study = load(database, STUDY)
+    connection = psycopg.connect(urls["raw"], autocommit=True)
+    common = {"study": 1, "worker": index + 1, "shard": index % raw.SHARDS}
+
+    def claim_ours() -> int:
+        claimed = operation.claim(
+            database, study, worker_id=index + 1, token=uuid4().hex, lease_s=LEASE_S
+        )
+        return _one(claimed)
+
+    def claim_raw() -> int:
+        params: dict[str, Any] = {**common, "token": uuid4().hex}
+        return _one(connection.execute(raw_sql.CLAIM, params, prepare=True).fetchone())
+
+    def close() -> None:
+        database.close()
+        connection.close()
+
+    return {OURS: claim_ours, RAW: claim_raw}, close
+
+
+def _one(claimed: object) -> int:
+    if claimed is None:
+        raise RuntimeError("No trial waits any more: the slice is too long for what was filled in.")
+    return 1

@@ -1,0 +1,20 @@
+"""The command line of scripts/bench."""
+
+import click
+
+from benchmarks.claim import claim
+from benchmarks.report import report
+from benchmarks.trial import trial
+
+
+@click.group(context_settings={"show_default": True, "max_content_width": 100})
+def bench() -> None:
+    """
+    Measure studydb beside raw SQL and Optuna, in turns within one run.
+
+    PostgreSQL is the server of STUDYDB_TEST_DSN, else one that is started for the run.
+    """
+
+
+for command in (trial, claim, report):
+    bench.add_command(command)

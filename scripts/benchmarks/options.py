@@ -1,0 +1,46 @@
+"""Options that the subcommands share."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+
+def turns(*, processes: Sequence[int], rounds: int, seconds: float) -> Callable[[Command], Command]:
+    """The options that say how long and how broad to measure."""
+    options = (
+        click.option(
+            "--processes",
+            type=click.IntRange(1, 256),
+            multiple=True,
+            default=processes,
+            help="How many processes per contender; may be given several times.",
+        ),
+        click.option(
+            "--rounds",
+            type=click.IntRange(1, 1000),
+            default=rounds,
+            help="How many slices each contender gets.",
+        ),
+        click.option(
+            "--seconds",
+            type=click.FloatRange(0.05, 600),
+            default=seconds,
+            help="The length of a slice.",
+        ),
+        click.option(
+            "--fsync/--no-fsync",
+            default=True,
+            help="Whether our own PostgreSQL waits for the disk, as it must in life.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="JSON, every slice included."),
+    )
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add

@@ -1,0 +1,124 @@
+"""Reports: batches of results of running trials."""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import click
+import psycopg
+
+from benchmarks import options, ours, places, raw, raw_sql
+from benchmarks.rounds import Contest, measure, show
+from benchmarks.space import STUDY
+from benchmarks.teams import Plan, Step
+from studydb.db import connect
+from studydb.domain.metrics import Result
+from studydb.domain.records import LEASE_S, Batch
+from studydb.operations import report as operation
+from studydb.operations.ask import ask
+from studydb.operations.create import load
+
+OURS, RAW = "studydb", "raw, 1 call a batch"
+
+
+@click.command()
+@options.turns(processes=(16,), rounds=5, seconds=1.0)
+@click.option("--rows", type=click.IntRange(1, 100_000), default=100, help="Results in a batch.")
+def report(
+    *,
+    rows: int,
+    processes: Sequence[int],
+    rounds: int,
+    seconds: float,
+    fsync: bool,
+    as_json: bool,
+) -> None:
+    """
+    Results per second, stored in batches by clients that hold a trial each, on PostgreSQL.
+
+    Beside one raw statement a batch: the fence, the rows through unnest, the summary.
+    """
+    with (
+        places.postgresql_server(fsync=fsync) as server,
+        places.databases(server, "ours", "raw") as urls,
+    ):
+        for url in urls.values():
+            ours.create(places.with_tables(url))
+        contest = Contest(
+            unit="results/s",
+            plans={(OURS, RAW): Plan(build, {"urls": urls, "rows": rows})},
+            ours={OURS: [RAW]},
+        )
+        outcome = measure(
+            contest,
+            processes=processes,
+            rounds=rounds,
+            seconds=seconds,
+            conditions={"rows": rows, **places.conditions(server)},
+        )
+    show(outcome, as_json=as_json)
+
+
+def build(
+    *, index: int, urls: Mapping[str, str], rows: int
+) -> tuple[Mapping[str, Step], Callable[[], None]]:
+    """Batches through studydb's operation and in one statement."""
+    ours_step, ours_close = _ours(urls["ours"], index, rows)
+    raw_step, raw_close = _raw(urls["raw"], index, rows)
+
+    def close() -> None:
+        ours_close()
+        raw_close()
+
+    return {OURS: ours_step, RAW: raw_step}, close
+
+
+def _ours(url: str, index: int, rows: int) -> tuple[Step, Callable[[], None]]:
+    database = connect(url, connections=1)
+    study = load(database, STUDY)
+    claim = ask(database, study, worker_id=index + 1, token=uuid4().hex, lease_s=LEASE_S)
+    assert claim is not None
+    flush_no = 0
+
+    def step() -> int:
+        nonlocal flush_no
+        after, now_s = flush_no * rows, time.monotonic()
+        flush_no += 1
+        results = tuple(
+            Result(after + number, random.random(), {}, now_s) for number in range(1, rows + 1)
+        )
+        operation.report(
+            database, study, lease=claim.lease, batch=Batch(flush_no, results, after)
+        )
+        return rows
+
+    return step, database.close
+
+
+def _raw(url: str, index: int, rows: int) -> tuple[Step, Callable[[], None]]:
+    connection = psycopg.connect(url, autocommit=True)
+    trial = raw.start(connection, {"study": 1, "worker": index + 1, "shard": index % raw.SHARDS})
+    flush_no = 0
+
+    def step() -> int:
+        nonlocal flush_no
+        after, now_s = flush_no * rows, time.monotonic()
+        flush_no += 1
+        values = [random.random() for _ in range(rows)]
+        batch: dict[str, Any] = {
+            "steps": list(range(after + 1, after + rows + 1)),
+            "values": values,
+            "times": [now_s] * rows,
+            "n": after + rows,
+            "step": after + rows,
+            "value": values[-1],
+            "time": now_s,
+            "flush": flush_no,
+        }
+        stored = connection.execute(raw_sql.REPORT_MANY, trial | batch, prepare=True)
+        assert stored.rowcount == 1
+        return rows
+
+    return step, connection.close

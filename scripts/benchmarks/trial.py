@@ -1,0 +1,89 @@
+"""Whole trials: claim, ten reports, finish."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from benchmarks import optuna_side, options, ours, places, raw
+from benchmarks.rounds import Contest, measure, show
+from benchmarks.teams import Plan
+
+
+@click.command()
+@options.turns(processes=(1, 8), rounds=7, seconds=1.0)
+@click.option("--storage", type=click.Choice(["postgresql", "sqlite"]), default="postgresql")
+@click.option("--without-optuna", is_flag=True, help="Measure without Optuna.")
+def trial(
+    *,
+    storage: str,
+    without_optuna: bool,
+    processes: Sequence[int],
+    rounds: int,
+    seconds: float,
+    fsync: bool,
+    as_json: bool,
+) -> None:
+    """
+    Whole trials per second: claim, 10 reports, finish; random search of 3 params, FIFO.
+
+    On PostgreSQL beside raw psycopg (a transaction of several statements per step; a statement per
+    step; two statements a trial) and Optuna's RDBStorage; on SQLite beside Optuna's RDBStorage and
+    JournalStorage. All contenders write the same facts, each into a database of its own.
+    """
+    if not without_optuna:
+        optuna_side.require()
+    arena = _on_sqlite(without_optuna) if storage == "sqlite" else _on_postgresql(fsync, without_optuna)
+    with arena as (contest, conditions):
+        outcome = measure(
+            contest, processes=processes, rounds=rounds, seconds=seconds, conditions=conditions
+        )
+    show(outcome, as_json=as_json)
+
+
+@contextmanager
+def _on_postgresql(
+    fsync: bool, without_optuna: bool
+) -> Iterator[tuple[Contest, Mapping[str, Any]]]:
+    with (
+        places.postgresql_server(fsync=fsync) as server,
+        places.databases(server, "ours", "raw", "optuna") as urls,
+    ):
+        for name in ("ours", "raw"):
+            ours.create(places.with_tables(urls[name]))
+        raw_names = (raw.COMMITS, raw.STATEMENTS, raw.TWO)
+        plans = {
+            (ours.BUFFERED, ours.FLUSHED): Plan(ours.build, {"url": urls["ours"]}),
+            raw_names: Plan(raw.build, {"url": urls["raw"]}),
+        }
+        rivals = {ours.BUFFERED: [*raw_names], ours.FLUSHED: [raw.COMMITS, raw.STATEMENTS]}
+        if not without_optuna:
+            _add_optuna(plans, rivals, {optuna_side.RDB: urls["optuna"]})
+        yield Contest("trials/s", plans, rivals), {"storage": "postgresql", **places.conditions(server)}
+
+
+@contextmanager
+def _on_sqlite(without_optuna: bool) -> Iterator[tuple[Contest, Mapping[str, Any]]]:
+    with places.folder() as folder:
+        url = f"sqlite:///{folder}/studydb.db"
+        ours.create(url)
+        plans = {(ours.BUFFERED, ours.FLUSHED): Plan(ours.build, {"url": url})}
+        rivals: dict[str, list[str]] = {ours.BUFFERED: [], ours.FLUSHED: []}
+        if not without_optuna:
+            storages = {
+                optuna_side.RDB: f"sqlite:///{folder}/optuna.db",
+                optuna_side.JOURNAL: str(folder / "optuna.journal"),
+            }
+            _add_optuna(plans, rivals, storages)
+        yield Contest("trials/s", plans, rivals), {"storage": "sqlite"}
+
+
+def _add_optuna(
+    plans: dict[tuple[str, ...], Plan],
+    rivals: Mapping[str, list[str]],
+    storages: Mapping[str, str],
+) -> None:
+    optuna_side.create(storages)
+    plans[tuple(storages)] = Plan(optuna_side.build, {"storages": storages})
+    rivals[ours.BUFFERED].extend(storages)

@@ -1,0 +1,87 @@
+"""`pause`, `resume`, `stop`, `enqueue`, `extend`: what people ask of a study."""
+
+from collections.abc import Sequence
+
+import click
+
+from studydb.cli.opening import opened_study
+from studydb.cli.options import Spec, Storage, storage_option, study_argument
+from studydb.domain.grammar import parse_parameters
+
+numbers_argument = click.argument(
+    "numbers", metavar="[NUMBER]...", type=click.IntRange(min=0), nargs=-1
+)
+
+
+@click.command()
+@study_argument
+@numbers_argument
+@storage_option
+def pause(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
+    """
+    Pause trials of NAME; without numbers the whole study.
+
+    Running trials obey at their next report or renewal, after a checkpoint.
+    """
+    with opened_study(storage, name) as study:
+        study.pause(*numbers)
+    click.echo(f"{_named(name, numbers)}: paused; running trials obey at their next report.")
+
+
+@click.command()
+@study_argument
+@numbers_argument
+@storage_option
+def resume(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
+    """Resume paused trials of NAME; without numbers the whole study."""
+    with opened_study(storage, name) as study:
+        study.resume(*numbers)
+    click.echo(f"{_named(name, numbers)}: resumed.")
+
+
+@click.command()
+@study_argument
+@numbers_argument
+@storage_option
+def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
+    """
+    End trials of NAME as CANCELLED; without numbers stop the whole study.
+
+    A stopped study keeps its waiting trials, and `resume` lets it go on.
+    """
+    with opened_study(storage, name) as study:
+        study.stop(*numbers)
+    click.echo(f"{_named(name, numbers)}: stopped; running trials obey at their next report.")
+
+
+@click.command()
+@study_argument
+@click.argument("params", metavar="K=V...", type=Spec(), nargs=-1)
+@storage_option
+def enqueue(*, name: str, params: Sequence[str], storage: Storage) -> None:
+    """Add a trial to NAME with these parameters; what is missing is drawn from the space."""
+    given = parse_parameters(params)
+    with opened_study(storage, name) as study:
+        number = study.enqueue(given)
+    click.echo(f"Study {name!r}: enqueued trial {number}.")
+
+
+@click.command()
+@study_argument
+@click.option(
+    "--trials", required=True, type=int, metavar="N", help="How many trials to add to the budget."
+)
+@storage_option
+def extend(*, name: str, trials: int, storage: Storage) -> None:
+    """Add trials to the budget of NAME; a finished study goes on."""
+    with opened_study(storage, name) as study:
+        budget = study.extend(num_trials=trials)
+    click.echo(f"Study {name!r}: {budget} trials in all.")
+
+
+def _named(name: str, numbers: Sequence[int]) -> str:
+    if not numbers:
+        return f"Study {name!r}"
+    return (
+        f"{'Trial' if len(numbers) == 1 else 'Trials'} {', '.join(map(str, numbers))} of {name!r}"
+    )

@@ -1,0 +1,66 @@
+"""`db`: the database's schema."""
+
+import click
+
+from studydb.cli.options import Storage, storage_option
+from studydb.domain.errors import UsageError
+
+
+@click.group()
+def db() -> None:
+    """Make, upgrade and check the database's schema."""
+
+
+@db.command()
+@storage_option
+def upgrade(*, storage: Storage) -> None:
+    """Bring the database to this studydb's schema; an SQLite file is made when missing."""
+    from studydb.db import migrate, version  # noqa: PLC0415  brings Alembic
+
+    before = migrate.upgrade(storage.url)
+    if before == version.HEAD:
+        click.echo(f"{_shown(storage)}: schema {version.HEAD} already.")
+    else:
+        click.echo(f"{_shown(storage)}: schema {before or 'none'} -> {version.HEAD}.")
+
+
+@db.command()
+@storage_option
+def current(*, storage: Storage) -> None:
+    """Print the revision of the database's schema."""
+    from studydb.db import migrate  # noqa: PLC0415  brings Alembic
+
+    click.echo(migrate.current(storage.url) or "none")
+
+
+@db.command()
+@storage_option
+def check(*, storage: Storage) -> None:
+    """Say whether this studydb can use the database; exit code 1 if not."""
+    from studydb.db import migrate, version  # noqa: PLC0415  brings Alembic
+
+    migrate.check(storage.url)
+    click.echo(f"{_shown(storage)}: schema {version.HEAD}, as this studydb needs it.")
+
+
+@db.command()
+@click.argument("revision")
+@click.option("--yes", is_flag=True, help="Yes, drop what the older schema cannot hold.")
+@storage_option
+def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
+    """Take the schema back to REVISION, or to "base": all tables are dropped."""
+    from studydb.db import migrate  # noqa: PLC0415  brings Alembic
+
+    if not yes:
+        raise UsageError(
+            f'Going back to {revision!r} drops what that schema cannot hold, at "base" every '
+            "study. Add --yes if that is meant."
+        )
+    migrate.downgrade(storage.url, revision)
+    click.echo(f"{_shown(storage)}: schema {revision}.")
+
+
+def _shown(storage: Storage) -> str:
+    from studydb.db.urls import mask, read_url  # noqa: PLC0415  brings SQLAlchemy
+
+    return mask(read_url(storage.url))

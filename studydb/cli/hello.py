@@ -1,0 +1,67 @@
+"""`hello`: the first minute with studydb."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from studydb.cli.opening import created_study
+from studydb.cli.options import Storage, storage_option
+from studydb.cli.output import print_next
+from studydb.cli.spelling import assignments
+from studydb.domain.space import uniform
+from studydb.domain.states import State, Status
+
+if TYPE_CHECKING:
+    from studydb.study import Study
+
+NAME, TRIALS, WORKERS = "hello", 20, 2
+
+
+@click.command()
+@storage_option
+def hello(*, storage: Storage) -> None:
+    """
+    Run a small study here, with two workers: see that everything works.
+
+    Run it again, and the study gets as many trials more.
+    """
+    with created_study(
+        storage,
+        NAME,
+        trainable="studydb.examples.quadratic:train",
+        metric="loss",
+        mode="min",
+        space={"x": uniform(-10, 10), "rate": uniform(0, 1)},
+        num_trials=TRIALS,
+        load_if_exists=True,
+    ) as study:
+        _make_room(study)
+        click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers walk down parabolas.")
+        study.run(workers=WORKERS)
+        _tell(study, storage)
+
+
+def _make_room(study: "Study") -> None:
+    status = study.status
+    if status is Status.FINISHED:
+        study.extend(num_trials=TRIALS)
+    elif status is not Status.RUNNING:
+        study.resume()
+
+
+def _tell(study: "Study", storage: Storage) -> None:
+    best, counts = study.best_trial, study.counts
+    by_state = ", ".join(
+        f"{count} {state}" for state in State if (count := getattr(counts, state.lower()))
+    )
+    click.echo(
+        f"Best loss (min): {best.best_value!r}, trial {best.number}: {assignments(best.params)}\n"
+        f"Trials: {by_state}"
+    )
+    again = storage.again(study.storage)
+    print_next(
+        f"studydb trials {NAME} --sort best --limit 5{again}",
+        f"studydb show {NAME} {best.number}{again}",
+        f'studydb query "SELECT number, best_value, params FROM v_trial"{again}',
+        "studydb create --help",
+    )

@@ -1,0 +1,157 @@
+"""`logs`: what a trial has printed."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from studydb.cli.opening import opened_study
+from studydb.cli.options import Storage, number_argument, storage_option, study_argument
+from studydb.domain.errors import NotFound, StorageTransient
+from studydb.domain.records import Lease
+
+if TYPE_CHECKING:
+    from studydb.study import Study
+
+FOLLOW_EVERY_S = 0.5
+LOOK_EVERY_S = 2.0
+"""Between two questions to the database whether the attempt has ended."""
+
+_READ_BYTES = 1 << 16
+_STREAMS = ("stdout", "stderr")
+
+
+@click.command()
+@study_argument
+@number_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on printing until the trial's attempt ends.")
+@click.option(
+    "--attempt", "wanted", type=click.IntRange(min=1), metavar="N", help="Not the newest, but this."
+)
+@storage_option
+def logs(*, name: str, number: int, follow: bool, wanted: int | None, storage: Storage) -> None:
+    """
+    Print what trial NUMBER of NAME has printed: its stdout to stdout, its stderr to stderr.
+
+    The files are read where they are on this host; else the end that the database keeps is shown.
+    """
+    with opened_study(storage, name) as study:
+        attempt = _find(study, number, wanted)
+        directory = _directory(study, number, attempt)
+        if directory is not None:
+            tails = [Tail(directory / stream) for stream in _STREAMS]
+            _print_files(tails)
+            if follow:
+                _follow(study, number, attempt, tails)
+        else:
+            _print_stored(attempt, number)
+
+
+class Tail:
+    """A file that grows; `x.1` is the segment before it, which a full `x` becomes."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin with the segment before."""
+        self._path = path
+        self._before = path.with_name(f"{path.name}.1")
+        self._inode: int | None = None
+        self._offset = 0
+
+    def read(self) -> Iterator[bytes]:
+        """What has come since the last call."""
+        if self._inode is None:
+            yield from self._read_from(self._before, 0)
+        elif self._inode_of(self._path) != self._inode:
+            if self._inode_of(self._before) == self._inode:
+                yield from self._read_from(self._before, self._offset)
+            self._offset = 0
+        self._inode = self._inode_of(self._path)
+        for data in self._read_from(self._path, self._offset):
+            self._offset += len(data)
+            yield data
+
+    @staticmethod
+    def _inode_of(path: Path) -> int | None:
+        try:
+            return path.stat().st_ino
+        except OSError:
+            return None
+
+    @staticmethod
+    def _read_from(path: Path, offset: int) -> Iterator[bytes]:
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                while data := file.read(_READ_BYTES):
+                    yield data
+        except OSError:
+            return
+
+
+def _find(study: "Study", number: int, wanted: int | None) -> Any:
+    from studydb.operations import reading  # noqa: PLC0415  brings SQLAlchemy
+
+    attempts = reading.details(study.database, study.record, number).attempts
+    if not attempts:
+        raise NotFound(f"Trial {number} of {study.name!r} has not run yet: there is no output.")
+    for attempt in attempts:
+        if attempt.attempt == wanted:
+            return attempt
+    if wanted is not None:
+        raise NotFound(
+            f"Trial {number} of {study.name!r} has no attempt {wanted}; it has {len(attempts)}."
+        )
+    return attempts[-1]
+
+
+def _directory(study: "Study", number: int, attempt: Any) -> Path | None:
+    """The attempt's folder if it can be read here; a running attempt's is not in its row yet."""
+    from studydb.worker.places import log_dir  # noqa: PLC0415  brings SQLAlchemy
+
+    lease = Lease(study.record.id, attempt.trial_id, number, 0, attempt.attempt, attempt.token)
+    directory = Path(attempt.log_dir or log_dir(study.database, study.record, lease))
+    try:
+        readable = any((directory / stream).exists() for stream in _STREAMS)
+    except OSError:
+        readable = False
+    return directory if readable or attempt.ended_at is None else None
+
+
+def _print_files(tails: list[Tail]) -> None:
+    for tail, stream in zip(tails, (sys.stdout, sys.stderr), strict=True):
+        for data in tail.read():
+            click.echo(data, nl=False, file=stream)
+
+
+def _follow(study: "Study", number: int, attempt: Any, tails: list[Tail]) -> None:
+    looked_at = -LOOK_EVERY_S
+    ended = False
+    while not ended:
+        if time.monotonic() - looked_at >= LOOK_EVERY_S:
+            looked_at = time.monotonic()
+            ended = _has_ended(study, number, attempt)
+        _print_files(tails)
+        if not ended:
+            time.sleep(FOLLOW_EVERY_S)
+
+
+def _has_ended(study: "Study", number: int, attempt: Any) -> bool:
+    try:
+        return _find(study, number, attempt.attempt).ended_at is not None
+    except StorageTransient:
+        return False
+
+
+def _print_stored(attempt: Any, number: int) -> None:
+    if not attempt.log_tail:
+        click.echo(f"(attempt {attempt.attempt} of trial {number} has printed nothing)", err=True)
+        return
+    click.echo(
+        f"(the end of it, as the database keeps it; the whole is in {attempt.log_dir}, "
+        "which cannot be read on this host)",
+        err=True,
+    )
+    click.echo(attempt.log_tail, nl=not attempt.log_tail.endswith("\n"))

@@ -1,0 +1,24 @@
+"""`query`: a person's own SQL."""
+
+import click
+
+from studydb.cli.opening import opened
+from studydb.cli.options import Storage, format_option, storage_option
+from studydb.cli.output import print_rows
+
+
+@click.command()
+@click.argument("sql", metavar="SQL")
+@format_option()
+@storage_option
+def query(*, sql: str, form: str, storage: Storage) -> None:
+    """
+    Run a SELECT on the database, read-only, and print its rows.
+
+    The views v_study, v_trial, v_result, v_attempt, v_checkpoint and v_worker are stable.
+    """
+    from studydb.operations import reading  # noqa: PLC0415  brings SQLAlchemy
+
+    with opened(storage, read_only=True) as database:
+        columns, rows = reading.query(database, sql)
+    print_rows(columns, rows, form=form)

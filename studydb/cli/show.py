@@ -1,0 +1,182 @@
+"""`show`: one trial, and why it is where it is."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from studydb.cli.opening import opened_study
+from studydb.cli.options import (
+    Storage,
+    format_option,
+    number_argument,
+    storage_option,
+    study_argument,
+)
+from studydb.cli.output import print_fields, print_json, print_table
+from studydb.cli.spelling import assignments, table_cell
+from studydb.domain.metrics import Result
+from studydb.domain.rules import first_hit
+from studydb.domain.states import Mode, Reason
+
+if TYPE_CHECKING:
+    from studydb.domain.records import Study
+    from studydb.operations.reading import Details
+
+ATTEMPT_COLUMNS = (
+    "attempt",
+    "reason",
+    "start_step",
+    "host",
+    "pid",
+    "started_at",
+    "duration_s",
+    "error_type",
+    "error_message",
+)
+JUDGEMENT_COLUMNS = ("rung", "step", "value", "cutoff", "action")
+
+
+@click.command()
+@study_argument
+@number_argument
+@format_option(csv=False)
+@storage_option
+def show(*, name: str, number: int, form: str, storage: Storage) -> None:
+    """Show trial NUMBER of NAME: its attempts, how it was judged, why it stopped, its error."""
+    from studydb.operations import listing, reading  # noqa: PLC0415  brings SQLAlchemy
+
+    with opened_study(storage, name) as study:
+        details = reading.details(study.database, study.record, number)
+        attempts = listing.attempt_rows(study.database, study.record, number)
+        results = listing.result_rows(study.database, study.record, number)
+        record = study.record
+    judged = [judgement(entry, record.mode) for entry in details.entries]
+    last = results[-1] if results else None
+    why = explain(details, record, judged, last)
+    traceback = details.attempts[-1].traceback if details.attempts else None
+    if form == "json":
+        print_json(_document(details, record, attempts, judged) | {"why": why})
+        return
+    _print_trial(details, record, why)
+    _print_part("attempts", ATTEMPT_COLUMNS, (each._asdict() for each in attempts))
+    _print_part("judged", JUDGEMENT_COLUMNS, judged)
+    if traceback:
+        click.echo(f"\n{traceback.rstrip()}")
+
+
+def judgement(entry: Any, mode: Mode) -> dict[str, Any]:
+    """
+    How a trial was judged at one rung, in values as the user reports them.
+
+    The stored cutoff is a score, of which lower is better.
+    """
+    cutoff = entry.cutoff
+    if cutoff is not None and mode is Mode.MAX:
+        cutoff = 0.0 - cutoff
+    return {
+        "rung": entry.rung_step,
+        "step": entry.step,
+        "value": entry.value,
+        "cutoff": cutoff,
+        "action": entry.action,
+    }
+
+
+def explain(
+    details: "Details", study: "Study", judged: list[dict[str, Any]], last: Any
+) -> str | None:
+    """Say in a sentence why a trial ended, None if it has not or if its reason says it all."""
+    match details.trial.reason:
+        case Reason.EARLY_STOPPED if judged:
+            return _explain_rung(judged[-1], study)
+        case Reason.RULE_STOPPED if last is not None:
+            return _explain_rule(study, last)
+        case Reason.FAILED | Reason.LOST if details.attempts:
+            newest = details.attempts[-1]
+            spent = f"{details.trial.failures} failures, {details.trial.losses} losses"
+            words = f"{newest.error_type}: {newest.error_message}" if newest.error_type else None
+            return f"{spent}; {words}" if words else spent
+    return None
+
+
+def _explain_rung(judged: dict[str, Any], study: "Study") -> str:
+    value, cutoff = table_cell(judged["value"]), table_cell(judged["cutoff"])
+    at = f"{study.metric} ({study.mode}) at rung {judged['rung']} was {value}"
+    if judged["cutoff"] is None:
+        return f"{at}, which ranks worst"
+    return f"{at}, worse than the cutoff {cutoff} of those that came before"
+
+
+def _explain_rule(study: "Study", last: Any) -> str | None:
+    metrics = {name: value for name, value in last.metrics.items() if name != study.metric}
+    result = Result(last.step, last.value, metrics)
+    rule = first_hit(study.rules, result, study_metric=study.metric)
+    if rule is None:
+        return None
+    return f"the rule {rule.metric}{rule.op}{rule.bound:g} was hit at step {last.step}"
+
+
+def _document(
+    details: "Details",
+    study: "Study",
+    attempts: Iterable[Any],
+    judged: list[dict[str, Any]],
+) -> dict[str, Any]:
+    return _fields(details, study) | {
+        "params": details.trial.params,
+        "attempts": [
+            {**row._asdict(), "traceback": full.traceback, "config": full.config}
+            for row, full in zip(attempts, details.attempts, strict=True)
+        ],
+        "judged": judged,
+    }
+
+
+def _fields(details: "Details", study: "Study") -> dict[str, Any]:
+    trial = details.trial
+    return {
+        "study": study.name,
+        "number": trial.number,
+        "state": trial.state,
+        "reason": trial.reason,
+        "origin": trial.origin,
+        "value": trial.value,
+        "best_value": trial.best_value,
+        "best_step": trial.summary.best_step,
+        "last_step": trial.summary.last_step,
+        "n_results": trial.summary.n_results,
+        "attempt": trial.attempt,
+        "failures": trial.failures,
+        "losses": trial.losses,
+        "request": trial.request,
+        "verdict": trial.verdict and f"{trial.verdict.action}: {trial.verdict.reason}",
+        "created_at": trial.created_at,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+    }
+
+
+def _print_trial(details: "Details", study: "Study", why: str | None) -> None:
+    fields = _fields(details, study)
+    metric = f"{study.metric} ({study.mode})"
+    reason = fields.pop("reason")
+    print_fields(
+        {
+            "trial": f"{fields.pop('number')} of {fields.pop('study')}",
+            "state": f"{fields.pop('state')}{f': {reason}' if reason else ''}",
+            "why": why,
+            "params": assignments(study.space.flatten(details.trial.params)),
+            f"last {metric}": fields.pop("value"),
+            f"best {metric}": fields.pop("best_value"),
+        }
+        | fields
+    )
+
+
+def _print_part(title: str, columns: tuple[str, ...], rows: Iterable[dict[str, Any]]) -> None:
+    listed = [[row[column] for column in columns] for row in rows]
+    if listed:
+        click.echo(f"\n{title}")
+        print_table(columns, listed)

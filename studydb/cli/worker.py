@@ -1,0 +1,87 @@
+"""`worker`: run trials."""
+
+from collections.abc import Sequence
+
+import click
+
+from studydb.cli.options import Storage, storage_option
+from studydb.domain.records import LEASE_S
+
+PATIENCE_S = 900.0
+
+
+@click.command()
+@click.option("--study", required=True, metavar="NAME", help="What to work on.")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Trials at a time.",
+)
+@click.option(
+    "--max-trials", type=click.IntRange(min=1), metavar="N", help="Leave after so many attempts."
+)
+@click.option("--wait", is_flag=True, help="Stay when the study is done.")
+@click.option(
+    "--lease",
+    type=float,
+    default=LEASE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a claim holds without a renewal.",
+)
+@click.option(
+    "--patience",
+    type=float,
+    default=PATIENCE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to go on training without the database.",
+)
+@click.option("--workdir", metavar="DIR", help="Where to look for the trainable first.")
+@click.option(
+    "--allow-import",
+    "allow_imports",
+    multiple=True,
+    metavar="P",
+    help="Run a trainable that no key of yours signed, if its path begins with P; repeat it.",
+)
+@storage_option
+def worker(
+    *,
+    study: str,
+    slots: int,
+    max_trials: int | None,
+    wait: bool,
+    lease: float,
+    patience: float,
+    workdir: str | None,
+    allow_imports: Sequence[str],
+    storage: Storage,
+) -> int:
+    """
+    Run trials of a study until it is done.
+
+    SIGTERM and Ctrl-C give back what runs, with a checkpoint where the trainable saves one; a
+    second one ends the worker at once. Exit codes: 0 done, 128 + signal, 1 error, 2 usage.
+    """
+    from studydb.worker.supervisor import run_worker  # noqa: PLC0415  brings SQLAlchemy
+
+    return run_worker(
+        storage=storage.url,
+        study=study,
+        slots=slots,
+        max_trials=max_trials,
+        wait=wait,
+        lease_s=lease,
+        patience_s=patience,
+        workdir=workdir,
+        allow_imports=tuple(allow_imports),
+        say=_say,
+    )
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

@@ -1,0 +1,51 @@
+"""`workers`: who works."""
+
+import click
+
+from studydb.cli.opening import opened, opened_study
+from studydb.cli.options import Storage, format_option, storage_option
+from studydb.cli.output import print_rows
+
+COLUMNS = (
+    "worker",
+    "study",
+    "host",
+    "pid",
+    "slots",
+    "running",
+    "health",
+    "version",
+    "started_at",
+    "seen_at",
+    "ended_at",
+)
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="The newest so many.",
+)
+@format_option()
+@storage_option
+def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> None:
+    """
+    List the workers of all studies, or of NAME, newest first.
+
+    health: alive, silent (not seen for longer than its lease), or ended.
+    """
+    from studydb.operations import listing  # noqa: PLC0415  brings SQLAlchemy
+
+    if name is None:
+        with opened(storage) as database:
+            roll = listing.roll(database, most=limit)
+    else:
+        with opened_study(storage, name) as study:
+            roll = listing.roll(study.database, study.record, most=limit)
+    rows = [{**each._asdict(), "health": roll.health(each)} for each in roll.workers]
+    print_rows(COLUMNS, [[row[name] for name in COLUMNS] for row in rows], form=form, of="workers")

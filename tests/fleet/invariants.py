@@ -1,0 +1,253 @@
+"""
+What must hold of a study that has ended, whatever was killed meanwhile.
+
+Read from the tables by arithmetic of this file's own, not through the code that is put to the test.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from fleet.rungs import Arrival, decisions
+
+import studydb
+from studydb.db.schema import attempt, counter, result, rung, rung_entry, trial
+from studydb.domain.states import Mode
+
+Curve = Callable[[Mapping[str, Any], int], float]
+"""What a trial of some params must have reported at a step."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """
+    A study's rows as they were found.
+
+    Attributes:
+        trials: Rows by trial id.
+        attempts: Rows by trial id, in the order of their numbers.
+        stored: Values by (trial id, attempt, step), superseded ones too.
+        live: Values by step, by trial id: every value that counts, in a list, for it to be one.
+        counted: Trials by state, as the counters say.
+    """
+
+    trials: dict[int, Any]
+    attempts: dict[int, list[Any]]
+    stored: dict[tuple[int, int, int], float]
+    live: dict[int, dict[int, list[float]]]
+    counted: Counter[str]
+    arrivals: dict[int, list[Arrival]]
+
+
+def read_story(study: studydb.Study) -> Story:
+    """Read all rows of a study, in one transaction."""
+    study_id = study.record.id
+    with study.database.begin(write=False) as txn:
+        trials = txn.all(sa.select(trial).where(trial.c.study_id == study_id))
+        attempts = txn.all(
+            sa.select(attempt)
+            .where(attempt.c.study_id == study_id)
+            .order_by(attempt.c.trial_id, attempt.c.attempt)
+        )
+        results = txn.all(sa.select(result).where(result.c.study_id == study_id))
+        counts = txn.all(sa.select(counter).where(counter.c.study_id == study_id))
+        entries = txn.all(
+            sa.select(rung.c.step.label("milestone"), rung_entry)
+            .join(rung, rung.c.id == rung_entry.c.rung_id)
+            .where(rung.c.study_id == study_id)
+            .order_by(rung.c.step, rung_entry.c.ordinal)
+        )
+    return Story(
+        trials={row.id: row for row in trials},
+        attempts=_by_trial(attempts),
+        stored={(row.trial_id, row.attempt, row.step): row.value for row in results},
+        live=_live(attempts, results),
+        counted=_counted(counts),
+        arrivals=_arrivals(entries),
+    )
+
+
+def _by_trial(attempts: Iterable[Any]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = defaultdict(list)
+    for row in attempts:
+        found[row.trial_id].append(row)
+    return dict(found)
+
+
+def _live(attempts: Iterable[Any], results: Iterable[Any]) -> dict[int, dict[int, list[float]]]:
+    through = {(row.trial_id, row.attempt): row.live_through for row in attempts}
+    live: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in results:
+        if row.step <= through[row.trial_id, row.attempt]:
+            live[row.trial_id][row.step].append(row.value)
+    return live
+
+
+def _counted(shards: Iterable[Any]) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for shard in shards:
+        for name, n in shard._asdict().items():
+            if name not in {"study_id", "shard"}:
+                counted[name.upper()] += n
+    return counted
+
+
+def _arrivals(entries: Iterable[Any]) -> dict[int, list[Arrival]]:
+    found: dict[int, list[Arrival]] = defaultdict(list)
+    for row in entries:
+        found[row.milestone].append(
+            Arrival(row.trial_id, row.ordinal, row.step, row.value, stopped=row.action == "STOP")
+        )
+    return dict(found)
+
+
+def all_ended(story: Story) -> list[str]:
+    """Every trial is TERMINATED, and no attempt is open."""
+    states = [f"trial {row.number} is {row.state}" for row in story.trials.values()]
+    still_open = [
+        f"trial {story.trials[row.trial_id].number}: attempt {row.attempt} is open"
+        for rows in story.attempts.values()
+        for row in rows
+        if row.ended_at is None
+    ]
+    return [text for text in states if not text.endswith("TERMINATED")] + still_open
+
+
+def numbered(story: Story, n_trials: int) -> list[str]:
+    """Exactly so many trials exist, numbered from 0; so are the attempts of each, from 1."""
+    numbers = sorted(row.number for row in story.trials.values())
+    wrong = [] if numbers == list(range(n_trials)) else [f"the numbers are {numbers}"]
+    for trial_id, rows in story.attempts.items():
+        attempts = [row.attempt for row in rows]
+        if attempts != list(range(1, len(rows) + 1)) or attempts[-1] != story.trials[trial_id].attempt:
+            wrong.append(f"trial {story.trials[trial_id].number} has the attempts {attempts}")
+    return wrong
+
+
+def live_rows_complete(story: Story, curve: Curve) -> list[str]:
+    """Every live (trial, step) is there exactly once, from 1 on, with the value it must have."""
+    wrong = []
+    for row in story.trials.values():
+        live = story.live[row.id]
+        if sorted(live) != list(range(1, (row.last_step or 0) + 1)):
+            wrong.append(f"trial {row.number}: steps {sorted(live)}, last_step {row.last_step}")
+        for step, values in live.items():
+            if len(values) != 1 or not _equal(values[0], curve(row.params, step)):
+                wrong.append(f"trial {row.number}, step {step}: {values}")
+    return wrong
+
+
+def reached_the_end(story: Story, last_step: int) -> list[str]:
+    """Every trial that was not stopped at a rung has trained to the last step."""
+    return [
+        f"trial {row.number} is {row.reason} at step {row.last_step}"
+        for row in story.trials.values()
+        if row.reason != "EARLY_STOPPED" and (row.reason, row.last_step) != ("COMPLETED", last_step)
+    ]
+
+
+def acknowledged_kept(story: Story, journal: Path) -> list[str]:
+    """Every step that a child noted after its flush had returned is stored, and is not undone."""
+    by_number = {row.number: row for row in story.trials.values()}
+    lost = []
+    for file in sorted(journal.iterdir()):
+        number, attempt_no = map(int, file.name.split("-"))
+        row = by_number[number]
+        steps = [int(line) for line in file.read_text().splitlines()]
+        first = story.attempts[row.id][attempt_no - 1].start_step
+        if steps and row.last_step < steps[-1]:
+            lost.append(f"trial {number} ended at {row.last_step} although {steps[-1]} was safe")
+        if steps:
+            lost += [
+                f"trial {number}, attempt {attempt_no}: step {step} is not stored"
+                for step in range(first, steps[-1] + 1)
+                if (row.id, attempt_no, step) not in story.stored
+            ]
+    return lost
+
+
+def acknowledgements(journal: Path) -> int:
+    """How many there were."""
+    return sum(len(file.read_text().splitlines()) for file in journal.iterdir())
+
+
+def summaries_true(story: Story, mode: Mode) -> list[str]:
+    """Each trial's summary is what its live rows say."""
+    wrong = []
+    for row in story.trials.values():
+        rows = {step: values[0] for step, values in sorted(story.live[row.id].items())}
+        said = (row.n_results, row.last_step, row.last_value, row.best_value, row.best_step)
+        if not all(map(_equal, said, _summary(rows, mode))):
+            wrong.append(f"trial {row.number}: {said} instead of {_summary(rows, mode)}")
+    return wrong
+
+
+def _summary(values: Mapping[int, float], mode: Mode) -> tuple[Any, ...]:
+    def badness(step: int) -> tuple[bool, float]:
+        value = values[step]
+        return (True, 0.0) if math.isnan(value) else (False, value if mode == "min" else -value)
+
+    best = min(values, key=badness)  # the first of equals: the dict is in the order of steps
+    last = max(values)
+    return len(values), last, values[last], values[best], best
+
+
+def counters_true(story: Story) -> list[str]:
+    """The counters say what counting says."""
+    counted = Counter(row.state for row in story.trials.values())
+    return [] if counted == +story.counted else [f"{story.counted} instead of {counted}"]
+
+
+def some_resumed(story: Story) -> list[str]:
+    """Some trial went on from a checkpoint, or nothing of this was put to the test."""
+    return [] if resumptions(story) else ["no attempt began beyond step 1"]
+
+
+def resumptions(story: Story) -> int:
+    """Attempts that began from a checkpoint."""
+    return sum(
+        row.attempt > 1 and row.start_step > 1 for rows in story.attempts.values() for row in rows
+    )
+
+
+def decided_as_reference(story: Story, mode: Mode, reduction_factor: float) -> list[str]:
+    """At every rung, each arrival was decided on as an independent reference decides."""
+    wrong = []
+    for milestone, arrivals in story.arrivals.items():
+        if [one.ordinal for one in arrivals] != list(range(len(arrivals))):
+            wrong.append(f"rung {milestone}: the ordinals are not 0, 1, 2, …")
+        wanted = decisions([one.value for one in arrivals], mode, reduction_factor)
+        wrong += [
+            f"rung {milestone}, arrival {one.ordinal} of {one.value}: "
+            f"{'stopped' if one.stopped else 'went on'}"
+            for one, stops in zip(arrivals, wanted, strict=True)
+            if one.stopped != stops
+        ]
+    return wrong
+
+
+def decisions_obeyed(story: Story) -> list[str]:
+    """Who passed a rung was judged there, once; who was stopped there went no further."""
+    wrong = []
+    for row in story.trials.values():
+        entries = {
+            milestone: one
+            for milestone, arrivals in story.arrivals.items()
+            for one in arrivals
+            if one.trial_id == row.id
+        }
+        passed = {milestone for milestone in story.arrivals if milestone <= row.last_step}
+        stops = [one.step for one in entries.values() if one.stopped]
+        if entries.keys() != passed or stops != [row.last_step] * (row.reason == "EARLY_STOPPED"):
+            wrong.append(f"trial {row.number}: {row.reason} at {row.last_step}, judged {entries}")
+    return wrong
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    return bool(one == other)
