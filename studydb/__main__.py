@@ -60,7 +60,8 @@ def _complain(message: str, code: int) -> int:
 
 
 def _with_help(error: click.UsageError) -> str:
-    message = error.format_message()
+    message = error.format_message().rstrip()
+    message += "" if message.endswith((".", "?")) else "."
     where = error.ctx.command_path if error.ctx is not None else "studydb"
     return f"{message} See `{where} --help`."
 

@@ -3,6 +3,7 @@
 import getpass
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -65,6 +66,7 @@ class Study:
         """Wrap a loaded study; made by `create_study` and `load_study`."""
         self.database, self.record = database, record
         self._loop: OwnLoop | None = None
+        self._opening = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -184,8 +186,9 @@ class Study:
         Raises:
             TimeoutError: Nothing came in time.
         """
-        if self._loop is None or self._loop.is_foreign:
-            self._loop = OwnLoop(self._secret_url, self.record)
+        with self._opening:
+            if self._loop is None or self._loop.is_foreign:
+                self._loop = OwnLoop(self._secret_url, self.record)
         return self._loop.ask(timeout)
 
     def run(self, workers: int = 1) -> Counts:

@@ -138,7 +138,8 @@ def _table(outcome: Outcome, size: int) -> Table:
     ratios = outcome.ratios(size)
     table = Table(title=_processes(size), title_justify="left", box=SIMPLE_HEAD)
     table.add_column("contender")
-    for heading in (outcome.contest.unit, "slices", *(f"{one} /" for one in ratios)):
+    over = [f"{ours.split()[-1]} /" for ours in ratios]
+    for heading in (outcome.contest.unit, "slices", *over):
         table.add_column(heading, justify="right")
     for name, slices in outcome.rates[size].items():
         held_against = [rivals.get(name) for rivals in ratios.values()]

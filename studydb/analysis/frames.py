@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from studydb.analysis.columns import Column, Floats, Integers, Moments, Texts, Values
+from studydb.analysis.naming import spread_names
 from studydb.db import Database
 from studydb.domain.errors import StudydbError
 from studydb.domain.records import Study
@@ -89,16 +90,17 @@ def results_dataframe(database: Database, study: Study) -> "pd.DataFrame":
 
 
 class Open:
-    """
-    A column per name that turns up in a column of dicts.
-
-    Attributes:
-        prefix: What precedes a name that clashes with another column.
-    """
+    """A column per name that turns up in a column of dicts."""
 
     def __init__(self, prefix: str, names: Sequence[str]) -> None:
-        """Begin with the names that come first, in this order; the others follow by alphabet."""
-        self.prefix, self._first = prefix, names
+        """
+        Begin empty.
+
+        Args:
+            prefix: What precedes a name that clashes with another column, and a "/".
+            names: Those that come first, in this order, even if they do not turn up.
+        """
+        self._prefix, self._first = prefix, names
         self._columns: dict[str, Column] = {name: Values() for name in names}
         self._n_rows = 0
 
@@ -111,13 +113,9 @@ class Open:
         self._n_rows += len(values)
 
     def finish(self, taken: Iterable[str]) -> dict[str, Any]:
-        """All columns, by names that are not taken."""
-        rest = sorted(self._columns.keys() - set(self._first))
-        names = _unique([*self._first, *rest], set(taken), f"{self.prefix}/")
-        return {
-            free: self._columns[name].finish()
-            for name, free in zip([*self._first, *rest], names, strict=True)
-        }
+        """All columns by their names; see `spread_names`."""
+        names = spread_names(self._first, self._columns, taken=taken, prefix=f"{self._prefix}/")
+        return {column: self._columns[name].finish() for name, column in names.items()}
 
 
 class Growing:
@@ -149,19 +147,6 @@ class Growing:
             else:
                 finished[name] = column.finish()
         return pd.DataFrame(finished)
-
-
-def _unique(names: Sequence[str], taken: set[str], prefix: str) -> list[str]:
-    """Precede clashing names, again if need be: "param/state" may be a nested name itself."""
-    kept = set(names)
-    free: list[str] = []
-    for original in names:
-        name = original
-        while name in taken or (name != original and name in kept):
-            name = f"{prefix}{name}"
-        taken.add(name)
-        free.append(name)
-    return free
 
 
 def _require_pandas() -> None:

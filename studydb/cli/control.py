@@ -5,12 +5,10 @@ from collections.abc import Sequence
 import click
 
 from studydb.cli.opening import opened_study
-from studydb.cli.options import Spec, Storage, storage_option, study_argument
+from studydb.cli.options import Number, Spec, Storage, storage_option, study_argument
 from studydb.domain.grammar import parse_parameters
 
-numbers_argument = click.argument(
-    "numbers", metavar="[NUMBER]...", type=click.IntRange(min=0), nargs=-1
-)
+numbers_argument = click.argument("numbers", metavar="[NUMBER]...", type=Number(), nargs=-1)
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,7 +106,8 @@ def create(
 def _read_scheduler(text: str | None) -> Scheduler | None:
     if text is None:
         return None
-    return grammar.build(grammar.parse_call(text), schedulers.BY_NAME, what="scheduler")
+    known: Mapping[str, Callable[..., Scheduler]] = schedulers.BY_NAME
+    return grammar.build(grammar.parse_call(text), known, what="scheduler")
 
 
 def _read_searcher(text: str | None) -> Searcher | None:
@@ -152,7 +153,7 @@ def _tell(study: "Study", storage: Storage) -> None:
     print_next(f"studydb worker --study {name}{again}", f"studydb status {name}{again}")
     if study.database.postgresql:
         click.echo(
-            "\nOn another machine, with your code and a copy of the key that signed its name:\n"
+            "\nOn another machine, with your code and a copy of the key:\n"
             f"  {_key()} studydb worker --study {name} --storage {shlex.quote(study.storage)}"
         )
     else:

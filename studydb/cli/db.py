@@ -11,7 +11,7 @@ def db() -> None:
     """Make, upgrade and check the database's schema."""
 
 
-@db.command()
+@db.command(short_help="Bring the schema to what this studydb needs.")
 @storage_option
 def upgrade(*, storage: Storage) -> None:
     """Bring the database to this studydb's schema; an SQLite file is made when missing."""
@@ -24,7 +24,7 @@ def upgrade(*, storage: Storage) -> None:
         click.echo(f"{_shown(storage)}: schema {before or 'none'} -> {version.HEAD}.")
 
 
-@db.command()
+@db.command(short_help="Print the schema's revision.")
 @storage_option
 def current(*, storage: Storage) -> None:
     """Print the revision of the database's schema."""
@@ -33,7 +33,7 @@ def current(*, storage: Storage) -> None:
     click.echo(migrate.current(storage.url) or "none")
 
 
-@db.command()
+@db.command(short_help="Say whether this studydb can use the database.")
 @storage_option
 def check(*, storage: Storage) -> None:
     """Say whether this studydb can use the database; exit code 1 if not."""
@@ -43,7 +43,7 @@ def check(*, storage: Storage) -> None:
     click.echo(f"{_shown(storage)}: schema {version.HEAD}, as this studydb needs it.")
 
 
-@db.command()
+@db.command(short_help="Take the schema back to an older revision.")
 @click.argument("revision")
 @click.option("--yes", is_flag=True, help="Yes, drop what the older schema cannot hold.")
 @storage_option

@@ -10,6 +10,9 @@ from click.core import ParameterSource
 
 from studydb.settings import storage_url
 
+LARGEST_NUMBER = 2**63 - 1
+"""What a database's integer holds; no study has such a trial."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -65,12 +68,25 @@ def format_option(*, csv: bool = True) -> Callable[[Command], Command]:
     )
 
 
-class Spec(click.ParamType):
+class Spec(click.ParamType[str]):
     """A text of the grammar; several in one environment variable are separated by ";"."""
 
     name = "text"
     envvar_list_splitter = ";"
 
 
+class Number(click.ParamType[int]):
+    """A trial's number."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read decimal digits."""
+        text = str(value)
+        if not (text.isascii() and text.isdigit()):
+            self.fail(f"{text!r} is no trial number; they count from 0.", param, ctx)
+        return min(int(text[:20]), LARGEST_NUMBER)
+
+
 study_argument = click.argument("name", metavar="NAME")
-number_argument = click.argument("number", metavar="NUMBER", type=click.IntRange(min=0))
+number_argument = click.argument("number", metavar="NUMBER", type=Number())

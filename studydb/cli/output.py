@@ -13,10 +13,13 @@ from typing import Any
 
 import click
 
-from studydb.cli.spelling import csv_cell, plain, table_cell
+from studydb.cli.spelling import csv_cell, plain, table_cell, visible
 
 MOST_RICH_ROWS = 500
 """Longer tables are plain on a terminal, too: rich takes a millisecond a row."""
+
+MOST_KEPT_WIDE = 20
+"""Characters of a column that a terminal's table does not break."""
 
 NUMBERS = (int, float)
 
@@ -84,11 +87,17 @@ def _print_rich(
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, to_right in zip(columns, right, strict=True):
-        table.add_column(name, justify="right" if to_right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(table_cell(value, brief=True)) for value in row))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    cells = [[table_cell(value, brief=True) for value in row] for row in rows]
+    for name, to_right, column in zip(columns, right, zip(*cells, strict=True), strict=True):
+        table.add_column(
+            name.replace("_", " "),  # may break there; the cells of short columns may not
+            justify="right" if to_right else "left",
+            overflow="fold",
+            min_width=min(MOST_KEPT_WIDE, max(map(len, column))),
+        )
+    for row in cells:
+        table.add_row(*map(Text, row))
     Console().print(table)
 
 
@@ -97,7 +106,7 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     shown = {name: value for name, value in fields.items() if value is not None}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        text = value if isinstance(value, str) else table_cell(value)
+        text = visible(value) if isinstance(value, str) else table_cell(value)
         click.echo(f"{name.ljust(width)}  {text}")
 
 

@@ -1,5 +1,8 @@
 """`query`: a person's own SQL."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import click
 
 from studydb.cli.opening import opened
@@ -21,4 +24,14 @@ def query(*, sql: str, form: str, storage: Storage) -> None:
 
     with opened(storage, read_only=True) as database:
         columns, rows = reading.query(database, sql)
-    print_rows(columns, rows, form=form)
+    print_rows(_distinct(columns), rows, form=form)
+
+
+def _distinct(columns: Sequence[str]) -> list[str]:
+    """Number columns of the same name, or JSON would keep only the last."""
+    seen: Counter[str] = Counter()
+    names = []
+    for column in columns:
+        seen[column] += 1
+        names.append(column if seen[column] == 1 else f"{column}_{seen[column]}")
+    return names

@@ -1,7 +1,6 @@
 """`show`: one trial, and why it is where it is."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +14,7 @@ from studydb.cli.options import (
     study_argument,
 )
 from studydb.cli.output import print_fields, print_json, print_table
-from studydb.cli.spelling import assignments, table_cell
+from studydb.cli.spelling import assignments, table_cell, visible
 from studydb.domain.metrics import Result
 from studydb.domain.rules import first_hit
 from studydb.domain.states import Mode, Reason
@@ -63,7 +62,8 @@ def show(*, name: str, number: int, form: str, storage: Storage) -> None:
     _print_part("attempts", ATTEMPT_COLUMNS, (each._asdict() for each in attempts))
     _print_part("judged", JUDGEMENT_COLUMNS, judged)
     if traceback:
-        click.echo(f"\n{traceback.rstrip()}")
+        lines = traceback.rstrip().expandtabs().splitlines()
+        click.echo("\n" + "\n".join(map(visible, lines)))
 
 
 def judgement(entry: Any, mode: Mode) -> dict[str, Any]:

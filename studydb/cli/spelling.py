@@ -18,21 +18,22 @@ def plain(value: Any) -> Any:
     NaN and ±Inf are the texts "NaN", "Infinity" and "-Infinity", as in the database; moments are
     ISO 8601; bytes are hexadecimal; what else JSON cannot hold is text.
     """
-    match value:
-        case None | bool() | int():
-            return value
-        case str():
-            return str(value)
-        case float() | Decimal():
-            return _number(value)
-        case datetime():
-            return _aware(value).isoformat()
-        case bytes() | bytearray() | memoryview():
-            return bytes(value).hex()
-        case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float | Decimal):
+        return _number(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return _aware(value).isoformat()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
     return str(value)
 
 
@@ -70,9 +71,15 @@ def table_cell(value: Any, *, brief: bool = False) -> str:
     if brief and isinstance(value, float) and math.isfinite(value):
         return f"{value:.6g}"
     if isinstance(value, Mapping):
-        return assignments(value)
+        return assignments(
+            {path: _rounded(each) if brief else each for path, each in value.items()}
+        )
     written = csv_cell(value)
     return visible(written) if isinstance(written, str) else repr(written)
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
 def visible(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from studydb.cli.opening import opened, opened_study
-from studydb.cli.options import Storage, format_option, storage_option, study_argument
+from studydb.cli.options import Storage, format_option, storage_option
 from studydb.cli.output import print_fields, print_json, print_next, print_rows, print_table
 from studydb.cli.spelling import assignments, visible
 from studydb.domain.errors import NoResults

@@ -1,9 +1,12 @@
 """`trials`, `results`, `best`: what came out."""
 
 import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
+from studydb.analysis.naming import spread_names
 from studydb.cli.opening import opened_study
 from studydb.cli.options import (
     Storage,
@@ -29,7 +32,10 @@ TABLE_COLUMNS = (
     "duration_s",
     "params",
 )
-"""What of `v_trial` fits a screen; JSON and CSV have all of it."""
+"""What of `v_trial` fits a screen."""
+
+
+RESULT_TABLE_COLUMNS = ("step", "metrics", "attempt", "reported_at")
 
 
 @click.command()
@@ -52,7 +58,11 @@ TABLE_COLUMNS = (
 def trials(
     *, name: str, sort: str, limit: int | None, state: str | None, form: str, storage: Storage
 ) -> None:
-    """List the trials of NAME: the columns of v_trial."""
+    """
+    List the trials of NAME: the columns of v_trial.
+
+    JSON has all of them, CSV too, with one per parameter; a table has those that fit.
+    """
     from studydb.operations import listing  # noqa: PLC0415  brings SQLAlchemy
 
     with opened_study(storage, name) as study:
@@ -63,12 +73,50 @@ def trials(
             by_best=sort == "best",
             limit=limit,
         )
-    columns = TABLE_COLUMNS if form == "table" else listing.TRIAL_COLUMNS
-    if form == "table":
-        flatten = study.record.space.flatten
-        rows = [row._replace(params=flatten(row.params)) for row in rows]
-    shown = [[getattr(row, column) for column in columns] for row in rows]
-    print_rows(columns, shown, form=form, of="trials")
+        space = study.record.space
+    fields = [{**row._asdict(), "params": space.flatten(row.params)} for row in rows]
+    if form == "json":
+        print_rows(listing.TRIAL_COLUMNS, rows, form=form)
+    elif form == "csv":
+        print_rows(
+            *spread(listing.TRIAL_COLUMNS, fields, "params", "param/", list(space.parameters)),
+            form=form,
+        )
+    else:
+        shown = [[each[column] for column in TABLE_COLUMNS] for each in fields]
+        print_rows(TABLE_COLUMNS, shown, form=form, of="trials")
+
+
+def spread(
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    column: str,
+    prefix: str,
+    first: Sequence[str],
+) -> tuple[list[str], list[list[Any]]]:
+    """
+    Put a column per name in the place of a column of dicts, as the frames have it.
+
+    Args:
+        columns: Of the rows, in order.
+        column: The one that holds dicts.
+        prefix: For names that clash with another column.
+        first: The names that come first.
+
+    Returns:
+        The new columns, and the rows with a value each.
+    """
+    found = {name for row in rows for name in row[column]}
+    place = columns.index(column)
+    before, after = columns[:place], columns[place + 1 :]
+    names = spread_names(first, found, taken=[*before, *after], prefix=prefix)
+    spread_rows = [
+        [row[name] for name in before]
+        + [row[column].get(name) for name in names]
+        + [row[name] for name in after]
+        for row in rows
+    ]
+    return [*before, *names.values(), *after], spread_rows
 
 
 @click.command()
@@ -90,12 +138,8 @@ def results(*, name: str, number: int, form: str, storage: Storage) -> None:
     if form == "json":
         print_rows(listing.RESULT_COLUMNS, rows, form=form)
         return
-    others = sorted({name for row in rows for name in row.metrics} - {metric})
-    columns = ("step", metric, *others, "attempt", "reported_at")
-    shown = [
-        [row.step, row.value, *map(row.metrics.get, others), row.attempt, row.reported_at]
-        for row in rows
-    ]
+    whole = listing.RESULT_COLUMNS if form == "csv" else RESULT_TABLE_COLUMNS
+    columns, shown = spread(whole, [row._asdict() for row in rows], "metrics", "metric/", [metric])
     print_rows(columns, shown, form=form, of="results")
 
 

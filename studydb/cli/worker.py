@@ -6,8 +6,7 @@ import click
 
 from studydb.cli.options import Storage, storage_option
 from studydb.domain.records import LEASE_S
-
-PATIENCE_S = 900.0
+from studydb.lease.retries import PATIENCE_S
 
 
 @click.command()

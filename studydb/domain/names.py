@@ -19,11 +19,6 @@ def check_study_name(name: object) -> str:
     text = _check_text(name, "study")
     if "/" in text:
         raise InvalidName(f"The study name {_shown(text)} holds a '/'; use '-' or '.' instead.")
-    if text.startswith("-"):
-        raise InvalidName(
-            f"The study name {_shown(text)} begins with '-', as the options of commands do; "
-            "begin with another character."
-        )
     return text
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from uuid import uuid4
 
 from studydb import __version__
-from studydb.child.process import this_process
+from studydb.child.process import is_alive, this_process
 from studydb.db import Database, connect
 from studydb.domain.errors import StudydbError
 from studydb.domain.records import LEASE_S, Study
@@ -18,7 +18,7 @@ from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldTrial
 from studydb.lease.retries import persist
 from studydb.lease.trial import Trial, give_back
-from studydb.operations.recover import recover
+from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
 
 
@@ -42,7 +42,11 @@ class OwnLoop:
         self._database, self._beats = connect(storage), connect(storage, connections=1)
         uuid = uuid4().hex
         self._worker_id = persist(lambda: self._register(uuid))
+        persist(
+            lambda: recover_host(self._database, study, process=this_process(), is_alive=is_alive)
+        )
         self._acquirer = Acquirer(self._database, study, worker_id=self._worker_id, lease_s=lease_s)
+        self._acquiring = threading.Lock()
         self._heartbeat = Heartbeat(
             self._beats,
             worker_id=self._worker_id,
@@ -91,7 +95,8 @@ class OwnLoop:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         patience = Patience()
         while True:
-            claim = persist(self._acquirer.acquire)
+            with self._acquiring:  # a token is for one claim at a time
+                claim = persist(self._acquirer.acquire)
             if claim is not None:
                 held = HeldTrial(self._database, self._study, claim)
                 self._heartbeat.add(held)

@@ -39,7 +39,8 @@ def claim(
                 txn.abandon()
                 if not again:
                     return None
-                counters.lock(txn, study_id=study.id, key=worker_id)  # held by a ghost in flight
+                leases.await_claims(txn, study_id=study.id)  # a ghost in flight holds its trial,
+                counters.lock(txn, study_id=study.id, key=worker_id)  # one of an ask its shard
                 return claimed_before(txn, study, token=token, lease_s=lease_s)
 
             claimed = begin_attempt(

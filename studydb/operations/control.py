@@ -6,7 +6,7 @@ counts once.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,11 +14,10 @@ from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
 from studydb.domain.decisions import Action
 from studydb.domain.errors import BudgetSpent, NotAllowed, UnknownTrial, UsageError
-from studydb.domain.metrics import Summary
 from studydb.domain.records import Study, Trial
 from studydb.domain.states import FINAL, Origin, State, Status
 from studydb.searchers import RandomSearch
-from studydb.store import counters, events, results, studies, trials
+from studydb.store import counters, events, studies, trials
 
 ENQUEUED_DRAWS = 2**32
 """
@@ -93,23 +92,12 @@ def pause(
     """
     Pause trials: waiting ones at once, running ones at their next flush or renewal.
 
-    Paused ones wait for a person from now on, whoever paused them.
-
     Raises:
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
-
-    def pause_one(txn: Txn, trial: Trial) -> State | None:
-        if trial.state is State.RUNNING:
-            trials.request(txn, trial_id=trial.id, action=Action.PAUSE)
-        elif trial.state is State.PAUSED:
-            trials.keep_paused(txn, trial_id=trial.id)
-        elif trials.move(txn, trial_id=trial.id, target=State.PAUSED):
-            return State.PAUSED
-        return None
-
-    _each(database, study, numbers, pause_one, kind="paused", token=token, actor=actor)
+    targets = {State.PENDING: State.PAUSED}
+    _steer(database, study, numbers, targets, Action.PAUSE, "paused", token=token, actor=actor)
 
 
 def resume(
@@ -122,17 +110,8 @@ def resume(
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
-
-    def resume_one(txn: Txn, trial: Trial) -> State | None:
-        if trial.state is State.RUNNING:
-            trials.request(txn, trial_id=trial.id, action=None)
-        elif trial.state is State.PAUSED and trials.move(
-            txn, trial_id=trial.id, target=State.PENDING
-        ):
-            return State.PENDING
-        return None
-
-    _each(database, study, numbers, resume_one, kind="resumed", token=token, actor=actor)
+    targets = {State.PAUSED: State.PENDING}
+    _steer(database, study, numbers, targets, None, "resumed", token=token, actor=actor)
 
 
 def stop(
@@ -145,18 +124,8 @@ def stop(
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
-
-    def stop_one(txn: Txn, trial: Trial) -> State | None:
-        if trial.state is State.RUNNING:
-            trials.request(txn, trial_id=trial.id, action=Action.STOP)
-            return None
-        live = results.live(txn, study_id=study.id, trial_id=trial.id)
-        trials.cancel(
-            txn, trial_id=trial.id, metric_summary=Summary.of_metrics(live, study.metric) or None
-        )
-        return State.TERMINATED
-
-    _each(database, study, numbers, stop_one, kind="stopped", token=token, actor=actor)
+    targets = {State.PENDING: State.TERMINATED, State.PAUSED: State.TERMINATED}
+    _steer(database, study, numbers, targets, Action.STOP, "stopped", token=token, actor=actor)
 
 
 def set_status(database: Database, study: Study, status: Status, *, token: str, actor: str) -> None:
@@ -202,35 +171,40 @@ def extend(database: Database, study: Study, *, by: int, token: str, actor: str)
             return int(events.data_of(txn, token=token)["num_trials"])
 
 
-def _each(
+def _steer(
     database: Database,
     study: Study,
     numbers: Sequence[int],
-    change: Callable[[Txn, Trial], State | None],
-    *,
+    targets: Mapping[State, State],
+    request: Action | None,
     kind: str,
+    *,
     token: str,
     actor: str,
 ) -> None:
-    listed = sorted(set(numbers))  # ids rise with numbers: the one lock order
+    """Move what nobody runs, ask those that run: trials ascending, then the counters."""
+    numbers = sorted(set(numbers))
     try:
-        with database.begin() as txn:  # the event first: what a resend would see has changed since
-            _record(txn, study, kind, token=token, actor=actor, data={"numbers": listed})
+        with database.begin() as txn:
+            steered = [_lock(txn, study, number) for number in numbers]  # ids rise with numbers
 
-            moves: Counter[tuple[State, State]] = Counter()
-            for number in listed:
-                trial = _hold(txn, study, number)
-                target = change(txn, trial)
-                if target is not None:
-                    moves[trial.state, target] += 1
+            for trial in steered:
+                if trial.state is State.RUNNING:
+                    trials.request(txn, trial_id=trial.id, action=request)
+                elif trial.state in targets:
+                    trials.move(txn, trial_id=trial.id, target=targets[trial.state])
 
-            for (source, target), n in moves.items():  # after all trials: the one lock order
-                counters.move(txn, study_id=study.id, key=0, out_of=source, into=target, n=n)
+            moved = Counter(trial.state for trial in steered if trial.state in targets)
+            for source, n in moved.items():
+                counters.move(
+                    txn, study_id=study.id, key=0, out_of=source, into=targets[source], n=n
+                )
+            _record(txn, study, kind, token=token, actor=actor, data={"numbers": numbers})
     except Duplicate:
         return
 
 
-def _hold(txn: Txn, study: Study, number: int) -> Trial:
+def _lock(txn: Txn, study: Study, number: int) -> Trial:
     trial = trials.find(txn, study_id=study.id, number=number, lock=True)
     if trial is None:
         raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")

@@ -92,9 +92,8 @@ def query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, ...]
         except Exception as error:
             if _is_passing(error, database):
                 raise
-            raise UsageError(
-                f"The database refuses the query: {faults.first_line(error)}."
-            ) from error
+            words = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UsageError(f"The database refuses the query: {words.rstrip('.')}.") from error
 
 
 def _is_passing(error: Exception, database: Database) -> bool:

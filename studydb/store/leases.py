@@ -89,6 +89,19 @@ _INSERT_RUNNING = Prepared(
 
 _LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
 
+_BEING_CLAIMED = Prepared(
+    sa.select(trial.c.id)
+    .where(
+        _STUDY,
+        in_state(State.PENDING),
+        trial.c.ready,
+        trial.c.resource_class == sa.bindparam("fits", ""),
+        status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
+    )
+    .order_by(trial.c.id)
+    .with_for_update(key_share=True)
+)
+
 _RUNNABLE = Prepared(
     sa.select(trial.c.id)
     .where(_STUDY, in_state(State.PENDING), trial.c.ready)
@@ -287,6 +300,15 @@ def insert(
 def leased(txn: Txn, *, trial_id: int) -> Any:
     """A trial's row as `claim` returns it."""
     return txn.all(_LEASED_ROW, trial=trial_id)[0]
+
+
+def await_claims(txn: Txn, *, study_id: int) -> None:
+    """
+    Wait for the claims that made `claim` find nothing, one's own ghost among them.
+
+    Its COMMIT may be on its way, with the attempt that would show it: only its lock is there.
+    """
+    txn.all(_BEING_CLAIMED, study=study_id)
 
 
 def any_runnable(txn: Txn, *, study_id: int) -> bool:

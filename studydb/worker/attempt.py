@@ -248,6 +248,8 @@ class Attempt:
                 return Outcome(Reason.FAILED, ended.failure)
             case End.STOPPED | End.PREEMPTED | End.LOST:
                 return Outcome(Reason.PREEMPTED, ended.failure)
+            case End.UNPREPARED:
+                return Outcome(Reason.LOST, ended.failure)
             case End.UNRESTORABLE:
                 return Outcome(Reason.LOST, ended.failure, unrestorable=True)
             case _:

@@ -20,9 +20,10 @@ from studydb.child.server import REQUEST
 from studydb.domain.records import Process
 from studydb.settings import scrubbed_environment
 
-# A checkout that is not installed is found by its place.
+# The very studydb that runs here, were it a checkout beside an installed one; then its place goes
+# to the end of the path, because Python's own modules come first.
 _START = (
-    "import sys; sys.path.append(sys.argv[1]); "
+    "import sys; sys.path.insert(0, sys.argv[1]); import studydb; sys.path.append(sys.path.pop(0)); "
     "from studydb.child.server import main; main(sys.argv[2:])"
 )
 # -P: what lies in the working directory must not shadow a module of the server's.

@@ -137,7 +137,7 @@ def test_holder_is_not_refused(zombie, write):
 # Without a part of the fence the checks above fail. `state` alone can't be missed: a CHECK lets only
 # RUNNING rows have a token. It takes both to let a zombie write to a trial that waits.
 @pytest.mark.parametrize(
-    ("parts", "fate"),
+    "needed",
     [
         (("token",), given_the_same_number_twice),
         (("attempt",), exploited),
@@ -147,7 +147,8 @@ def test_holder_is_not_refused(zombie, write):
     ids=["token", "attempt", "state and token", "attempt and token"],
 )
 @pytest.mark.parametrize("write", FENCED)
-def test_fence_needs_every_part(zombie, clock, monkeypatch, write, parts, fate):
+def test_fence_needs_every_part(zombie, clock, monkeypatch, write, needed):
+    parts, fate = needed
     fate(clock, zombie[0])
 
     monkeypatch.setattr(leases, "HOLD", hold_without(*parts))

@@ -4,10 +4,9 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from arrange import at_once, dump, persist
+from arrange import dump, persist
 from resends import FINISHES, OPERATIONS
 
-from studydb.db import connect
 from studydb.domain.errors import StorageTransient, StorageUnreachable
 
 every_operation = pytest.mark.parametrize("arranged", OPERATIONS)

@@ -151,14 +151,14 @@ def test_segfault_is_told_with_its_stack_and_harms_nobody_else(start):
     assert neighbour.child.exit is None
 
 
-def test_child_that_holds_the_interpreter_is_killed_and_harms_nobody_else(start):
+def test_child_that_holds_the_interpreter_is_killed_and_harms_nobody_else(start, eventually):
     def hold(config):
-        studydb.report({"loss": 1.0})
+        print("holding")
         while True:
             ctypes.PyDLL(None).sleep(60)
 
     attempt = start(hold)
-    attempt.receive()
+    eventually(lambda: attempt.printed)
 
     attempt.child.terminate()
     assert start(lambda config: config["lr"]).finish()[-1] == Ended(End.COMPLETED)

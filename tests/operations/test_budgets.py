@@ -1,0 +1,261 @@
+"""Budgets are exact whoever asks: `num_trials`, `max_concurrent`, the points of a grid."""
+
+import random
+from contextlib import suppress
+
+import pytest
+from arrange import (
+    LEASE_S,
+    PERSON,
+    SimulatedWorker,
+    at_once,
+    dump,
+    enqueued,
+    new_study,
+    persist,
+    rows,
+    states_of,
+    token,
+)
+
+from studydb.db import connect
+from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UsageError
+from studydb.domain.rules import read_rules
+from studydb.domain.space import Space, choice
+from studydb.domain.states import Reason, State, Status
+from studydb.operations import control
+from studydb.operations.look import look
+from studydb.operations.reading import list_trials
+from studydb.operations.recover import recover
+from studydb.searchers import GridSearch
+
+THREADS = 8
+
+GRID = Space.read({"lr": choice([0.1, 0.2]), "width": choice([1, 2])})
+
+
+@pytest.fixture
+def wide(storage_url):
+    """A database with a connection for every thread."""
+    database = connect(storage_url, connections=THREADS + 1)
+    yield database
+    database.close()
+
+
+def in_threads(work):
+    return at_once([lambda seed=seed: work(random.Random(seed)) for seed in range(THREADS)])
+
+
+def drain(worker):
+    """Ask until there is nothing more."""
+    numbers = []
+    while run := persist(worker.ask):
+        numbers.append(run.lease.number)
+    return numbers
+
+
+def test_threads_that_ask_make_num_trials_and_not_one_more(wide):
+    study = new_study(wide, num_trials=20)
+
+    asked = in_threads(lambda _: drain(SimulatedWorker(wide, study)))
+
+    assert sorted(number for numbers in asked for number in numbers) == list(range(20))
+    assert rows(wide, "SELECT count(*), count(DISTINCT draw), max(draw) FROM trial") == [
+        (20, 20, 19)
+    ]
+
+
+def test_threads_that_enqueue_and_ask_share_the_budget(wide):
+    study = new_study(wide, num_trials=20)
+
+    def enqueue_or_ask(rng):
+        worker, made = SimulatedWorker(wide, study), 0
+        for _ in range(6):
+            try:
+                if rng.random() < 0.5:
+                    persist(lambda: enqueued(wide, study))
+                    made += 1
+                else:
+                    made += persist(worker.ask) is not None
+            except BudgetSpent:
+                pass
+        return made
+
+    made = in_threads(enqueue_or_ask)
+
+    assert sum(made) == len(list_trials(wide, study)) == 20
+
+
+@pytest.mark.parametrize("acquire", ["claim", "ask"])
+def test_threads_that_acquire_hold_max_concurrent_and_not_one_more(wide, acquire):
+    study = new_study(wide, num_trials=50, max_concurrent=3)
+    for _ in range(10):
+        enqueued(wide, study)
+
+    held = in_threads(lambda _: persist(getattr(SimulatedWorker(wide, study), acquire)))
+
+    assert len([run for run in held if run is not None]) == 3
+    assert states_of(wide, study).count(State.RUNNING) == 3
+
+
+def test_without_room_the_transaction_that_claims_has_changed_nothing(database):
+    study = new_study(database, max_concurrent=1)
+    enqueued(database, study)
+    worker = SimulatedWorker(database, study)
+    worker.ask()
+    before = dump(database)
+
+    assert worker.claim() is None
+    assert worker.ask() is None
+    assert dump(database) == before
+
+
+def test_max_concurrent_is_kept_through_claims_asks_ends_and_losses(wide):
+    study = new_study(wide, num_trials=None, max_concurrent=3, max_failures=-1)
+    most_seen = []
+
+    def work(rng):
+        worker = SimulatedWorker(wide, study, lease_s=0.001)
+        while len(most_seen) < 100:
+            run = persist(worker.acquire)
+            running = rows(wide, "SELECT count(*) FROM trial WHERE state = 'RUNNING'")[0][0]
+            most_seen.append(running)
+            if run is None or rng.random() < 0.3:
+                persist(lambda: recover(wide, study))
+                continue
+            outcome = rng.choice([Reason.COMPLETED, Reason.FAILED, Reason.PREEMPTED])
+            persist(lambda run=run, outcome=outcome: end(run, outcome))
+
+    in_threads(work)
+
+    running = states_of(wide, study).count(State.RUNNING)
+    assert max(most_seen) == 3
+    assert rows(wide, "SELECT n_running FROM study") == [(running,)]
+
+
+def end(run, outcome):
+    with suppress(LeaseLost):
+        run.finish(outcome=outcome)
+
+
+def test_trial_that_waits_for_its_verdict_to_be_carried_out_counts_as_running(database):
+    study = new_study(database, max_concurrent=1, rules=read_rules({"loss": 0.5}))
+    worker = SimulatedWorker(database, study)
+    run = worker.ask()
+    run.report(0.9)
+
+    assert worker.ask() is None
+    run.finish()
+    assert worker.ask() is not None
+
+
+def test_enqueued_trials_eat_no_points_of_the_grid(database):
+    study = new_study(database, space=GRID, searcher=GridSearch(), num_trials=None)
+    enqueued(database, study, lr=0.1)
+    worker = SimulatedWorker(database, study)
+
+    points = [worker.ask().claimed.params for _ in range(2)]
+    enqueued(database, study, lr=0.2, width=2)
+    points += [worker.ask().claimed.params for _ in range(2)]
+
+    assert worker.ask() is None
+    assert [tuple(point.values()) for point in points] == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
+    assert len(list_trials(database, study)) == 6
+
+
+def test_enqueued_trials_do_count_against_num_trials(database):
+    study = new_study(database, num_trials=2)
+    enqueued(database, study)
+    worker = SimulatedWorker(database, study)
+
+    assert worker.ask() is not None
+    assert worker.ask() is None
+
+
+def test_enqueue_beyond_the_budget_names_extend_and_changes_nothing(database):
+    study = new_study(database, name="full", num_trials=1)
+    enqueued(database, study)
+    before = dump(database)
+
+    with pytest.raises(BudgetSpent, match=r"all of its 1 trials.*studydb extend full --trials"):
+        enqueued(database, study)
+
+    assert dump(database) == before
+
+
+def test_extend_makes_room(database):
+    study = new_study(database, num_trials=1)
+    worker = SimulatedWorker(database, study)
+    worker.ask().finish()
+
+    num_trials = control.extend(database, study, by=2, token=token(), actor=PERSON)
+
+    assert num_trials == 3
+    assert len(drain(worker)) == 2
+
+
+def test_threads_that_extend_all_count(wide):
+    study = new_study(wide, num_trials=1)
+
+    in_threads(
+        lambda _: persist(
+            lambda once=token(): control.extend(wide, study, by=2, token=once, actor=PERSON)
+        )
+    )
+
+    assert rows(wide, "SELECT num_trials FROM study") == [(1 + 2 * THREADS,)]
+
+
+def test_extend_refuses_what_it_cannot_do(database):
+    endless, study = new_study(database, num_trials=None), new_study(database)
+    before = dump(database)
+
+    with pytest.raises(NotAllowed, match="never runs out"):
+        control.extend(database, endless, by=1, token=token(), actor=PERSON)
+    with pytest.raises(UsageError, match="by 1 trial or more, not by 0"):
+        control.extend(database, study, by=0, token=token(), actor=PERSON)
+
+    assert dump(database) == before
+
+
+@pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
+def test_study_that_does_not_run_gives_no_trials(database, status):
+    study = new_study(database)
+    enqueued(database, study)
+    worker = SimulatedWorker(database, study)
+    control.set_status(database, study, status, token=token(), actor=PERSON)
+    before = dump(database)
+
+    assert worker.claim() is None
+    assert worker.ask() is None
+    assert not look(database, study).inviting
+    assert dump(database) == before
+
+
+def test_look_tells_when_the_study_is_finished(database):
+    study = new_study(database, num_trials=2)
+    number = enqueued(database, study)
+    worker = SimulatedWorker(database, study)
+    steps = [look(database, study)]
+
+    first, second = worker.claim(), worker.ask()
+    steps.append(look(database, study))
+    first.finish()
+    steps.append(look(database, study))
+    second.finish()
+    steps.append(look(database, study))
+
+    assert first.lease.number == number
+    assert [step.runnable for step in steps] == [True, False, False, False]
+    assert [step.open for step in steps] == [True, False, False, False]
+    assert [step.inviting for step in steps] == [True, False, False, False]
+    assert [step.over for step in steps] == [False, False, False, True]
+    assert [step.status for step in steps] == [Status.RUNNING] * 3 + [Status.FINISHED]
+
+
+def test_lease_is_the_workers_own(database, clock):
+    study = new_study(database)
+    run = SimulatedWorker(database, study, lease_s=LEASE_S / 2).ask()
+
+    assert run.lease.lease_s == LEASE_S / 2
+    assert rows(database, "SELECT lease_s FROM trial") == [(LEASE_S / 2,)]

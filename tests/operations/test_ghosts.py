@@ -1,0 +1,154 @@
+"""A call is sent again while the COMMIT of its first send is on its way: PostgreSQL, two connections."""
+
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import postgres
+import pytest
+from arrange import LEASE_S, SimulatedWorker, at_once, dump, new_study, rows, token
+from resends import (
+    FINISHES,
+    OPERATIONS,
+    claiming,
+    claiming_the_last,
+    leaving,
+    pausing_the_study,
+)
+
+from studydb.db import connect
+from studydb.operations import claim as claims
+from studydb.operations.ask import ask
+from studydb.operations.claim import claim
+from studydb.store import counters, leases
+
+PATIENCE_S = 20
+
+BLIND = (leaving, pausing_the_study)
+"""They read nothing, so all of them is still on its way: the resend overtakes its ghost."""
+
+
+@pytest.fixture
+def connections(postgres_url):
+    """The ghost's connection, and the one on which the call is sent again."""
+    ghostly, fresh = connect(postgres_url), connect(postgres_url)
+    ghostly.clock = fresh.clock = lambda: datetime(2026, 1, 1, tzinfo=UTC)
+    yield ghostly, fresh
+    ghostly.close()
+    fresh.close()
+
+
+@contextmanager
+def held_at(owner, name):
+    """Let the next call of a function wait; two events: it is there, it may go on."""
+    there, go = threading.Event(), threading.Event()
+    function = getattr(owner, name)
+
+    def held(*args, **kwargs):
+        if not there.is_set():
+            there.set()
+            assert go.wait(PATIENCE_S)
+        return function(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, held)
+        try:
+            yield there, go
+        finally:
+            go.set()
+
+
+def send_twice(call, ghostly, fresh, url, *, at=None):
+    """
+    The answers of both sends, and whether the second waited for the first.
+
+    The first is held where it commits, or `at` another function: what it sends from there on has
+    not arrived yet.
+    """
+    answered = threading.Event()
+    with held_at(*at or (ghostly, "_end")) as (there, go):
+
+        def send_again():
+            assert there.wait(PATIENCE_S)
+            try:
+                return call(fresh)
+            finally:
+                answered.set()
+
+        def let_go():
+            assert there.wait(PATIENCE_S)
+            waited = is_waiting_for_a_lock(url, unless=answered)
+            go.set()
+            return waited
+
+        return at_once([lambda: call(ghostly), send_again, let_go])
+
+
+def is_waiting_for_a_lock(url, *, unless):
+    deadline = time.monotonic() + PATIENCE_S
+    with postgres.connect(url) as watcher:
+        while time.monotonic() < deadline and not unless.wait(0.005):
+            query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            if watcher.execute(query).fetchone() != (0,):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("arranged", OPERATIONS)
+def test_resend_and_its_ghost_count_once(connections, postgres_url, arranged):
+    ghostly, fresh = connections
+    call = arranged(ghostly)
+
+    first, second, waited = send_twice(call, ghostly, fresh, postgres_url)
+    after = dump(fresh)
+    third = call(fresh)
+
+    assert waited or arranged in BLIND
+    assert dump(fresh) == after
+    assert third is None if arranged in FINISHES else first == second == third
+
+
+@pytest.mark.parametrize("at", [None, (claims, "begin_attempt")], ids=["commit", "all the rest"])
+@pytest.mark.parametrize("waiting", [1, 5])
+def test_worker_never_owns_two_trials_by_one_token(connections, postgres_url, waiting, at):
+    ghostly, fresh = connections
+    call = claiming(ghostly, waiting=waiting)
+
+    first, second, _ = send_twice(call, ghostly, fresh, postgres_url, at=at)
+
+    assert first == second is not None
+    assert rows(fresh, "SELECT count(*) FROM trial WHERE state = 'RUNNING'") == [(1,)]
+
+
+def test_claim_finds_the_ask_that_is_on_its_way(connections, postgres_url):
+    ghostly, fresh = connections
+    call = asking_then_claiming(ghostly)
+
+    first, second, waited = send_twice(call, ghostly, fresh, postgres_url)
+
+    assert waited
+    assert first == second is not None
+
+
+@pytest.mark.parametrize("guard", ["await_claims", "lock"])
+def test_claim_that_does_not_wait_misses_its_ghost(connections, postgres_url, monkeypatch, guard):
+    ghostly, fresh = connections
+    arranged, at, room = {
+        "await_claims": (claiming_the_last, (claims, "begin_attempt"), leases),
+        "lock": (asking_then_claiming, None, counters),
+    }[guard]
+    call = arranged(ghostly)
+
+    monkeypatch.setattr(room, guard, lambda *_, **__: None)
+
+    _, second, waited = send_twice(call, ghostly, fresh, postgres_url, at=at)
+    assert second is None
+    assert not waited
+
+
+def asking_then_claiming(database):
+    """The first send is an ask that takes the last of the budget; the second begins with a claim."""
+    study = new_study(database, num_trials=1)
+    worker, sends, once = SimulatedWorker(database, study), iter([ask, claim]), token()
+    return lambda over: next(sends)(over, study, worker_id=worker.id, token=once, lease_s=LEASE_S)
