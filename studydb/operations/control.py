@@ -7,6 +7,7 @@ counts once.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -96,8 +97,8 @@ def pause(
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
-    targets = {State.PENDING: State.PAUSED}
-    _steer(database, study, numbers, targets, Action.PAUSE, "paused", token=token, actor=actor)
+    orders = _Orders("paused", Action.PAUSE, {State.PENDING: State.PAUSED})
+    _steer(database, study, numbers, orders, token=token, actor=actor)
 
 
 def resume(
@@ -110,8 +111,8 @@ def resume(
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
-    targets = {State.PAUSED: State.PENDING}
-    _steer(database, study, numbers, targets, None, "resumed", token=token, actor=actor)
+    orders = _Orders("resumed", None, {State.PAUSED: State.PENDING})
+    _steer(database, study, numbers, orders, token=token, actor=actor)
 
 
 def stop(
@@ -124,8 +125,9 @@ def stop(
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
-    targets = {State.PENDING: State.TERMINATED, State.PAUSED: State.TERMINATED}
-    _steer(database, study, numbers, targets, Action.STOP, "stopped", token=token, actor=actor)
+    ended = State.TERMINATED
+    orders = _Orders("stopped", Action.STOP, {State.PENDING: ended, State.PAUSED: ended})
+    _steer(database, study, numbers, orders, token=token, actor=actor)
 
 
 def set_status(database: Database, study: Study, status: Status, *, token: str, actor: str) -> None:
@@ -171,26 +173,33 @@ def extend(database: Database, study: Study, *, by: int, token: str, actor: str)
             return int(events.data_of(txn, token=token)["num_trials"])
 
 
+@dataclass(frozen=True, slots=True)
+class _Orders:
+    kind: str
+    request: Action | None
+    targets: Mapping[State, State]
+
+
 def _steer(
     database: Database,
     study: Study,
     numbers: Sequence[int],
-    targets: Mapping[State, State],
-    request: Action | None,
-    kind: str,
+    orders: _Orders,
     *,
     token: str,
     actor: str,
 ) -> None:
     """Move what nobody runs, ask those that run: trials ascending, then the counters."""
     numbers = sorted(set(numbers))
+    targets = orders.targets
     try:
         with database.begin() as txn:
+            _record(txn, study, orders.kind, token=token, actor=actor, data={"numbers": numbers})
             steered = [_lock(txn, study, number) for number in numbers]  # ids rise with numbers
 
             for trial in steered:
                 if trial.state is State.RUNNING:
-                    trials.request(txn, trial_id=trial.id, action=request)
+                    trials.request(txn, trial_id=trial.id, action=orders.request)
                 elif trial.state in targets:
                     trials.move(txn, trial_id=trial.id, target=targets[trial.state])
 
@@ -199,7 +208,6 @@ def _steer(
                 counters.move(
                     txn, study_id=study.id, key=0, out_of=source, into=targets[source], n=n
                 )
-            _record(txn, study, kind, token=token, actor=actor, data={"numbers": numbers})
     except Duplicate:
         return
 
