@@ -29,6 +29,7 @@ from studydb.operations.report import report
 from studydb.operations.save import save
 from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
+from studydb.store.results import live
 
 LEASE_S = 90.0
 RENEWAL_S = renewal_s(LEASE_S)
@@ -300,3 +301,9 @@ def trial_in(database: Database, study: Study, state: State) -> Trial:
     trial = trial_of(database, study, number)
     assert trial.state is state
     return trial
+
+
+def live_results(database: Database, study: Study, number: int) -> list[Result]:
+    """What still counts of one trial."""
+    with database.begin(write=False) as txn:
+        return live(txn, study_id=study.id, trial_id=trial_of(database, study, number).id)

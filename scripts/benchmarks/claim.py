@@ -6,7 +6,6 @@ from uuid import uuid4
 
 import click
 import postgres
-import psycopg
 
 from benchmarks import options, ours, places, raw, raw_sql
 from benchmarks.rounds import Contest, measure, show
@@ -89,7 +88,7 @@ def build(
     """Claims through studydb's operation and in one statement."""
     database = connect(urls["ours"], connections=1)
     study = load(database, STUDY)
-    connection = psycopg.connect(urls["raw"], autocommit=True)
+    connection = raw.connect(urls["raw"])
     common = {"study": 1, "worker": index + 1, "shard": index % raw.SHARDS}
 
     def claim_ours() -> int:

@@ -23,9 +23,21 @@ COMMITS, STATEMENTS, TWO = (
 SHARDS = 8
 
 
+INDEXES_ONLY = "-c enable_seqscan=off"
+"""
+A plan that is prepared while a table is still empty scans it, and goes on scanning it when it has
+grown: no way to measure statements that are meant to find one row.
+"""
+
+
+def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[Any]:
+    """A connection that raw statements are measured on."""
+    return psycopg.connect(url, autocommit=autocommit, options=INDEXES_ONLY)
+
+
 def build(*, index: int, url: str) -> tuple[Mapping[str, Step], Callable[[], None]]:
     """Trials in transactions of several statements, and in single statements."""
-    many, single = psycopg.connect(url), psycopg.connect(url, autocommit=True)
+    many, single = connect(url, autocommit=False), connect(url)
     common = {"study": 1, "worker": index + 1, "shard": index % SHARDS}
     steps = {
         COMMITS: lambda: _run_in_transactions(many, common),
@@ -134,6 +146,6 @@ def _run(connection: psycopg.Connection[Any], statement: str, params: Mapping[st
 _INSERT_DRAWN = raw_sql.INSERT_TRIAL.format(drawn=raw_sql.THIS_DRAW)
 _INSERT_FIRST = raw_sql.INSERT_ATTEMPT.format(made=raw_sql.NEW_TRIAL)
 _THIS_RESULT = raw_sql.INSERT_RESULT.format(held=raw_sql.THIS_TRIAL)
-_RECORD_THIS = raw_sql.RECORD.format(held=raw_sql.THIS_TRIAL)
-_END_THIS = raw_sql.END_TRIAL.format(held=raw_sql.THIS_TRIAL)
-_CLOSE_THIS = raw_sql.END_ATTEMPT.format(held=raw_sql.THIS_TRIAL)
+_RECORD_THIS = raw_sql.RECORD.format(held=raw_sql.THIS_ID)
+_END_THIS = raw_sql.END_TRIAL.format(held=raw_sql.THIS_ID)
+_CLOSE_THIS = raw_sql.END_ATTEMPT.format(held=raw_sql.THIS_ID)

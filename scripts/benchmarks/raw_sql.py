@@ -2,7 +2,7 @@
 The statements of the raw contenders, by hand, for PostgreSQL: the rows that studydb writes.
 
 Each is used twice: alone, within a transaction of several, and as a part of one statement. Where a
-statement reads `{drawn}`, `{made}` or `{held}`, that is a row of parameters or another part.
+statement has `{drawn}`, `{made}` or `{held}`, that is parameters or another part.
 """
 
 COUNT_IN = """
@@ -58,23 +58,26 @@ _SUMMARY = """n_results = %(n)s, last_step = %(step)s, last_value = %(value)s,
 RECORD = f"""
     UPDATE trial SET {_SUMMARY}, flush_no = %(flush)s, suspect_at = NULL,
         lease_expires_at = clock_timestamp() + make_interval(secs => lease_s)
-    FROM {{held}} WHERE trial.id = held.id"""
+    WHERE id = {{held}}"""
 
 END_TRIAL = f"""
     UPDATE trial SET {_SUMMARY}, state = 'TERMINATED', reason = 'COMPLETED', ready = false,
         rank_score = %(value)s, metric_summary = %(summary)s::jsonb, ended_at = clock_timestamp(),
         token = NULL, worker_id = NULL, lease_s = NULL, lease_expires_at = NULL, suspect_at = NULL
-    FROM {{held}} WHERE trial.id = held.id AND state = 'RUNNING'"""
+    WHERE id = {{held}} AND state = 'RUNNING'"""
 
 END_ATTEMPT = """
     UPDATE attempt SET flush_no = %(flush)s, reason = 'COMPLETED', ended_at = clock_timestamp()
-    FROM {held} WHERE trial_id = held.id AND attempt.attempt = 1 AND ended_at IS NULL"""
+    WHERE trial_id = {held} AND attempt = 1 AND ended_at IS NULL"""
 
+# Alone: rows and ids that an earlier statement of the transaction has returned.
 THIS_DRAW = "(VALUES (%(number)s::bigint, %(draw)s::bigint)) AS drawn (number, draw)"
 THIS_TRIAL = "(VALUES (%(trial)s::bigint)) AS held (id)"
+THIS_ID = "%(trial)s"
 NEW_TRIAL = "(VALUES (%(trial)s::bigint, 1, %(params)s::jsonb)) AS made (id, attempt, params)"
 
 _HELD = f"held AS MATERIALIZED ({HOLD})"
+_HELD_ID = "(SELECT id FROM held)"
 
 START = f"""
 WITH drawn AS ({DRAW}), made AS ({INSERT_TRIAL.format(drawn="drawn")}, attempt, params),
@@ -82,13 +85,13 @@ WITH drawn AS ({DRAW}), made AS ({INSERT_TRIAL.format(drawn="drawn")}, attempt, 
 SELECT id FROM made"""
 
 REPORT = f"""
-WITH {_HELD}, stored AS ({INSERT_RESULT.format(held="held")}) {RECORD.format(held="held")}"""
+WITH {_HELD}, stored AS ({INSERT_RESULT.format(held="held")}) {RECORD.format(held=_HELD_ID)}"""
 
 REPORT_MANY = f"""
-WITH {_HELD}, stored AS ({INSERT_RESULTS.format(held="held")}) {RECORD.format(held="held")}"""
+WITH {_HELD}, stored AS ({INSERT_RESULTS.format(held="held")}) {RECORD.format(held=_HELD_ID)}"""
 
-_END = f"""ended AS ({END_TRIAL.format(held="held")}),
-    closed AS ({END_ATTEMPT.format(held="held")}), counted AS ({COUNT_OUT})"""
+_END = f"""ended AS ({END_TRIAL.format(held=_HELD_ID)}),
+    closed AS ({END_ATTEMPT.format(held=_HELD_ID)}), counted AS ({COUNT_OUT})"""
 
 FINISH = f"""
 WITH {_HELD}, {_END} SELECT count(*) FROM held"""

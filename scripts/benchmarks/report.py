@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import click
-import psycopg
 
 from benchmarks import options, ours, places, raw, raw_sql
 from benchmarks.rounds import Contest, measure, show
@@ -98,7 +97,7 @@ def _ours(url: str, index: int, rows: int) -> tuple[Step, Callable[[], None]]:
 
 
 def _raw(url: str, index: int, rows: int) -> tuple[Step, Callable[[], None]]:
-    connection = psycopg.connect(url, autocommit=True)
+    connection = raw.connect(url)
     trial = raw.start(connection, {"study": 1, "worker": index + 1, "shard": index % raw.SHARDS})
     flush_no = 0
 

@@ -79,7 +79,11 @@ class DirectoryStore:
 
     def delete(self, url: str) -> None:
         """See `Store`."""
-        self._remove(self._locate(url))
+        path = self._locate(url)
+        self._remove(path)
+        for emptied in (path.parent, path.parent.parent):
+            with suppress(OSError):
+                emptied.rmdir()
 
     def delete_study(self, study_uuid: str) -> None:
         """See `Store`."""

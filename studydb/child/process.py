@@ -81,6 +81,22 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def begun_with(entry: bytes) -> list[int]:
+    """The processes whose environment held NAME=value when they began; empty without /proc."""
+    if not _has_proc():
+        return []
+    names = os.listdir("/proc")  # noqa: PTH208  as above
+    return [int(name) for name in names if name.isdigit() and entry in environment_of(int(name))]
+
+
+def environment_of(pid: int) -> list[bytes]:
+    """What a process began with, NAME=value each; empty where it cannot be read."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def _stat_fields(pid: int) -> list[bytes]:
     """The fields from the third (state) on; the second is a name that may hold anything."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

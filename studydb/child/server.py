@@ -23,7 +23,6 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -33,6 +32,7 @@ from studydb.child.process import (
     adopt_orphans,
     children_of,
     die_with_parent,
+    environment_of,
     kill_group,
     reap,
     start_of,
@@ -44,8 +44,15 @@ DESCRIPTORS_PER_REQUEST = 3
 MARK = "STUDYDB_CHILD"
 """In a child's environment: the request that made it, so that strays can be told whose they are."""
 
+BRAND = "STUDYDB_FORK_SERVER"
+"""
+In the server's environment, and so in that of all that comes of it: a random word, by which a
+supervisor that outlives the server finds what the server can no longer kill.
+"""
+
 _STRAYS_EVERY_S = 0.5
 _LAST_WAIT_S = 1.5
+_LOOK_AGAIN_S = 0.005
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -197,12 +204,11 @@ class Server:
         while time.monotonic() < deadline_s:
             for pid in {*self._children, *children_of(os.getpid())}:
                 kill_group(pid)
-            try:
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            except ChildProcessError:
+            while (ended := reap(leaders=())) is not None:
+                self._children.pop(ended[0], None)
+            if not self._children and not children_of(os.getpid()):
                 break
-            time.sleep(0.005)
+            time.sleep(_LOOK_AGAIN_S)
         os._exit(0)
 
 
@@ -217,12 +223,8 @@ def _note_signal(_number: int, _frame: FrameType | None) -> None:
 
 def _owner_of(pid: int) -> int | None:
     """The request whose child started this process, None if it does not say."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
     mark = f"{MARK}=".encode()
-    values = [entry[len(mark) :] for entry in environment if entry.startswith(mark)]
+    values = [entry[len(mark) :] for entry in environment_of(pid) if entry.startswith(mark)]
     return int(values[0]) if values and values[0].isdigit() else None
 
 

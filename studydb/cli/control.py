@@ -1,12 +1,15 @@
 """`pause`, `resume`, `stop`, `enqueue`, `extend`: what people ask of a study."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Number, Spec, Storage, storage_option, study_argument
-from studydb.domain.grammar import parse_parameters
+from studydb.domain.domains import Domain
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.grammar import parse_parameter, parse_parameters
 
 numbers_argument = click.argument("numbers", metavar="[NUMBER]...", type=Number(), nargs=-1)
 
@@ -58,7 +61,7 @@ def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
 @storage_option
 def enqueue(*, name: str, params: Sequence[str], storage: Storage) -> None:
     """Add a trial to NAME with these parameters; what is missing is drawn from the space."""
-    given = parse_parameters(params)
+    given = read_values(params)
     with opened_study(storage, name) as study:
         number = study.enqueue(given)
     click.echo(f"Study {name!r}: enqueued trial {number}.")
@@ -75,6 +78,22 @@ def extend(*, name: str, trials: int, storage: Storage) -> None:
     with opened_study(storage, name) as study:
         budget = study.extend(num_trials=trials)
     click.echo(f"Study {name!r}: {budget} trials in all.")
+
+
+def read_values(params: Sequence[str]) -> dict[str, Any]:
+    """
+    Read "path=value" texts of one trial.
+
+    Raises:
+        InvalidSpec: A value is a distribution, or what `parse_parameters` refuses.
+    """
+    for path, value in map(parse_parameter, params):
+        if isinstance(value, Domain):
+            raise InvalidSpec(
+                f"Parameter {path!r} is the distribution {value}; give a value, or leave it out "
+                "to have one drawn."
+            )
+    return parse_parameters(params)
 
 
 def _named(name: str, numbers: Sequence[int]) -> str:

@@ -29,25 +29,25 @@ _STREAMS = ("stdout", "stderr")
 @number_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until the trial's attempt ends.")
 @click.option(
-    "--attempt", "wanted", type=click.IntRange(min=1), metavar="N", help="Not the newest, but this."
+    "--attempt", type=click.IntRange(min=1), metavar="N", help="Not the newest, but this."
 )
 @storage_option
-def logs(*, name: str, number: int, follow: bool, wanted: int | None, storage: Storage) -> None:
+def logs(*, name: str, number: int, follow: bool, attempt: int | None, storage: Storage) -> None:
     """
     Print what trial NUMBER of NAME has printed: its stdout to stdout, its stderr to stderr.
 
     The files are read where they are on this host; else the end that the database keeps is shown.
     """
     with opened_study(storage, name) as study:
-        attempt = _find(study, number, wanted)
-        directory = _directory(study, number, attempt)
+        found = _find(study, number, attempt)
+        directory = _directory(study, number, found)
         if directory is not None:
             tails = [Tail(directory / stream) for stream in _STREAMS]
             _print_files(tails)
             if follow:
-                _follow(study, number, attempt, tails)
+                _follow(study, number, found, tails)
         else:
-            _print_stored(attempt, number)
+            _print_stored(found, number)
 
 
 class Tail:

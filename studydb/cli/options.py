@@ -1,9 +1,8 @@
 """What many commands take: the database, the format, texts of the grammar."""
 
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -12,8 +11,6 @@ from studydb.settings import storage_url
 
 LARGEST_NUMBER = 2**63 - 1
 """What a database's integer holds; no study has such a trial."""
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +53,16 @@ storage_option = click.option(
 )
 
 
-def format_option(*, csv: bool = True) -> Callable[[Command], Command]:
-    """Offer table or JSON, and CSV where the answer is a table."""
-    return click.option(
-        "--format",
-        "form",
-        type=click.Choice(["table", "json", "csv"] if csv else ["table", "json"]),
-        default="table",
-        show_default=True,
-        help="How to print.",
-    )
+format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    envvar="STUDYDB_FORMAT",
+    allow_from_autoenv=False,  # one variable for all commands
+    help="How to print.",
+)
 
 
 class Spec(click.ParamType[str]):

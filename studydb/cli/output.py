@@ -22,10 +22,17 @@ MOST_KEPT_WIDE = 20
 """Characters of a column that a terminal's table does not break."""
 
 NUMBERS = (int, float)
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""As SQLite hands them to `query`."""
 
 
 def print_rows(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, form: str, of: str = "rows"
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    form: str,
+    of: str = "rows",
+    spare: Sequence[str] = (),
 ) -> None:
     """
     Print a listing.
@@ -34,6 +41,7 @@ def print_rows(
         columns: One name per value of a row.
         form: "table", "json" (a list of objects) or "csv" (with a header).
         of: What the rows are, for a table of none.
+        spare: Columns that a narrow terminal does without, the first one first.
     """
     if form == "json":
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
@@ -44,7 +52,7 @@ def print_rows(
     else:
         listed = list(rows)
         if listed:
-            print_table(columns, listed)
+            print_table(columns, listed, spare=spare)
         else:
             click.echo(f"no {of}")
 
@@ -54,14 +62,21 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(plain(document), indent=2, allow_nan=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table of one or more rows."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, spare: Sequence[str] = ()
+) -> None:
+    """
+    Print a table of one or more rows.
+
+    Args:
+        spare: Columns that a narrow terminal does without, the first one first.
+    """
     right = [
-        all(value is None or isinstance(value, NUMBERS) for value in column)
+        all(value is None or isinstance(value, NUMBERS) or value in NOT_FINITE for value in column)
         for column in zip(*rows, strict=True)
     ]
     if sys.stdout.isatty() and len(rows) <= MOST_RICH_ROWS:
-        _print_rich(columns, rows, right)
+        _print_rich(columns, rows, right, spare)
     else:
         _print_plain(columns, rows, right)
 
@@ -80,25 +95,48 @@ def _print_plain(
 
 
 def _print_rich(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[bool]
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    right: Sequence[bool],
+    spare: Sequence[str],
 ) -> None:
     from rich import box  # noqa: PLC0415  not for those who pipe
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    console = Console()
     cells = [[table_cell(value, brief=True) for value in row] for row in rows]
-    for name, to_right, column in zip(columns, right, zip(*cells, strict=True), strict=True):
+    widths = {
+        name: min(MOST_KEPT_WIDE, max(len(cell) for cell in (*name.split("_"), *column)))
+        for name, column in zip(columns, zip(*cells, strict=True), strict=True)
+    }
+    left_out = _left_out(widths, spare, console.width)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    kept = [place for place, name in enumerate(columns) if name not in left_out]
+    for place in kept:
         table.add_column(
-            name.replace("_", " "),  # may break there; the cells of short columns may not
-            justify="right" if to_right else "left",
+            columns[place].replace("_", " "),  # may break there; short cells may not
+            justify="right" if right[place] else "left",
             overflow="fold",
-            min_width=min(MOST_KEPT_WIDE, max(map(len, column))),
+            min_width=widths[columns[place]],
         )
     for row in cells:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+        table.add_row(*(Text(row[place]) for place in kept))
+    console.print(table)
+    if left_out:
+        click.echo(f"(without {', '.join(left_out)}: the terminal is narrow)")
+
+
+def _left_out(widths: Mapping[str, int], spare: Sequence[str], most: int) -> list[str]:
+    """The columns to leave out so that the others, each with its gap, fit."""
+    room = most - sum(width + 2 for width in widths.values())
+    left_out: list[str] = []
+    for name in spare:
+        if room < 0:
+            left_out.append(name)
+            room += widths[name] + 2
+    return left_out
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

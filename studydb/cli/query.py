@@ -12,7 +12,7 @@ from studydb.cli.output import print_rows
 
 @click.command()
 @click.argument("sql", metavar="SQL")
-@format_option()
+@format_option
 @storage_option
 def query(*, sql: str, form: str, storage: Storage) -> None:
     """

@@ -13,7 +13,7 @@ from studydb.cli.options import (
     storage_option,
     study_argument,
 )
-from studydb.cli.output import print_fields, print_json, print_table
+from studydb.cli.output import print_fields, print_json, print_rows, print_table
 from studydb.cli.spelling import assignments, table_cell, visible
 from studydb.domain.metrics import Result
 from studydb.domain.rules import first_hit
@@ -40,10 +40,14 @@ JUDGEMENT_COLUMNS = ("rung", "step", "value", "cutoff", "action")
 @click.command()
 @study_argument
 @number_argument
-@format_option(csv=False)
+@format_option
 @storage_option
 def show(*, name: str, number: int, form: str, storage: Storage) -> None:
-    """Show trial NUMBER of NAME: its attempts, how it was judged, why it stopped, its error."""
+    """
+    Show trial NUMBER of NAME: its attempts, how it was judged, why it stopped, its error.
+
+    CSV has the attempts alone.
+    """
     from studydb.operations import listing, reading  # noqa: PLC0415  brings SQLAlchemy
 
     with opened_study(storage, name) as study:
@@ -58,8 +62,12 @@ def show(*, name: str, number: int, form: str, storage: Storage) -> None:
     if form == "json":
         print_json(_document(details, record, attempts, judged) | {"why": why})
         return
+    rows = [each._asdict() for each in attempts]
+    if form == "csv":
+        print_rows(listing.ATTEMPT_COLUMNS, attempts, form=form)
+        return
     _print_trial(details, record, why)
-    _print_part("attempts", ATTEMPT_COLUMNS, (each._asdict() for each in attempts))
+    _print_part("attempts", ATTEMPT_COLUMNS, rows)
     _print_part("judged", JUDGEMENT_COLUMNS, judged)
     if traceback:
         lines = traceback.rstrip().expandtabs().splitlines()

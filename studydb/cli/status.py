@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 MOST_LIVE = 20
 """Rows of trials on a status page."""
 
+SPARE_COLUMNS = ("created_at", "max_concurrent", "mode", "num_trials")
 LIVE_COLUMNS = ("number", "state", "attempt", "last_step", "value", "best_value", "params")
 
 
 @click.command()
-@format_option()
+@format_option
 @storage_option
 def studies(*, form: str, storage: Storage) -> None:
     """List the studies of the database, with their trials per state."""
@@ -39,13 +40,13 @@ def _print_studies(storage: Storage, form: str) -> str | None:
 
     with opened(storage) as database:
         rows = listing.studies(database)
-    print_rows(listing.STUDY_COLUMNS, rows, form=form, of="studies")
+    print_rows(listing.STUDY_COLUMNS, rows, form=form, of="studies", spare=SPARE_COLUMNS)
     return rows[-1].study if rows else None
 
 
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False)
-@format_option()
+@format_option
 @storage_option
 def status(*, name: str | None, form: str, storage: Storage) -> None:
     """

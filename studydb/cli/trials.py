@@ -35,6 +35,7 @@ TABLE_COLUMNS = (
 """What of `v_trial` fits a screen."""
 
 
+SPARE_COLUMNS = ("duration_s", "attempt", "best_step", "value", "reason")
 RESULT_TABLE_COLUMNS = ("step", "metrics", "attempt", "reported_at")
 
 
@@ -53,7 +54,7 @@ RESULT_TABLE_COLUMNS = ("step", "metrics", "attempt", "reported_at")
     type=click.Choice([str(state) for state in State], case_sensitive=False),
     help="Only those in this state.",
 )
-@format_option()
+@format_option
 @storage_option
 def trials(
     *, name: str, sort: str, limit: int | None, state: str | None, form: str, storage: Storage
@@ -84,7 +85,7 @@ def trials(
         )
     else:
         shown = [[each[column] for column in TABLE_COLUMNS] for each in fields]
-        print_rows(TABLE_COLUMNS, shown, form=form, of="trials")
+        print_rows(TABLE_COLUMNS, shown, form=form, of="trials", spare=SPARE_COLUMNS)
 
 
 def spread(
@@ -122,7 +123,7 @@ def spread(
 @click.command()
 @study_argument
 @number_argument
-@format_option()
+@format_option
 @storage_option
 def results(*, name: str, number: int, form: str, storage: Storage) -> None:
     """
@@ -145,7 +146,7 @@ def results(*, name: str, number: int, form: str, storage: Storage) -> None:
 
 @click.command()
 @study_argument
-@format_option()
+@format_option
 @storage_option
 def best(*, name: str, form: str, storage: Storage) -> None:
     """

@@ -42,7 +42,6 @@ from studydb.lease.retries import PATIENCE_S
 @click.option("--workdir", metavar="DIR", help="Where to look for the trainable first.")
 @click.option(
     "--allow-import",
-    "allow_imports",
     multiple=True,
     metavar="P",
     help="Run a trainable that no key of yours signed, if its path begins with P; repeat it.",
@@ -57,7 +56,7 @@ def worker(
     lease: float,
     patience: float,
     workdir: str | None,
-    allow_imports: Sequence[str],
+    allow_import: Sequence[str],
     storage: Storage,
 ) -> int:
     """
@@ -77,7 +76,7 @@ def worker(
         lease_s=lease,
         patience_s=patience,
         workdir=workdir,
-        allow_imports=tuple(allow_imports),
+        allow_imports=tuple(allow_import),
         say=_say,
     )
 

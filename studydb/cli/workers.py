@@ -20,6 +20,8 @@ COLUMNS = (
     "ended_at",
 )
 
+SPARE_COLUMNS = ("version", "ended_at", "worker", "started_at", "pid")
+
 
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False)
@@ -31,7 +33,7 @@ COLUMNS = (
     metavar="N",
     help="The newest so many.",
 )
-@format_option()
+@format_option
 @storage_option
 def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> None:
     """
@@ -48,4 +50,5 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
         with opened_study(storage, name) as study:
             roll = listing.roll(study.database, study.record, most=limit)
     rows = [{**each._asdict(), "health": roll.health(each)} for each in roll.workers]
-    print_rows(COLUMNS, [[row[name] for name in COLUMNS] for row in rows], form=form, of="workers")
+    shown = [[row[name] for name in COLUMNS] for row in rows]
+    print_rows(COLUMNS, shown, form=form, of="workers", spare=SPARE_COLUMNS)

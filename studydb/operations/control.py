@@ -15,10 +15,11 @@ from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
 from studydb.domain.decisions import Action
 from studydb.domain.errors import BudgetSpent, NotAllowed, UnknownTrial, UsageError
+from studydb.domain.metrics import Summary
 from studydb.domain.records import Study, Trial
 from studydb.domain.states import FINAL, Origin, State, Status
 from studydb.searchers import RandomSearch
-from studydb.store import counters, events, studies, trials
+from studydb.store import counters, events, results, studies, trials
 
 ENQUEUED_DRAWS = 2**32
 """
@@ -92,6 +93,8 @@ def pause(
 ) -> None:
     """
     Pause trials: waiting ones at once, running ones at their next flush or renewal.
+
+    Those that are paused already wait for a person from now on, not for their study's resumption.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -201,7 +204,9 @@ def _steer(
                 if trial.state is State.RUNNING:
                     trials.request(txn, trial_id=trial.id, action=orders.request)
                 elif trial.state in targets:
-                    trials.move(txn, trial_id=trial.id, target=targets[trial.state])
+                    _move(txn, study, trial, targets[trial.state])
+                elif orders.request is Action.PAUSE:
+                    trials.keep_paused(txn, trial_id=trial.id)
 
             moved = Counter(trial.state for trial in steered if trial.state in targets)
             for source, n in moved.items():
@@ -210,6 +215,14 @@ def _steer(
                 )
     except Duplicate:
         return
+
+
+def _move(txn: Txn, study: Study, trial: Trial, target: State) -> None:
+    summed = None
+    if target in FINAL and trial.summary.n_results:
+        live = results.live(txn, study_id=study.id, trial_id=trial.id)
+        summed = Summary.of_metrics(live, study.metric)
+    trials.move(txn, trial_id=trial.id, target=target, metric_summary=summed)
 
 
 def _lock(txn: Txn, study: Study, number: int) -> Trial:

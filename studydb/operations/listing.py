@@ -15,6 +15,7 @@ from studydb.store import live, trials, views
 STUDY_COLUMNS = tuple(views.STUDY.c.keys())
 TRIAL_COLUMNS = tuple(views.TRIAL.c.keys())
 RESULT_COLUMNS = tuple(views.RESULT.c.keys())
+ATTEMPT_COLUMNS = tuple(views.ATTEMPT.c.keys())
 
 TRIALS_PER_PAGE = 5_000
 RESULTS_PER_PAGE = 10_000

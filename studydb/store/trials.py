@@ -164,20 +164,23 @@ def find(txn: Txn, *, study_id: int, number: int, lock: bool = False) -> Trial |
     return None if row is None else read(row)
 
 
-def move(txn: Txn, *, trial_id: int, target: State, by: str = "person") -> bool:
+def move(
+    txn: Txn,
+    *,
+    trial_id: int,
+    target: State,
+    by: str = "person",
+    metric_summary: Mapping[str, Any] | None = None,
+) -> bool:
     """
     Move a trial that nobody runs, at a person's request.
 
     Returns:
         False when the table of moves forbids it, or an attempt holds the trial.
     """
-    params = {"by": by} if target is State.PAUSED else {}
+    params: dict[str, Any] = {"by": by} if target is State.PAUSED else {}
+    params["to_metrics"] = metric_summary
     return txn.count(_MOVES[target], trial=trial_id, **params) == 1
-
-
-def cancel(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any] | None) -> bool:
-    """End a trial that nobody runs; False as for `move`."""
-    return txn.count(_MOVES[State.TERMINATED], trial=trial_id, to_metrics=metric_summary) == 1
 
 
 def keep_paused(txn: Txn, *, trial_id: int) -> None:

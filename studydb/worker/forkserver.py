@@ -7,30 +7,33 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import studydb
 from studydb.child.channel import Channel, FrameError
 from studydb.child.job import Job, write_job
-from studydb.child.process import is_alive, kill_group, process_record, start_of
-from studydb.child.server import REQUEST
+from studydb.child.process import begun_with, is_alive, kill_group, process_record, start_of
+from studydb.child.server import BRAND, REQUEST
 from studydb.domain.records import Process
 from studydb.settings import scrubbed_environment
 
 # The very studydb that runs here, were it a checkout beside an installed one; then its place goes
 # to the end of the path, because Python's own modules come first.
 _START = (
-    "import sys; sys.path.insert(0, sys.argv[1]); import studydb; sys.path.append(sys.path.pop(0)); "
-    "from studydb.child.server import main; main(sys.argv[2:])"
+    "import sys; sys.path.insert(0, sys.argv[1]); import studydb; "
+    "sys.path.append(sys.path.pop(0)); from studydb.child.server import main; main(sys.argv[2:])"
 )
 # -P: what lies in the working directory must not shadow a module of the server's.
 _COMMAND = (sys.executable, "-P", "-c", _START, str(Path(studydb.__file__).parents[1]))
 _START_TIMEOUT_S = 60.0
 _SEND_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 2.0
+_TICK_S = 0.01
 
 
 class ForkServerDied(OSError):
@@ -146,10 +149,12 @@ class _Server:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        brand = uuid4().hex
+        self._brand = f"{BRAND}={brand}".encode()
         with theirs:
             self._popen = subprocess.Popen(
                 [*_COMMAND, str(theirs.fileno()), str(os.getpid())],
-                env=scrubbed_environment(),
+                env=scrubbed_environment() | {BRAND: brand},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
@@ -230,6 +235,15 @@ class _Server:
         self._popen.wait()
         for child in orphans:
             child.abandon()
+        self._kill_strays()
+
+    def _kill_strays(self) -> None:
+        """Kill what children have put into sessions of its own: nobody is left to adopt it."""
+        deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
+        while (pids := begun_with(self._brand)) and time.monotonic() < deadline_s:
+            for pid in pids:
+                kill_group(pid)
+            time.sleep(_TICK_S)
 
     def close(self) -> None:
         """Have the server kill its children and end; if it does not, do both here."""

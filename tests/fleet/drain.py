@@ -3,9 +3,9 @@
 from collections import Counter
 
 import sqlalchemy as sa
-from fleet.workers import TRAINABLES
 
 import studydb
+from fleet.workers import TRAINABLES
 from studydb.db.schema import attempt, trial
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from fleet.rungs import Arrival, decisions
 
 import studydb
+from fleet.rungs import Arrival, decisions
 from studydb.db.schema import attempt, counter, result, rung, rung_entry, trial
 from studydb.domain.states import Mode
 
@@ -123,7 +123,10 @@ def numbered(story: Story, n_trials: int) -> list[str]:
     wrong = [] if numbers == list(range(n_trials)) else [f"the numbers are {numbers}"]
     for trial_id, rows in story.attempts.items():
         attempts = [row.attempt for row in rows]
-        if attempts != list(range(1, len(rows) + 1)) or attempts[-1] != story.trials[trial_id].attempt:
+        if (
+            attempts != list(range(1, len(rows) + 1))
+            or attempts[-1] != story.trials[trial_id].attempt
+        ):
             wrong.append(f"trial {story.trials[trial_id].number} has the attempts {attempts}")
     return wrong
 

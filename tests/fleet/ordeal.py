@@ -1,18 +1,13 @@
 """A study that is put through a storm, and the verdict on each thing that must hold afterwards."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import invariants
-from fleet.storm import Damage
-from fleet.workers import TRAINABLES
-
 import studydb
-
-sys.path.append(str(TRAINABLES))
-
-import chaotic
+from fleet import invariants
+from fleet.storm import Damage, Weather
+from fleet.trainables import chaotic
+from fleet.workers import TRAINABLES
 
 GRACE_PERIOD, REDUCTION_FACTOR = 2, 3
 
@@ -57,12 +52,12 @@ class Ordeal:
             storage=storage,
         )
 
-    def judge(self, study: studydb.Study, damage: Damage, *, kills: int) -> dict[str, list[str]]:
+    def judge(self, study: studydb.Study, damage: Damage, weather: Weather) -> dict[str, list[str]]:
         """What is wrong, by what must hold; empty lists are what one hopes for."""
         story = invariants.read_story(study)
         verdicts = {
             "study FINISHED": [] if study.status == "FINISHED" else [f"it is {study.status}"],
-            "enough was killed": [] if damage.kills >= kills else [f"{damage.kills} kills"],
+            "as many kills, crashes and freezes as planned": damage.shortfall(weather),
             "every trial TERMINATED": invariants.all_ended(story),
             "exactly the trials that were asked for": invariants.numbered(story, self.trials),
             "every live (trial, step) once, complete, right": invariants.live_rows_complete(
@@ -76,7 +71,7 @@ class Ordeal:
             "counters equal count(*)": invariants.counters_true(story),
             "some trials resumed": invariants.some_resumed(story),
             "no worker died of the database": damage.deserters,
-            f"nothing of a killed worker lived {damage.settle_s:g} s later": damage.survivors,
+            f"nothing of what was killed lived {damage.settle_s:g} s later": damage.survivors,
             "frozen workers changed nothing and worked on": damage.awakened,
         }
         if self.scheduler == "ASHA":

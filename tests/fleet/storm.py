@@ -1,23 +1,25 @@
 """A storm over the workers of one study: kills, frozen hosts, and a database that crashes."""
 
+import operator
 import random
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 import psutil
-from fleet import zombies
-from fleet.workers import Fleet, WorkerProcess
 from postgres import PostgresServer
 
 import studydb
+from fleet import zombies
+from fleet.workers import Fleet, WorkerProcess
 from studydb.domain.errors import StorageTransient
 
 SETTLE_S = 2.0
-"""After a supervisor's death no process of it may live longer."""
+"""After the death of a supervisor, fork server or child nothing of it may live longer."""
 
 _TICK_S = 0.02
 _PREY = ("worker", "worker", "child", "child", "fork server")
@@ -54,7 +56,7 @@ class Damage:
 
     Attributes:
         killed: SIGKILLs by what they hit.
-        survivors: Processes that outlived their supervisor by more than `SETTLE_S`.
+        survivors: Processes that outlived what they came of by more than `SETTLE_S`.
         deserters: Exit codes other than 0 of workers that nobody killed, with their words.
         awakened: What frozen workers changed when they woke, and those that did no more work.
     """
@@ -71,6 +73,20 @@ class Damage:
     @property
     def kills(self) -> int:
         return sum(self.killed.values())
+
+    def shortfall(self, weather: Weather) -> list[str]:
+        """What was planned and did not come."""
+        done = (self.kills, self.outages, self.frozen)
+        planned = (weather.kills, weather.outages, weather.freezes)
+        return [f"{done} of {planned}"] * any(map(operator.lt, done, planned))
+
+    def __str__(self) -> str:
+        """For people."""
+        killed = ", ".join(f"{what} {n}" for what, n in sorted(self.killed.items()))
+        return (
+            f"{self.kills} kills ({killed}), {self.outages} crashes of the server, "
+            f"{self.frozen} frozen workers, {self.seconds:.0f} s"
+        )
 
 
 class Storm:
@@ -104,7 +120,9 @@ class Storm:
             self._worsen(number)
         self._rest_until(self._is_over, self._weather.limit_s - (time.monotonic() - began_s))
         self._rest(SETTLE_S)
-        self.damage.deserters += [self._desertion(worker) for worker in self._crew if worker.exit_code()]
+        self.damage.deserters += [
+            self._desertion(worker) for worker in self._crew if worker.exit_code()
+        ]
         self.damage.awakened += [told for one in self._zombies for told in one.changes()]
         self.damage.seconds = time.monotonic() - began_s
         return self.damage
@@ -122,7 +140,7 @@ class Storm:
             if number == kills * (turn + 1) // (weather.outages + 1) and self._server is not None:
                 self._stop_server(self._server)
         for turn in range(weather.freezes):
-            if number == kills * (2 * turn + 1) // (2 * weather.freezes + 1):
+            if number == kills * (2 * turn + 1) // (4 * weather.freezes + 2):
                 self._freeze_somebody()
 
     # Time passes here only, so that what is due happens whatever else is waited for.
@@ -172,21 +190,22 @@ class Storm:
         if process is None:
             return self._kill_something()
         try:
+            kin = [process, *process.children(recursive=True)]
             process.send_signal(signal.SIGKILL)
         except psutil.NoSuchProcess:
             return self._kill_something()
         self._note(what, process.pid)
-        return None
+        return self._later(SETTLE_S, partial(self._look_for_kin, what, kin))
 
     def _note(self, what: str, pid: int) -> None:
         self.damage.killed[what] += 1
         self._say(f"kill {self.damage.kills}: {what} {pid}")
 
     def _look_for_survivors(self, worker: WorkerProcess) -> None:
-        self.damage.survivors += [
-            f"{process.pid} of worker {worker.pid}: {' '.join(process.cmdline())[-80:]}"
-            for process in worker.family()
-        ]
+        self.damage.survivors += [f"{one} of worker {worker.pid}" for one in worker.family()]
+
+    def _look_for_kin(self, what: str, kin: list[psutil.Process]) -> None:
+        self.damage.survivors += [f"{one} of {what} {kin[0].pid}" for one in kin if _lives(one)]
 
     def _desertion(self, worker: WorkerProcess) -> str:
         return f"worker {worker.pid} exited with {worker.exit_code()}: {worker.words()[-2000:]}"
@@ -204,17 +223,15 @@ class Storm:
 
     def _freeze_somebody(self) -> None:
         """Stop a worker that holds a trial, until others have taken all that it holds."""
-        if self._spared is not None:
-            return
-        found = self._rest_for_a_sleeper()
+        found = self._sleeper() if self._spared is None else None
         if found is None:
-            return
+            return self._later(0.25, self._freeze_somebody)
         self._spared, holder_id = found
         self.damage.frozen += 1
         self._say(f"freeze {self.damage.frozen}: worker {self._spared.pid}")
-        self._later(0.0, partial(self._wake_when_robbed, holder_id))
+        return self._wake_when_robbed(holder_id)
 
-    def _rest_for_a_sleeper(self) -> tuple[WorkerProcess, int] | None:
+    def _sleeper(self) -> tuple[WorkerProcess, int] | None:
         for worker in self._random.sample(self._crew, len(self._crew)):
             worker.freeze()
             holder_id = zombies.holder_of_a_trial(self._study, worker.pid)
@@ -242,3 +259,9 @@ class Storm:
         self._say(f"worker {worker.pid} works on")
         self._spared = None
         return None
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

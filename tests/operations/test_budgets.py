@@ -197,11 +197,11 @@ def test_extend_makes_room(database):
 def test_threads_that_extend_all_count(wide):
     study = new_study(wide, num_trials=1)
 
-    in_threads(
-        lambda _: persist(
-            lambda once=token(): control.extend(wide, study, by=2, token=once, actor=PERSON)
-        )
-    )
+    def extend_by_two(_):
+        once = token()
+        persist(lambda: control.extend(wide, study, by=2, token=once, actor=PERSON))
+
+    in_threads(extend_by_two)
 
     assert rows(wide, "SELECT num_trials FROM study") == [(1 + 2 * THREADS,)]
 

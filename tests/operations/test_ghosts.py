@@ -1,13 +1,9 @@
 """A call is sent again while the COMMIT of its first send is on its way: PostgreSQL, two connections."""
 
-import threading
-import time
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
-import postgres
 import pytest
-from arrange import LEASE_S, SimulatedWorker, at_once, dump, new_study, rows, token
+from arrange import LEASE_S, SimulatedWorker, dump, new_study, rows, token
 from resends import (
     FINISHES,
     OPERATIONS,
@@ -16,14 +12,13 @@ from resends import (
     leaving,
     pausing_the_study,
 )
+from rivals import send_twice
 
 from studydb.db import connect
 from studydb.operations import claim as claims
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.store import counters, leases
-
-PATIENCE_S = 20
 
 BLIND = (leaving, pausing_the_study)
 """They read nothing, so all of them is still on its way: the resend overtakes its ghost."""
@@ -37,62 +32,6 @@ def connections(postgres_url):
     yield ghostly, fresh
     ghostly.close()
     fresh.close()
-
-
-@contextmanager
-def held_at(owner, name):
-    """Let the next call of a function wait; two events: it is there, it may go on."""
-    there, go = threading.Event(), threading.Event()
-    function = getattr(owner, name)
-
-    def held(*args, **kwargs):
-        if not there.is_set():
-            there.set()
-            assert go.wait(PATIENCE_S)
-        return function(*args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, name, held)
-        try:
-            yield there, go
-        finally:
-            go.set()
-
-
-def send_twice(call, ghostly, fresh, url, *, at=None):
-    """
-    The answers of both sends, and whether the second waited for the first.
-
-    The first is held where it commits, or `at` another function: what it sends from there on has
-    not arrived yet.
-    """
-    answered = threading.Event()
-    with held_at(*at or (ghostly, "_end")) as (there, go):
-
-        def send_again():
-            assert there.wait(PATIENCE_S)
-            try:
-                return call(fresh)
-            finally:
-                answered.set()
-
-        def let_go():
-            assert there.wait(PATIENCE_S)
-            waited = is_waiting_for_a_lock(url, unless=answered)
-            go.set()
-            return waited
-
-        return at_once([lambda: call(ghostly), send_again, let_go])
-
-
-def is_waiting_for_a_lock(url, *, unless):
-    deadline = time.monotonic() + PATIENCE_S
-    with postgres.connect(url) as watcher:
-        while time.monotonic() < deadline and not unless.wait(0.005):
-            query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            if watcher.execute(query).fetchone() != (0,):
-                return True
-    return False
 
 
 @pytest.mark.parametrize("arranged", OPERATIONS)

@@ -99,6 +99,16 @@ def test_delete_is_idempotent_and_takes_one_object(store, source):
     assert [store.exists(stored.url) for stored in [kept, *gone]] == [True, False, False]
 
 
+def test_delete_leaves_no_empty_directories_of_trials(store):
+    first, second = store.put_bytes(place(), b"1"), store.put_bytes(place(attempt=2), b"2")
+
+    store.delete(first.url)
+    assert everything_below(store.root)[-1].startswith(f"{STUDY}/{TRIAL}/2/")
+    store.delete(second.url)
+
+    assert everything_below(store.root) == [STUDY]
+
+
 def test_deleting_a_study_leaves_the_others(store):
     other = store.put_bytes(Place(str(uuid.uuid4()), TRIAL, 1, 1, str(uuid.uuid4())), b"x")
     store.put_bytes(place(), b"y")

@@ -11,6 +11,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from fleet.stage import Stage
 
 from studydb.child.job import Job
 from studydb.child.messages import Answered, Ended, FromChild, read_from_child, write
@@ -155,3 +156,24 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
 def run(start: Start) -> Callable[..., list[FromChild]]:
     """Run an attempt of a function to its end, answering whatever waits; all of its messages."""
     return lambda function, **job: start(function, **job).finish()
+
+
+@pytest.fixture
+def stage(storage_url: str, tmp_path: Path) -> Iterator[Stage]:
+    """A stage for whole workers, on a database of either kind."""
+    with Stage(storage_url, tmp_path) as stage:
+        yield stage
+
+
+@pytest.fixture
+def sqlite_stage(sqlite_url: str, tmp_path: Path) -> Iterator[Stage]:
+    """A stage for what has nothing to do with the database."""
+    with Stage(sqlite_url, tmp_path) as stage:
+        yield stage
+
+
+@pytest.fixture
+def postgres_stage(postgres_url: str, tmp_path: Path) -> Iterator[Stage]:
+    """A stage on PostgreSQL."""
+    with Stage(postgres_url, tmp_path) as stage:
+        yield stage

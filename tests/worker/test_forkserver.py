@@ -51,6 +51,10 @@ def is_running(pid):
     return start_of(pid) is not None
 
 
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def grandchildren_of(attempt, eventually):
     eventually(lambda: attempt.printed.count("\n") == 2)
     pids = [int(line) for line in attempt.printed.split()]
@@ -107,11 +111,27 @@ def test_child_inherits_no_credentials_no_descriptors_and_no_database(start, mon
     assert facts["threads"] == 1
 
 
-def test_programs_that_a_trial_starts_do_not_hold_its_channel(start):
+def test_programs_that_a_trial_starts_do_not_have_its_channel(start):
     def train(config):
-        os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60")
-        studydb.report({"loss": 1.0})
+        subprocess.run(["ls", "-l", "/proc/self/fd"], check=True, close_fds=False)
+        return 1.0
 
+    attempt = start(train)
+
+    assert attempt.finish()[-1] == Ended(End.COMPLETED)
+    assert "pipe:" in attempt.printed
+    assert "socket:" not in attempt.printed
+
+
+def test_copies_that_a_trial_leaves_behind_do_not_hold_its_channel(start):
+    def train(config):
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(60)
+        return 1.0
+
+    neighbour = start(report_and_sleep)  # as long as it lives, the copy may be its own
+    neighbour.receive()
     attempt = start(train)
 
     assert isinstance(attempt.receive(), Reported)
@@ -192,22 +212,32 @@ def test_grandchildren_end_with_their_child(start, eventually, way):
     attempt.receive()
     if way == "kill":
         attempt.child.kill()
-    pids = eventually(lambda: attempt.printed.count("\n") == 2 and attempt.printed.split())
+    inside, outside = eventually(
+        lambda: attempt.printed.count("\n") == 2 and map(int, attempt.printed.split())
+    )
 
     attempt.child.wait(5)
 
-    eventually(lambda: not any(is_running(int(pid)) for pid in pids), timeout_s=5)
+    eventually(lambda: not is_running(inside), timeout_s=0.2)
+    eventually(lambda: not is_running(outside), timeout_s=5)
 
 
-def test_process_that_left_a_living_trials_group_is_left_alone(start, eventually):
-    attempt = start(with_grandchildren)
-    pids = grandchildren_of(attempt, eventually)
+def test_daemon_of_a_living_trial_is_left_alone_until_the_trial_ends(start, eventually):
+    def with_daemon(config):
+        subprocess.run(["sh", "-c", "setsid sleep 60 & echo $!"], check=True)
+        time.sleep(60)
 
-    for _ in range(3):
-        start(lambda config: config["lr"]).finish()
-        time.sleep(0.3)  # the server looks for strays every half second
+    attempt = start(with_daemon)
+    daemon = int(eventually(lambda: attempt.printed))
+    orphaned_to = eventually(lambda: parent_of(daemon) == parent_of(attempt.child.process.pid))
 
-    assert all(is_running(pid) for pid in pids)
+    start(lambda config: config["lr"]).finish()
+    with pytest.raises(AssertionError):  # the server looks for strays every half second
+        eventually(lambda: not is_running(daemon), timeout_s=1.2)
+    attempt.child.kill()
+
+    assert orphaned_to
+    eventually(lambda: not is_running(daemon), timeout_s=5)
 
 
 def test_process_facts_tell_a_child_from_all_others(start):
@@ -265,6 +295,7 @@ def test_server_survives_the_thread_that_started_it_and_signals_to_all(start):
         first = start(lambda config: config["lr"], server=server)
         assert first.finish()[-1] == Ended(End.COMPLETED)
         pid = server.pid
+        assert os.getsid(pid) == pid  # what a terminal sends to the worker does not reach it
         os.kill(pid, signal.SIGTERM)
         second = start(lambda config: config["lr"], server=server)
         assert second.finish()[-1] == Ended(End.COMPLETED)
@@ -319,7 +350,8 @@ def test_pid_that_belongs_to_somebody_else_by_now_is_not_killed(start):
     child.terminate()
     child.abandon()
 
-    assert stranger.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        stranger.wait(0.2)
     stranger.kill()
     stranger.wait()
     kill_group(real.pid)
@@ -420,6 +452,7 @@ def test_flood_of_output_is_bounded_on_disk_and_in_memory(start, eventually):
     assert (attempt.directory / "stdout").read_bytes().endswith(b"the end\n")
     assert attempt.printed.endswith("the end\nto stderr\n")
     assert len(attempt.output.tail()) == 8 << 10
+    assert len(attempt.output.tail(1 << 30)) == 64 << 10
 
 
 def test_what_is_printed_is_on_disk_while_the_child_runs(start, eventually):

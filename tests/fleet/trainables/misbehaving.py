@@ -1,0 +1,104 @@
+"""What users' code does to its worker."""
+
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+LONG_S = 4
+"""Longer than the lease of the test."""
+
+
+def raises(config):
+    raise ValueError("the learning rate is cursed")
+
+
+def returns_nothing(config):
+    pass
+
+
+def returns_number(config):
+    return config["x"]
+
+
+def returns_dict(config):
+    return {"loss": config["x"], "accuracy": 0.75}
+
+
+def returns_text(config):
+    return "0.25"
+
+
+def exits(config):
+    sys.exit("bad data")
+
+
+def exits_quietly(config, trial):
+    trial.report({"loss": 0.5})
+    sys.exit(0)
+
+
+def exits_hard(config):
+    os._exit(3)
+
+
+def segfaults(config):
+    ctypes.string_at(0)
+
+
+def kills_itself(config):
+    os.kill(os.getpid(), 9)
+
+
+def floods(config):
+    """Write 100 MB."""
+    line = b"x" * 1023 + b"\n"
+    for _ in range(100):
+        os.write(1, line * 1024)
+    sys.stdout.write("the last line")
+    return config["x"]
+
+
+def prints_rubbish(config):
+    os.write(1, b"\0\xff\xfe caf\xc3\xa9 \0\n")
+    os.write(2, b"\xed\xa0\x80\n")
+    raise ValueError("a NUL: \0, a lone surrogate: \ud800")
+
+
+def holds_the_gil(config, trial):
+    """The first trial keeps every thread of its process out for longer than the lease."""
+    if trial.number == 0:
+        ctypes.PyDLL(None).sleep(LONG_S)
+    trial.report({"loss": config["x"]})
+    trial.flush()
+    (Path(config["folder"]) / f"done-{trial.number}").write_text(str(time.monotonic()))
+
+
+def forgets_the_metric(config, trial):
+    trial.report({"loss": 0.5})
+    trial.report({"accuracy": 0.5})
+
+
+def reports_text(config, trial):
+    trial.report({"loss": "0.5"})
+
+
+def reports_object(config, trial):
+    trial.report({"loss": 0.5, "model": object()})
+
+
+def steps_back(config, trial):
+    trial.report({"loss": 0.5, "training_iteration": 3})
+    trial.report({"loss": 0.4, "training_iteration": 3})
+
+
+def fails_at_first(config, trial):
+    """Trial 0 succeeds at its second attempt, the others never."""
+    if trial.number or trial.attempt == 1:
+        raise RuntimeError(f"attempt {trial.attempt} of trial {trial.number}")
+    return config["x"]
+
+
+def needs_two_things(config, trial, model):
+    return config["x"]

@@ -1,0 +1,264 @@
+"""A user's mistake is one line and an exit code, never a traceback."""
+
+import sqlite3
+from contextlib import closing
+
+import arrange
+import pytest
+
+from studydb import study as handle
+from studydb.db import connect
+
+CREATE = ("create", "digits", "--metric", "error", "--mode", "min")
+
+SPELLING = [
+    (("crate",), "There is no command 'crate'. Did you mean 'create'?"),
+    (("xyz",), "There is no command 'xyz'."),
+    (("--bogus",), "No such option"),
+    (("create", "digits"), "Missing option '--metric'"),
+    (("create", "digits", "--metric", "error"), "Missing option '--mode'. Choose from: min, max"),
+    ((*CREATE[:-1], "least"), "'least' is not one of 'min', 'max'"),
+    ((*CREATE, "--num-trials", "many"), "'many' is not a valid integer"),
+    ((*CREATE, "--num-trials", "0"), "num_trials is 0; it must be an integer of 1 or more"),
+    ((*CREATE, "--max-concurrent", "0"), "max_concurrent is 0"),
+    ((*CREATE, "--max-failures", "-2"), "max_failures is -2"),
+    ((*CREATE, "--param", "lr"), "expected '=' after the name"),
+    ((*CREATE, "--param", "lr=loguniform(1e-4"), "expected ',' or ')'"),
+    ((*CREATE, "--param", "lr=logunifrm(1e-4,1)"), "Did you mean 'loguniform'"),
+    ((*CREATE, "--param", "lr=loguniform(0,1)"), "Parameter 'lr'"),
+    ((*CREATE, "--param", "lr=uniform(0,1)", "--param", "lr=3"), "'lr' is given twice"),
+    ((*CREATE, "--param", "lr=nan"), "lr=nan"),
+    ((*CREATE, "--param", "lr=__import__('os')"), "There is no distribution '__import__'"),
+    ((*CREATE, "--space", "none.json"), "Cannot read 'none.json': No such file or directory"),
+    ((*CREATE, "--scheduler", "ASHA(max_t="), "Cannot read 'ASHA(max_t='"),
+    ((*CREATE, "--scheduler", "asha(max_t=3)"), "no scheduler 'asha'; there are ASHA, FIFO. Did"),
+    ((*CREATE, "--scheduler", "ASHA(max=3)"), "ASHA has no argument 'max'"),
+    ((*CREATE, "--scheduler", "ASHA"), "Cannot make ASHA"),
+    ((*CREATE, "--scheduler", "ASHA(max_t=0)"), "it needs 1 <= grace_period <= max_t"),
+    ((*CREATE, "--searcher", "Random"), "no searcher 'Random'"),
+    ((*CREATE, "--searcher", "GridSearch", "--param", "lr=uniform(0,1)"), "A grid cannot walk"),
+    ((*CREATE, "--stop", "loss"), "is no comparison; write for example 'loss>=3'"),
+    ((*CREATE, "--stop", "loss>=much"), "needs a number, not 'much'"),
+    (("create", "a/b", *CREATE[2:]), "The study name 'a/b' holds a '/'"),
+    (("create", " a", *CREATE[2:]), "begins or ends with a space"),
+    (("create", "a" * 201, *CREATE[2:]), "has 201 characters"),
+    (("create", "a\nb", *CREATE[2:]), "a character that cannot be printed"),
+    (("create", "digits", "--metric", 'a"b', "--mode", "min"), "The metric name"),
+    (("show", "digits", "first"), "'first' is no trial number; they count from 0"),
+    (("pause", "digits", "1", "-2"), "No such option"),
+    (("enqueue", "digits", "lr"), "expected '=' after the name"),
+    (("enqueue", "digits", "lr=uniform(0,1)"), "'lr' is the distribution uniform(0.0, 1.0)"),
+    (("extend", "digits"), "Missing option '--trials'"),
+    (("trials", "digits", "--state", "DONE"), "'DONE' is not one of"),
+    (("trials", "digits", "--format", "xml"), "'xml' is not one of 'table', 'json', 'csv'"),
+    (("worker",), "Missing option '--study'"),
+    (("worker", "--study", "digits", "--slots", "0"), "0 is not in the range"),
+    (("worker", "--study", "digits", "--lease", "0.1"), "A lease of 0.1 s is too short"),
+    (("worker", "--study", "digits", "--workdir", "nowhere"), "nowhere does not exist"),
+    (("db", "downgrade", "base"), "Add --yes if that is meant"),
+    (("query",), "Missing argument 'SQL'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), SPELLING, ids=lambda value: str(value)[:60])
+def test_misspelt_command_is_exit_code_2_and_writes_nothing(bare_console, here, arguments, words):
+    ran = bare_console(*arguments, code=2)
+
+    assert_one_line(ran, words)
+    assert list(here.iterdir()) == []
+
+
+URLS = [
+    ("mysql://u:hunter2@host/db", 2, "PostgreSQL or SQLite, not in 'mysql'"),
+    ("studies", 2, "'studies' is no storage URL"),
+    ("sqlite://", 2, "An SQLite database in memory is lost"),
+    ("sqlite:///:memory:", 2, "An SQLite database in memory is lost"),
+    ("postgresql://u:hunter2@host:port/db", 2, "is no storage URL"),
+    ("postgresql://u:hun@ter2@localhost/db", 2, "Write one in a password as %40"),
+    ("postgresql://u:hunter2@localhost/db?pooler=session", 2, "can only be `transaction`"),
+    ("postgresql://u:hunter2@localhost:1/db?color=red", 2, "invalid connection option"),
+    ("postgresql://u:hunter2@localhost:1/db", 1, "Is the server running, and the URL right?"),
+    ("postgres://u:hunter2@localhost:1/db", 1, "Is the server running, and the URL right?"),
+    ("postgresql://localhost:1/db?password=hunter2", 1, "Is the server running"),
+    ("sqlite:///missing.db", 1, "here/missing.db. `studydb create` or `studydb db upgrade` makes"),
+    ("sqlite:///no/folder/studydb.db", 1, "here/no/folder of the database does not exist"),
+    ("sqlite:////", 1, "is a folder"),
+]
+
+
+@pytest.mark.parametrize(("url", "code", "words"), URLS, ids=[url for url, *_ in URLS])
+def test_wrong_url_is_told_without_its_password(bare_console, here, url, code, words):
+    looked = bare_console("status", "--storage", url, code=code)
+    worked = bare_console(
+        "worker", "--study", "digits", "--patience", "0", "--storage", url, code=code
+    )
+
+    for ran in (looked, worked):
+        assert_one_line(ran, words)
+        assert "ter2" not in ran.err
+    assert list(here.iterdir()) == []
+
+
+def test_password_is_masked_in_what_create_prints_too(bare_console, postgres_url, here):
+    with_password = postgres_url.replace("postgres@", "postgres:hunter2@", 1)
+
+    ran = bare_console(*CREATE, "--storage", with_password)
+    told = bare_console("status", "digits", "--storage", with_password)
+
+    assert "hunter2" not in ran.out + told.out
+    assert "***" in ran.out
+
+
+def test_login_that_is_refused_is_told_in_one_line(bare_console, postgres_url):
+    ran = bare_console(
+        "status", "--storage", postgres_url.replace("postgres@", "nobody-here@", 1), code=1
+    )
+
+    assert_one_line(ran, "refuses the login. Check user and password")
+
+
+def test_missing_database_of_a_server_names_the_cure(bare_console, postgres_url):
+    head, _, tail = postgres_url.partition("?")
+
+    ran = bare_console("status", "--storage", f"{head.rpartition('/')[0]}/nowhere?{tail}", code=1)
+
+    assert_one_line(ran, "Create it with `createdb`")
+
+
+@pytest.mark.parametrize("command", ["status", "studies", "workers", "query"])
+def test_database_without_tables_names_the_cure(bare_console, empty_postgres_url, command):
+    arguments = [command, "SELECT 1"] if command == "query" else [command]
+
+    ran = bare_console(*arguments, "--storage", empty_postgres_url, code=1)
+
+    assert_one_line(ran, "has no studydb tables. Run `studydb db upgrade` on it")
+
+
+def test_other_sqlite_file_names_the_cure(bare_console, here):
+    with closing(sqlite3.connect(here / "other.db")) as theirs:
+        theirs.execute("CREATE TABLE theirs (id int)")
+
+    ran = bare_console("status", "--storage", "sqlite:///other.db", code=1)
+
+    assert_one_line(ran, "has no studydb tables. Run `studydb db upgrade` on it")
+
+
+def test_file_that_is_no_database_is_told_so(bare_console, here):
+    (here / "notes.db").write_text("Dear diary, " * 100)
+
+    ran = bare_console("status", "--storage", "sqlite:///notes.db", code=1)
+
+    assert_one_line(ran, "no SQLite database, or damaged")
+
+
+@pytest.mark.parametrize(
+    ("revision", "words"),
+    [
+        ("9999", "has schema 9999, this studydb knows 0001 at most. Upgrade studydb"),
+        ("0000", "has schema 0000, this studydb needs 0001. Run `studydb db upgrade`"),
+    ],
+)
+def test_other_schema_says_which_command_to_run(console, database, monkeypatch, revision, words):
+    monkeypatch.setattr("studydb.db.version.REVISIONS", ("0000", "0001"))
+    arrange.change(database, f"UPDATE studydb_version SET version_num = '{revision}'")
+
+    for command in (["status"], ["worker", "--study", "digits"], CREATE, ["db", "check"]):
+        assert_one_line(console(*command, code=1), words)
+
+
+def test_read_only_server_is_told_so(console, database, storage_url, monkeypatch):
+    if not database.postgresql:
+        pytest.skip("an SQLite file's turn is the next test")
+    study = arrange.new_study(database, num_trials=None)
+    monkeypatch.setattr(handle, "CONTROL_PATIENCE_S", 0)
+    monkeypatch.setenv(
+        "STUDYDB_STORAGE", f"{storage_url}&options=-c%20default_transaction_read_only%3Don"
+    )
+
+    ran = console("enqueue", study.name, code=1)
+
+    assert_one_line(ran, "read-only")
+    assert "0 RUNNING" not in console("status", study.name).out
+
+
+def test_read_only_file_is_told_so_and_can_be_looked_at(bare_console, sqlite_url, monkeypatch):
+    database = connect(sqlite_url)
+    study = arrange.new_study(database)
+    arrange.SimulatedWorker(database, study).take().finish(0.5)
+    database.close()
+    monkeypatch.setenv("STUDYDB_STORAGE", sqlite_url)
+    forbid_writing(database.path)
+
+    ran = bare_console("enqueue", study.name, code=1)
+    best = bare_console("best", study.name)
+
+    assert_one_line(ran, "cannot be written: check the rights of file and folder")
+    assert "0.5" in best.out
+
+
+STUDY = [
+    (("status", "digts"), 1, "There is no study 'digts' in {url}. Did you mean 'digits'?"),
+    (("worker", "--study", "digts"), 1, "Did you mean 'digits'?"),
+    (("trials", "unheard"), 1, "There is no study 'unheard' in {url}. `studydb studies` lists"),
+    (("show", "digits", "99"), 1, "Study 'digits' has no trial 99"),
+    (("results", "digits", "99"), 1, "Study 'digits' has no trial 99"),
+    (("logs", "digits", "99"), 1, "Study 'digits' has no trial 99"),
+    (("show", "digits", "9" * 30), 1, "Study 'digits' has no trial"),
+    (("logs", "digits", "0"), 1, "Trial 0 of 'digits' has not run yet"),
+    (("pause", "digits", "0", "99"), 1, "Study 'digits' has no trial 99"),
+    (("stop", "digits", "1"), 1, "Trial 1 of 'digits' has ended (TERMINATED, CANCELLED)"),
+    (("resume", "digits", "1"), 1, "ended trials do not change"),
+    (("best", "digits"), 1, "No trial of study 'digits' has reported 'loss' yet"),
+    (("enqueue", "digits", "lr=0.5"), 1, "has all of its 2 trials. Make room first: `studydb ext"),
+    (("enqueue", "digits", "lr=7"), 2, "Parameter 'lr' is 7, which is not in loguniform"),
+    (("enqueue", "digits", "rl=0.5"), 2, "There is no parameter 'rl' in this study; it has 'lr'."),
+    (("enqueue", "digits", "lr=1e999"), 2, "lr=1e999"),
+    (("enqueue", "digits", "epochs=3"), 2, "is the constant 27 in this study, not 3"),
+    (("extend", "digits", "--trials", "0"), 2, "1 trial or more, not by 0"),
+    (("extend", "endless", "--trials", "5"), 1, "has no num_trials: it never runs out"),
+    (("worker", "--study", "digits"), 1, "has no trainable: its trials are run by own loops"),
+    (CREATE, 1, "There is a study 'digits' in {url} already. Choose another name"),
+    ((*CREATE, "--if-not-exists"), 1, "Study 'digits' exists with another metric"),
+    (("create", "x", *CREATE[2:], "--trainable", "nope:f"), 1, "There is no module 'nope'"),
+    (("create", "x", *CREATE[2:], "--trainable", "nope"), 1, "is no import path; write 'module:"),
+    (("query", "SELECT nope FROM v_trial"), 2, "The database refuses the query: "),
+    (("query", "SELECT * FROM nope"), 2, "The database refuses the query: "),
+    (("query", "SELEKT 1"), 2, "syntax error"),
+    (("query", "DELETE FROM trial"), 2, "The database refuses the query: "),
+    (("query", "DROP TABLE trial"), 2, "The database refuses the query: "),
+    (("query", "UPDATE trial SET state = 'ERROR'"), 2, "The database refuses the query: "),
+    (("query", "SELECT '\udcff'"), 2, "The database refuses the query: "),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), STUDY, ids=lambda value: str(value)[:60])
+def test_request_that_a_study_refuses_is_one_line_and_changes_nothing(
+    console, database, arguments, code, words
+):
+    study = arrange.new_study(database, name="digits", num_trials=2)
+    arrange.new_study(database, name="endless", num_trials=None)
+    arrange.enqueued(database, study)
+    arrange.enqueued(database, study)
+    console("stop", "digits", "1")
+    before = arrange.dump(database)
+
+    ran = console(*arguments, code=code)
+
+    assert_one_line(ran, words.format(url=database.url))
+    assert arrange.dump(database) == before
+
+
+def assert_one_line(ran, words):
+    assert ran.out == ""
+    assert ran.err.startswith("studydb: ")
+    assert ran.err.count("\n") == 1
+    assert words in ran.err
+
+
+def forbid_writing(path):
+    """By a file format that this SQLite may only read: rights do not bind root."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek(18)
+        file.write(b"\x03")

@@ -1,0 +1,378 @@
+"""What the commands do and print, on both databases."""
+
+import csv
+import io
+import json
+import math
+
+import arrange
+from studydb.domain.metrics import Result
+from studydb.domain.records import Batch, Failure, Log
+from studydb.domain.rules import read_rules
+from studydb.domain.space import Space, choice, loguniform, uniform
+from studydb.domain.states import Mode, Reason
+from studydb.operations.create import load
+from studydb.schedulers import ASHA
+
+SPACE = Space.read({"lr": loguniform(1e-4, 1.0), "net": {"act": choice(["relu", "tanh"])}})
+
+
+def test_create_makes_the_study_that_was_typed_and_says_what_to_type_next(console, database, here):
+    (here / "space.json").write_text(json.dumps({"net": {"act": {"$": "choice(relu, tanh)"}}}))
+
+    ran = console(
+        *("create", "digits", "--metric", "val/error", "--mode", "max", "--num-trials", "60"),
+        *("--param", "lr=loguniform(1e-4, 1)", "--param", "epochs=27", "--space", "space.json"),
+        *("--scheduler", "ASHA(max_t=27, reduction_factor=3)", "--max-concurrent", "4"),
+        *("--searcher", "RandomSearch(seed=5)", "--stop", "loss>=3", "--stop", "t<0"),
+        *("--max-failures", "2", "--trainable", "studydb.examples.quadratic:train"),
+    )
+
+    study = load(database, "digits")
+    assert (study.metric, study.mode, study.seed) == ("val/error", Mode.MAX, 5)
+    assert study.space == Space.read(
+        {"net": {"act": choice(["relu", "tanh"])}, "lr": loguniform(1e-4, 1), "epochs": 27}
+    )
+    assert study.scheduler == ASHA(max_t=27, reduction_factor=3)
+    assert [(rule.metric, rule.op, rule.bound) for rule in study.rules] == [
+        ("loss", ">=", 3),
+        ("t", "<", 0),
+    ]
+    assert (study.num_trials, study.max_concurrent, study.max_failures) == (60, 4, 2)
+    assert study.trainable.workdir == str(here)
+    assert "  studydb worker --study digits" in ran.lines
+    if database.postgresql:
+        assert "/.config/studydb/keys studydb worker --study digits --storage" in ran.out
+    else:
+        assert "An SQLite file serves one machine" in ran.out
+
+
+def test_create_goes_on_with_the_same_study_if_it_may(console):
+    line = ("create", "digits", "--metric", "error", "--mode", "min", "--if-not-exists")
+
+    assert console(*line).out == console(*line).out
+
+
+def test_storage_that_was_typed_is_repeated_in_what_to_type_next(bare_console, here):
+    line = ("create", "my study", "--metric", "error", "--mode", "min")
+
+    made = bare_console(*line, "--storage", "sqlite:///s.db")
+    looked = bare_console("--storage", "sqlite:///s.db", "status", "my study")
+
+    assert f"storage='sqlite:///{here}/s.db'" in made.out
+    assert f"  studydb trials 'my study' --storage sqlite:///{here}/s.db" in looked.lines
+
+
+def test_parameter_of_the_file_and_of_the_line_exclude_each_other(bare_console, here):
+    (here / "space.json").write_text('{"net": {"act": 1}}')
+    line = ("create", "x", "--metric", "m", "--mode", "min", "--space", "space.json")
+
+    for param in ("net=3", "net/act=3", "net/act/deep=3"):
+        refused = bare_console(*line, "--param", param, code=2)
+        assert "exclude each other" in refused.err
+
+
+def test_environment_sets_options_and_lists_split_at_semicolons(console, database, monkeypatch):
+    monkeypatch.setenv("STUDYDB_CREATE_METRIC", "error")
+    monkeypatch.setenv("STUDYDB_CREATE_MODE", "min")
+    monkeypatch.setenv("STUDYDB_CREATE_PARAM", "lr=uniform(0, 1);epochs=27")
+    monkeypatch.setenv("STUDYDB_FORMAT", "json")
+
+    console("create", "digits")
+
+    assert load(database, "digits").space == Space.read({"lr": uniform(0, 1), "epochs": 27})
+    assert console("studies").json[0]["study"] == "digits"
+
+
+def test_enqueue_extend_pause_resume_and_stop(console, database):
+    study = arrange.new_study(database, name="digits", space=SPACE, num_trials=2)
+
+    assert console("enqueue", "digits", "lr=0.1", "net/act=relu").lines == [
+        "Study 'digits': enqueued trial 0."
+    ]
+    console("enqueue", "digits")
+    assert console("extend", "digits", "--trials", "3").lines == [
+        "Study 'digits': 5 trials in all."
+    ]
+    console("pause", "digits", "0")
+    console("stop", "digits", "1")
+    assert arrange.states_of(database, study) == ["PAUSED", "TERMINATED"]
+    console("resume", "digits", "0")
+    assert arrange.states_of(database, study) == ["PENDING", "TERMINATED"]
+
+    for command, status in (("pause", "PAUSED"), ("stop", "STOPPED"), ("resume", "RUNNING")):
+        console(command, "digits")
+        assert console("studies", "--format", "json").json[0]["status"] == status
+
+    assert arrange.trial_of(database, study, 0).params == {"lr": 0.1, "net": {"act": "relu"}}
+
+
+def test_trials_of_nan_and_infinity_come_last_and_are_written_as_the_database_does(
+    console, database
+):
+    study = arrange.new_study(database, name="digits", space=SPACE, mode=Mode.MAX)
+    worker = arrange.SimulatedWorker(database, study)
+    for value in (0.5, math.nan, -math.inf, 0.75):
+        worker.take().finish(value)
+    arrange.enqueued(database, study)
+
+    ranked = console("trials", "digits", "--sort", "best", "--format", "json").json
+    table = console("trials", "digits")
+    two = console("trials", "digits", "--sort", "best", "--limit", "2", "--format", "csv")
+
+    assert [row["number"] for row in ranked] == [3, 0, 1, 2, 4]
+    assert [row["value"] for row in ranked] == [0.75, 0.5, "NaN", "-Infinity", None]
+    assert table.lines[0].split() == [
+        *("number", "state", "reason", "value", "best_value", "best_step", "last_step"),
+        *("attempt", "duration_s", "params"),
+    ]
+    assert "-Infinity" in table.lines[3]
+    assert "NaN" in table.lines[2]
+    assert [row["number"] for row in csv.DictReader(io.StringIO(two.out))] == ["3", "0"]
+    assert (
+        console("trials", "digits", "--state", "pending", "--format", "json").json[0]["number"] == 4
+    )
+
+
+def test_csv_of_trials_has_a_column_per_parameter(console, database):
+    study = arrange.new_study(
+        database,
+        name="digits",
+        space=Space.read({"state": choice([1]), "net": {"h": choice([2])}}),
+    )
+    arrange.SimulatedWorker(database, study).take().finish(0.5)
+
+    rows = list(csv.DictReader(io.StringIO(console("trials", "digits", "--format", "csv").out)))
+
+    assert [(row["state"], row["param/state"], row["net/h"]) for row in rows] == [
+        ("TERMINATED", "1", "2")
+    ]
+
+
+def test_results_list_live_steps_with_a_column_per_metric(console, database):
+    study = arrange.new_study(database, name="digits")
+    run = arrange.SimulatedWorker(database, study).take()
+    run.report(0.5, math.nan, acc=0.25)
+    run.report(0.125, note="a b")
+
+    table = console("results", "digits", "0")
+    rows = list(
+        csv.DictReader(io.StringIO(console("results", "digits", "0", "--format", "csv").out))
+    )
+    document = console("results", "digits", "0", "--format", "json").json
+
+    assert table.lines[0].split() == ["step", "loss", "acc", "note", "attempt", "reported_at"]
+    assert [row["loss"] for row in rows] == ["0.5", "NaN", "0.125"]
+    assert [row["acc"] for row in rows] == ["0.25", "0.25", ""]
+    assert document[1]["metrics"] == {"acc": 0.25, "loss": "NaN"}
+
+
+def test_best_states_metric_and_mode_in_every_format(console, database):
+    study = arrange.new_study(database, name="digits", space=SPACE, mode=Mode.MAX)
+    worker = arrange.SimulatedWorker(database, study)
+    worker.take().finish(0.1, 0.7, 0.3)
+    worker.take().finish(0.7)
+
+    table = console("best", "digits")
+    document = console("best", "digits", "--format", "json").json
+    row = next(csv.DictReader(io.StringIO(console("best", "digits", "--format", "csv").out)))
+
+    assert table.lines[0].split() == ["best", "loss", "(max)", "0.7"]
+    assert (document["metric"], document["mode"], document["number"]) == ("loss", "max", 0)
+    assert (document["best_value"], document["best_step"]) == (0.7, 2)
+    assert (row["metric"], row["mode"], row["number"]) == ("loss", "max", "0")
+
+
+def test_show_says_why_a_scheduler_stopped_a_trial(console, database):
+    study = arrange.new_study(
+        database, name="digits", mode=Mode.MAX, scheduler=ASHA(max_t=9, reduction_factor=3)
+    )
+    worker = arrange.SimulatedWorker(database, study)
+    worker.take().report(0.5)
+    stopped = worker.take()
+    stopped.report(0.25)
+    stopped.finish()
+
+    page = console("show", "digits", "1")
+    document = console("show", "digits", "1", "--format", "json").json
+
+    assert "TERMINATED: EARLY_STOPPED" in page.out
+    assert "loss (max) at rung 1 was 0.25, worse than the cutoff 0.5 of those" in page.out
+    assert document["judged"] == [
+        {"rung": 1, "step": 1, "value": 0.25, "cutoff": 0.5, "action": "STOP"}
+    ]
+
+
+def test_show_says_which_rule_stopped_a_trial(console, database):
+    study = arrange.new_study(database, name="digits", rules=read_rules(["gap>2", "loss>=3"]))
+    run = arrange.SimulatedWorker(database, study).take()
+    run.report(1.0, 3.5, gap=0)
+    run.finish()
+
+    assert "the rule loss>=3 was hit at step 2" in console("show", "digits", "0").out
+
+
+def test_show_has_the_error_of_a_trial_that_failed(console, database):
+    study = arrange.new_study(database, name="digits")
+    run = arrange.SimulatedWorker(database, study).take()
+    run.finish(
+        outcome=Reason.FAILED,
+        failure=Failure("ValueError", "bad \x1b[31m luck", "Traceback:\n  line 1\nValueError"),
+        log=Log("/nowhere/at/all", "the end\n"),
+    )
+
+    page = console("show", "digits", "0")
+    document = console("show", "digits", "0", "--format", "json").json
+    logs = console("logs", "digits", "0")
+
+    assert "1 failures, 0 losses; ValueError: bad \\x1b[31m luck" in page.out
+    assert "\x1b" not in page.out
+    assert page.out.endswith("Traceback:\n  line 1\nValueError\n")
+    assert document["attempts"][0]["error_type"] == "ValueError"
+    assert logs.out == "the end\n"
+    assert "the whole is in /nowhere/at/all, which cannot be read on this host" in logs.err
+
+
+def test_logs_reads_the_files_of_the_wanted_attempt(console, database, tmp_path):
+    study = arrange.new_study(database, name="digits", max_failures=1)
+    worker = arrange.SimulatedWorker(database, study)
+    for attempt in (1, 2):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        (folder / "stdout.1").write_text("before ")
+        (folder / "stdout").write_text(f"out {attempt}\n")
+        (folder / "stderr").write_text(f"err {attempt}\n")
+        run = worker.claim() or worker.ask()
+        run.finish(outcome=Reason.FAILED, log=Log(str(folder), "tail"))
+        arrange.change(database, "UPDATE trial SET ready_at = created_at, ready = (1 = 1)")
+        if attempt == 1:
+            assert arrange.states_of(database, study) == ["PENDING"]
+
+    newest = console("logs", "digits", "0", "-f")
+    first = console("logs", "digits", "0", "--attempt", "1")
+
+    assert (newest.out, newest.err) == ("before out 2\n", "err 2\n")
+    assert (first.out, first.err) == ("before out 1\n", "err 1\n")
+    assert (
+        "has no attempt 3; it has 2" in console("logs", "digits", "0", "--attempt", "3", code=1).err
+    )
+
+
+def test_attempt_that_printed_nothing_is_said_to(console, database):
+    study = arrange.new_study(database, name="digits")
+    arrange.SimulatedWorker(database, study).take().finish(0.5)
+
+    assert "has printed nothing" in console("logs", "digits", "0").err
+
+
+def test_status_page_shares_twenty_rows_among_states_and_says_what_comes_next(console, database):
+    study = arrange.new_study(database, name="digits", space=SPACE, num_trials=60)
+    for _ in range(30):
+        arrange.enqueued(database, study)
+    worker = arrange.SimulatedWorker(database, study)
+    for _ in range(3):
+        worker.take()
+    worker.take().finish(0.5)
+
+    page = console("status", "digits")
+    document = console("status", "digits", "--format", "json").json
+
+    states = [row["state"] for row in document["live"]]
+    assert (states.count("RUNNING"), states.count("PENDING")) == (3, 17)
+    assert "trials   30 of 60: 26 PENDING, 3 RUNNING, 1 TERMINATED" in page.lines
+    assert "and 9 PENDING more" in page.lines
+    assert "best     loss (min) 0.5, trial 3, step 1" in page.lines
+    assert "workers  1 alive" in page.lines
+    assert document["best"]["best_value"] == 0.5
+    assert (document["pending"], document["workers_alive"]) == (26, 1)
+
+
+def test_status_of_a_study_that_waits_and_of_one_that_is_done(console, database):
+    study = arrange.new_study(database, name="digits", num_trials=2)
+    fresh = console("status", "digits")
+    worker = arrange.SimulatedWorker(database, study)
+    worker.take().finish(outcome=Reason.FAILED)
+    worker.take().finish(0.5)
+    done = console("status", "digits")
+    all_of_them = console("status")
+
+    assert "best     no loss reported yet" in fresh.lines
+    assert "  studydb trials digits" in fresh.lines
+    assert "status   FINISHED" in done.lines
+    assert done.lines[-3:] == [
+        "  studydb trials digits --state ERROR",
+        "  studydb best digits",
+        "  studydb extend digits --trials N",
+    ]
+    assert all_of_them.lines[1].split()[:2] == ["digits", "FINISHED"]
+    assert console("status", "--format", "json").json == console("studies", "--format", "json").json
+    assert console("status", "digits", "--format", "csv").lines[1].startswith("digits,FINISHED")
+
+
+def test_workers_are_alive_silent_or_ended(console, database, clock):
+    study = arrange.new_study(database, name="digits")
+    arrange.SimulatedWorker(database, study, lease_s=5.0, of=arrange.process(7))
+    arrange.change(database, "UPDATE worker SET ended_at = started_at")
+    arrange.SimulatedWorker(database, study, lease_s=5.0, of=arrange.process(8))
+    arrange.SimulatedWorker(database, study, lease_s=10**10, of=arrange.process(9))
+
+    everywhere = console("workers", "--format", "json").json
+    here = console("workers", "digits", "--limit", "1", "--format", "json").json
+
+    assert [(row["pid"], row["health"]) for row in everywhere] == [
+        (9, "alive"),
+        (8, "silent"),
+        (7, "ended"),
+    ]
+    assert [row["pid"] for row in here] == [9]
+
+
+def test_query_prints_what_the_views_hold(console, database):
+    study = arrange.new_study(database, name="digits")
+    arrange.SimulatedWorker(database, study).take().finish(0.5, math.nan)
+    sql = "SELECT number, best_value, value FROM v_trial"
+
+    assert console("query", sql).lines == ["number  best_value  value", "     0         0.5    NaN"]
+    assert console("query", sql, "--format", "csv").lines[1] == "0,0.5,NaN"
+    assert console("query", sql, "--format", "json").json == [
+        {"number": 0, "best_value": 0.5, "value": "NaN"}
+    ]
+    assert console("query", "SELECT 1 AS a, 2 AS a", "--format", "json").json == [
+        {"a": 1, "a_2": 2}
+    ]
+    assert console("query", f"{sql} WHERE number = 7").lines == ["no rows"]
+
+
+def test_empty_listings(console, database):
+    assert console("studies").lines == ["no studies"]
+    assert console("workers").lines == ["no workers"]
+    arrange.new_study(database, name="digits")
+    assert console("trials", "digits").lines == ["no trials"]
+    assert console("trials", "digits", "--format", "json").json == []
+    assert console("trials", "digits", "--format", "csv").lines[0].startswith("study,number,state")
+
+
+def test_schema_commands(bare_console, empty_storage_url):
+    def db(*arguments, code=0):
+        return bare_console("db", *arguments, "--storage", empty_storage_url, code=code)
+
+    assert db("upgrade").lines[0].endswith("schema none -> 0001.")
+    assert db("upgrade").lines[0].endswith("schema 0001 already.")
+    assert db("current").lines == ["0001"]
+    assert db("check").lines[0].endswith("schema 0001, as this studydb needs it.")
+    assert "There is no revision '77'" in db("downgrade", "77", "--yes", code=2).err
+    db("downgrade", "base", "--yes")
+    assert db("current").lines == ["none"]
+    assert "has no studydb tables" in db("check", code=1).err
+
+
+def test_row_of_another_study_never_shows(console, database):
+    for name in ("mine", "theirs"):
+        study = arrange.new_study(database, name=name)
+        run = arrange.SimulatedWorker(database, study).take()
+        run.send(Batch(1, (Result(1, 0.5, {"of": name}),), 0))
+
+    for command in (["trials"], ["results", "0"], ["workers"]):
+        line = [command[0], "mine", *command[1:], "--format", "json"]
+        assert {row["study"] for row in console(*line).json} == {"mine"}
+    assert console("results", "mine", "0", "--format", "json").json[0]["metrics"]["of"] == "mine"

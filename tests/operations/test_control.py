@@ -1,0 +1,329 @@
+"""What people ask of trials and studies, in every state."""
+
+import pytest
+from arrange import (
+    PERSON,
+    SimulatedWorker,
+    dump,
+    enqueued,
+    new_study,
+    rows,
+    states_of,
+    token,
+    trial_in,
+    trial_of,
+)
+
+from studydb.db.schema import trial as trial_table
+from studydb.domain.decisions import Action, Verdict
+from studydb.domain.errors import NotAllowed, UnknownTrial
+from studydb.domain.states import FINAL, Reason, State, Status
+from studydb.operations import control
+from studydb.operations.look import look
+from studydb.operations.recover import recover
+from studydb.operations.renew import renew
+
+PAUSED_BY_PERSON = Verdict(Action.PAUSE, Reason.PAUSED, "person")
+PAUSED_BY_STUDY = Verdict(Action.PAUSE, Reason.PAUSED, "study")
+STOPPED_BY_PERSON = Verdict(Action.STOP, Reason.CANCELLED, "person")
+STOPPED_BY_STUDY = Verdict(Action.STOP, Reason.CANCELLED, "study")
+
+REQUESTS = [control.pause, control.resume, control.stop]
+
+
+@pytest.fixture
+def study(database):
+    return new_study(database)
+
+
+@pytest.fixture
+def run(database, study):
+    return SimulatedWorker(database, study).take()
+
+
+def ask_for(request, study, database, *numbers):
+    request(database, study, numbers or [0], token=token(), actor=PERSON)
+
+
+def set_status(database, study, status):
+    control.set_status(database, study, status, token=token(), actor=PERSON)
+
+
+def renewed(run):
+    return run.worker.renew(run).held[run.lease.token]
+
+
+LEARN = {"flush": lambda run: run.report(0.5).verdict, "renewal": renewed}
+
+
+# --- trials that nobody runs
+
+
+@pytest.mark.parametrize(
+    ("request_", "source", "target"),
+    [
+        (control.pause, State.PENDING, State.PAUSED),
+        (control.pause, State.PAUSED, State.PAUSED),
+        (control.resume, State.PENDING, State.PENDING),
+        (control.resume, State.PAUSED, State.PENDING),
+        (control.stop, State.PENDING, State.TERMINATED),
+        (control.stop, State.PAUSED, State.TERMINATED),
+    ],
+)
+def test_trial_that_nobody_runs_moves_at_once(database, study, request_, source, target):
+    trial_in(database, study, source)
+
+    ask_for(request_, study, database)
+
+    trial = trial_of(database, study, 0)
+    assert trial.state is target
+    assert trial.reason is (Reason.CANCELLED if target in FINAL else None)
+    assert trial.paused_by == ("person" if target is State.PAUSED else None)
+    assert look(database, study).counts.total == 1
+
+
+def test_resumed_trial_is_claimed_again(database, study):
+    trial_in(database, study, State.PAUSED)
+
+    ask_for(control.resume, study, database)
+
+    assert SimulatedWorker(database, study).claim().lease.attempt == 1
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_ended_trial_refuses_and_the_others_are_left_alone(database, study, request_, state):
+    trial_in(database, study, state)
+    enqueued(database, study)
+    before = dump(database)
+
+    with pytest.raises(NotAllowed, match=rf"Trial 0 of .* has ended \({state}"):
+        ask_for(request_, study, database, 1, 0)
+
+    assert dump(database) == before
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_unknown_number_refuses_and_the_others_are_left_alone(database, study, request_):
+    trial_in(database, study, State.PENDING)
+    before = dump(database)
+
+    with pytest.raises(UnknownTrial, match="has no trial 7"):
+        ask_for(request_, study, database, 0, 7)
+
+    assert dump(database) == before
+
+
+def test_stopped_trial_keeps_its_results_and_their_summary(database, study, run):
+    run.report(0.9, 0.3)
+    run.finish(0.5, outcome=Reason.PREEMPTED)
+
+    ask_for(control.stop, study, database)
+
+    with database.begin(write=False) as txn:
+        (row,) = txn.all(trial_table.select())
+    assert row.metric_summary["loss"]["min"] == 0.3
+    assert (row.rank_score, row.last_value) == (0.3, 0.5)
+
+
+def test_requests_are_recorded_with_who_asked(database, study):
+    enqueued(database, study)
+    ask_for(control.pause, study, database)
+    set_status(database, study, Status.STOPPED)
+    control.extend(database, study, by=1, token=token(), actor=PERSON)
+
+    kinds = rows(database, f"SELECT kind FROM event WHERE actor = '{PERSON}' ORDER BY id")
+    assert kinds == [("created",), ("enqueued",), ("paused",), ("study stopped",), ("extended",)]
+
+
+# --- trials that run
+
+
+@pytest.mark.parametrize("request_", [control.pause, control.stop])
+@pytest.mark.parametrize("learn", LEARN)
+def test_request_becomes_a_verdict_at_the_next_flush_or_renewal(run, learn, request_):
+    verdict = PAUSED_BY_PERSON if request_ is control.pause else STOPPED_BY_PERSON
+    ask_for(request_, run.worker.study, run.worker.database)
+    before = run.trial().verdict
+
+    assert LEARN[learn](run) == verdict
+    assert before is None
+    assert run.trial().verdict == verdict
+    assert run.report(0.4).verdict == verdict
+
+
+def test_pause_is_carried_out_at_the_attempts_end_and_ends_for_good_with_resume(
+    database, study, run
+):
+    ask_for(control.pause, study, database)
+    run.report(0.5)
+
+    run.finish(outcome=Reason.PREEMPTED)
+
+    trial = run.trial()
+    assert (trial.state, trial.paused_by, trial.reason) == (State.PAUSED, "person", None)
+    assert rows(database, "SELECT reason, verdict_by FROM attempt") == [("PAUSED", "person")]
+    ask_for(control.resume, study, database)
+    assert run.worker.claim().lease.attempt == 2
+
+
+def test_stop_is_carried_out_at_the_attempts_end(database, study, run):
+    ask_for(control.stop, study, database)
+
+    run.finish(0.5, outcome=Reason.PREEMPTED)
+
+    assert run.trial().reason is Reason.CANCELLED
+    assert run.trial().summary.last_value == 0.5
+
+
+def test_trial_that_completes_before_it_learns_of_a_request_is_completed(database, study, run):
+    ask_for(control.stop, study, database)
+
+    run.finish(0.5)
+
+    assert run.trial().reason is Reason.COMPLETED
+
+
+def test_trial_that_completes_before_it_pauses_is_completed(database, study, run):
+    ask_for(control.pause, study, database)
+    run.report(0.5)
+
+    run.finish()
+
+    assert run.trial().reason is Reason.COMPLETED
+
+
+def test_failure_under_a_pause_counts_and_pauses(database, run, study):
+    ask_for(control.pause, study, database)
+    run.report(0.5)
+
+    run.finish(outcome=Reason.FAILED)
+
+    trial = run.trial()
+    assert (trial.state, trial.failures) == (State.PAUSED, 1)
+
+
+def test_resume_withdraws_a_request_that_no_attempt_has_obeyed(database, study, run):
+    ask_for(control.pause, study, database)
+
+    ask_for(control.resume, study, database)
+
+    assert run.report(0.5).verdict is None
+    assert renewed(run) is None
+
+
+def test_first_verdict_stands(database, study, run):
+    ask_for(control.stop, study, database)
+    run.report(0.5)
+
+    ask_for(control.pause, study, database)
+
+    assert renewed(run) == STOPPED_BY_PERSON
+    run.finish(outcome=Reason.PREEMPTED)
+    assert run.trial().state is State.TERMINATED
+
+
+def test_stop_is_not_forgotten_while_a_pause_waits_to_be_carried_out(database, study, run):
+    ask_for(control.pause, study, database)
+    run.report(0.5)
+
+    ask_for(control.stop, study, database)
+    run.finish(outcome=Reason.PREEMPTED)
+
+    assert run.trial().reason is Reason.CANCELLED
+
+
+def test_renewal_tells_each_trial_its_own(database, study):
+    worker = SimulatedWorker(database, study)
+    runs = [worker.take() for _ in range(4)]
+    ask_for(control.stop, study, database, 1)
+    ask_for(control.pause, study, database, 2)
+    runs[3].finish()
+
+    held = renew(database, worker_id=worker.id, held=[run.lease for run in runs]).held
+
+    tokens = [run.lease.token for run in runs]
+    assert held == dict(zip(tokens, [None, STOPPED_BY_PERSON, PAUSED_BY_PERSON], strict=False))
+
+
+def test_renewal_brings_what_is_asked_of_the_worker(database, study):
+    worker = SimulatedWorker(database, study)
+    with database.begin() as txn:
+        txn.raw("UPDATE worker SET request = 'DRAIN'")
+
+    assert worker.renew().request == "DRAIN"
+
+
+# --- studies
+
+
+@pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
+@pytest.mark.parametrize("learn", LEARN)
+def test_running_trials_obey_their_study(run, learn, status):
+    set_status(run.worker.database, run.worker.study, status)
+
+    verdict = PAUSED_BY_STUDY if status is Status.PAUSED else STOPPED_BY_STUDY
+    assert LEARN[learn](run) == verdict
+
+
+def test_persons_request_goes_before_the_studys(database, study, run):
+    set_status(database, study, Status.PAUSED)
+    ask_for(control.stop, study, database)
+
+    assert run.report(0.5).verdict == STOPPED_BY_PERSON
+
+
+def test_what_the_studys_pause_has_paused_is_woken_by_a_sweep_after_its_resumption(database, study):
+    worker = SimulatedWorker(database, study)
+    by_study, by_person = worker.take(), worker.take()
+    ask_for(control.pause, study, database, 1)
+    by_person.finish(outcome=Reason.PREEMPTED)
+    set_status(database, study, Status.PAUSED)
+    by_study.finish(outcome=Reason.PREEMPTED)
+    recover(database, study)
+    during = states_of(database, study)
+
+    set_status(database, study, Status.RUNNING)
+    recover(database, study)
+
+    assert during == [State.PAUSED, State.PAUSED]
+    assert states_of(database, study) == [State.PENDING, State.PAUSED]
+    assert look(database, study).counts.pending == 1
+
+
+@pytest.mark.parametrize("when", ["while it runs", "while its pause waits", "once it is paused"])
+def test_trial_that_a_person_pauses_in_a_paused_study_waits_for_that_person(
+    database, study, run, when
+):
+    set_status(database, study, Status.PAUSED)
+    if when == "while its pause waits":
+        run.report(0.5)
+    if when == "once it is paused":
+        run.finish(outcome=Reason.PREEMPTED)
+    ask_for(control.pause, study, database)
+    if when != "once it is paused":
+        run.finish(outcome=Reason.PREEMPTED)
+
+    set_status(database, study, Status.RUNNING)
+    recover(database, study)
+
+    assert run.trial().state is State.PAUSED
+
+
+def test_pause_that_is_carried_out_after_the_resumption_is_woken_too(database, study, run):
+    set_status(database, study, Status.PAUSED)
+    run.report(0.5)
+    set_status(database, study, Status.RUNNING)
+    run.finish(outcome=Reason.PREEMPTED)
+
+    recover(database, study)
+
+    assert run.trial().state is State.PENDING
+
+
+def test_stopped_study_goes_on_when_it_is_resumed(database, study):
+    enqueued(database, study)
+    set_status(database, study, Status.STOPPED)
+    set_status(database, study, Status.RUNNING)
+
+    assert SimulatedWorker(database, study).claim() is not None

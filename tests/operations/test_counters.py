@@ -1,0 +1,128 @@
+"""The counters say what counting would say, whatever has happened."""
+
+import random
+from contextlib import suppress
+
+import pytest
+from arrange import (
+    PERSON,
+    SimulatedWorker,
+    at_once,
+    enqueued,
+    new_study,
+    persist,
+    rows,
+    token,
+)
+
+from studydb.db import connect
+from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
+from studydb.domain.rules import read_rules
+from studydb.domain.states import Reason, State, Status
+from studydb.operations import control
+from studydb.operations.look import look
+from studydb.operations.recover import recover
+
+REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, UnknownTrial)
+
+OUTCOMES = (
+    Reason.COMPLETED,
+    Reason.FAILED,
+    Reason.LOST,
+    Reason.PREEMPTED,
+    Reason.TIMED_OUT,
+)
+
+
+def counted(database):
+    found = dict(rows(database, "SELECT state, count(*) FROM trial GROUP BY state"))
+    return {state.lower(): found.get(state, 0) for state in State}
+
+
+def counts(database, study):
+    found = look(database, study).counts
+    return {state.lower(): getattr(found, state.lower()) for state in State}
+
+
+class Life:
+    """Does one thing after another to a study, by chance."""
+
+    def __init__(self, database, study, seed, *, advance):
+        self.database, self.study, self.rng = database, study, random.Random(seed)
+        self.worker, self.advance = SimulatedWorker(database, study), advance
+        self.runs = []
+
+    def live(self, steps):
+        deeds = [self.acquire, self.acquire, self.report, self.end, self.end, self.enqueue]
+        deeds += [self.request, self.request, self.set_status, self.sweep]
+        for _ in range(steps):
+            with suppress(*REFUSALS):
+                persist(self.rng.choice(deeds))
+
+    def acquire(self):
+        run = self.worker.acquire()
+        if run is not None:
+            self.runs.append(run)
+
+    def report(self):
+        if self.runs:
+            self.rng.choice(self.runs).report(self.rng.random())
+
+    def end(self):
+        if self.runs:
+            run = self.runs.pop(self.rng.randrange(len(self.runs)))
+            run.finish(self.rng.random(), outcome=self.rng.choice(OUTCOMES))
+
+    def enqueue(self):
+        enqueued(self.database, self.study)
+
+    def request(self):
+        asked = self.rng.choice([control.pause, control.resume, control.stop])
+        numbers = [self.rng.randrange(12) for _ in range(self.rng.randint(1, 2))]
+        asked(self.database, self.study, numbers, token=token(), actor=PERSON)
+
+    def set_status(self):
+        status = self.rng.choice([Status.PAUSED, Status.RUNNING, Status.RUNNING])
+        control.set_status(self.database, self.study, status, token=token(), actor=PERSON)
+
+    def sweep(self):
+        self.advance(self.rng.choice([0.0, 30.0, 100.0]))
+        recover(self.database, self.study)
+
+
+def busy_study(database):
+    return new_study(
+        database,
+        num_trials=40,
+        max_concurrent=4,
+        max_failures=1,
+        max_losses=1,
+        rules=read_rules(["loss<0.1"]),
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_counters_equal_a_count_after_every_step(database, clock, seed):
+    study = busy_study(database)
+    life = Life(database, study, seed, advance=clock.advance)
+
+    for _ in range(60):
+        life.live(1)
+
+        assert counts(database, study) == counted(database)
+
+    running = counted(database)["running"]
+    assert rows(database, "SELECT n_running FROM study") == [(running,)]
+
+
+def test_counters_equal_a_count_after_threads_did_all_sorts_of_things(storage_url):
+    database = connect(storage_url, connections=5)
+    study = busy_study(database)
+    lives = [Life(database, study, seed, advance=lambda _: None) for seed in range(4)]
+
+    at_once([lambda life=life: life.live(40) for life in lives])
+
+    assert counts(database, study) == counted(database)
+    running = counted(database)["running"]
+    assert rows(database, "SELECT n_running FROM study") == [(running,)]
+    database.close()

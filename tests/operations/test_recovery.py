@@ -1,0 +1,410 @@
+"""Whoever comes along takes back what is lost, and nothing that is alive."""
+
+import pytest
+from arrange import (
+    LEASE_S,
+    PERSON,
+    RENEWAL_S,
+    SimulatedWorker,
+    dump,
+    enqueued,
+    new_study,
+    process,
+    rows,
+    states_of,
+    token,
+    vanish,
+)
+
+from studydb.domain.errors import LeaseLost
+from studydb.domain.records import Failure
+from studydb.domain.rules import read_rules
+from studydb.domain.states import Reason, State, Status
+from studydb.operations import control
+from studydb.operations.look import look
+from studydb.operations.recover import recover, recover_host
+from studydb.operations.tell import tell
+from studydb.store import sweeps
+
+SHORT_S = 9.0
+
+
+@pytest.fixture
+def study(database, clock):
+    return new_study(database, max_losses=2)
+
+
+@pytest.fixture
+def worker(database, study):
+    return SimulatedWorker(database, study)
+
+
+def suspects(database):
+    return rows(database, "SELECT count(*) FROM trial WHERE suspect_at IS NOT NULL")[0][0]
+
+
+# --- expired, suspected, taken
+
+
+def test_lease_that_holds_is_left_alone(database, clock, study, worker):
+    worker.ask()
+    before = dump(database)
+
+    clock.advance(LEASE_S)
+    assert recover(database, study) == 0
+
+    assert dump(database) == before
+
+
+def test_expired_lease_is_suspected_before_it_is_taken(database, clock, study, worker):
+    run = worker.ask()
+
+    clock.advance(LEASE_S + 1)
+    taken = recover(database, study), recover(database, study)
+
+    assert taken == (0, 0)
+    assert suspects(database) == 1
+    assert run.trial().state is State.RUNNING
+
+
+def test_suspect_is_taken_one_renewal_period_of_its_own_holder_later(
+    database, clock, study, worker
+):
+    hasty = SimulatedWorker(database, study, lease_s=SHORT_S)
+    slow, quick = worker.ask(), hasty.ask()
+    clock.advance(LEASE_S + 1)
+    recover(database, study)
+
+    clock.advance(SHORT_S / 4.5 - 0.01)
+    too_early = recover(database, study)
+    clock.advance(0.02)
+    first = recover(database, study)
+    clock.advance(RENEWAL_S - SHORT_S / 4.5 - 0.02)
+    between = recover(database, study)
+    clock.advance(0.02)
+    second = recover(database, study)
+
+    assert (too_early, first, between, second) == (0, 1, 0, 1)
+    for run in (slow, quick):
+        assert run.trial().state is State.PENDING
+        assert run.trial().losses == 1
+
+
+def test_after_an_outage_everybody_has_time_to_renew(database, clock, study):
+    runs = [SimulatedWorker(database, study).ask() for _ in range(3)]
+
+    clock.advance(10 * LEASE_S)
+    recover(database, study)
+    for run in runs[:2]:
+        clock.advance(1)
+        run.worker.renew(run)
+    clock.advance(RENEWAL_S + 1)
+
+    assert recover(database, study) == 1
+    assert states_of(database, study) == [State.RUNNING, State.RUNNING, State.PENDING]
+
+
+SIGNS_OF_LIFE = {
+    "report": lambda run: run.report(0.5),
+    "empty report": lambda run: run.report(),
+    "save": lambda run: run.save(run.checkpoint(step=1)),
+    "renew": lambda run: run.worker.renew(run),
+    "tell": lambda run: tell(run.worker.database, lease=run.lease, kind="disk full", data={}),
+}
+
+
+@pytest.mark.parametrize("sign", SIGNS_OF_LIFE)
+def test_fenced_write_clears_the_mark(database, clock, study, worker, sign):
+    run = worker.ask()
+    clock.advance(LEASE_S + 1)
+    recover(database, study)
+
+    SIGNS_OF_LIFE[sign](run)
+    clock.advance(RENEWAL_S + 1)
+
+    assert suspects(database) == 0
+    assert recover(database, study) == 0
+    assert run.trial().state is State.RUNNING
+
+
+RIVALS = {
+    "renewed": "UPDATE trial SET suspect_at = NULL, lease_expires_at = '2027-01-01 00:00:00.000'",
+    "taken": "UPDATE trial SET attempt = 2, token = 'another'",
+}
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+def test_trial_is_not_taken_on_old_knowledge(clock, worker, monkeypatch, rival):
+    run, database, study = worker.ask(), worker.database, worker.study
+    clock.advance(LEASE_S + 1)
+    recover(database, study)
+    clock.advance(RENEWAL_S + 1)
+    hold_lost = sweeps.hold_lost
+
+    def hold_after_the_rival_came(txn, **lost):
+        txn.raw(RIVALS[rival])
+        return hold_lost(txn, **lost)
+
+    monkeypatch.setattr(sweeps, "hold_lost", hold_after_the_rival_came)
+
+    assert recover(database, study) == 0
+    assert run.trial().state is State.RUNNING
+
+
+def test_sweep_is_bounded_and_the_next_goes_on(database, clock, study, monkeypatch):
+    wide = new_study(database, num_trials=250)
+    workers = SimulatedWorker(database, wide)
+    for _ in range(sweeps.MOST + 1):
+        workers.ask()
+    clock.advance(LEASE_S + 1)
+
+    marked = [suspects(database) for _ in range(3) if recover(database, wide) == 0]
+    clock.advance(RENEWAL_S + 1)
+
+    assert marked == [sweeps.MOST, sweeps.MOST + 1, sweeps.MOST + 1]
+    assert [recover(database, wide) for _ in range(3)] == [sweeps.MOST, 1, 0]
+
+
+def test_sweep_leaves_other_studies_alone(database, clock, study, worker):
+    worker.ask()
+    other = new_study(database)
+
+    assert vanish(clock, database, other) == 0
+    assert states_of(database, study) == [State.RUNNING]
+
+
+# --- what becomes of a lost trial
+
+
+def test_lost_trial_waits_for_another_worker_and_its_attempt_says_why(
+    database, clock, study, worker
+):
+    run = worker.ask()
+    run.report(0.5)
+
+    vanish(clock, database, study)
+
+    trial = run.trial()
+    assert (trial.state, trial.reason, trial.losses) == (State.PENDING, None, 1)
+    assert rows(database, "SELECT reason, flush_no FROM attempt") == [("LOST", 1)]
+    assert rows(database, "SELECT kind, actor, attempt FROM event WHERE kind = 'lost'") == [
+        ("lost", "sweep", 1)
+    ]
+    assert worker.claim().lease.attempt == 2
+
+
+def test_verdict_is_carried_out_when_its_attempt_dies(database, clock):
+    study = new_study(database, rules=read_rules({"loss": 0.5}))
+    run = SimulatedWorker(database, study).ask()
+    run.report(0.9)
+
+    vanish(clock, database, study)
+
+    trial = run.trial()
+    assert (trial.state, trial.reason) == (State.TERMINATED, Reason.RULE_STOPPED)
+    assert rows(database, "SELECT reason, verdict, verdict_by FROM attempt") == [
+        ("LOST", "STOP", "rule")
+    ]
+
+
+@pytest.mark.parametrize("asked", [control.stop, control.pause])
+def test_request_is_carried_out_when_its_attempt_dies(clock, worker, asked):
+    run = worker.ask()
+    asked(worker.database, worker.study, [0], token=token(), actor=PERSON)
+
+    vanish(clock, worker.database, worker.study)
+
+    trial = run.trial()
+    ended = (State.TERMINATED, Reason.CANCELLED)
+    assert (trial.state, trial.reason) == (ended if asked is control.stop else (State.PAUSED, None))
+    assert trial.request is None
+
+
+def test_stopped_study_gets_no_lost_trials_back(database, clock, study, worker):
+    run = worker.ask()
+    control.set_status(database, study, Status.STOPPED, token=token(), actor=PERSON)
+
+    vanish(clock, database, study)
+
+    assert run.trial().reason is Reason.CANCELLED
+
+
+def lose(clock, worker):
+    assert worker.claim() is not None
+    assert vanish(clock, worker.database, worker.study) == 1
+    clock.advance(300)
+    recover(worker.database, worker.study)
+
+
+def test_trial_that_kills_its_host_does_not_loop(database, clock, study, worker):
+    enqueued(database, study)
+
+    for _ in range(3):
+        lose(clock, worker)
+
+    assert states_of(database, study) == [State.ERROR]
+    assert rows(database, "SELECT reason, losses FROM trial") == [("LOST", 3)]
+    assert worker.claim() is None
+
+
+@pytest.mark.parametrize(("step", "losses"), [(4, 0), (3, 2), (2, 2)])
+def test_only_a_checkpoint_beyond_all_earlier_ones_forgives_losses(
+    database, clock, worker, step, losses
+):
+    enqueued(database, worker.study)
+    run = worker.claim()
+    run.save(run.checkpoint(step=3))
+    run.finish(outcome=Reason.PREEMPTED)
+    lose(clock, worker)
+    lose(clock, worker)
+
+    run = worker.claim()
+    run.save(run.checkpoint(step=step))
+
+    assert run.trial().losses == losses
+
+
+def test_corrupt_checkpoint_is_not_beaten_by_one_that_is_no_further(database, clock, worker):
+    enqueued(database, worker.study)
+    run = worker.claim()
+    run.save(run.checkpoint(step=3))
+    run.finish(outcome=Reason.PREEMPTED)
+    lose(clock, worker)
+    run = worker.claim()
+
+    run.save(run.checkpoint(step=1))
+
+    assert rows(database, "SELECT checkpoint_step, losses FROM trial") == [(3, 1)]
+
+
+# --- failures and back-off
+
+
+def fail(run):
+    return run.finish(outcome=Reason.FAILED, failure=Failure("ValueError", "no", "Traceback"))
+
+
+def test_failure_beyond_max_failures_is_an_error_and_says_which(database, clock):
+    study = new_study(database, max_failures=0)
+    run = SimulatedWorker(database, study).ask()
+
+    fail(run)
+
+    trial = run.trial()
+    assert (trial.state, trial.reason, trial.failures) == (State.ERROR, Reason.FAILED, 1)
+    assert rows(database, "SELECT reason, error_type, error_message, traceback FROM attempt") == [
+        ("FAILED", "ValueError", "no", "Traceback")
+    ]
+
+
+def test_retry_waits_outside_the_claim_index_until_a_sweep_wakes_it(database, clock):
+    study = new_study(database, max_failures=2)
+    worker = SimulatedWorker(database, study)
+    fail(worker.ask())
+
+    assert rows(database, "SELECT state FROM trial WHERE NOT ready") == [("PENDING",)]
+    assert worker.claim() is None
+    assert not look(database, study).runnable
+    clock.advance(0.9)
+    recover(database, study)
+    assert worker.claim() is None
+    clock.advance(0.2)
+    recover(database, study)
+    assert worker.claim().lease.attempt == 2
+
+
+def test_back_off_doubles(database, clock):
+    study = new_study(database, max_failures=-1)
+    worker = SimulatedWorker(database, study)
+    worker.ask().finish(outcome=Reason.FAILED)
+
+    waits = []
+    for _ in range(3):
+        waited = 0
+        while not (run := worker.claim()):
+            clock.advance(1)
+            waited += 1
+            recover(database, study)
+        waits.append(waited)
+        fail(run)
+
+    assert waits == [1, 2, 4]
+
+
+def test_trial_that_may_fail_for_ever_is_retried_for_ever(database, clock):
+    study = new_study(database, max_failures=-1)
+    worker = SimulatedWorker(database, study)
+    enqueued(database, study)
+    with database.begin() as txn:
+        txn.raw("UPDATE trial SET failures = 5000")
+
+    ending = fail(worker.claim())
+
+    assert (ending.state, ending.failures, ending.delay_s) == (State.PENDING, 5001, 300.0)
+
+
+def test_release_and_loss_spend_no_failures_and_failures_no_losses(database, clock):
+    study = new_study(database, max_failures=3)
+    worker = SimulatedWorker(database, study)
+    worker.ask().finish(outcome=Reason.PREEMPTED)
+    after_release = rows(database, "SELECT failures, losses FROM trial")
+    worker.claim()
+    vanish(clock, database, study)
+    after_loss = rows(database, "SELECT failures, losses FROM trial")
+
+    fail(worker.claim())
+
+    assert (after_release, after_loss) == ([(0, 0)], [(0, 1)])
+    assert rows(database, "SELECT failures, losses FROM trial") == [(1, 1)]
+
+
+def test_child_that_was_killed_is_a_loss_told_by_its_supervisor(database, clock, study, worker):
+    run = worker.ask()
+
+    run.finish(outcome=Reason.LOST)
+
+    assert run.trial().losses == 1
+    assert rows(database, "SELECT kind, actor FROM event WHERE kind = 'lost'") == [
+        ("lost", "worker")
+    ]
+
+
+# --- the same host
+
+
+def recover_from(database, study, *, alive=(), of=None):
+    return recover_host(
+        database, study, process=of or process(99), is_alive=lambda one: one.pid in alive
+    )
+
+
+def test_dead_processes_of_this_host_lose_their_trials_at_once(database, study):
+    dead = SimulatedWorker(database, study, of=process(1)).ask()
+    living = SimulatedWorker(database, study, of=process(2)).ask()
+
+    assert recover_from(database, study, alive={2}) == 1
+    assert dead.trial().state is State.PENDING
+    assert living.trial().state is State.RUNNING
+    with pytest.raises(LeaseLost):
+        dead.report(0.5)
+
+
+@pytest.mark.parametrize("elsewhere", [{"boot_id": "another"}, {"pid_namespace": "another"}])
+def test_boot_and_pid_namespace_must_both_match(database, study, elsewhere):
+    SimulatedWorker(database, study, of=process(1, **elsewhere)).ask()
+
+    assert recover_from(database, study) == 0
+    assert states_of(database, study) == [State.RUNNING]
+
+
+def test_trial_that_another_process_has_by_now_is_not_taken(database, study, monkeypatch):
+    dead = SimulatedWorker(database, study, of=process(1))
+    stale = dead.ask()
+    with database.begin(write=False) as txn:
+        seen = sweeps.of_host(txn, study_id=study.id, process=process())
+    stale.finish(outcome=Reason.PREEMPTED)
+    SimulatedWorker(database, study, of=process(1)).claim()
+
+    monkeypatch.setattr(sweeps, "of_host", lambda *_, **__: seen)
+
+    assert recover_from(database, study) == 0

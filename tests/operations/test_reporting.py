@@ -1,0 +1,269 @@
+"""Reports: batches are stored once, in order, cut where the trial ends; decisions are kept."""
+
+import math
+
+import pytest
+from arrange import (
+    SimulatedWorker,
+    dump,
+    live_results,
+    new_study,
+    results,
+    rows,
+)
+
+from studydb.db.schema import trial
+from studydb.domain.decisions import Action, Answer, Verdict
+from studydb.domain.errors import NoResults
+from studydb.domain.metrics import Result, Summary
+from studydb.domain.records import Batch
+from studydb.domain.rules import read_rules
+from studydb.domain.states import Mode, Reason, State
+from studydb.operations.reading import best_trials, list_trials
+from studydb.schedulers import ASHA
+
+BY_RULE = Verdict(Action.STOP, Reason.RULE_STOPPED, "rule")
+
+
+@pytest.fixture
+def study(database):
+    return new_study(database)
+
+
+@pytest.fixture
+def run(database, study):
+    return SimulatedWorker(database, study).take()
+
+
+def steps(database, run):
+    return [one.step for one in live_results(database, run.worker.study, run.lease.number)]
+
+
+def test_batch_is_stored_in_one_flush(database, run):
+    answer = run.report(0.9, 0.8, 0.7)
+
+    assert answer == Answer(None, None)
+    assert live_results(database, run.worker.study, 0) == list(results(0.9, 0.8, 0.7))
+    assert rows(database, "SELECT flush_no FROM trial") == [(1,)]
+
+
+def test_results_keep_metrics_and_times(database, run):
+    metrics = {"acc": 0.5, "layers": [1, 2], "tag": "a", "deep": None, "ok": True, "n": 2**60}
+
+    run.send(Batch(1, (Result(1, 0.25, metrics, 1.5),)))
+
+    assert live_results(database, run.worker.study, 0) == [Result(1, 0.25, metrics, 1.5)]
+    assert rows(database, "SELECT time_total_s FROM trial") == [(1.5,)]
+
+
+def test_report_renews_the_lease(database, clock):
+    run = SimulatedWorker(database, new_study(database)).take()
+    before = rows(database, "SELECT lease_expires_at FROM trial")
+
+    clock.advance(30)
+    run.report(0.5)
+
+    assert rows(database, "SELECT lease_expires_at FROM trial") > before
+
+
+def test_older_flush_number_is_a_resend(database, run):
+    run.report(0.9)
+    run.report(0.8)
+    before = dump(database)
+
+    answer = run.send(Batch(1, results(0.9)))
+
+    assert answer == Answer(None, None)
+    assert dump(database) == before
+
+
+@pytest.mark.parametrize(
+    ("stop", "values", "kept"),
+    [
+        ({"training_iteration": 2}, (0.9, 0.8, 0.7), 2),
+        (["loss<0.5"], (0.9, 0.4, 0.3, 0.2), 2),
+        (["acc>=1", "loss<0.5"], (0.9, 0.8, 0.4, 0.3), 3),
+        (["acc>=0.5"], (0.9,), 1),
+    ],
+)
+def test_rule_cuts_the_batch_at_its_first_hit(database, stop, values, kept):
+    study = new_study(database, rules=read_rules(stop))
+    run = SimulatedWorker(database, study).take()
+
+    answer = run.report(*values, acc=0.7)
+
+    assert answer.verdict == BY_RULE
+    assert steps(database, run) == list(range(1, kept + 1))
+    assert run.trial().summary.last_value == values[kept - 1]
+
+
+def test_rule_goes_before_the_scheduler(database):
+    study = new_study(database, rules=read_rules({"loss": 0.5}), scheduler=ASHA(max_t=1))
+    run = SimulatedWorker(database, study).take()
+
+    assert run.report(0.9).verdict == BY_RULE
+
+
+def test_verdict_stands(database):
+    study = new_study(database, rules=read_rules({"loss": 0.5}))
+    run = SimulatedWorker(database, study).take()
+    run.report(0.9)
+    before = dump(database)
+
+    answer = run.report(0.1)
+
+    assert answer.verdict == BY_RULE
+    assert dump(database) == before
+    assert run.trial().state is State.RUNNING
+    assert run.trial().verdict == BY_RULE
+
+
+def test_finish_carries_the_verdict_out_and_drops_what_came_after_it(database):
+    study = new_study(database, rules=read_rules({"loss": 0.5}))
+    run = SimulatedWorker(database, study).take()
+    run.report(0.9)
+
+    run.finish(0.1)
+
+    trial = run.trial()
+    assert (trial.state, trial.reason) == (State.TERMINATED, Reason.RULE_STOPPED)
+    assert steps(database, run) == [1]
+
+
+def test_finish_judges_its_batch_too(database):
+    study = new_study(database, rules=read_rules({"loss": 0.5}))
+    run = SimulatedWorker(database, study).take()
+
+    ending = run.finish(0.1, 0.9, 0.2)
+
+    assert ending.reason is Reason.RULE_STOPPED
+    assert steps(database, run) == [1, 2]
+
+
+def test_finish_stores_no_batch_that_a_report_has_stored(database, run):
+    run.report(0.5)
+    run.flush_no, run.after_step = 0, 0
+
+    run.finish(0.5)
+
+    assert steps(database, run) == [1]
+    assert run.trial().summary.n_results == 1
+
+
+# --- values that are no numbers
+
+
+ODD = [math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308, 0.1 + 0.2]
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_value_round_trips(database, run, value):
+    run.send(Batch(1, (Result(1, value, {"again": value, "deep": [value, {"er": value}]}, 1.0),)))
+
+    (found,) = live_results(database, run.worker.study, 0)
+    trial = run.trial()
+    again = found.metrics
+    for other in (found.value, again["again"], again["deep"][0], again["deep"][1]["er"]):
+        assert float(other) == value or math.isnan(other) == math.isnan(value)
+    assert trial.value == value or math.isnan(trial.value)
+    assert isinstance(found.value, float)
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN", "Infinity", "-Infinity", "\\NaN", "\\\\NaN", "nan", "a\nb"]
+)
+def test_texts_that_read_like_numbers_stay_texts(database, run, text):
+    run.send(Batch(1, (Result(1, 0.5, {"tag": text, "tags": [text]}, 1.0),)))
+
+    (found,) = live_results(database, run.worker.study, 0)
+    assert found.metrics == {"tag": text, "tags": [text]}
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_nan_and_the_worst_infinity_never_win(database, mode):
+    study = new_study(database, mode=mode)
+    worst = math.inf if mode is Mode.MIN else -math.inf
+    worker = SimulatedWorker(database, study)
+    for values in [(math.nan,), (math.nan, worst), (5.0, math.nan), (-worst, 5.0), (4.0,)]:
+        worker.take().finish(*values)
+
+    found = best_trials(database, study, most=9)
+
+    ranked = [(trial.number, trial.best_value) for trial in found]
+    middle = [(4, 4.0), (2, 5.0)] if mode is Mode.MIN else [(2, 5.0), (4, 4.0)]
+    assert ranked == [(3, -worst), *middle, (1, worst)]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_only_nan_is_no_result(database, running):
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    run.report(math.nan)
+    if not running:
+        run.finish()
+
+    with pytest.raises(NoResults, match="has reported 'loss' yet"):
+        best_trials(database, study)
+
+
+def test_best_looks_at_running_and_waiting_trials_too_and_ties_go_to_the_lower_number(
+    database, study
+):
+    worker = SimulatedWorker(database, study)
+    first, second, third, last = (worker.take() for _ in range(4))
+    last.report(0.5)
+    third.finish(0.5)
+    second.finish(0.5, outcome=Reason.PREEMPTED)
+    first.report(0.7)
+
+    found = best_trials(database, study, most=3)
+
+    assert [trial.number for trial in found] == [1, 2, 3]
+
+
+def test_running_trial_competes_with_its_live_value_alone(database, study):
+    worker = SimulatedWorker(database, study)
+    run = worker.take()
+    run.finish(0.1, outcome=Reason.PREEMPTED)
+    other = worker.ask()
+    other.finish(0.5)
+
+    again = worker.claim()
+    again.report(0.9, first=1)
+
+    assert [trial.best_value for trial in best_trials(database, study, most=5)] == [0.5, 0.9]
+
+
+# --- summaries
+
+
+def test_summary_equals_its_rows(database, study, run):
+    run.report(0.9, math.nan)
+    run.report(0.3, 0.3, math.inf)
+
+    expected = Summary()
+    for result in live_results(database, study, 0):
+        expected = expected.add(result, Mode.MIN)
+    assert run.trial().summary == expected
+    assert expected == Summary(5, 5, math.inf, 0.3, 3, 0.3)
+
+
+def test_metrics_are_summed_up_at_the_end(database, study, run):
+    run.report(4.0, acc=0.5, tag="x", flag=True)
+    run.report(2.0, acc=math.nan)
+    run.finish(3.0)
+
+    with database.begin(write=False) as txn:
+        summary = txn.all(trial.select())[0].metric_summary
+    assert summary == {
+        "loss": {"min": 2.0, "max": 4.0, "avg": 3.0, "last": 3.0},
+        "acc": {"min": 0.5, "max": 0.5, "avg": 0.5, "last": summary["acc"]["last"]},
+    }
+    assert math.isnan(summary["acc"]["last"])
+
+
+def test_attempt_without_results_has_no_summary(database, study, run):
+    run.finish()
+
+    assert list_trials(database, study)[0].summary == Summary()
+    assert rows(database, "SELECT metric_summary, rank_score FROM trial") == [(None, None)]

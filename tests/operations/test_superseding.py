@@ -1,0 +1,209 @@
+"""Results that a later attempt has superseded count no more, and only those."""
+
+import random
+
+import pytest
+from arrange import SimulatedWorker, live_results, new_study, rows, vanish
+
+from studydb.domain.metrics import Summary
+from studydb.domain.records import Batch
+from studydb.domain.states import Mode, Reason
+from studydb.operations.claim import claim as claim_again
+from studydb.schedulers import ASHA
+
+
+@pytest.fixture
+def study(database):
+    return new_study(database, max_failures=-1)
+
+
+@pytest.fixture
+def worker(database, study):
+    return SimulatedWorker(database, study)
+
+
+def end_early(run):
+    run.finish(outcome=Reason.PREEMPTED)
+
+
+def first_attempt(worker, *, saved_at=None):
+    """Reports 0.1 … 0.5 at the steps 1 … 5."""
+    run = worker.ask()
+    run.report(0.1, 0.2, 0.3, 0.4, 0.5)
+    if saved_at is not None:
+        run.save(run.checkpoint(step=saved_at))
+    end_early(run)
+
+
+def live(worker):
+    """Live values by step; the trial's summary must say the same."""
+    found = live_results(worker.database, worker.study, 0)
+    expected = Summary()
+    for result in found:
+        expected = expected.add(result, Mode.MIN)
+    assert rows(
+        worker.database, "SELECT n_results, last_step, best_value, best_step FROM trial"
+    ) == [(expected.n_results, expected.last_step, expected.best_value, expected.best_step)]
+    return {result.step: result.value for result in found}
+
+
+def test_restored_attempt_supersedes_what_came_after_its_checkpoint(worker):
+    first_attempt(worker, saved_at=3)
+
+    run = worker.claim()
+    run.report(0.9)
+
+    assert run.claimed.checkpoint.step == 3
+    assert live(worker) == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}
+
+
+def test_restart_from_scratch_supersedes_all(worker):
+    first_attempt(worker)
+
+    run = worker.claim()
+    run.report(0.9, 0.8)
+
+    assert run.claimed.checkpoint is None
+    assert live(worker) == {1: 0.9, 2: 0.8}
+
+
+def test_function_that_ignores_its_checkpoint_supersedes_all(worker):
+    first_attempt(worker, saved_at=3)
+
+    worker.claim().report(0.9, first=1)
+
+    assert live(worker) == {1: 0.9}
+    assert rows(worker.database, "SELECT start_step FROM attempt ORDER BY attempt") == [(1,), (1,)]
+
+
+def test_nothing_is_superseded_before_the_first_flush(worker):
+    first_attempt(worker, saved_at=3)
+
+    end_early(worker.claim())
+    end_early(worker.claim())
+
+    assert sorted(live(worker)) == [1, 2, 3, 4, 5]
+
+
+def test_attempts_that_die_before_their_first_flush_change_nothing_later(worker):
+    first_attempt(worker, saved_at=3)
+    for _ in range(2):
+        end_early(worker.claim())
+
+    worker.claim().report(0.9)
+
+    assert live(worker) == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}
+
+
+def test_flush_without_results_supersedes_nothing_and_leaves_it_to_the_next(worker):
+    first_attempt(worker)
+
+    run = worker.claim()
+    run.report()
+    before = live(worker)
+    run.report(0.9)
+
+    assert sorted(before) == [1, 2, 3, 4, 5]
+    assert live(worker) == {1: 0.9}
+
+
+def test_last_flush_of_an_attempt_supersedes_as_its_first(worker):
+    first_attempt(worker, saved_at=3)
+
+    worker.claim().finish(0.9)
+
+    assert live(worker) == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}
+
+
+def test_later_flushes_supersede_nothing_more(worker):
+    first_attempt(worker)
+
+    run = worker.claim()
+    run.report(0.9)
+    run.report(0.8)
+    run.report(0.7)
+
+    assert live(worker) == {1: 0.9, 2: 0.8, 3: 0.7}
+
+
+def test_third_attempt_may_supersede_the_first(worker):
+    first_attempt(worker, saved_at=3)
+    run = worker.claim()
+    run.report(0.9, 0.8)
+    end_early(run)
+
+    worker.claim().report(0.7, first=2)
+
+    assert live(worker) == {1: 0.1, 2: 0.7}
+
+
+def test_lost_attempts_results_stay_until_they_are_superseded(clock, worker):
+    run = worker.ask()
+    run.report(0.1, 0.2)
+    vanish(clock, worker.database, worker.study)
+
+    assert live(worker) == {1: 0.1, 2: 0.2}
+    worker.claim().report(0.9)
+    assert live(worker) == {1: 0.9}
+
+
+def test_other_trials_are_left_alone(worker):
+    first_attempt(worker)
+    other = worker.claim()
+    worker.ask().report(0.6, 0.7)
+
+    other.report(0.9)
+
+    assert [one.value for one in live_results(worker.database, worker.study, 1)] == [0.6, 0.7]
+
+
+def test_rung_entry_keeps_the_first_value_that_was_judged(database):
+    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
+    worker = SimulatedWorker(database, study)
+    run = worker.ask()
+    run.report(0.1)
+    run.report(0.2)
+    end_early(run)
+
+    again = worker.claim()
+    answer = again.send(Batch(1, again.batch(0.9).results, 0))
+
+    entries = "SELECT attempt, value, score, ordinal FROM rung_entry"
+    assert answer.verdict is None
+    assert answer.next_decision_step == 3
+    assert rows(database, entries) == [(1, 0.1, 0.1, 0)]
+    assert rows(database, "SELECT n_entries, cut_score FROM rung WHERE step = 1") == [(1, 0.1)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_life_of_a_trial_leaves_the_rows_that_a_model_expects(database, seed):
+    rng = random.Random(seed)
+    worker = SimulatedWorker(database, new_study(database))
+    model, run = {}, worker.ask()
+
+    for _ in range(12):
+        first = rng.choice([run.after_step + 1, run.after_step + 1, 1, rng.randint(1, 9)])
+        values = [rng.random() for _ in range(rng.randint(0, 4))]
+        if values:
+            model = {step: value for step, value in model.items() if step < first}
+            model |= dict(enumerate(values, first))
+        for place, value in enumerate(values):
+            run.report(value, first=first + place)
+        if rng.random() < 0.5:
+            run.save()
+        end_early(run)
+        run = worker.claim()
+
+    assert live(worker) == model
+
+
+def test_claim_tells_what_was_trained_before(worker):
+    first_attempt(worker)
+
+    run = worker.claim()
+
+    assert run.claimed.time_total_s == 2.5
+    again = claim_again(
+        worker.database, worker.study, worker_id=worker.id, token=run.lease.token, lease_s=90.0
+    )
+    assert again == run.claimed

@@ -1,0 +1,45 @@
+"""Names of studies and metrics."""
+
+import pytest
+
+from studydb.domain.errors import InvalidName, UsageError
+from studydb.domain.names import check_metric_name, check_study_name
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 200, "größe 2", "-x", "a'b\"c\\d", "学习", ".."])
+def test_study_may_be_called(name):
+    assert check_study_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "is empty; give it 1 to 200 characters"),
+        ("a" * 201, "has 201 characters; 200 are the most"),
+        ("a/b", "'a/b' holds a '/'"),
+        (" a", "begins or ends with a space"),
+        ("a ", "begins or ends with a space"),
+        ("a\nb", r"'a\\nb' holds a character that cannot be printed"),
+        ("a\x1b[31m", "cannot be printed"),
+        ("a\u200eb", "cannot be printed"),
+        ("\ud800", "cannot be printed"),
+        (7, "is 7, a int; give a text"),
+    ],
+)
+def test_study_may_not_be_called(name, why):
+    with pytest.raises(InvalidName, match=why) as refused:
+        check_study_name(name)
+
+    assert isinstance(refused.value, UsageError)
+    assert len(str(refused.value)) < 160
+
+
+@pytest.mark.parametrize("name", ["loss", "val/loss", "f1 score", "m" * 200])
+def test_metric_may_be_called(name):
+    assert check_metric_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "m" * 201, 'a"b', "a'b", "a\\b", " a", "a\tb", None])
+def test_metric_may_not_be_called(name):
+    with pytest.raises(InvalidName, match="metric name"):
+        check_metric_name(name)

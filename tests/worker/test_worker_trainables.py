@@ -1,0 +1,177 @@
+"""What users' code can do to a worker: the trial's row says what it was, and the worker goes on."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from fleet.trainables import misbehaving
+from fleet.workers import TRAINABLES
+
+FAILURES = [
+    ("raises", "ValueError", "the learning rate is cursed"),
+    (
+        "returns_nothing",
+        "studydb.domain.errors.TrainableError",
+        "The trainable ended without reporting 'loss'. Call studydb.report({'loss': …}) after each "
+        "step, or return the value.",
+    ),
+    (
+        "returns_text",
+        "studydb.domain.errors.TrainableError",
+        "The trainable gave back a str; give a dict of metrics, a number for 'loss', or nothing.",
+    ),
+    (
+        "exits",
+        "SystemExit",
+        "The trainable called sys.exit('bad data'). Return from it, or raise an error.",
+    ),
+    (
+        "exits_quietly",
+        "SystemExit",
+        "The trainable called sys.exit(0). Return from it, or raise an error.",
+    ),
+    (
+        "forgets_the_metric",
+        "studydb.domain.errors.InvalidReport",
+        "The report at step 2 has no 'loss', the study's metric; it has 'accuracy'.",
+    ),
+    (
+        "reports_text",
+        "studydb.domain.errors.InvalidReport",
+        "'loss' at step 1 is '0.5', a str; the study's metric must be a number.",
+    ),
+    (
+        "reports_object",
+        "studydb.domain.errors.InvalidReport",
+        "Metric 'model' is a object, which JSON cannot hold; report numbers, strings, or lists of "
+        "them.",
+    ),
+    (
+        "steps_back",
+        "studydb.domain.errors.InvalidReport",
+        "'training_iteration' is 3, and the step before was 3; steps must rise.",
+    ),
+    ("exits_hard", "Lost", "The process of the trial exited with code 3."),
+    ("segfaults", "Lost", "The process of the trial was killed by SIGSEGV."),
+    ("kills_itself", "Lost", "The process of the trial was killed by SIGKILL."),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "message"), FAILURES, ids=[row[0] for row in FAILURES])
+def test_failure_of_the_users_code_is_told_in_its_row(sqlite_stage, name, kind, message):
+    stage = sqlite_stage
+    stage.create(f"misbehaving:{name}", max_losses=0)
+
+    code = stage.run()
+
+    reason = "LOST" if kind == "Lost" else "FAILED"
+    (attempt,) = stage.attempts()
+    assert (code, stage.trial().state, stage.trial().reason) == (0, "ERROR", reason)
+    assert (attempt.reason, attempt.error_type, attempt.error_message) == (reason, kind, message)
+
+
+@pytest.mark.parametrize("name", ["returns_number", "returns_dict"])
+def test_returned_value_is_the_only_step(sqlite_stage, name):
+    stage = sqlite_stage
+    stage.create(f"misbehaving:{name}")
+
+    code = stage.run()
+
+    trial = stage.trial()
+    assert (code, trial.state, trial.reason) == (0, "TERMINATED", "COMPLETED")
+    assert (trial.last_step, trial.last_value) == (1, 0.25)
+
+
+def test_trainable_that_writes_100_mb_completes_and_its_files_stay_small(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("misbehaving:floods")
+
+    code = stage.run()
+
+    (attempt,) = stage.attempts()
+    size_bytes = sum(file.stat().st_size for file in Path(attempt.log_dir).iterdir())
+    assert (code, stage.trial().reason) == (0, "COMPLETED")
+    assert size_bytes <= 12 << 20
+    assert attempt.log_tail.endswith("the last line")
+
+
+def test_output_that_is_no_text_is_stored_as_text(stage):
+    stage.create("misbehaving:prints_rubbish")
+
+    code = stage.run()
+
+    (attempt,) = stage.attempts()
+    assert (code, attempt.reason, attempt.error_type) == (0, "FAILED", "ValueError")
+    assert attempt.error_message == r"a NUL: \x00, a lone surrogate: \ud800"
+    assert "café" in attempt.log_tail
+
+
+def test_trial_that_holds_the_gil_longer_than_the_lease_harms_nobody(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("misbehaving:holds_the_gil", num_trials=2)
+
+    code = stage.run(slots=2, lease=misbehaving.LONG_S / 2)
+
+    ended_s = [float((stage.folder / f"done-{number}").read_text()) for number in (0, 1)]
+    assert code == 0
+    assert [len(stage.attempts(number)) for number in (0, 1)] == [1, 1]
+    assert [stage.trial(number).reason for number in (0, 1)] == ["COMPLETED", "COMPLETED"]
+    assert ended_s[0] - ended_s[1] > misbehaving.LONG_S / 2
+
+
+def test_failed_trial_waits_before_it_is_tried_again(stage):
+    stage.create("misbehaving:fails_at_first", num_trials=2, max_failures=1)
+
+    code = stage.run(slots=2)
+
+    first, second = stage.attempts(0)
+    assert code == 0
+    assert (stage.trial(0).reason, stage.trial(0).failures) == ("COMPLETED", 1)
+    assert (stage.trial(1).reason, stage.trial(1).failures) == ("FAILED", 2)
+    assert (first.reason, second.reason) == ("FAILED", "COMPLETED")
+    assert (second.started_at - first.ended_at).total_seconds() >= 1.0
+
+
+def test_function_that_has_vanished_is_named_with_its_file(sqlite_stage):
+    stage = sqlite_stage
+    project = stage.folder / "project"
+    shutil.copytree(TRAINABLES, project)
+    stage.create("misbehaving:raises", workdir=project)
+    (project / "misbehaving.py").write_text("def raised(config):\n    return 0.0\n")
+
+    code = stage.run()
+
+    (attempt,) = stage.attempts()
+    assert (code, attempt.reason) == (0, "FAILED")
+    assert attempt.error_type == "studydb.domain.errors.TrainableError"
+    assert attempt.error_message.startswith(f"{project}/misbehaving.py has no 'raises'. Did you")
+
+
+def test_module_that_is_nowhere_is_told_with_both_directories(sqlite_stage):
+    stage = sqlite_stage
+    recorded, own = stage.folder / "project", stage.folder / "elsewhere"
+    own.mkdir()
+    shutil.copytree(TRAINABLES, recorded)
+    stage.create("misbehaving:returns_number", workdir=recorded)
+    recorded.rename(stage.folder / "moved")
+
+    code = stage.run(workdir=own)
+
+    (attempt,) = stage.attempts()
+    assert (code, attempt.reason) == (0, "FAILED")
+    assert attempt.error_message.startswith(
+        f"There is no module 'misbehaving', neither in {own} nor in {recorded}, nor installed"
+    )
+    assert "--workdir" in attempt.error_message
+
+
+def test_workers_own_directory_comes_before_the_recorded_one(sqlite_stage):
+    stage = sqlite_stage
+    own = stage.folder / "elsewhere"
+    own.mkdir()
+    (own / "misbehaving.py").write_text("def returns_number(config):\n    return 7.0\n")
+    stage.create("misbehaving:returns_number")
+
+    code = stage.run(workdir=own)
+
+    assert (code, stage.trial().last_value) == (0, 7.0)
