@@ -2,16 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import postgres
 import psycopg
 import pytest
 from arrange import at_once
-
-from studydb.db import Database
 
 PATIENCE_S = 20.0
 
@@ -62,7 +59,9 @@ def send_twice(call, ghostly, fresh, url, *, at=None):
         return at_once([lambda: call(ghostly), send_again, let_go])
 
 
-def is_waiting_for_a_lock(url, *, unless):
+def is_waiting_for_a_lock(url, *, unless=None):
+    """Whether a connection comes to wait for a lock, before the event `unless`."""
+    unless = unless or threading.Event()
     deadline = time.monotonic() + PATIENCE_S
     with postgres.connect(url) as watcher:
         while time.monotonic() < deadline and not unless.wait(0.005):

@@ -6,7 +6,7 @@ from studydb.artifacts import INLINE, checkpoint_payload, open_store
 from studydb.child.job import Restore
 from studydb.child.messages import Saved
 from studydb.db import Database
-from studydb.domain.errors import CheckpointError, StorageTransient
+from studydb.domain.errors import CheckpointError, LeaseLost, StorageTransient
 from studydb.domain.records import Checkpoint, Claim, Study
 from studydb.lease.held import HeldTrial
 from studydb.lease.retries import persist
@@ -97,16 +97,26 @@ class Checkpoints:
             key_id=key_id,
             mac=mac,
         )
-        self._discard(held.save(checkpoint, saved.data))
+        try:
+            retired = held.save(checkpoint, saved.data)
+        except LeaseLost:
+            self._delete(checkpoint)
+            raise
+        self._discard(retired)
 
     def _discard(self, retired: list[Checkpoint]) -> None:
         """Bytes first, rows after: what a crash leaves between the two is found by its row."""
-        gone = []
-        for checkpoint in retired:
-            with suppress(CheckpointError):
-                if checkpoint.url != INLINE:
-                    open_store(self.store).delete(checkpoint.url)
-                gone.append(checkpoint)
+        gone = [checkpoint for checkpoint in retired if self._delete(checkpoint)]
         if gone:
             with suppress(StorageTransient):
                 forget(self._database, removed=gone)
+
+    def _delete(self, checkpoint: Checkpoint) -> bool:
+        """Delete an object's bytes; False when the store does not let us."""
+        if checkpoint.url == INLINE:
+            return True
+        try:
+            open_store(self.store).delete(checkpoint.url)
+        except CheckpointError:
+            return False
+        return True

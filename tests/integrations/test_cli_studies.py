@@ -6,6 +6,7 @@ import json
 import math
 
 import arrange
+
 from studydb.domain.metrics import Result
 from studydb.domain.records import Batch, Failure, Log
 from studydb.domain.rules import read_rules

@@ -1,12 +1,283 @@
 """One lock order: rungs, trials, a counter's shard, the study. PostgreSQL, two connections."""
 
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import postgres
+import psycopg
 import pytest
-from arrange import PERSON, SimulatedWorker, dump, enqueued, new_study, rows, token
+import sqlalchemy as sa
+from arrange import LEASE_S, PERSON, RENEWAL_S, SimulatedWorker, enqueued, new_study, rows, token
 from rivals import PATIENCE_S, held_at, is_free, is_waiting_for_a_lock, kept_waiting
 
 from studydb.db import connect
 from studydb.domain.errors import StorageBusy
+from studydb.domain.states import Reason
 from studydb.operations import control
+from studydb.operations import report as reports
+from studydb.operations.flushing import lock_rungs
+from studydb.operations.recover import recover
+from studydb.operations.renew import renew
 from studydb.schedulers import ASHA
+from studydb.store import leases, rungs
 
-SHARDS = "counter WHERE shard = "
+
+@pytest.fixture
+def database(postgres_url):
+    database = connect(postgres_url)
+    yield database
+    database.close()
+
+
+# The first worker's id is 1, the first trial's too: both count in shard 1, people in shard 0.
+
+
+def reporting_at_two_rungs(database):
+    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
+    run = SimulatedWorker(database, study).take()
+    return lambda: run.report(0.3, 0.2, 0.1)
+
+
+def finishing_at_two_rungs(database):
+    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
+    run = SimulatedWorker(database, study).take()
+    return lambda: run.finish(0.3, 0.2, 0.1)
+
+
+def finishing(database):
+    run = SimulatedWorker(database, new_study(database, max_concurrent=3)).take()
+    return lambda: run.finish(0.3)
+
+
+def claiming(database):
+    study = new_study(database, max_concurrent=3)
+    enqueued(database, study)
+    return SimulatedWorker(database, study).claim
+
+
+def asking(database):
+    return SimulatedWorker(database, new_study(database)).ask
+
+
+def enqueueing(database):
+    study = new_study(database)
+    return lambda: enqueued(database, study)
+
+
+def stopping_two(database):
+    study = new_study(database)
+    for _ in range(2):
+        enqueued(database, study)
+    return lambda: control.stop(database, study, [1, 0], token=token(), actor=PERSON)
+
+
+def renewing_two(database):
+    study = new_study(database)
+    worker = SimulatedWorker(database, study)
+    first, second = worker.take(), worker.take()
+    first.report(0.5)  # its row lies behind the second's now
+    return lambda: renew(database, worker_id=worker.id, held=[second.lease, first.lease])
+
+
+ORDER = [
+    (reporting_at_two_rungs, "rung WHERE step = 1", ["rung WHERE step = 3", "trial"]),
+    (reporting_at_two_rungs, "rung WHERE step = 3", ["trial"]),
+    (finishing_at_two_rungs, "rung WHERE step = 1", ["rung WHERE step = 3", "trial"]),
+    (finishing, "trial", ["counter WHERE shard = 1", "study"]),
+    (finishing, "counter WHERE shard = 1", ["study"]),
+    (claiming, "counter WHERE shard = 1", ["study"]),
+    (asking, "counter WHERE shard = 1", ["study"]),
+    (enqueueing, "counter WHERE shard = 0", ["study"]),
+    (stopping_two, "trial WHERE number = 0", ["trial WHERE number = 1", "counter WHERE shard = 0"]),
+    (stopping_two, "trial WHERE number = 1", ["counter WHERE shard = 0"]),
+    (renewing_two, "trial WHERE number = 0", ["trial WHERE number = 1"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("arranged", "held", "free"), ORDER, ids=[f"{case[0].__name__}-{case[1]}" for case in ORDER]
+)
+def test_who_waits_for_a_lock_holds_none_that_comes_later(
+    database, postgres_url, arranged, held, free
+):
+    call = arranged(database)
+
+    with kept_waiting(postgres_url, call, held):
+        taken = [lock for lock in free if not is_free(postgres_url, lock)]
+
+    assert taken == []
+
+
+# --- rungs before trials
+
+
+def promotion_meets_report(database, url):
+    """
+    A rival that locks the rung and then the trial, as a promotion does, while the trial reports.
+
+    Returns:
+        What became of both: None, or the error.
+    """
+    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
+    run = SimulatedWorker(database, study).take()
+    with postgres.connect(url) as rival, ThreadPoolExecutor(1) as pool:
+        rival.execute("SET deadlock_timeout = '20ms'")
+        promoted = None
+        try:
+            with rival.transaction():
+                rival.execute("SELECT 1 FROM rung WHERE step = 1 FOR NO KEY UPDATE")
+                report = pool.submit(run.report, 0.5)
+                assert is_waiting_for_a_lock(url)
+                rival.execute("SELECT 1 FROM trial FOR NO KEY UPDATE")
+        except psycopg.errors.DeadlockDetected as error:
+            promoted = error
+        return promoted, report.exception(PATIENCE_S)
+
+
+def test_report_at_a_rung_and_a_promotion_take_turns(database, postgres_url):
+    assert promotion_meets_report(database, postgres_url) == (None, None)
+
+
+def test_with_the_trial_locked_first_they_would_deadlock(database, postgres_url, monkeypatch):
+    def trial_first(txn, study, *, lease, batch):
+        leases.hold(txn, lease=lease)
+        return lock_rungs(txn, study, lease=lease, batch=batch)
+
+    monkeypatch.setattr(reports, "lock_rungs", trial_first)
+
+    promoted, reported = promotion_meets_report(database, postgres_url)
+    assert isinstance(promoted, psycopg.errors.DeadlockDetected) or isinstance(
+        reported, StorageBusy
+    )
+
+
+def test_deadlock_is_a_fault_that_passes(database, postgres_url):
+    study = new_study(database)
+    for _ in range(2):
+        enqueued(database, study)
+    more = "&" if "?" in postgres_url else "?"
+    hasty = connect(f"{postgres_url}{more}options=-c%20deadlock_timeout%3D20ms")  # it gives way
+
+    def stop():
+        control.stop(hasty, study, [0, 1], token=token(), actor=PERSON)
+
+    with postgres.connect(postgres_url) as rival, ThreadPoolExecutor(1) as pool:
+        rival.execute("SET deadlock_timeout = '10s'")
+        with rival.transaction():
+            rival.execute("SELECT 1 FROM trial WHERE number = 1 FOR NO KEY UPDATE")
+            future = pool.submit(stop)
+            assert is_waiting_for_a_lock(postgres_url)
+            rival.execute("SELECT 1 FROM trial WHERE number = 0 FOR NO KEY UPDATE")
+        refused = future.exception(PATIENCE_S)
+    stop()
+    hasty.close()
+
+    assert isinstance(refused, StorageBusy)
+    assert rows(database, "SELECT DISTINCT state FROM trial") == [("TERMINATED",)]
+
+
+# --- lock in one statement, read in the next
+
+
+IN_ONE_STATEMENT = sa.text("""
+    WITH locked AS (SELECT * FROM rung WHERE step = 1 FOR NO KEY UPDATE)
+    SELECT n_entries, (SELECT count(*) FROM rung_entry e WHERE e.rung_id = locked.id) FROM locked
+""").columns(sa.column("n_entries", sa.Integer), sa.column("entries", sa.Integer))
+
+
+def in_one_statement(txn, _study):
+    return tuple(txn.all(IN_ONE_STATEMENT)[0])
+
+
+def in_two_statements(txn, study):
+    rung = rungs.lock(txn, study_id=study.id, bracket=0, step=1)
+    beside = rungs.neighbours(txn, rung=rung, trial_id=0)
+    return rung.n_entries, (beside.better is not None) + (rung.cut.entry is not None)
+
+
+@pytest.mark.parametrize(
+    ("read", "seen"), [(in_one_statement, (2, 1)), (in_two_statements, (2, 2))]
+)
+def test_lock_and_entries_agree_only_when_read_one_after_the_other(
+    database, postgres_url, read, seen
+):
+    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
+    worker, other = SimulatedWorker(database, study), connect(postgres_url)
+    worker.take().report(0.5)
+    late = worker.take()
+
+    def read_here():
+        with other.begin() as txn:
+            return read(txn, study)
+
+    with held_at(database, "_end") as (there, go), ThreadPoolExecutor(2) as pool:
+        pool.submit(late.report, 0.1)
+        assert there.wait(PATIENCE_S)
+        future = pool.submit(read_here)
+        assert is_waiting_for_a_lock(postgres_url)
+        go.set()
+        found = future.result(PATIENCE_S)
+    other.close()
+
+    assert found == seen
+
+
+# --- nobody waits for a claim
+
+
+def test_claim_passes_over_what_another_is_claiming(database, postgres_url):
+    study = new_study(database)
+    for _ in range(2):
+        enqueued(database, study)
+    first, second = SimulatedWorker(database, study), SimulatedWorker(database, study)
+
+    with held_at(database, "_end") as (there, go), ThreadPoolExecutor(1) as pool:
+        future = pool.submit(first.claim)
+        assert there.wait(PATIENCE_S)
+        passed = second.claim()
+        go.set()
+        assert future.result(PATIENCE_S).lease.number == 0
+
+    assert passed.lease.number == 1
+
+
+def test_sweep_passes_over_what_another_has_locked(database, postgres_url):
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    database.clock = lambda: now
+    study = new_study(database)
+    for _ in range(2):
+        SimulatedWorker(database, study).take()
+    now += timedelta(seconds=LEASE_S + 1)
+    recover(database, study)
+    now += timedelta(seconds=RENEWAL_S + 1)
+
+    with postgres.connect(postgres_url) as rival, rival.transaction():
+        rival.execute("SELECT 1 FROM trial WHERE number = 0 FOR NO KEY UPDATE")
+        taken = [recover(database, study) for _ in range(2)]
+
+    assert taken == [1, 0]
+    assert rows(database, "SELECT number, state FROM trial ORDER BY number") == [
+        (0, "RUNNING"),
+        (1, "PENDING"),
+    ]
+
+
+def test_threads_that_claim_share_the_trials_out(postgres_url):
+    wide = connect(postgres_url, connections=8)
+    study = new_study(wide, num_trials=40)
+    for _ in range(40):
+        enqueued(wide, study)
+
+    def claim_all(worker):
+        claimed = []
+        while run := worker.claim():
+            claimed.append(run.lease.number)
+            run.finish(outcome=Reason.COMPLETED)
+        return claimed
+
+    with ThreadPoolExecutor(8) as pool:
+        workers = [SimulatedWorker(wide, study) for _ in range(8)]
+        claimed = [number for share in pool.map(claim_all, workers) for number in share]
+    wide.close()
+
+    assert sorted(claimed) == list(range(40))

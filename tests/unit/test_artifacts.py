@@ -145,6 +145,7 @@ def test_moved_store_still_finds_its_objects(store, tmp_path):
         f"file:///a/{STUDY}/{TRIAL}/../3-{STUDY}",
         f"file:///a/{STUDY}/{TRIAL}/1/3-{STUDY}%2F..%2F..",
     ],
+    ids=["elsewhere", "empty", "inline", "parent", "inside-parent", "quoted-parent"],
 )
 def test_url_from_a_row_cannot_reach_outside_the_store(store, url):
     for reach in (store.delete, store.exists, lambda url: store.get_bytes(url, digest="")):

@@ -31,7 +31,7 @@ from studydb.trainables import (
 )
 
 STUDY = str(uuid.uuid4())
-RING = Keyring((Key(b"k" * 32),), Path("/home/me/keys"))
+RING = Keyring((Key(b"k" * 32),), Path("/srv/me/keys"))
 
 
 def import_trainable(name, workdir="/recorded"):
@@ -349,7 +349,7 @@ def test_unsigned_is_refused_with_the_cure():
     with pytest.raises(Untrusted) as refusal:
         check_trusted(import_trainable("subprocess:check_output"), STUDY, RING)
 
-    assert "/home/me/keys" in str(refusal.value)
+    assert "/srv/me/keys" in str(refusal.value)
     assert "--allow-import subprocess" in str(refusal.value)
 
 

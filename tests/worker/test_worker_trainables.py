@@ -12,8 +12,7 @@ FAILURES = [
     (
         "returns_nothing",
         "studydb.domain.errors.TrainableError",
-        "The trainable ended without reporting 'loss'. Call studydb.report({'loss': …}) after each "
-        "step, or return the value.",
+        "The trainable ended without reporting 'loss'. Call studydb.report({'loss': …}) after each step, or return the value.",
     ),
     (
         "returns_text",
@@ -43,8 +42,7 @@ FAILURES = [
     (
         "reports_object",
         "studydb.domain.errors.InvalidReport",
-        "Metric 'model' is a object, which JSON cannot hold; report numbers, strings, or lists of "
-        "them.",
+        "Metric 'model' is a object, which JSON cannot hold; report numbers, strings, or lists of them.",
     ),
     (
         "steps_back",

@@ -2,11 +2,12 @@
 
 import ctypes
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
 
-LONG_S = 4
+LONG_S = 3
 """Longer than the lease of the test."""
 
 
@@ -64,6 +65,13 @@ def prints_rubbish(config):
     os.write(1, b"\0\xff\xfe caf\xc3\xa9 \0\n")
     os.write(2, b"\xed\xa0\x80\n")
     raise ValueError("a NUL: \0, a lone surrogate: \ud800")
+
+
+def leaves_processes(config):
+    """Start one process in the trial's group, and one that hides in a session of its own."""
+    for hides in (False, True):
+        subprocess.Popen(["sleep", "600"], start_new_session=hides)
+    return config["x"]
 
 
 def holds_the_gil(config, trial):

@@ -1,0 +1,237 @@
+"""The console as a process: what it loads, how it ends, what workers it starts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from studydb.db import connect, migrate
+from studydb.operations import control, reading
+from studydb.operations.create import load
+
+ROOT = Path(__file__).parents[2]
+
+TRAINABLE = """
+import sys
+import time
+from pathlib import Path
+
+def train(config, trial):
+    for step in range(1, 4):
+        print("step", step, flush=True)
+        print("careful", file=sys.stderr, flush=True)
+        trial.report({"loss": config["x"] / step})
+    while config["wait"] and not Path("go").exists():
+        time.sleep(0.02)
+        trial.report({"loss": config["x"]})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "mine.py").write_text(TRAINABLE)
+    return tmp_path
+
+
+@pytest.fixture
+def processes(folder):
+    """Start commands in the folder; what still runs at the end is killed."""
+    started = []
+
+    def start(*arguments, **options):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "STUDYDB_STORAGE": f"sqlite:///{folder}/studydb.db",
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "studydb", *arguments],
+            **{
+                "cwd": folder,
+                "env": environment,
+                "text": True,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+            }
+            | options,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+@pytest.fixture
+def command(processes):
+    """Run a command to its end and return what it printed."""
+
+    def run(*arguments, code=0):
+        process = processes(*arguments)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == code, out + err
+        assert "Traceback" not in err
+        return out, err
+
+    return run
+
+
+def test_help_loads_neither_database_nor_numpy_nor_rich(folder):
+    code = """
+import json, sys, time
+from studydb.__main__ import main
+try:
+    main(["--help"])
+except SystemExit as end:
+    assert end.code == 0
+loaded = sorted({name.partition(".")[0] for name in sys.modules})
+print(json.dumps([loaded, time.process_time()]), file=sys.stderr)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    loaded, cpu_s = json.loads(ran.stderr)
+    assert not set(loaded) & {"sqlalchemy", "psycopg", "alembic", "numpy", "rich", "pandas"}
+    assert cpu_s < 0.15
+    assert "  hello " in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("hello", "create", "worker", "studies", "status", "trials", "show", "results", "best"),
+        *("workers", "logs", "pause", "resume", "stop", "enqueue", "extend", "query", "db"),
+    ],
+)
+def test_every_command_explains_itself_without_a_database(bare_console, name):
+    ran = bare_console(name, "--help")
+
+    assert ran.out.startswith(f"Usage: studydb {name}")
+    assert name in bare_console("--help").out
+
+
+def test_console_without_a_command_shows_the_help(bare_console):
+    for line in ((), ("db",)):
+        assert bare_console(*line, code=2).err.startswith("Usage: studydb")
+
+
+def test_version_is_told(bare_console):
+    assert bare_console("--version").out.startswith("studydb, version ")
+
+
+def test_working_directory_comes_first_on_the_path(bare_console, here):
+    bare_console("--version")
+
+    assert sys.path[0] == str(here)
+
+
+def test_reader_that_goes_away_breaks_nothing(command, processes, folder):
+    database = connect_new(folder)
+    command("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x=uniform(0,1)")
+    study = load(database, "digits")
+    for number in range(400):
+        control.enqueue(database, study, {}, token=f"{number:032x}", actor="ada")
+    database.close()
+
+    for form in ("csv", "json", "table"):
+        process = processes("trials", "digits", "--format", form)
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdout = None
+        _, err = process.communicate(timeout=60)
+
+        assert err == ""
+
+
+def test_table_in_a_pipe_has_no_colours_and_cuts_nothing(command):
+    long = "x" * 300
+    command("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x=choice([1])")
+    command("create", long[:200], "--metric", long[:200], "--mode", "min")
+
+    out, _ = command("studies")
+
+    assert "\x1b" not in out
+    assert f"{long[:200]}  RUNNING  {long[:200]}" in out
+
+
+def test_interrupt_is_exit_code_130(command, processes, folder):
+    command(*CREATE, "--param", "wait=true", "--num-trials", "1")
+    worker = processes("worker", "--study", "mine")
+    await_(lambda: json.loads(command("status", "mine", "--format", "json")[0])["running"] == 1)
+    follower = processes("logs", "mine", "0", "-f")
+    assert follower.stdout.readline() == "step 1\n"
+
+    follower.send_signal(signal.SIGINT)
+    _, err = follower.communicate(timeout=30)
+    worker.send_signal(signal.SIGINT)
+    _, said = worker.communicate(timeout=60)
+
+    assert (follower.returncode, worker.returncode) == (130, 130)
+    assert "Traceback" not in err + said
+    assert command("trials", "mine", "--format", "json")[0].count("PENDING") == 1
+
+
+def test_worker_runs_what_create_named_and_the_log_can_be_followed(command, processes, folder):
+    command(*CREATE, "--param", "wait=true", "--num-trials", "1")
+    worker = processes("worker", "--study", "mine", "--slots", "2", "--lease", "30")
+    await_(lambda: json.loads(command("status", "mine", "--format", "json")[0])["running"] == 1)
+    follower = processes("logs", "mine", "0", "--follow")
+    assert follower.stdout.readline() == "step 1\n"
+
+    (folder / "go").touch()
+    out, err = follower.stdout.read(), follower.stderr.read()
+    worker.communicate(timeout=60)
+
+    assert (follower.wait(30), worker.returncode) == (0, 0)
+    assert out == "step 2\nstep 3\n"
+    assert err == "careful\n" * 3
+    assert "TERMINATED: COMPLETED" in command("show", "mine", "0")[0]
+
+
+def test_hello_runs_a_study_and_may_be_run_again(command, folder):
+    out, _ = command("hello")
+    again, _ = command("hello")
+    best, _ = command("best", "hello")
+
+    assert "Best loss (min): " in out
+    assert "Trials: 20 TERMINATED" in out
+    assert "Trials: 40 TERMINATED" in again
+    assert "\n  studydb trials hello --sort best --limit 5\n" in out
+    assert best.startswith("best loss (min)  ")
+    database = connect(f"sqlite:///{folder}/studydb.db")
+    assert reading.study_names(database) == ["hello"]
+    database.close()
+
+
+@pytest.mark.parametrize("line", [["hello"], ["create", "x", "--metric", "m", "--mode", "min"]])
+def test_sqlite_file_is_made_where_it_is_missing(command, folder, line):
+    command(*line)
+
+    assert (folder / "studydb.db").exists()
+
+
+CREATE = (
+    *("create", "mine", "--trainable", "mine:train", "--metric", "loss", "--mode", "min"),
+    *("--param", "x=uniform(0, 1)"),
+)
+
+
+def connect_new(folder):
+    url = f"sqlite:///{folder}/studydb.db"
+    migrate.upgrade(url)
+    return connect(url)
+
+
+def await_(condition, timeout_s=60):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

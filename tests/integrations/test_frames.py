@@ -1,0 +1,299 @@
+"""Frames hold what SQL holds, row by row and bit by bit."""
+
+import json
+import math
+import tracemalloc
+
+import arrange
+import pandas as pd
+import pytest
+
+from studydb.analysis import frames
+from studydb.analysis.columns import Values
+from studydb.analysis.frames import results_dataframe, trials_dataframe
+from studydb.domain.errors import StudydbError
+from studydb.domain.metrics import Result
+from studydb.domain.records import Batch
+from studydb.domain.space import Space, choice, loguniform, randint, uniform
+from studydb.domain.states import Mode, Origin, Reason, State
+from studydb.operations import listing
+from studydb.store import views
+
+SPACE = Space.read(
+    {
+        "lr": loguniform(1e-4, 1.0),
+        "net": {"width": randint(1, 64), "act": choice(["relu", {"leaky": 0.1}])},
+        "state": uniform(0, 1),
+        "epochs": 27,
+    }
+)
+
+TRIAL_COLUMNS = [
+    *("study", "number", "state", "reason", "lr", "net/width", "net/act", "param/state"),
+    *("value", "best_value", "best_step", "last_step", "attempt", "failures", "losses"),
+    *("started_at", "ended_at", "duration_s"),
+]
+
+
+@pytest.fixture
+def study(database):
+    """Trials in every state, with NaN, ±Inf, superseded results and metrics that come and go."""
+    study = arrange.new_study(database, space=SPACE, mode=Mode.MAX, num_trials=None, max_failures=3)
+    worker = arrange.SimulatedWorker(database, study)
+    for value in (0.1, 1 / 3, math.nan, math.inf, -math.inf, -0.0, 5e-324, 1e100):
+        worker.take().finish(value)
+    rich = worker.take()
+    rich.report(0.25, acc=math.inf, text="NaN", deep=[1, {"a": math.nan}])
+    rich.report(0.5, math.nan, acc=0.1 + 0.2, value=1, big=2**60)
+    rich.finish(outcome=Reason.PREEMPTED)
+    again = worker.claim()
+    again.send(Batch(1, (Result(3, 0.75, {"acc": -0.5, "flag": True}),), 0))
+    again.finish(outcome=Reason.FAILED)
+    arrange.enqueued(database, study, lr=0.5)
+    arrange.enqueued(database, arrange.new_study(database, num_trials=1))
+    return study
+
+
+def test_trials_frame_is_v_trial(database, study):
+    frame = trials_dataframe(database, study)
+
+    assert list(frame.columns) == TRIAL_COLUMNS
+    rows = select(database, views.TRIAL, study)
+    assert len(frame) == len(rows) == 10
+    for seen, row in zip(frame.to_dict("records"), rows, strict=True):
+        params = study.space.flatten(row.pop("params"))
+        params["param/state"] = params.pop("state")
+        if row["state"] != State.RUNNING:
+            assert same(seen["duration_s"], row["duration_s"])
+        for name, value in (row | params).items():
+            assert name == "duration_s" or same(seen[name], value), (name, seen[name], value)
+
+
+def test_results_frame_is_v_result(database, study):
+    frame = results_dataframe(database, study)
+
+    assert list(frame.columns) == [
+        *("study", "number", "step", "value", "loss", "acc", "big", "deep", "flag", "text"),
+        *("metric/value", "attempt", "reported_at"),
+    ]
+    rows = select(database, views.RESULT, study)
+    assert len(frame) == len(rows) == 11
+    for seen, row in zip(frame.to_dict("records"), rows, strict=True):
+        metrics = row.pop("metrics")
+        assert same(metrics["loss"] or row["value"], row["value"])  # jsonb has no -0.0
+        metrics["metric/value"] = metrics.pop("value", None)
+        others = {name: metrics.get(name) for name in ("acc", "big", "deep", "flag", "text")}
+        for name, value in (row | others | {"loss": row["value"]}).items():
+            assert same(seen[name], value), (name, seen[name], value)
+
+
+def test_frames_and_the_command_line_agree(console, database, study):
+    frame = trials_dataframe(database, study)
+    listed = console("trials", study.name, "--format", "csv").lines
+    asked = console(
+        "query",
+        f"SELECT number, best_value FROM v_trial WHERE study = '{study.name}' ORDER BY number",
+        *("--format", "json"),
+    ).json
+
+    assert listed[0].split(",") == list(frame.columns)
+    for number, row in enumerate(asked):
+        best = row["best_value"]
+        assert same(frame.best_value[number], None if best is None else float(best))
+
+
+def test_columns_have_the_narrowest_type_that_keeps_every_value(database, study):
+    trials = trials_dataframe(database, study).dtypes
+    results = results_dataframe(database, study).dtypes
+
+    assert trials["number"] == results["step"] == "int64"
+    assert trials["net/width"] == "int64"
+    assert trials["best_step"] == "Int64"
+    assert trials["value"] == results["acc"] == "float64"
+    assert results["big"] == "Int64"
+    assert results["flag"] == "boolean"
+    assert results["deep"] == "object"
+    assert str(trials["started_at"]) == "datetime64[us, UTC]"
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1, 2], "int64"),
+        ([1, None], "Int64"),
+        ([1, 0.5], "float64"),
+        ([2**53 + 1, 0.5], "object"),
+        ([2**60, 0.5], "float64"),
+        ([2**70, 1], "float64"),
+        ([2**70 + 1, 1], "object"),
+        ([True, False], "bool"),
+        ([True, None], "boolean"),
+        ([True, 1], "object"),
+        (["a", 1], "object"),
+        ([None, None], "float64"),
+        ([], "float64"),
+        ([[1, 2], [3, 4]], "object"),
+    ],
+)
+def test_values_become(values, dtype):
+    column, paged = Values(), Values(n_missing=0)
+
+    column.extend(values) if values else None
+    for value in values:
+        paged.extend([value])
+
+    for filled in (column, paged):
+        series = pd.Series(filled.finish())
+        assert series.dtype == dtype
+        assert [None if missing(value) else value for value in series.tolist()] == values
+
+
+def test_texts_are_texts_and_missing_ones_are_missing():
+    column = Values(n_missing=1)
+    column.extend(["a", None, "NaN"])
+
+    series = pd.Series(column.finish())
+
+    assert pd.api.types.is_string_dtype(series.dropna())
+    assert series.isna().tolist() == [True, False, True, False]
+    assert series.tolist()[3] == "NaN"
+
+
+def test_frames_of_a_study_without_trials_have_their_columns(database):
+    study = arrange.new_study(database, space=SPACE)
+
+    trials, results = trials_dataframe(database, study), results_dataframe(database, study)
+
+    assert list(trials.columns) == TRIAL_COLUMNS
+    assert list(results.columns) == [
+        *("study", "number", "step", "value", "loss", "attempt", "reported_at")
+    ]
+    assert (len(trials), len(results)) == (0, 0)
+    assert str(results.dtypes["reported_at"]) == "datetime64[us, UTC]"
+
+
+def test_pages_join_without_seams(database, study, monkeypatch):
+    whole = trials_dataframe(database, study), results_dataframe(database, study)
+
+    monkeypatch.setattr(listing, "TRIALS_PER_PAGE", 3)
+    monkeypatch.setattr(listing, "RESULTS_PER_PAGE", 2)
+    paged = trials_dataframe(database, study), results_dataframe(database, study)
+
+    for one, other in zip(whole, paged, strict=True):
+        changing = one.columns.intersection(["duration_s"])
+        pd.testing.assert_frame_equal(one.drop(columns=changing), other.drop(columns=changing))
+
+
+def test_pages_are_of_one_moment(database, study, monkeypatch):
+    monkeypatch.setattr(listing, "RESULTS_PER_PAGE", 2)
+    before = results_dataframe(database, study)
+
+    pages = listing.result_pages(database, study)
+    seen = [*next(pages)]
+    arrange.change(database, "UPDATE attempt SET live_through = 0")
+    seen += [row for page in pages for row in page]
+
+    assert [(row.number, row.step) for row in seen] == list(
+        zip(before.number, before.step, strict=True)
+    )
+
+
+def test_frame_without_pandas_names_the_cure(database, study, monkeypatch):
+    monkeypatch.setattr(frames, "find_spec", lambda _: None)
+
+    for frame in (trials_dataframe, results_dataframe):
+        with pytest.raises(StudydbError, match=r"Run: pip install 'studydb\[pandas\]'"):
+            frame(database, study)
+
+
+def test_memory_of_a_frame_stays_near_the_frame(database, monkeypatch):
+    monkeypatch.setattr(listing, "RESULTS_PER_PAGE", 1_000)
+    study = arrange.new_study(database, num_trials=None)
+    insert_trials(database, study, trials=3_000, steps=10)
+    assert len(results_dataframe(database, study)) == 30_000  # what is loaded once is loaded now
+
+    tracemalloc.start()
+    frame = results_dataframe(database, study)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    page_bytes = 1_000 * 2_000
+    assert peak_bytes < 3 * frame.memory_usage().sum() + page_bytes
+
+
+def insert_trials(database, study, *, trials, steps):
+    """Many ended trials by SQL; `steps` results each."""
+    series = {
+        True: lambda n: f"generate_series(1, {n}) AS s(i)",
+        False: lambda n: (
+            f"(WITH RECURSIVE s(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < {n}) "
+            "SELECT i FROM s) AS s"
+        ),
+    }[database.postgresql]
+    moment = "CURRENT_TIMESTAMP"
+    columns = {
+        "uuid": "'u' || i",
+        "study_id": str(study.id),
+        "number": "i - 1",
+        "state": f"'{State.TERMINATED}'",
+        "reason": f"'{Reason.COMPLETED}'",
+        "params": "'{\"lr\": 0.5}'" + ("::jsonb" if database.postgresql else ""),
+        "params_hash": "''",
+        "space_version": "1",
+        "origin": f"'{Origin.SEARCHER}'",
+        "counted": "(1 = 1)",
+        "priority": "0",
+        "ready": "(1 = 1)",
+        "resource_class": "''",
+        "bracket": "0",
+        "attempt": "1",
+        "failures": "0",
+        "losses": "0",
+        "flush_no": "0",
+        "checkpoint_step": "0",
+        "n_results": str(steps),
+        "created_at": moment,
+        "ended_at": moment,
+    }
+    metrics = "'" + json.dumps({"acc": 0.25, "epoch_s": 1.5}) + "'"
+    cast = "::jsonb" if database.postgresql else ""
+    arrange.change(
+        database,
+        f"INSERT INTO trial ({', '.join(columns)}) SELECT {', '.join(columns.values())} "
+        f"FROM {series(trials)}",
+    )
+    arrange.change(
+        database,
+        "INSERT INTO attempt (trial_id, attempt, study_id, token, config, start_step, "
+        f"live_through, flush_no, started_at) SELECT id, 1, study_id, uuid, '{{}}'{cast}, 1, "
+        f"{2**62}, 1, {moment} FROM trial WHERE study_id = {study.id}",
+    )
+    arrange.change(
+        database,
+        "INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, reported_at) "
+        f"SELECT study_id, id, 1, i, 0.5 * i, {metrics}{cast}, {moment} "
+        f"FROM trial, {series(steps)} WHERE study_id = {study.id}",
+    )
+
+
+def select(database, view, study):
+    """A view's rows of one study, decoded."""
+    keys = [view.c.number, *([view.c.step] if "step" in view.c else [])]
+    with database.begin(write=False) as txn:
+        rows = txn.all(view.select().where(view.c.study == study.name).order_by(*keys))
+    return [row._asdict() for row in rows]
+
+
+def missing(value):
+    return value is None or value is pd.NA or value is pd.NaT or value != value  # noqa: PLR0124
+
+
+def same(seen, stored):
+    """Equal to the last bit; a frame's missing value is SQL's NULL, or NaN."""
+    if isinstance(stored, list | dict):
+        return repr(seen) == repr(stored)
+    if stored is None or (isinstance(stored, float) and math.isnan(stored)):
+        return bool(missing(seen))
+    if isinstance(stored, float):
+        return float(seen) == stored and math.copysign(1, seen) == math.copysign(1, stored)
+    return seen == stored

@@ -1,0 +1,194 @@
+"""Checkpoints at the child's end: saved, restored, damaged."""
+
+# The functions here are such as users write.
+# ruff: noqa: ARG005, T201
+
+import dataclasses
+import socket
+from pathlib import Path
+
+import pytest
+from said import expect_failure, steps_of
+
+from studydb.artifacts import DirectoryStore
+from studydb.child.job import Restore
+from studydb.child.messages import (
+    End,
+    Ended,
+)
+
+
+def restore_of(saved):
+    return Restore(saved.kind, saved.url, saved.digest, saved.step, saved.data)
+
+
+def counting(config, trial):
+    first = 0 if trial.checkpoint is None else trial.checkpoint.to_dict()["count"]
+    for count in range(first + 1, first + 3):
+        trial.report({"loss": count}, checkpoint={"count": count})
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_dict_checkpoint_is_safe_before_its_record_and_resumes(run, tmp_path, inline):
+    store = "inline:" if inline else (tmp_path / "store").as_uri()
+
+    first = run(counting, store=store)
+    second = run(counting, store=store, attempt=2, restore=restore_of(first[1].saved))
+
+    assert [m.saved.step for m in first[:-1]] == [1, 2]
+    assert steps_of(second) == [3, 4]
+    assert [m.result.value for m in second[:-1]] == [3, 4]
+    assert (first[1].saved.data is None) is not inline
+    if not inline:
+        assert DirectoryStore(tmp_path / "store").exists(first[1].saved.url)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_directory_checkpoint_resumes_from_a_copy(run, tmp_path, inline):
+    def train(config, trial, checkpoint_dir=None):
+        weights = Path("model") / "weights"
+        weights.parent.mkdir(exist_ok=True)
+        before = (trial.checkpoint.path / "weights").read_text() if checkpoint_dir else ""
+        weights.write_text(before + "x")
+        trial.report({"loss": len(before)}, checkpoint="model")
+
+    store = "inline:" if inline else str(tmp_path / "store")
+    first = run(train, store=store)
+    saved = first[0].saved
+    second = run(train, store=store, restore=restore_of(saved))
+    third = run(train, store=store, restore=restore_of(saved))
+
+    assert (saved.kind, saved.step) == ("directory", 1)
+    assert (second[0].result.step, second[0].result.value) == (2, 1)
+    assert third[0].result.value == 1
+
+
+def test_report_with_a_checkpoint_waits_for_its_row(start):
+    def train(config, trial):
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+        print("safe")
+
+    attempt = start(train)
+    message = attempt.receive()
+
+    assert attempt.printed == ""
+    attempt.answer(message)
+
+    assert attempt.finish() == [Ended(End.COMPLETED)]
+    assert attempt.printed == "safe\n"
+
+
+def test_restored_trial_that_reports_nothing_more_is_complete(run, tmp_path):
+    first = run(counting, store=str(tmp_path))
+
+    messages = run(lambda config: None, store=str(tmp_path), restore=restore_of(first[0].saved))
+
+    assert messages == [Ended(End.COMPLETED)]
+
+
+def test_store_that_fails_is_told_and_training_goes_on(run, tmp_path):
+    (tmp_path / "file").write_text("where a directory should be")
+
+    messages = run(counting, store=str(tmp_path / "file"))
+
+    assert [m.saved for m in messages[:-1]] == [None, None]
+    assert all("Not a directory" in m.artifact_error for m in messages[:-1])
+    assert messages[-1] == Ended(End.COMPLETED)
+
+
+def test_checkpoint_that_cannot_be_one_fails_the_trial_at_once(run, tmp_path):
+    def reporting(checkpoint):
+        return lambda config, trial: trial.report({"loss": 1.0}, checkpoint=checkpoint)
+
+    def unpicklable(config, trial):
+        trial.report({"loss": 1.0}, checkpoint={"lock": socket.socket()})
+
+    expect_failure(run(reporting("gone"), store=str(tmp_path)), "CheckpointError", "not exist")
+    expect_failure(run(reporting(3)), "UsageError", "a dict or a directory")
+    expect_failure(run(unpicklable), "CheckpointError", "cannot be pickled")
+    expect_failure(
+        run(reporting({"w": bytes(2000)}), inline_limit_bytes=1000),
+        "CheckpointError",
+        "--checkpoints",
+    )
+
+
+@pytest.mark.parametrize("kind", ["dict", "directory"])
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+def test_damaged_checkpoint_is_told_before_any_code_of_the_users_runs(
+    start, tmp_path, kind, damage
+):
+    def save(config, trial):
+        Path("model").mkdir(exist_ok=True)
+        (Path("model") / "w").write_text("w")
+        trial.report({"loss": 1}, checkpoint="model" if kind == "directory" else {"w": 1})
+
+    store = DirectoryStore(tmp_path / "store")
+    saved = start(save, store=store.url).finish()[0].saved
+    if damage == "missing":
+        store.delete(saved.url)
+    else:
+        path = next(store.root.rglob("1-*"))
+        (path / "w" if path.is_dir() else path).write_bytes(b"v")
+
+    attempt = start(lambda config: print("ran"), store=store.url, restore=restore_of(saved))
+    messages = attempt.finish()
+
+    assert messages[-1].end is End.UNRESTORABLE
+    assert messages[-1].failure.type == "studydb.domain.errors.CheckpointError"
+    assert "ran" not in attempt.printed
+
+
+def test_store_that_this_host_does_not_have_is_no_damage_of_the_checkpoint(run, tmp_path):
+    saved = run(counting, store=str(tmp_path / "store"))[0].saved
+    (tmp_path / "store").rename(tmp_path / "unmounted")
+
+    messages = run(counting, store=str(tmp_path / "store"), restore=restore_of(saved))
+
+    assert messages[-1].end is End.UNPREPARED
+    assert "Mount it" in messages[-1].failure.message
+
+
+def test_full_scratch_disk_is_no_damage_of_the_checkpoint(run, tmp_path):
+    def save(config, trial):
+        Path("model").mkdir(exist_ok=True)
+        trial.report({"loss": 1}, checkpoint="model")
+
+    for store in ("inline:", str(tmp_path / "store")):
+        saved = run(save, store=store)[0].saved
+        messages = run(
+            save, store=store, restore=restore_of(saved), scratch=str(tmp_path / "no" / "room")
+        )
+
+        assert messages[-1].end is End.UNPREPARED
+
+
+def test_large_functions_and_checkpoints_travel_together(run):
+    text = "x" * (12 << 20)
+
+    def train(config, trial):
+        before = 0 if trial.checkpoint is None else len(trial.checkpoint.to_dict()["data"])
+        trial.report({"loss": before + len(text)}, checkpoint={"data": b"y" * (12 << 20)})
+
+    first = run(train)
+    second = run(train, restore=restore_of(first[0].saved))
+
+    assert second[0].result.value == 24 << 20
+
+
+def test_damaged_inline_checkpoint_is_told_too(run):
+    good = run(counting)[0].saved
+    bad = dataclasses.replace(restore_of(good), data=b"other")
+
+    assert run(counting, restore=bad)[-1].end is End.UNRESTORABLE
+
+
+def test_checkpoint_of_one_kind_read_as_the_other_says_so(run, tmp_path):
+    saved = run(counting, store=str(tmp_path))[0].saved
+
+    def train(config, trial):
+        return trial.checkpoint.path
+
+    messages = run(train, store=str(tmp_path), restore=restore_of(saved))
+
+    expect_failure(messages, "CheckpointError", "to_dict")

@@ -1,0 +1,248 @@
+"""How attempts end: by returning, failing, being stopped or dying."""
+
+# The functions here are such as users write.
+# ruff: noqa: ARG005, T201
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from said import STOP, expect_failure, steps_of
+
+import studydb
+from studydb.child.messages import (
+    End,
+    Ended,
+    StopNotice,
+    write,
+)
+from studydb.domain.records import Trainable
+
+
+def three_steps(config):
+    for _ in range(3):
+        studydb.report({"loss": config["lr"], "accuracy": 0.9})
+
+
+def test_exception_is_told_with_the_users_frames_alone(run):
+    def inner():
+        raise ValueError("learning rate is negative")
+
+    def train(config):
+        try:
+            inner()
+        except ValueError as error:
+            raise RuntimeError("training failed") from error
+
+    failure = expect_failure(run(train), "RuntimeError", "training failed")
+
+    assert "learning rate is negative" in failure.traceback
+    assert failure.traceback.count("in train") == 2
+    assert "studydb/child" not in failure.traceback
+    assert "studydb/trainables" not in failure.traceback
+
+
+def test_failure_is_printed_for_those_who_read_logs(start):
+    def train(config):
+        raise ValueError("seen in the log")
+
+    attempt = start(train)
+    attempt.finish()
+
+    assert "ValueError: seen in the log" in attempt.printed
+
+
+def test_huge_and_strange_messages_are_bounded_and_storable(run):
+    def train(config):
+        raise ValueError("x" * 10_000_000 + "\0\ud800end")
+
+    failure = expect_failure(run(train), "ValueError")
+
+    assert len(failure.message.encode()) <= 8 << 10
+    assert len(failure.traceback.encode()) <= 64 << 10
+    assert "\0" not in failure.message
+    assert failure.message.endswith("\\x00\\ud800end")
+
+
+def test_exception_whose_text_raises_is_told_all_the_same(run):
+    class Nasty(Exception):
+        def __str__(self):
+            raise TypeError
+
+    def train(config):
+        raise Nasty
+
+    expect_failure(run(train), "Nasty", "its message raised TypeError")
+
+
+@pytest.mark.parametrize("status", [0, 3, "text", None])
+def test_sys_exit_in_a_trainable_is_a_failure(run, status):
+    def train(config):
+        studydb.report({"loss": 1.0})
+        sys.exit(status)
+
+    expect_failure(run(train), "SystemExit", f"sys.exit({status!r})")
+
+
+def test_keyboard_interrupt_and_homemade_stops_are_failures(run):
+    def interrupted(config):
+        raise KeyboardInterrupt
+
+    def stopped(config):
+        raise studydb.TrialStopped
+
+    expect_failure(run(interrupted), "KeyboardInterrupt")
+    expect_failure(run(stopped), "TrialStopped", "nothing had stopped it")
+
+
+def test_ending_without_any_report_is_a_failure_that_says_so(run):
+    expect_failure(run(lambda config: None), "TrainableError", "without reporting 'loss'")
+    expect_failure(run(lambda config: "good"), "TrainableError", "gave back a str")
+
+
+def test_os_exit_leaves_no_end_but_a_code(start):
+    def train(config):
+        studydb.report({"loss": 1.0})
+        os._exit(3)
+
+    attempt = start(train)
+
+    assert steps_of(attempt.finish()) == [1]
+    assert str(attempt.child.exit) == "exited with code 3"
+
+
+def test_missing_module_names_both_directories(run, tmp_path):
+    trainable = Trainable("u", "import", "nowhere:train", str(tmp_path / "recorded"), "3.11")
+
+    messages = run(trainable, workdirs=(str(tmp_path), str(tmp_path / "recorded")))
+
+    expect_failure(messages, "TrainableError", str(tmp_path), str(tmp_path / "recorded"))
+
+
+def test_missing_working_directory_is_named(run, tmp_path):
+    messages = run(three_steps, workdirs=(str(tmp_path / "gone"),))
+
+    expect_failure(messages, "TrainableError", str(tmp_path / "gone"), "--workdir")
+
+
+def test_unsigned_name_is_found_with_more_care(run, tmp_path):
+    (tmp_path / "mine.py").write_text("from os import getcwd as train\n")
+    trainable = Trainable("u", "import", "mine:train", str(tmp_path), "3.11")
+
+    expect_failure(run(trainable, signed=False), "TrainableError", "not mine's own")
+
+
+def test_error_in_the_users_module_shows_its_line(run, tmp_path):
+    (tmp_path / "mine.py").write_text("\n\n1 / 0\n")
+    trainable = Trainable("u", "import", "mine:train", str(tmp_path), "3.11")
+
+    failure = expect_failure(run(trainable), "ZeroDivisionError")
+
+    assert 'mine.py", line 3' in failure.traceback
+    assert "importlib" not in failure.traceback
+
+
+def test_exit_handlers_of_the_users_libraries_run(start):
+    def train(config):
+        import atexit  # noqa: PLC0415  as libraries do
+
+        atexit.register(print, "uploaded")
+        return 1.0
+
+    attempt = start(train)
+    attempt.finish()
+
+    assert attempt.printed == "uploaded\n"
+
+
+def test_child_ends_when_nobody_listens_any_more(start):
+    def train(config):
+        while True:
+            studydb.report({"loss": 1.0})
+
+    attempt = start(train)
+    attempt.receive()
+
+    attempt.child.channel.close()
+
+    assert attempt.child.wait(10) is not None
+
+
+# preemption
+
+
+def wait_for_sigterm(trial):
+    trial.report({"loss": 1.0})
+    print("ready")
+    while not trial._preempted:
+        time.sleep(0.001)
+
+
+def test_sigterm_is_raised_by_the_next_report_after_it_was_sent(start, eventually):
+    def train(config, trial):
+        wait_for_sigterm(trial)
+        trial.report({"loss": 2.0}, checkpoint={"step": 2})
+
+    attempt = start(train)
+    attempt.receive()
+    eventually(lambda: "ready" in attempt.printed)
+    attempt.child.terminate()
+    last = attempt.receive()
+    attempt.answer(last)
+
+    assert (last.result.step, last.saved.step) == (2, 2)
+    assert attempt.finish() == [Ended(End.PREEMPTED)]
+
+
+def test_second_sigterm_ends_the_process(start, eventually):
+    def train(config, trial):
+        wait_for_sigterm(trial)
+        print("first")
+        time.sleep(60)
+
+    attempt = start(train)
+    attempt.receive()
+    eventually(lambda: "ready" in attempt.printed)
+    attempt.child.terminate()
+    eventually(lambda: "first" in attempt.printed)
+    attempt.child.terminate()
+
+    assert attempt.child.wait(10).signal == signal.SIGTERM
+
+
+@pytest.mark.parametrize("named", [{}, {"training_iteration": 1}, {"training_iteration": 2}])
+def test_last_checkpoint_can_be_saved_after_the_stop(start, named):
+    def train(config, trial):
+        try:
+            trial.report({"loss": 1.0})
+        except studydb.TrialStopped:
+            trial.report({"loss": 1.0, **named}, checkpoint={"weights": 1})
+
+    attempt = start(train, next_decision_step=1)
+    attempt.answer(attempt.receive(), verdict=STOP)
+
+    last = attempt.receive()
+    attempt.answer(last, verdict=STOP)
+
+    assert last.result is None
+    assert last.saved.step == named.get("training_iteration", 1)
+    assert attempt.finish() == [Ended(End.STOPPED)]
+
+
+def test_checkpoint_of_the_report_that_finds_a_stop_is_saved_without_its_result(start, tmp_path):
+    def train(config, trial):
+        while not Path("sent").exists():
+            time.sleep(0.001)
+        trial.report({"loss": 1.0}, checkpoint={"weights": 1})
+
+    attempt = start(train)
+    attempt.child.channel.send(write(StopNotice(STOP)))
+    (tmp_path / "sent").touch()
+    message = attempt.receive()
+    attempt.answer(message)
+
+    assert (message.result, message.saved.step) == (None, 1)
+    assert attempt.finish() == [Ended(End.STOPPED)]

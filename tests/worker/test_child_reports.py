@@ -1,0 +1,297 @@
+"""What the user's code reports, and what its supervisor is told."""
+
+# The functions here are such as users write.
+# ruff: noqa: ARG005, BLE001, NPY002, T201
+
+import math
+import multiprocessing
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from said import STOP, expect_failure, steps_of, values_of
+
+import studydb
+from studydb.child.channel import MAX_HEADER_BYTES
+from studydb.child.messages import (
+    End,
+    Ended,
+    FlushAsked,
+    LostNotice,
+    StopNotice,
+    write,
+)
+from studydb.domain.decisions import Action, Verdict
+from studydb.domain.rules import Threshold
+from studydb.domain.states import Reason
+
+
+def three_steps(config):
+    for _ in range(3):
+        studydb.report({"loss": config["lr"], "accuracy": 0.9})
+
+
+def test_reports_arrive_in_order_and_before_the_end(run):
+    messages = run(three_steps)
+
+    assert steps_of(messages) == [1, 2, 3]
+    assert messages[0].result.metrics == {"accuracy": 0.9}
+    assert messages[-1] == Ended(End.COMPLETED)
+
+
+def test_report_does_not_wait_before_the_decision_step(start):
+    attempt = start(three_steps, next_decision_step=3)
+
+    first, second, third = attempt.receive(), attempt.receive(), attempt.receive()
+    assert (first.id, second.id) == (None, None)
+    attempt.answer(third)
+
+    assert attempt.finish() == [Ended(End.COMPLETED)]
+
+
+def test_answer_names_the_next_decision_step(start):
+    attempt = start(three_steps, next_decision_step=1)
+
+    attempt.answer(attempt.receive(), next_decision_step=3)
+
+    assert attempt.receive().id is None
+    assert attempt.receive().id is not None
+
+
+def test_verdict_raises_trial_stopped_and_no_bare_except_swallows_it(start):
+    def stubborn(config):
+        while True:
+            try:
+                studydb.report({"loss": 1.0})
+            except Exception:
+                print("swallowed")
+
+    attempt = start(stubborn, next_decision_step=1)
+
+    attempt.answer(attempt.receive(), verdict=STOP)
+
+    assert attempt.finish() == [Ended(End.STOPPED)]
+    assert attempt.printed == ""
+
+
+def test_code_that_returns_after_its_verdict_was_stopped_all_the_same(start):
+    def train(config):
+        try:
+            studydb.report({"loss": 1.0})
+        except studydb.TrialStopped:
+            return 0.5
+
+    attempt = start(train, next_decision_step=1)
+
+    attempt.answer(attempt.receive(), verdict=STOP)
+
+    assert attempt.finish() == [Ended(End.STOPPED)]
+
+
+def test_rule_that_hits_waits_for_the_transaction_that_judges_it(start):
+    rules = (Threshold("training_iteration", ">=", 2.0), Threshold("loss", ">=", 100.0))
+    attempt = start(three_steps, rules=rules)
+
+    assert attempt.receive().id is None
+    hit = attempt.receive()
+    attempt.answer(hit, verdict=Verdict(Action.STOP, Reason.RULE_STOPPED, "rule"))
+
+    assert hit.result.step == 2
+    assert attempt.finish() == [Ended(End.STOPPED)]
+
+
+def test_stop_that_comes_unasked_is_raised_by_the_next_report(start, tmp_path):
+    def train(config):
+        studydb.report({"loss": 1.0})
+        while not Path("sent").exists():
+            time.sleep(0.001)
+        studydb.report({"loss": 2.0})
+
+    attempt = start(train)
+    attempt.receive()
+    attempt.child.channel.send(write(StopNotice(STOP)))
+    (tmp_path / "sent").touch()
+
+    assert attempt.finish() == [Ended(End.STOPPED)]
+
+
+def test_lost_lease_raises_and_nothing_more_is_sent(start):
+    def train(config):
+        for value in range(100):
+            try:
+                studydb.report({"loss": value}, checkpoint={"value": value})
+            except studydb.LeaseLost as error:
+                print(error.number, error.attempt)
+                continue
+
+    attempt = start(train, attempt=4)
+
+    attempt.answer(attempt.receive(), lost=True)
+
+    assert attempt.finish() == [Ended(End.LOST)]
+    assert attempt.printed.splitlines() == ["7 4"] * 100
+
+
+def test_notice_of_a_lost_lease_is_raised_by_the_next_report(start):
+    def train(config, trial):
+        trial.flush()
+        trial.report({"loss": 1.0})
+
+    attempt = start(train)
+    flush = attempt.receive()
+    attempt.child.channel.send(write(LostNotice()))
+    attempt.answer(flush)
+
+    assert attempt.finish() == [Ended(End.LOST)]
+
+
+def test_flush_waits_until_everything_is_safe(start):
+    def train(config, trial):
+        trial.report({"loss": 1.0})
+        trial.flush()
+        print("flushed")
+
+    attempt = start(train)
+
+    attempt.receive()
+    flush = attempt.receive()
+    assert isinstance(flush, FlushAsked)
+    assert attempt.printed == ""
+    attempt.answer(flush)
+
+    assert attempt.finish() == [Ended(End.COMPLETED)]
+    assert attempt.printed == "flushed\n"
+
+
+def test_time_goes_on_from_earlier_attempts(run):
+    messages = run(three_steps, time_total_s=100.0)
+
+    times = [m.result.time_total_s for m in messages[:3]]
+    assert times == sorted(times)
+    assert 100.0 <= times[0] < 110.0
+
+
+def test_what_is_returned_is_the_step_after_the_last(run):
+    def dict_returned(config):
+        studydb.report({"loss": 2.0, "training_iteration": 10})
+        return {"loss": 1.0}
+
+    assert steps_of(run(lambda config: 0.5)) == [1]
+    assert steps_of(run(dict_returned)) == [10, 11]
+
+
+@pytest.mark.parametrize("last", [0.5, math.nan])
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_what_is_returned_again_is_not_reported_again(run, last, as_dict):
+    def train(config):
+        studydb.report({"loss": last, "accuracy": 1})
+        return {"loss": last, "training_iteration": 1} if as_dict else last
+
+    assert steps_of(run(train)) == [1]
+
+
+def test_generator_and_reporter_report_too(run):
+    def generate(config):
+        yield 3
+        yield {"loss": 2}
+        return 1
+
+    def with_reporter(config, reporter):
+        reporter(loss=0.25)
+
+    assert values_of(run(generate)[:-1]) == [3, 2, 1]
+    assert values_of(run(with_reporter)[:-1]) == [0.25]
+
+
+def test_nan_and_infinities_arrive(run):
+    def train(config):
+        for value in (math.nan, math.inf, -math.inf):
+            studydb.report({"loss": value, "other": value})
+
+    first, second, third, _ = run(train)
+
+    assert math.isnan(first.result.value)
+    assert math.isnan(first.result.metrics["other"])
+    assert (second.result.value, third.result.value) == (math.inf, -math.inf)
+
+
+def test_bad_report_is_a_value_error_and_the_trial_can_go_on(run):
+    def train(config):
+        studydb.report({"loss": 1.0, "training_iteration": 5})
+        for bad in ({"training_iteration": 5, "loss": 1}, {"accuracy": 1}, {"loss": "x"}, 3):
+            try:
+                studydb.report(bad)
+            except ValueError as error:
+                print(type(error).__name__)
+        studydb.report({"loss": 2.0})
+
+    assert steps_of(run(train)) == [5, 6]
+
+
+def test_report_too_large_for_the_pipe_is_an_invalid_report(run):
+    def train(config):
+        studydb.report({"loss": 1.0, "text": "x" * (MAX_HEADER_BYTES + 1)})
+
+    expect_failure(run(train), "InvalidReport", "too large")
+
+
+def test_report_outside_a_trial_says_what_to_do():
+    with pytest.raises(studydb.UsageError, match="outside a trial"):
+        studydb.report({"loss": 1.0})
+
+
+def test_trial_knows_its_facts_and_config_is_its_own(start):
+    def train(config, trial):
+        config["lr"] = 99
+        print(trial.config is config, trial.number, trial.attempt, trial.seed, trial.checkpoint)
+        return 1
+
+    attempt = start(train, attempt=2)
+    attempt.finish()
+
+    assert attempt.printed == "True 7 2 11 None\n"
+
+
+def test_random_numbers_follow_the_seed_and_not_the_fork_server(run):
+    def train(config):
+        return {"loss": random.random(), "numpy": np.random.random()}
+
+    one, again, other = run(train), run(train), run(train, seed=12)
+
+    assert one[0].result.metrics == again[0].result.metrics
+    assert one[0].result.value == again[0].result.value
+    assert one[0].result.metrics != other[0].result.metrics
+
+
+def test_threads_of_the_users_may_report(run):
+    def train(config):
+        import threading  # noqa: PLC0415  as users do
+
+        threads = [threading.Thread(target=three_steps, args=(config,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert steps_of(run(train)) == list(range(1, 25))
+
+
+def test_copy_of_the_trials_process_cannot_report(start):
+    def in_copy():
+        try:
+            studydb.report({"loss": 0.0})
+        except studydb.UsageError as error:
+            print("refused:", error)
+
+    def train(config):
+        copy = multiprocessing.get_context("fork").Process(target=in_copy)
+        copy.start()
+        copy.join()
+        return 1.0
+
+    attempt = start(train)
+
+    assert values_of(attempt.finish()[:-1]) == [1.0]
+    assert "a copy of the trial's process" in attempt.printed

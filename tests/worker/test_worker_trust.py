@@ -1,0 +1,68 @@
+"""A worker runs what a key of its own signed, or what its command line allows; nothing else."""
+
+import arrange
+import pytest
+from fleet.workers import TRAINABLES
+
+from studydb.db.schema import attempt
+
+ANOTHER_KEY = {"STUDYDB_SIGNING_KEY": "ab" * 32, "STUDYDB_KEY_FILE": "/nonexistent/keys"}
+
+
+def test_unsigned_trainable_is_refused_with_the_cure(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("obedient:one_step")
+
+    worker = stage.fleet.start(environment=ANOTHER_KEY)
+
+    assert worker.exit_code() == 1
+    assert worker.words() == (
+        "studydb: The trainable 'obedient:one_step' is not signed by a key in /nonexistent/keys. "
+        "Copy that file from the account that created the study (its lines can be added to yours), "
+        "or start the worker with --allow-import obedient.\n"
+    )
+    assert stage.rows(attempt) == []
+
+
+def test_unsigned_trainable_runs_where_its_module_is_allowed(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("obedient:one_step")
+
+    worker = stage.fleet.start(environment=ANOTHER_KEY, allow_import="obedient", workdir=TRAINABLES)
+
+    assert worker.exit_code() == 0, worker.words()
+    assert stage.trial().reason == "COMPLETED"
+
+
+def test_unsigned_trainable_is_looked_for_in_the_workers_own_directory_alone(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("obedient:one_step")
+
+    worker = stage.fleet.start(environment=ANOTHER_KEY, allow_import="obedient")
+
+    assert worker.exit_code() == 0, worker.words()
+    (told,) = stage.attempts()
+    assert told.error_message.startswith("There is no module 'obedient', neither in")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE trainable SET name = 'os:system'",
+        "UPDATE trainable SET workdir = '/tmp'",
+        "UPDATE trainable SET kind = 'pickle', source = x'80044e2e'",
+        "UPDATE study SET uuid = '00000000-0000-4000-8000-000000000000'",
+        "UPDATE signature SET mac = '00'",
+    ],
+    ids=["name", "workdir", "source", "study", "signature"],
+)
+def test_trainable_that_was_changed_in_the_database_is_refused(sqlite_stage, change):
+    stage = sqlite_stage
+    stage.create("obedient:one_step")
+    arrange.change(stage.study.database, change)
+
+    worker = stage.start()
+
+    assert worker.exit_code() == 1
+    assert "was changed after it had been signed. Find out who wrote" in worker.words()
+    assert "Traceback" not in worker.words()
