@@ -307,7 +307,7 @@ def test_what_a_key_of_ones_own_signed_may_run():
 
 
 def test_colleagues_can_sign_the_same_source():
-    colleague = Keyring((Key(b"c" * 32),), Path("/home/you/keys"))
+    colleague = Keyring((Key(b"c" * 32),), Path("/srv/you/keys"))
     trainable = sign(sign(import_trainable("train:main"), STUDY, RING), STUDY, colleague)
 
     assert check_trusted(trainable, STUDY, RING) is Trust.SIGNED

@@ -1,0 +1,569 @@
+"""
+A study in plain Python: what the operations must leave in any database, and what they must answer.
+
+One object, no transactions: each method is one operation done at once. It says what the design
+says, in lists and dicts, and shares with the package only its words, never its arithmetic.
+"""
+
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from studydb.domain.decisions import Action, Verdict
+from studydb.domain.ending import Ending
+from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
+from studydb.domain.metrics import Result
+from studydb.domain.states import Mode, Reason, State, Status
+from studydb.operations.create import NewStudy
+
+ENDED = (State.TERMINATED, State.ERROR)
+COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+@dataclass
+class ModelWorker:
+    """A process that holds leases; `is_alive` is the truth, which no row says."""
+
+    id: int
+    uuid: str
+    pid: int
+    lease_s: float
+    seen_at: float
+    ended_at: float | None = None
+    is_alive: bool = True
+
+
+@dataclass
+class ModelCheckpoint:
+    """A checkpoint's row."""
+
+    uuid: str
+    number: int
+    attempt: int
+    step: int
+    removed: bool = False
+    corrupt: bool = False
+    data: bool = True
+
+
+@dataclass
+class ModelAttempt:
+    """One execution of a trial; `stored` holds what it flushed, superseded or not."""
+
+    number: int
+    no: int
+    token: str
+    worker: ModelWorker
+    restored: ModelCheckpoint | None
+    start_step: int
+    started_at: float
+    time_total_s: float
+    flush_no: int = 0
+    stored: dict[int, float] = field(default_factory=dict)
+    ended_at: float | None = None
+    reason: Reason | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass
+class ModelTrial:
+    """A trial's row; `live` holds the values that count, by step."""
+
+    number: int
+    origin: str
+    created_at: float
+    draw: int | None = None
+    priority: int = 0
+    state: State = State.PENDING
+    reason: Reason | None = None
+    ready_at: float | None = None
+    request: Action | None = None
+    verdict: Verdict | None = None
+    paused_by: str | None = None
+    failures: int = 0
+    losses: int = 0
+    attempts: list[ModelAttempt] = field(default_factory=list)
+    flush_no: int = 0
+    lease_s: float | None = None
+    expires_at: float | None = None
+    suspect_at: float | None = None
+    checkpoint: ModelCheckpoint | None = None
+    checkpoint_step: int = 0
+    live: dict[int, float] = field(default_factory=dict)
+    time_total_s: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def held(self) -> ModelAttempt | None:
+        """The attempt that may write."""
+        return self.attempts[-1] if self.state is State.RUNNING else None
+
+
+class Model:
+    """A study; moments are seconds, counted by `now`."""
+
+    def __init__(self, spec: NewStudy) -> None:
+        self.spec = spec
+        self.now = 0.0
+        self.status = Status.RUNNING
+        self.num_trials = spec.num_trials
+        self.next_draw = 0
+        self.trials: list[ModelTrial] = []
+        self.workers: list[ModelWorker] = []
+        self.checkpoints: list[ModelCheckpoint] = []
+        self.rungs: dict[int, list[dict[str, Any]]] = {step: [] for step in self._milestones()}
+        self.events: list[dict[str, Any]] = []
+        self._tell("created", spec.created_by)
+
+    # --- workers
+
+    def register(self, worker_id: int, *, uuid: str, pid: int, lease_s: float) -> ModelWorker:
+        worker = ModelWorker(worker_id, uuid, pid, lease_s, self.now)
+        self.workers.append(worker)
+        return worker
+
+    def claim(self, worker: ModelWorker, *, token: str) -> ModelAttempt | None:
+        if known := self._attempt_of(token):
+            return known if known.ended_at is None else None
+        if not self.runnable or not self.has_room:
+            return None
+        return self._begin(self.runnable[0], worker, token)
+
+    def ask(self, worker: ModelWorker, *, token: str) -> ModelAttempt | None:
+        if known := self._attempt_of(token):
+            return known if known.ended_at is None else None
+        if self.status is not Status.RUNNING or not self.is_open or not self.has_room:
+            return None
+        trial = ModelTrial(len(self.trials), "searcher", self.now, draw=self.next_draw)
+        self.next_draw += 1
+        self.trials.append(trial)
+        return self._begin(trial, worker, token)
+
+    def report(
+        self, attempt: ModelAttempt, *, flush_no: int, after: int, results: tuple[Result, ...]
+    ) -> tuple[Verdict | None, int | None]:
+        due = self._next_decision(results[-1].step if results else after)
+        trial = self.trials[attempt.number]
+        if trial.held is not attempt:
+            self._refuse(attempt, flush_no)
+            return attempt.verdict, due
+        if trial.verdict is not None or flush_no <= trial.flush_no:
+            return trial.verdict, due
+        decided = self._store(trial, attempt, after, results)
+        trial.verdict = decided or self._asked(trial)
+        trial.flush_no = flush_no if results else trial.flush_no
+        self._renew(trial)
+        return trial.verdict, due
+
+    def save(self, attempt: ModelAttempt, *, uuid: str, step: int) -> list[str]:
+        trial = self.trials[attempt.number]
+        mine = [one for one in self.checkpoints if one.number == trial.number]
+        if any(one.uuid == uuid for one in mine):
+            return [one.uuid for one in mine if one.removed and not one.corrupt]
+        self._fence(attempt)
+        retired = [one for one in mine if not one.removed]
+        for one in retired:
+            one.removed, one.data = True, False
+        trial.checkpoint = ModelCheckpoint(uuid, trial.number, attempt.no, step)
+        self.checkpoints.append(trial.checkpoint)
+        if step > trial.checkpoint_step:
+            trial.checkpoint_step, trial.losses = step, 0
+        trial.suspect_at = None
+        return [one.uuid for one in retired]
+
+    def forget(self, uuids: list[str]) -> None:
+        self.checkpoints = [one for one in self.checkpoints if one.uuid not in uuids]
+
+    def condemn(self, attempt: ModelAttempt, bad: ModelCheckpoint) -> None:
+        trial = self._fence(attempt)
+        if bad.corrupt:
+            return
+        bad.corrupt = bad.removed = True
+        trial.checkpoint, trial.suspect_at = None, None
+        data = {"url": "inline:", "step": bad.step}
+        self._tell("checkpoint corrupt", "worker", attempt=attempt, data=data)
+
+    def finish(
+        self,
+        attempt: ModelAttempt,
+        outcome: Reason,
+        *,
+        flush_no: int,
+        after: int,
+        results: tuple[Result, ...],
+    ) -> Ending | None:
+        trial = self.trials[attempt.number]
+        if trial.held is not attempt:
+            self._refuse(attempt, flush_no)
+            return None
+        decided = None
+        if trial.verdict is None and flush_no > trial.flush_no:
+            decided = self._store(trial, attempt, after, results)
+        return self._end(trial, outcome, decided, flush_no=flush_no, actor="worker")
+
+    def renew(
+        self, worker: ModelWorker, attempts: list[ModelAttempt]
+    ) -> dict[str, Verdict | None]:
+        worker.seen_at = self.now
+        answered = {}
+        for attempt in attempts:
+            trial = self.trials[attempt.number]
+            if trial.held is attempt:
+                self._renew(trial)
+                trial.verdict = trial.verdict or self._asked(trial)
+                answered[attempt.token] = trial.verdict
+        return answered
+
+    def tell(self, attempt: ModelAttempt, kind: str) -> None:
+        self._renew(self._fence(attempt))
+        self._tell(kind, "worker", attempt=attempt, data={})
+
+    def leave(self, worker: ModelWorker) -> None:
+        if worker.ended_at is None:
+            worker.seen_at = worker.ended_at = self.now
+
+    # --- whoever comes along
+
+    def recover(self) -> int:
+        for trial in self.trials:
+            if trial.ready_at is not None and trial.ready_at <= self.now:
+                trial.ready_at = None
+            expired = trial.held is not None and self._expiry(trial) < self.now
+            if expired and trial.suspect_at is None:
+                trial.suspect_at = self.now
+            if trial.paused_by == "study" and self.status is Status.RUNNING:
+                trial.state, trial.paused_by = State.PENDING, None
+        lost = [trial for trial in self.trials if self._is_believed_lost(trial)]
+        return self._take(lost)
+
+    def recover_host(self) -> int:
+        return self._take(
+            [trial for trial in self.trials if trial.held and not trial.held.worker.is_alive]
+        )
+
+    def _is_believed_lost(self, trial: ModelTrial) -> bool:
+        if trial.held is None or trial.suspect_at is None or trial.lease_s is None:
+            return False
+        waited_s = self.now - trial.suspect_at
+        return self._expiry(trial) < self.now and waited_s * 4.5 >= trial.lease_s
+
+    def _take(self, lost: list[ModelTrial]) -> int:
+        for trial in lost:
+            self._end(trial, Reason.LOST, None, flush_no=trial.flush_no, actor="sweep")
+        return len(lost)
+
+    # --- people
+
+    def enqueue(self, *, token: str, actor: str, priority: int = 0) -> int:
+        if told := self._told(token):
+            return int(told["data"]["number"])
+        if not self.is_open:
+            raise BudgetSpent
+        number = len(self.trials)
+        self.trials.append(ModelTrial(number, "enqueued", self.now, priority=priority))
+        self._tell("enqueued", actor, token=token, data={"number": number})
+        return number
+
+    def steer(self, kind: str, numbers: list[int], *, token: str, actor: str) -> None:
+        """What `pause`, `resume` and `stop` do to trials; kind is "paused", "resumed", "stopped"."""
+        if self._told(token):
+            return
+        numbers = sorted(set(numbers))
+        for number in numbers:
+            if number >= len(self.trials):
+                raise UnknownTrial
+            if self.trials[number].state in ENDED:
+                raise NotAllowed
+        for number in numbers:
+            self._steer(self.trials[number], kind)
+        self._tell(kind, actor, token=token, data={"numbers": numbers})
+
+    def _steer(self, trial: ModelTrial, kind: str) -> None:
+        if trial.state is State.RUNNING:
+            wishes = {"paused": Action.PAUSE, "stopped": Action.STOP, "resumed": None}
+            trial.request = wishes[kind]
+        elif kind == "stopped":
+            trial.state, trial.reason, trial.ended_at = State.TERMINATED, Reason.CANCELLED, self.now
+            trial.ready_at = trial.paused_by = None
+        elif kind == "paused":
+            trial.state, trial.paused_by, trial.ready_at = State.PAUSED, "person", None
+        elif trial.state is State.PAUSED:
+            trial.state, trial.paused_by, trial.ready_at = State.PENDING, None, None
+
+    def set_status(self, status: Status, *, token: str, actor: str) -> None:
+        if not self._told(token):
+            self.status = status
+            self._tell(f"study {status.lower()}", actor, token=token)
+
+    def extend(self, *, by: int, token: str, actor: str) -> int:
+        if told := self._told(token):
+            return int(told["data"]["num_trials"])
+        if self.num_trials is None:
+            raise NotAllowed
+        self.num_trials += by
+        self._tell("extended", actor, token=token, data={"num_trials": self.num_trials})
+        return self.num_trials
+
+    # --- what holds of the study
+
+    @property
+    def running(self) -> list[ModelTrial]:
+        return [trial for trial in self.trials if trial.state is State.RUNNING]
+
+    @property
+    def runnable(self) -> list[ModelTrial]:
+        """What a claim may take, first to last."""
+        if self.status is not Status.RUNNING:
+            return []
+        waiting = [
+            trial
+            for trial in self.trials
+            if trial.state is State.PENDING and trial.ready_at is None
+        ]
+        return sorted(waiting, key=lambda trial: (trial.priority, trial.number))
+
+    @property
+    def has_room(self) -> bool:
+        limit = self.spec.max_concurrent
+        return limit is None or len(self.running) < limit
+
+    @property
+    def is_open(self) -> bool:
+        return self.num_trials is None or len(self.trials) < self.num_trials
+
+    @property
+    def best(self) -> list[int]:
+        """The numbers of all trials that have a value, best first."""
+        ranked = {
+            trial.number: self._score(value)
+            for trial in self.trials
+            if (value := self._best_of(trial)[1]) is not None and not math.isnan(value)
+        }
+        return sorted(ranked, key=lambda number: (ranked[number], number))
+
+    # --- attempts begin, write and end
+
+    def _begin(self, trial: ModelTrial, worker: ModelWorker, token: str) -> ModelAttempt:
+        attempt = ModelAttempt(
+            number=trial.number,
+            no=len(trial.attempts) + 1,
+            token=token,
+            worker=worker,
+            restored=trial.checkpoint,
+            start_step=trial.checkpoint.step + 1 if trial.checkpoint else 1,
+            started_at=self.now,
+            time_total_s=trial.time_total_s or 0.0,
+        )
+        trial.attempts.append(attempt)
+        trial.state, trial.flush_no, trial.lease_s = State.RUNNING, 0, worker.lease_s
+        trial.started_at = self.now if trial.started_at is None else trial.started_at
+        self._renew(trial)
+        return attempt
+
+    def _fence(self, attempt: ModelAttempt) -> ModelTrial:
+        trial = self.trials[attempt.number]
+        if trial.held is not attempt:
+            raise LeaseLost(number=attempt.number, attempt=attempt.no)
+        return trial
+
+    def _refuse(self, attempt: ModelAttempt, flush_no: int) -> None:
+        """A resend by the attempt that committed gets the stored answer, anything else none."""
+        if attempt.flush_no < flush_no:
+            raise LeaseLost(number=attempt.number, attempt=attempt.no)
+
+    def _renew(self, trial: ModelTrial) -> None:
+        assert trial.lease_s is not None
+        trial.expires_at, trial.suspect_at = self.now + trial.lease_s, None
+
+    def _expiry(self, trial: ModelTrial) -> float:
+        assert trial.expires_at is not None
+        return trial.expires_at
+
+    def _store(
+        self, trial: ModelTrial, attempt: ModelAttempt, after: int, results: tuple[Result, ...]
+    ) -> Verdict | None:
+        """Judge and keep results up to the one that ends the trial."""
+        if results and trial.flush_no == 0:
+            attempt.start_step = results[0].step
+            trial.live = {s: v for s, v in trial.live.items() if s < results[0].step}
+        for result in results:
+            verdict = self._judge(trial, attempt, after, result)
+            attempt.stored[result.step] = trial.live[result.step] = result.value
+            trial.time_total_s, after = result.time_total_s, result.step
+            if verdict is not None:
+                return verdict
+        return None
+
+    def _end(
+        self,
+        trial: ModelTrial,
+        outcome: Reason,
+        decided: Verdict | None,
+        *,
+        flush_no: int,
+        actor: str,
+    ) -> Ending:
+        trial.failures += outcome is Reason.FAILED
+        trial.losses += outcome is Reason.LOST
+        verdict = self._settled(trial, outcome, decided)
+        ending = self._ending(trial, outcome, verdict)
+        attempt = trial.attempts[-1]
+        attempt.ended_at, attempt.reason = self.now, ending.attempt_reason
+        attempt.verdict, attempt.flush_no = verdict, flush_no
+        trial.state, trial.reason, trial.paused_by = ending.state, ending.reason, ending.paused_by
+        trial.ended_at = self.now if ending.state in ENDED else None
+        trial.ready_at = self.now + ending.delay_s if ending.delay_s else None
+        trial.request = trial.verdict = trial.suspect_at = None
+        if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
+            self._tell(outcome.lower(), actor, attempt=attempt)
+        return ending
+
+    def _settled(
+        self, trial: ModelTrial, outcome: Reason, decided: Verdict | None
+    ) -> Verdict | None:
+        stands = trial.verdict or decided
+        asked = None if outcome is Reason.COMPLETED else self._asked(trial)
+        if stands is None or asked is None:
+            return stands or asked
+        is_more = asked.action is Action.STOP or asked.by == "person"
+        return asked if stands.action is Action.PAUSE and is_more else stands
+
+    def _ending(self, trial: ModelTrial, outcome: Reason, verdict: Verdict | None) -> Ending:
+        spent = {"failures": trial.failures, "losses": trial.losses}
+        died = outcome in (Reason.FAILED, Reason.LOST)
+        if verdict is not None and verdict.action is Action.STOP:
+            why = outcome if died else verdict.reason
+            return Ending(State.TERMINATED, verdict.reason, why, **spent)
+        if verdict is not None and outcome is not Reason.COMPLETED:
+            why = outcome if died else verdict.reason
+            return Ending(State.PAUSED, None, why, **spent, paused_by=verdict.by)
+        if outcome in (Reason.COMPLETED, Reason.TIMED_OUT):
+            return Ending(State.TERMINATED, outcome, outcome, **spent)
+        if outcome is Reason.PREEMPTED:
+            return Ending(State.PENDING, None, outcome, **spent)
+        if outcome is Reason.FAILED:
+            limit, count = self.spec.max_failures, trial.failures
+        else:
+            limit, count = self.spec.max_losses, trial.losses
+        if count > limit != -1:
+            return Ending(State.ERROR, outcome, outcome, **spent)
+        waits = count if outcome is Reason.FAILED else count - 1  # the first loss is forgiven
+        delay_s = min(300.0, 2.0 ** (waits - 1)) if waits else 0.0
+        return Ending(State.PENDING, None, outcome, **spent, delay_s=delay_s)
+
+    # --- decisions
+
+    def _asked(self, trial: ModelTrial) -> Verdict | None:
+        if trial.request is Action.STOP:
+            return Verdict(Action.STOP, Reason.CANCELLED, "person")
+        if self.status is Status.STOPPED:
+            return Verdict(Action.STOP, Reason.CANCELLED, "study")
+        if trial.request is Action.PAUSE:
+            return Verdict(Action.PAUSE, Reason.PAUSED, "person")
+        if self.status is Status.PAUSED:
+            return Verdict(Action.PAUSE, Reason.PAUSED, "study")
+        return None
+
+    def _judge(
+        self, trial: ModelTrial, attempt: ModelAttempt, after: int, result: Result
+    ) -> Verdict | None:
+        for rule in self.spec.rules:
+            said = result.step if rule.metric == "training_iteration" else result.value
+            if COMPARE[rule.op](said, rule.bound):
+                return Verdict(Action.STOP, Reason.RULE_STOPPED, "rule")
+        due = self._next_decision(after)
+        if due is None or result.step < due:
+            return None
+        if result.step >= self._max_t():
+            return Verdict(Action.STOP, Reason.COMPLETED, "scheduler")
+        reached = max(step for step in self.rungs if step <= result.step)
+        if any(entry["number"] == trial.number for entry in self.rungs[reached]):
+            return None
+        return self._enter(self.rungs[reached], attempt, result)
+
+    def _enter(
+        self, entries: list[dict[str, Any]], attempt: ModelAttempt, result: Result
+    ) -> Verdict | None:
+        """Ray's rule: strictly worse than the percentile of what came before stops; so does NaN."""
+        cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
+        score, is_nan = self._score(result.value), math.isnan(result.value)
+        stops = is_nan or (cutoff is not None and score > cutoff)
+        entries.append(
+            {
+                "number": attempt.number,
+                "ordinal": len(entries),
+                "attempt": attempt.no,
+                "step": result.step,
+                "value": "NaN" if is_nan else result.value,
+                "score": score,
+                "ranked": not is_nan,
+                "action": Action.STOP if stops else Action.CONTINUE,
+                "cutoff": None if cutoff is None or math.isnan(cutoff) else cutoff,
+            }
+        )
+        return Verdict(Action.STOP, Reason.EARLY_STOPPED, "scheduler") if stops else None
+
+    def _cutoff(self, scores: list[float]) -> float | None:
+        if not scores:
+            return None
+        share = (1 - 1 / self.spec.scheduler.to_json()["reduction_factor"]) * 100
+        with np.errstate(invalid="ignore"):
+            return -float(np.percentile([-score for score in scores], share))
+
+    def _max_t(self) -> float:
+        return float(self.spec.scheduler.to_json().get("max_t", math.inf))
+
+    def _milestones(self) -> list[int]:
+        asha = self.spec.scheduler.to_json()
+        if "max_t" not in asha:
+            return []
+        steps, step = [], asha["grace_period"]
+        while step < asha["max_t"]:
+            steps.append(step)
+            step *= asha["reduction_factor"]
+        return steps
+
+    def _next_decision(self, step: int) -> int | None:
+        due = [one for one in (*self.rungs, self._max_t()) if step < one < math.inf]
+        return int(min(due)) if due else None
+
+    # --- what is remembered
+
+    def _attempt_of(self, token: str) -> ModelAttempt | None:
+        attempts = (attempt for trial in self.trials for attempt in trial.attempts)
+        return next((attempt for attempt in attempts if attempt.token == token), None)
+
+    def _told(self, token: str) -> dict[str, Any] | None:
+        return next((event for event in self.events if event["token"] == token), None)
+
+    def _tell(
+        self,
+        kind: str,
+        actor: str,
+        *,
+        attempt: ModelAttempt | None = None,
+        token: str | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        where = (attempt.number, attempt.no) if attempt else (None, None)
+        told = {"kind": kind, "actor": actor, "token": token, "data": data}
+        self.events.append({"number": where[0], "attempt": where[1]} | told)
+
+    def _score(self, value: float) -> float:
+        if math.isnan(value):
+            return math.inf
+        return 0.0 + (value if self.spec.mode is Mode.MIN else -value)
+
+    def _best_of(self, trial: ModelTrial) -> tuple[int | None, float | None]:
+        """Step and value: NaN never wins, the first of equals does."""
+        if not trial.live:
+            return None, None
+        best = min(
+            sorted(trial.live),
+            key=lambda step: (math.isnan(trial.live[step]), self._score(trial.live[step])),
+        )
+        return best, trial.live[best]
