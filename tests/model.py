@@ -146,7 +146,7 @@ class Model:
     def report(
         self, attempt: ModelAttempt, *, flush_no: int, after: int, results: tuple[Result, ...]
     ) -> tuple[Verdict | None, int | None]:
-        due = self._next_decision(results[-1].step if results else after)
+        due = self.next_decision(results[-1].step if results else after)
         trial = self.trials[attempt.number]
         if trial.held is not attempt:
             self._refuse(attempt, flush_no)
@@ -218,9 +218,10 @@ class Model:
                 answered[attempt.token] = trial.verdict
         return answered
 
-    def tell(self, attempt: ModelAttempt, kind: str) -> None:
-        self._renew(self._fence(attempt))
-        self._tell(kind, "worker", attempt=attempt, data={})
+    def tell(self, attempt: ModelAttempt, kind: str, *, token: str) -> None:
+        if not self._told(token):
+            self._renew(self._fence(attempt))
+            self._tell(kind, "worker", attempt=attempt, token=token, data={})
 
     def leave(self, worker: ModelWorker) -> None:
         if worker.ended_at is None:
@@ -339,9 +340,9 @@ class Model:
     def best(self) -> list[int]:
         """The numbers of all trials that have a value, best first."""
         ranked = {
-            trial.number: self._score(value)
+            trial.number: self.score(value)
             for trial in self.trials
-            if (value := self._best_of(trial)[1]) is not None and not math.isnan(value)
+            if (value := self.best_of(trial)[1]) is not None and not math.isnan(value)
         }
         return sorted(ranked, key=lambda number: (ranked[number], number))
 
@@ -475,7 +476,7 @@ class Model:
             said = result.step if rule.metric == "training_iteration" else result.value
             if COMPARE[rule.op](said, rule.bound):
                 return Verdict(Action.STOP, Reason.RULE_STOPPED, "rule")
-        due = self._next_decision(after)
+        due = self.next_decision(after)
         if due is None or result.step < due:
             return None
         if result.step >= self._max_t():
@@ -490,7 +491,7 @@ class Model:
     ) -> Verdict | None:
         """Ray's rule: strictly worse than the percentile of what came before stops; so does NaN."""
         cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
-        score, is_nan = self._score(result.value), math.isnan(result.value)
+        score, is_nan = self.score(result.value), math.isnan(result.value)
         stops = is_nan or (cutoff is not None and score > cutoff)
         entries.append(
             {
@@ -527,7 +528,7 @@ class Model:
             step *= asha["reduction_factor"]
         return steps
 
-    def _next_decision(self, step: int) -> int | None:
+    def next_decision(self, step: int) -> int | None:
         due = [one for one in (*self.rungs, self._max_t()) if step < one < math.inf]
         return int(min(due)) if due else None
 
@@ -553,17 +554,17 @@ class Model:
         told = {"kind": kind, "actor": actor, "token": token, "data": data}
         self.events.append({"number": where[0], "attempt": where[1]} | told)
 
-    def _score(self, value: float) -> float:
+    def score(self, value: float) -> float:
         if math.isnan(value):
             return math.inf
         return 0.0 + (value if self.spec.mode is Mode.MIN else -value)
 
-    def _best_of(self, trial: ModelTrial) -> tuple[int | None, float | None]:
+    def best_of(self, trial: ModelTrial) -> tuple[int | None, float | None]:
         """Step and value: NaN never wins, the first of equals does."""
         if not trial.live:
             return None, None
         best = min(
             sorted(trial.live),
-            key=lambda step: (math.isnan(trial.live[step]), self._score(trial.live[step])),
+            key=lambda step: (math.isnan(trial.live[step]), self.score(trial.live[step])),
         )
         return best, trial.live[best]

@@ -33,6 +33,9 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 Picture = dict[str, Any]
 """A dict per kind of row, each row a dict of what it says."""
 
+GONE = "gone"
+"""In place of a checkpoint whose row has been deleted."""
+
 _STUDY = (
     "status",
     "num_trials",
@@ -47,7 +50,6 @@ _TRIAL = (
     "origin",
     "draw",
     "priority",
-    "ready",
     "request",
     "verdict",
     "verdict_reason",
@@ -120,16 +122,17 @@ def picture(database: Database, of: Study) -> Picture:
         rows = txn.all(_TRIALS, study=of.id)
         numbers = {row.id: row.number for row in rows}
         saved = txn.all(_CHECKPOINTS, study=of.id)
-        names = {row.id: row.uuid for row in saved}
+        names = {None: None} | {row.id: row.uuid for row in saved}
+        attempts = txn.all(_ATTEMPTS, study=of.id)
         return {
             "study": [_told(row, _STUDY) for row in txn.all(_THE_STUDY, study=of.id)],
             "trials": {row.number: _trial(row, names) for row in rows},
             "attempts": {
                 (numbers[row.trial_id], row.attempt): _told(row, _ATTEMPT)
-                | {"restored": names.get(row.restored_id, row.restored_id)}
-                for row in txn.all(_ATTEMPTS, study=of.id)
+                | {"restored": names.get(row.restored_id, GONE)}
+                for row in attempts
             },
-            "results": _results(txn, of, numbers),
+            "results": _results(txn.all(_RESULTS, study=of.id), attempts, numbers),
             "checkpoints": [
                 {"number": numbers[row.trial_id]} | _checkpoint(row) for row in saved
             ],
@@ -142,16 +145,6 @@ def picture(database: Database, of: Study) -> Picture:
                 for row in txn.all(_EVENTS, study=of.id)
             ],
         }
-
-
-def live_of(shown: Picture, number: int, through: dict[tuple[int, int], int]) -> dict[int, Any]:
-    """The values of one trial that count, by step, given each attempt's last live step."""
-    return {
-        step: value
-        for (of, no), steps in shown["results"].items()
-        for step, (value, _) in steps.items()
-        if of == number and step <= through[of, no]
-    }
 
 
 def plain(value: Any) -> Any:
@@ -169,23 +162,25 @@ def _told(row: Any, columns: tuple[str, ...]) -> dict[str, Any]:
     return {name: plain(getattr(row, name)) for name in columns}
 
 
-def _trial(row: Any, names: dict[int, str]) -> dict[str, Any]:
+def _trial(row: Any, names: dict[int | None, str | None]) -> dict[str, Any]:
     told = _told(row, _TRIAL)
-    waits = row.state == State.PENDING and not row.ready
-    told["ready_at"] = plain(row.ready_at) if waits else None
+    told["ready"] = bool(row.ready) if row.state == State.PENDING else None
+    told["ready_at"] = plain(row.ready_at) if told["ready"] is False else None
     told["flush_no"] = row.flush_no if row.state == State.RUNNING else None
     told["rank_score"] = None if row.state == State.RUNNING else row.rank_score
-    told["checkpoint"] = names.get(row.checkpoint_id, row.checkpoint_id)
+    told["checkpoint"] = names.get(row.checkpoint_id, GONE)
     told["metric_summary"] = plain(row.metric_summary)
     told["params"] = row.params
     return told
 
 
-def _results(txn: Txn, of: Study, numbers: dict[int, int]) -> dict[tuple[int, int], Any]:
+def _results(
+    rows: list[Any], attempts: list[Any], numbers: dict[int, int]
+) -> dict[tuple[int, int], Any]:
     """By (number, attempt), by step: the value, and whether it is live."""
-    through = {(row.trial_id, row.attempt): row.live_through for row in txn.all(_ATTEMPTS, study=of.id)}
+    through = {(row.trial_id, row.attempt): row.live_through for row in attempts}
     found: dict[tuple[int, int], Any] = defaultdict(dict)
-    for row in txn.all(_RESULTS, study=of.id):
+    for row in rows:
         live = row.step <= through[row.trial_id, row.attempt]
         found[numbers[row.trial_id], row.attempt][row.step] = (plain(row.value), live)
     return dict(found)

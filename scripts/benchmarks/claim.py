@@ -82,9 +82,7 @@ def fill(url: str, waiting: int) -> None:
         connection.execute("VACUUM (ANALYZE) trial")
 
 
-def build(
-    *, index: int, urls: Mapping[str, str]
-) -> tuple[Mapping[str, Step], Callable[[], None]]:
+def build(*, index: int, urls: Mapping[str, str]) -> tuple[Mapping[str, Step], Callable[[], None]]:
     """Claims through studydb's operation and in one statement."""
     database = connect(urls["ours"], connections=1)
     study = load(database, STUDY)

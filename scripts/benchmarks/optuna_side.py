@@ -77,8 +77,9 @@ def _trials(kind: str, place: str) -> Step:
 
 def _open(kind: str, place: str) -> Any:
     import optuna  # noqa: PLC0415  an extra
+    from optuna.storages.journal import JournalFileBackend  # noqa: PLC0415
 
     if kind == JOURNAL:
-        backend = optuna.storages.journal.JournalFileBackend(place)
+        backend = JournalFileBackend(place)
         return optuna.storages.JournalStorage(backend)
     return optuna.storages.RDBStorage(place.replace("postgresql://", "postgresql+psycopg://"))

@@ -63,7 +63,7 @@ def _new(common: Mapping[str, Any]) -> dict[str, Any]:
         **common,
         "momentum": params["momentum"],
         "params": text,
-        "params_hash": hashlib.sha256(text.encode()).hexdigest(),
+        "params_hash": hashlib.sha256(text.encode()).hexdigest()[:32],
         "token": token,
         "uuid": str(UUID(hex=token)),
     }

@@ -88,9 +88,7 @@ def _ours(url: str, index: int, rows: int) -> tuple[Step, Callable[[], None]]:
         results = tuple(
             Result(after + number, random.random(), {}, now_s) for number in range(1, rows + 1)
         )
-        operation.report(
-            database, study, lease=claim.lease, batch=Batch(flush_no, results, after)
-        )
+        operation.report(database, study, lease=claim.lease, batch=Batch(flush_no, results, after))
         return rows
 
     return step, database.close

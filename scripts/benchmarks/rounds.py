@@ -80,7 +80,7 @@ def measure(
     outcome = Outcome(contest, {"rounds": rounds, "seconds": seconds, **conditions})
     for size in processes:
         with ExitStack() as stack:
-            teams = {}
+            teams: dict[str, Team] = {}
             for names, plan in contest.plans.items():
                 team = stack.enter_context(Team(plan, size))
                 teams |= dict.fromkeys(names, team)

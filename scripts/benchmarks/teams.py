@@ -7,10 +7,11 @@ one team at a time is woken, so that contenders take turns on the same machine w
 
 import multiprocessing
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -74,15 +75,13 @@ class Team:
 
     def _answers(self, timeout_s: float) -> list[float]:
         deadline = time.monotonic() + timeout_s
-        answers = []
-        for pipe in self._pipes:
-            if not pipe.poll(max(0.0, deadline - time.monotonic())):
-                raise RuntimeError(f"A measured process gave no answer within {timeout_s:.0f} s.")
-            answer = pipe.recv()
-            if isinstance(answer, str):
-                raise RuntimeError(f"A measured process failed.\n{answer}")
-            answers.append(answer)
-        return answers
+        answers = [_answer(pipe, max(0.0, deadline - time.monotonic())) for pipe in self._pipes]
+        failures = [answer for answer in answers if isinstance(answer, str)]
+        if failures:
+            raise RuntimeError(
+                f"{len(failures)} measured processes failed.\n{max(failures, key=len)}"
+            )
+        return [answer for answer in answers if isinstance(answer, float)]
 
     def __enter__(self) -> Self:
         """Hold the processes."""
@@ -99,28 +98,31 @@ class Team:
                 process.join()
 
 
+def _answer(pipe: Any, timeout_s: float) -> float | str:
+    """What a process answers: a rate, or the words in which it failed."""
+    try:
+        return pipe.recv() if pipe.poll(timeout_s) else "It gave no answer in time."
+    except (EOFError, OSError):
+        return "It ended without an answer."
+
+
 def _serve(plan: Plan, index: int, pipe: Any, barrier: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
     try:
-        steps, close = plan.build(index=index, **plan.options)
-        pipe.send(0.0)
-    except Exception:  # noqa: BLE001  told to the process that leads
-        with suppress(OSError):
-            pipe.send(traceback.format_exc())
-        return
-    try:
-        while True:
-            contender, seconds = pipe.recv()
-            barrier.wait(START_TIMEOUT_S)
-            pipe.send(_slice(steps[contender], seconds))
-    except (EOFError, OSError):  # the process that leads is done, or gone
-        pass
+        with ExitStack() as stack:
+            steps, close = plan.build(index=index, **plan.options)
+            stack.callback(close)
+            pipe.send(0.0)
+            while True:
+                contender, seconds = pipe.recv()
+                barrier.wait(START_TIMEOUT_S)
+                pipe.send(_slice(steps[contender], seconds))
+    except (EOFError, OSError, threading.BrokenBarrierError):
+        pass  # the process that leads is done or gone, or another one has failed and said so
     except Exception:  # noqa: BLE001  told to the process that leads
         barrier.abort()
         with suppress(OSError):
             pipe.send(traceback.format_exc())
-    finally:
-        close()
 
 
 def _slice(step: Step, seconds: float) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from benchmarks import optuna_side, options, ours, places, raw
+from benchmarks import options, optuna_side, ours, places, raw
 from benchmarks.rounds import Contest, measure, show
 from benchmarks.teams import Plan
 
@@ -34,7 +34,10 @@ def trial(
     """
     if not without_optuna:
         optuna_side.require()
-    arena = _on_sqlite(without_optuna) if storage == "sqlite" else _on_postgresql(fsync, without_optuna)
+    if storage == "sqlite":
+        arena = _on_sqlite(without_optuna=without_optuna)
+    else:
+        arena = _on_postgresql(fsync=fsync, without_optuna=without_optuna)
     with arena as (contest, conditions):
         outcome = measure(
             contest, processes=processes, rounds=rounds, seconds=seconds, conditions=conditions
@@ -44,7 +47,7 @@ def trial(
 
 @contextmanager
 def _on_postgresql(
-    fsync: bool, without_optuna: bool
+    *, fsync: bool, without_optuna: bool
 ) -> Iterator[tuple[Contest, Mapping[str, Any]]]:
     with (
         places.postgresql_server(fsync=fsync) as server,
@@ -53,22 +56,27 @@ def _on_postgresql(
         for name in ("ours", "raw"):
             ours.create(places.with_tables(urls[name]))
         raw_names = (raw.COMMITS, raw.STATEMENTS, raw.TWO)
-        plans = {
+        plans: dict[tuple[str, ...], Plan] = {
             (ours.BUFFERED, ours.FLUSHED): Plan(ours.build, {"url": urls["ours"]}),
             raw_names: Plan(raw.build, {"url": urls["raw"]}),
         }
         rivals = {ours.BUFFERED: [*raw_names], ours.FLUSHED: [raw.COMMITS, raw.STATEMENTS]}
         if not without_optuna:
             _add_optuna(plans, rivals, {optuna_side.RDB: urls["optuna"]})
-        yield Contest("trials/s", plans, rivals), {"storage": "postgresql", **places.conditions(server)}
+        yield (
+            Contest("trials/s", plans, rivals),
+            {"storage": "postgresql", **places.conditions(server)},
+        )
 
 
 @contextmanager
-def _on_sqlite(without_optuna: bool) -> Iterator[tuple[Contest, Mapping[str, Any]]]:
+def _on_sqlite(*, without_optuna: bool) -> Iterator[tuple[Contest, Mapping[str, Any]]]:
     with places.folder() as folder:
         url = f"sqlite:///{folder}/studydb.db"
         ours.create(url)
-        plans = {(ours.BUFFERED, ours.FLUSHED): Plan(ours.build, {"url": url})}
+        plans: dict[tuple[str, ...], Plan] = {
+            (ours.BUFFERED, ours.FLUSHED): Plan(ours.build, {"url": url})
+        }
         rivals: dict[str, list[str]] = {ours.BUFFERED: [], ours.FLUSHED: []}
         if not without_optuna:
             storages = {

@@ -40,14 +40,13 @@ def logs(*, name: str, number: int, follow: bool, attempt: int | None, storage: 
     """
     with opened_study(storage, name) as study:
         found = _find(study, number, attempt)
-        directory = _directory(study, number, found)
-        if directory is not None:
-            tails = [Tail(directory / stream) for stream in _STREAMS]
-            _print_files(tails)
-            if follow:
-                _follow(study, number, found, tails)
-        else:
-            _print_stored(found, number)
+        tails = [Tail(_directory(study, number, found) / stream) for stream in _STREAMS]
+        printed = _print_files(tails)
+        if follow:
+            printed |= _follow(study, number, found.attempt, tails)
+            found = _find(study, number, found.attempt)
+    if not printed:
+        _print_stored(found, number)
 
 
 class Tail:
@@ -107,51 +106,57 @@ def _find(study: "Study", number: int, wanted: int | None) -> Any:
     return attempts[-1]
 
 
-def _directory(study: "Study", number: int, attempt: Any) -> Path | None:
-    """The attempt's folder if it can be read here; a running attempt's is not in its row yet."""
+def _directory(study: "Study", number: int, attempt: Any) -> Path:
+    """Where its worker keeps the output; a running attempt's row does not have it yet."""
     from studydb.worker.places import log_dir  # noqa: PLC0415  brings SQLAlchemy
 
     lease = Lease(study.record.id, attempt.trial_id, number, 0, attempt.attempt, attempt.token)
-    directory = Path(attempt.log_dir or log_dir(study.database, study.record, lease))
-    try:
-        readable = any((directory / stream).exists() for stream in _STREAMS)
-    except OSError:
-        readable = False
-    return directory if readable or attempt.ended_at is None else None
+    return Path(attempt.log_dir or log_dir(study.database, study.record, lease))
 
 
-def _print_files(tails: list[Tail]) -> None:
+def _print_files(tails: list[Tail]) -> bool:
+    """Print what has come; whether there was any."""
+    printed = False
     for tail, stream in zip(tails, (sys.stdout, sys.stderr), strict=True):
         for data in tail.read():
             click.echo(data, nl=False, file=stream)
+            printed = True
+    return printed
 
 
-def _follow(study: "Study", number: int, attempt: Any, tails: list[Tail]) -> None:
+def _follow(study: "Study", number: int, attempt: int, tails: list[Tail]) -> bool:
     looked_at = -LOOK_EVERY_S
-    ended = False
+    printed = ended = False
     while not ended:
         if time.monotonic() - looked_at >= LOOK_EVERY_S:
             looked_at = time.monotonic()
             ended = _has_ended(study, number, attempt)
-        _print_files(tails)
+        printed |= _print_files(tails)
         if not ended:
             time.sleep(FOLLOW_EVERY_S)
+    return printed
 
 
-def _has_ended(study: "Study", number: int, attempt: Any) -> bool:
+def _has_ended(study: "Study", number: int, attempt: int) -> bool:
     try:
-        return _find(study, number, attempt.attempt).ended_at is not None
+        return _find(study, number, attempt).ended_at is not None
     except StorageTransient:
         return False
 
 
 def _print_stored(attempt: Any, number: int) -> None:
-    if not attempt.log_tail:
-        click.echo(f"(attempt {attempt.attempt} of trial {number} has printed nothing)", err=True)
-        return
-    click.echo(
-        f"(the end of it, as the database keeps it; the whole is in {attempt.log_dir}, "
-        "which cannot be read on this host)",
-        err=True,
-    )
-    click.echo(attempt.log_tail, nl=not attempt.log_tail.endswith("\n"))
+    if attempt.log_tail:
+        note = (
+            "the end of it, as the database keeps it; the whole is in "
+            f"{attempt.log_dir}, which cannot be read on this host"
+        )
+    elif attempt.ended_at is None:
+        note = (
+            f"attempt {attempt.attempt} of trial {number} runs, and has printed nothing that can "
+            "be read on this host"
+        )
+    else:
+        note = f"attempt {attempt.attempt} of trial {number} has printed nothing"
+    click.echo(f"({note})", err=True)
+    if attempt.log_tail:
+        click.echo(attempt.log_tail, nl=not attempt.log_tail.endswith("\n"))

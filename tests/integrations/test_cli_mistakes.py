@@ -166,19 +166,19 @@ def test_other_schema_says_which_command_to_run(console, database, monkeypatch, 
         assert_one_line(console(*command, code=1), words)
 
 
-def test_read_only_server_is_told_so(console, database, storage_url, monkeypatch):
-    if not database.postgresql:
-        pytest.skip("an SQLite file's turn is the next test")
+def test_read_only_server_is_told_so(bare_console, postgres_url, monkeypatch):
+    database = connect(postgres_url)
     study = arrange.new_study(database, num_trials=None)
+    database.close()
     monkeypatch.setattr(handle, "CONTROL_PATIENCE_S", 0)
     monkeypatch.setenv(
-        "STUDYDB_STORAGE", f"{storage_url}&options=-c%20default_transaction_read_only%3Don"
+        "STUDYDB_STORAGE", f"{postgres_url}&options=-c%20default_transaction_read_only%3Don"
     )
 
-    ran = console("enqueue", study.name, code=1)
+    ran = bare_console("enqueue", study.name, code=1)
 
     assert_one_line(ran, "read-only")
-    assert "0 RUNNING" not in console("status", study.name).out
+    assert "status   RUNNING" in bare_console("status", study.name).lines
 
 
 def test_read_only_file_is_told_so_and_can_be_looked_at(bare_console, sqlite_url, monkeypatch):

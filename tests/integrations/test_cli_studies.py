@@ -261,9 +261,15 @@ def test_logs_reads_the_files_of_the_wanted_attempt(console, database, tmp_path)
 
 def test_attempt_that_printed_nothing_is_said_to(console, database):
     study = arrange.new_study(database, name="digits")
-    arrange.SimulatedWorker(database, study).take().finish(0.5)
+    run = arrange.SimulatedWorker(database, study).take()
 
-    assert "has printed nothing" in console("logs", "digits", "0").err
+    running = console("logs", "digits", "0").err
+    run.finish(0.5)
+
+    assert running.startswith("(attempt 1 of trial 0 runs, and has printed nothing")
+    assert console("logs", "digits", "0", "-f").err == (
+        "(attempt 1 of trial 0 has printed nothing)\n"
+    )
 
 
 def test_status_page_shares_twenty_rows_among_states_and_says_what_comes_next(console, database):

@@ -1,24 +1,23 @@
-"""The plans of the hot statements on many trials: each goes through its partial index."""
+"""The plans of the hot statements on many trials: each goes through the index made for it."""
 
+import re
 from datetime import UTC, datetime
 
 import pytest
-from arrange import LEASE_S, SimulatedWorker, enqueued, new_study, token
+from arrange import LEASE_S, SimulatedWorker, enqueued, new_study, process, token
 
-from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
-from studydb.domain.records import Lease, Process
-from studydb.domain.states import Mode, Status
-from studydb.operations.look import look
+from studydb.domain.records import Lease
+from studydb.domain.states import Mode
 from studydb.schedulers import ASHA
-from studydb.store import counters, leases, results, rungs, studies, sweeps, trials
+from studydb.store import attempts, leases, results, rungs, sweeps, trials
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 MANY = 5000
 ENTRIES = 3000
 
-COLUMNS = """
+TRIAL = """
     INSERT INTO trial (uuid, study_id, number, state, reason, params, params_hash, space_version,
         origin, draw, counted, priority, ready, resource_class, bracket, attempt, failures, losses,
         flush_no, checkpoint_step, n_results, best_value, best_score, rank_score, created_at, ended_at)
@@ -33,6 +32,11 @@ ENTRY = """
     SELECT (SELECT min(id) FROM rung WHERE study_id = {study}), n + 100000, 1, 1, n, n, {true}, n,
         'CONTINUE', {now}
     FROM {numbers}
+"""
+ATTEMPT = """
+    INSERT INTO attempt (trial_id, attempt, study_id, token, config, start_step, live_through,
+        flush_no, started_at)
+    SELECT id, 1, {study}, 't' || id, '{{}}', 1, 9, 0, {now} FROM trial WHERE study_id = {study}
 """
 RESULT = """
     INSERT INTO result (study_id, trial_id, attempt, step, value, reported_at)
@@ -63,7 +67,8 @@ def fill(database, study, statement, most):
 def study(database):
     """Five thousand trials that have ended, and three of each other kind."""
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=None)
-    fill(database, study, COLUMNS, MANY)
+    fill(database, study, TRIAL, MANY)
+    fill(database, study, ATTEMPT, MANY)
     fill(database, study, ENTRY, ENTRIES)
     fill(database, study, RESULT, MANY)
     worker = SimulatedWorker(database, study)
@@ -76,39 +81,79 @@ def study(database):
     return study
 
 
+KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
+
+FROM_END_TO_END = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! USING)"
+
+LEASE = Lease(1, 1, 0, 0, 1, "token", LEASE_S)
+CUT = Cut(n=ENTRIES, rank=ENTRIES // 2, entry=(ENTRIES / 2, 100_000 + ENTRIES // 2))
+
+HOT = {
+    "claim": (
+        lambda txn: leases.claim(txn, study_id=1, worker_id=1, token=token(), lease_s=LEASE_S),
+        "trial_claim",
+    ),
+    "look": (lambda txn: leases.any_runnable(txn, study_id=1), "trial_claim"),
+    "wait for claims": (lambda txn: leases.await_claims(txn, study_id=1), "trial_claim"),
+    "suspect": (lambda txn: sweeps.suspect(txn, study_id=1), "trial_running"),
+    "lost": (lambda txn: sweeps.lost(txn, study_id=1), "trial_running"),
+    "of host": (lambda txn: sweeps.of_host(txn, study_id=1, process=process()), "trial_running"),
+    "wake": (lambda txn: sweeps.wake(txn, study_id=1), "trial_backoff"),
+    "unpause": (lambda txn: sweeps.unpause(txn, study_id=1), "trial_paused"),
+    "neighbours": (
+        lambda txn: rungs.neighbours(txn, rung=rungs.Rung(1, 1, 0.5, ENTRIES, CUT), trial_id=5),
+        "rung_entry_rank",
+    ),
+    "best": (lambda txn: trials.best(txn, study_id=1, mode=Mode.MIN, most=3), "trial_rank"),
+    "fence": (lambda txn: leases.hold(txn, lease=LEASE), KEY),
+    "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), KEY),
+    "live": (lambda txn: results.live(txn, study_id=1, trial_id=7), KEY),
+    "list": (lambda txn: trials.listing(txn, study_id=1, limit=10, offset=0), KEY),
+    "ghost": (lambda txn: attempts.by_token(txn, token=token()), KEY),
+}
+
+
 def plans(database, call):
-    """The plan of every statement that a call runs, as text."""
+    """What the database would do for each statement of a call, as text."""
     explained = []
     with database.begin() as txn:
         execute = txn._execute
 
         def execute_explained(compiled, params):
-            explained.append(explain(txn, compiled, params))
+            bound = compiled.bind({"now": NOW} | params)
+            spell = explain_postgresql if txn.postgresql else explain_sqlite
+            explained.append(spell(txn._connection.cursor(), compiled.sql, bound))
             return execute(compiled, params)
 
         txn._execute = execute_explained
         call(txn)
         txn.abandon()
     assert explained
-    return explained
+    return "\n".join(explained)
 
 
-def explain(txn, compiled, params):
-    bound = compiled.bind({"now": NOW} | params)
-    prefix = "EXPLAIN " if txn.postgresql else "EXPLAIN QUERY PLAN "
-    cursor = txn._connection.cursor()
-    found = cursor.execute(prefix + compiled.sql, bound).fetchall()
-    return "\n".join(str(row[-1]) for row in found)
+def explain_sqlite(cursor, sql, bound):
+    return "\n".join(row[-1] for row in cursor.execute(f"EXPLAIN QUERY PLAN {sql}", bound))
 
 
-def is_scan(plan):
-    """Whether the plan reads a table from end to end, an index from end to end, or sorts much."""
-    lines = [line.strip() for line in plan.splitlines()]
-    return any(
-        line.removeprefix("->  ").startswith(("Seq Scan on", "SCAN "))
-        and not any(small in line for small in ("runnable", "json_each", "CONSTANT", *SMALL))
-        for line in lines
-    )
+def explain_postgresql(cursor, sql, bound):
+    """The plan for these values, and the one that a prepared statement comes to after a while."""
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
+    numbered = re.sub(r"%\((\w+)\)s", lambda name: f"${names.index(name[1]) + 1}", sql)
+    nothing = f"({', '.join(['NULL'] * len(names))})" if names else ""
+    lines = cursor.execute(f"EXPLAIN {sql}", bound).fetchall()
+    cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+    cursor.execute(f"PREPARE generic AS {numbered}")
+    lines += cursor.execute(f"EXPLAIN EXECUTE generic{nothing}").fetchall()
+    cursor.execute("DEALLOCATE generic")
+    return "\n".join(row[0] for row in lines)
 
 
-SMALL = ("study", "counter", "on rung ", "SCAN rung", "worker", "attempt", "expired", "waited")
+def is_good(plan, index):
+    return re.search(index, plan) is not None and re.search(FROM_END_TO_END, plan) is None
+
+
+def test_every_hot_statement_goes_through_its_index(database, study):
+    found = {name: plans(database, call) for name, (call, _) in HOT.items()}
+
+    assert {name: plan for name, plan in found.items() if not is_good(plan, HOT[name][1])} == {}

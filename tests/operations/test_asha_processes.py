@@ -1,0 +1,98 @@
+"""ASHA in the database, fed by processes, decides as a plain reference does in one list per rung."""
+
+import math
+import multiprocessing
+
+import numpy as np
+import pytest
+from arrange import live_results, new_study
+from feeding import DIVERGES_AT, feed, read_curves
+
+from studydb.db import connect
+from studydb.db.schema import rung, rung_entry, trial
+from studydb.domain.states import Reason
+from studydb.operations.reading import list_trials
+from studydb.schedulers import ASHA
+
+PROCESSES = 4
+
+SCHEDULER = ASHA(max_t=27, grace_period=1, reduction_factor=3)
+
+
+@pytest.fixture
+def fed(storage_url):
+    """A database after processes have trained all curves; and the study."""
+    database = connect(storage_url)
+    study = new_study(database, scheduler=SCHEDULER, num_trials=len(read_curves()))
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=feed, args=(storage_url, study.name)) for _ in range(PROCESSES)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
+    yield database, study
+    database.close()
+
+
+def entries_of(database, step):
+    """A rung's entries with their trials' numbers, in the order of their arrival."""
+    query = (
+        rung_entry.select()
+        .add_columns(trial.c.number)
+        .join(rung, rung.c.id == rung_entry.c.rung_id)
+        .join(trial, trial.c.id == rung_entry.c.trial_id)
+        .where(rung.c.step == step)
+        .order_by(rung_entry.c.ordinal)
+    )
+    with database.begin(write=False) as txn:
+        return txn.all(query)
+
+
+def replay(rewards):
+    """
+    What Ray Tune's rule decides of rewards in this order: stopped, and the cutoff.
+
+    The first arrival goes on. NaN stops, which is studydb's own rule.
+    """
+    recorded = []
+    for reward in rewards:
+        cutoff = np.nanpercentile(recorded, (1 - 1 / 3) * 100) if any_number(recorded) else None
+        yield math.isnan(reward) or (cutoff is not None and bool(reward < cutoff)), cutoff
+        recorded.append(reward)
+
+
+def any_number(values):
+    return not all(map(math.isnan, values))
+
+
+def test_decisions_equal_a_reference_in_the_order_of_arrival(fed):
+    database, study = fed
+    curves = read_curves()
+    stopped = {}
+
+    for step in (1, 3, 9):
+        entries = entries_of(database, step)
+        expected = list(replay([-entry.value for entry in entries]))
+
+        assert [entry.ordinal for entry in entries] == list(range(len(entries)))
+        assert [str(entry.value) for entry in entries] == [
+            str(curves[entry.number][step - 1]) for entry in entries
+        ]
+        assert [entry.action == "STOP" for entry in entries] == [stop for stop, _ in expected]
+        assert [entry.cutoff for entry in entries] == [
+            None if cutoff is None else -cutoff for _, cutoff in expected
+        ]
+        stopped |= {entry.number: step for entry in entries if entry.action == "STOP"}
+
+    for one in list_trials(database, study):
+        last = stopped.get(one.number, 27)
+        ran = [result.step for result in live_results(database, study, one.number)]
+        assert ran == list(range(1, last + 1))
+        assert one.reason is (Reason.COMPLETED if last == 27 else Reason.EARLY_STOPPED)
+    assert {stopped[number] for number in range(7, len(curves), 10)} <= {1, DIVERGES_AT}

@@ -1,0 +1,130 @@
+"""
+What must hold of a study's rows at every moment, asked of the database in SQL alone.
+
+Each query finds what breaks one promise; a sound study answers all of them with nothing.
+"""
+
+from typing import Any
+
+from studydb.db import Database
+from studydb.domain.records import Study
+
+PROMISES = {
+    "a RUNNING trial has one open attempt, its own": """
+        SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.state = 'RUNNING' AND
+            (SELECT count(*) FROM attempt a WHERE a.trial_id = t.id AND a.ended_at IS NULL
+                AND a.attempt = t.attempt AND a.token = t.token AND a.worker_id = t.worker_id) <> 1
+    """,
+    "no other attempt is open": """
+        SELECT t.number, a.attempt FROM attempt a JOIN trial t ON t.id = a.trial_id
+        WHERE t.study_id = {study} AND a.ended_at IS NULL
+            AND NOT (t.state = 'RUNNING' AND t.attempt = a.attempt)
+    """,
+    "attempts are numbered from 1 to the trial's": """
+        SELECT t.number FROM trial t WHERE t.study_id = {study} AND
+            (t.attempt <> (SELECT count(*) FROM attempt a WHERE a.trial_id = t.id) OR
+             t.attempt <> (SELECT coalesce(max(attempt), 0) FROM attempt a WHERE a.trial_id = t.id))
+    """,
+    "trials are numbered from 0, and every one counts": """
+        SELECT s.next_number, s.n_counted FROM study s WHERE s.id = {study} AND
+            (s.next_number <> (SELECT count(*) FROM trial t WHERE t.study_id = s.id) OR
+             s.n_counted <> s.next_number OR
+             s.next_number - 1 <>
+                (SELECT coalesce(max(number), -1) FROM trial t WHERE t.study_id = s.id))
+    """,
+    "no more trials than num_trials": """
+        SELECT n_counted FROM study WHERE id = {study} AND n_counted > num_trials
+    """,
+    "no more run than max_concurrent, and n_running counts them": """
+        SELECT s.n_running, r.n FROM study s,
+            (SELECT count(*) AS n FROM trial WHERE study_id = {study} AND state = 'RUNNING') r
+        WHERE s.id = {study} AND s.max_concurrent IS NOT NULL
+            AND (r.n > s.max_concurrent OR r.n <> s.n_running)
+    """,
+    "counters say what counting says": """
+        SELECT * FROM
+            (SELECT sum(pending) AS pending, sum(running) AS running, sum(paused) AS paused,
+                sum(terminated) AS terminated, sum(error) AS error
+             FROM counter WHERE study_id = {study}) said,
+            (SELECT
+                coalesce(sum(CASE state WHEN 'PENDING' THEN 1 ELSE 0 END), 0) AS pending,
+                coalesce(sum(CASE state WHEN 'RUNNING' THEN 1 ELSE 0 END), 0) AS running,
+                coalesce(sum(CASE state WHEN 'PAUSED' THEN 1 ELSE 0 END), 0) AS paused,
+                coalesce(sum(CASE state WHEN 'TERMINATED' THEN 1 ELSE 0 END), 0) AS terminated,
+                coalesce(sum(CASE state WHEN 'ERROR' THEN 1 ELSE 0 END), 0) AS error
+             FROM trial WHERE study_id = {study}) counted
+        WHERE said.pending <> counted.pending OR said.running <> counted.running
+            OR said.paused <> counted.paused OR said.terminated <> counted.terminated
+            OR said.error <> counted.error
+    """,
+    "a step counts once": """
+        SELECT t.number, r.step FROM result r
+            JOIN attempt a ON a.trial_id = r.trial_id AND a.attempt = r.attempt
+            JOIN trial t ON t.id = r.trial_id
+        WHERE r.study_id = {study} AND r.step <= a.live_through
+        GROUP BY t.number, r.step HAVING count(*) <> 1
+    """,
+    "a summary counts its live rows": """
+        SELECT t.number, t.n_results, t.last_step FROM trial t WHERE t.study_id = {study} AND
+            (t.n_results <> (SELECT count(*) FROM result r JOIN attempt a
+                ON a.trial_id = r.trial_id AND a.attempt = r.attempt
+                WHERE r.study_id = t.study_id AND r.trial_id = t.id AND r.step <= a.live_through)
+             OR coalesce(t.last_step, 0) <> (SELECT coalesce(max(r.step), 0) FROM result r
+                JOIN attempt a ON a.trial_id = r.trial_id AND a.attempt = r.attempt
+                WHERE r.study_id = t.study_id AND r.trial_id = t.id AND r.step <= a.live_through))
+    """,
+    "the last and the best value are those of their live rows": """
+        SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.n_results > 0 AND
+            (SELECT count(*) FROM result r JOIN attempt a
+                ON a.trial_id = r.trial_id AND a.attempt = r.attempt
+                WHERE r.study_id = t.study_id AND r.trial_id = t.id AND r.step <= a.live_through
+                    AND ((r.step = t.last_step AND r.value = t.last_value) OR
+                         (r.step = t.best_step AND r.value = t.best_value)))
+            <> CASE WHEN t.last_step = t.best_step THEN 1 ELSE 2 END
+    """,
+    "a rung counts its entries, each trial's once, in order of arrival": """
+        SELECT g.step FROM rung g WHERE g.study_id = {study} AND
+            (g.n_entries <> (SELECT count(*) FROM rung_entry e WHERE e.rung_id = g.id) OR
+             g.n_entries <> (SELECT coalesce(max(ordinal) + 1, 0) FROM rung_entry e
+                WHERE e.rung_id = g.id) OR
+             g.n_entries <> (SELECT count(DISTINCT ordinal) FROM rung_entry e
+                WHERE e.rung_id = g.id) OR
+             g.n_ranked <> (SELECT count(*) FROM rung_entry e WHERE e.rung_id = g.id AND e.ranked))
+    """,
+    "a rung's cut stands at its rank, counted from the worst": """
+        SELECT g.step FROM rung g WHERE g.study_id = {study} AND g.n_ranked > 0 AND
+            (g.cut_trial_id IS NULL OR g.cut_rank <> (SELECT count(*) FROM rung_entry e
+                WHERE e.rung_id = g.id AND e.ranked AND (e.score > g.cut_score OR
+                    (e.score = g.cut_score AND e.trial_id > g.cut_trial_id))))
+    """,
+    "a checkpoint that a trial would restore is there": """
+        SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.checkpoint_id IS NOT NULL AND
+            NOT EXISTS (SELECT 1 FROM checkpoint c WHERE c.id = t.checkpoint_id
+                AND c.trial_id = t.id AND c.removed_at IS NULL AND c.corrupt_at IS NULL)
+    """,
+    "a verdict outlives its attempt in the attempt's row": """
+        SELECT t.number FROM trial t JOIN attempt a ON a.trial_id = t.id AND a.attempt = t.attempt
+        WHERE t.study_id = {study} AND t.state = 'TERMINATED'
+            AND t.reason IN ('EARLY_STOPPED', 'RULE_STOPPED') AND a.verdict IS NULL
+    """,
+}
+
+
+def broken_promises(database: Database, study: Study) -> dict[str, list[Any]]:
+    """Which promises the rows of a study break, and where."""
+    found = {}
+    with database.begin(write=False) as txn:
+        for promise, sql in PROMISES.items():
+            rows = txn.raw(sql.format(study=study.id))[1]
+            if rows:
+                found[promise] = rows
+    return found
+
+
+def ended_rows(database: Database, study: Study) -> dict[int, Any]:
+    """The rows of trials that have ended, whole: they never change again."""
+    sql = f"SELECT * FROM trial WHERE study_id = {study.id} AND state IN ('TERMINATED', 'ERROR')"
+    with database.begin(write=False) as txn:
+        names, rows = txn.raw(sql)
+    number = names.index("number")
+    return {row[number]: tuple(map(str, row)) for row in rows}
