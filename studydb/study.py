@@ -5,8 +5,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -45,7 +45,7 @@ from studydb.worker.processes import WorkerProcesses
 if TYPE_CHECKING:
     import pandas as pd
 
-CONTROL_PATIENCE_S = 30.0
+CONTROL_PATIENCE_S = 10.0
 """A person waits for the database no longer than this."""
 
 LOOK_S = 0.5
@@ -330,20 +330,21 @@ def create_study(
         trainable=None if trainable is None else describe(trainable, workdir=workdir or Path.cwd()),
     )
     database = _open(storage, make=True)
-    try:
-        return Study(
-            database, persist(lambda: create(database, new), patience_s=CONTROL_PATIENCE_S)
-        )
-    except StudyExists:
-        if not load_if_exists:
-            raise
-        return Study(database, _same_study(load(database, name), new))
+    with _closed_on_error(database):
+        try:
+            record = persist(lambda: create(database, new), patience_s=CONTROL_PATIENCE_S)
+        except StudyExists:
+            if not load_if_exists:
+                raise
+            record = _same_study(load(database, name), new)
+        return Study(database, record)
 
 
 def _new_study(*, trainable: Trainable | None, searcher: Searcher, **columns: Any) -> NewStudy:
     uuid = str(uuid4())
     if trainable is not None:
         trainable = sign(trainable, uuid, load_keyring())
+    searcher.size(columns["space"])  # refuse a grid that cannot be walked before making a file
     seed = secrets.randbelow(2**31) if searcher.seed is None else searcher.seed
     return NewStudy(
         uuid=uuid,
@@ -379,7 +380,8 @@ def load_study(name: str, *, storage: str | None = None) -> Study:
         StorageError: The database needs attention.
     """
     database = _open(storage, make=False)
-    return Study(database, persist(lambda: load(database, name), patience_s=CONTROL_PATIENCE_S))
+    with _closed_on_error(database):
+        return Study(database, persist(lambda: load(database, name), patience_s=CONTROL_PATIENCE_S))
 
 
 def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = False) -> None:
@@ -398,6 +400,15 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
             raise
     finally:
         database.close()
+
+
+@contextmanager
+def _closed_on_error(database: Database) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        database.close()
+        raise
 
 
 def _open(storage: str | None, *, make: bool) -> Database:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from arrange import Run, SimulatedWorker, persist
@@ -22,10 +23,11 @@ def read_curves() -> list[list[float]]:
     return curves
 
 
-def feed(storage: str, name: str) -> None:
+def feed(storage: str, name: str, together: Barrier) -> None:
     """Ask for trials until the budget is spent and report their curves, as decided."""
     database, curves = connect(storage, connections=1), read_curves()
-    worker = SimulatedWorker(database, persist(lambda: load(database, name)))
+    worker = SimulatedWorker(database, load(database, name))
+    together.wait(60)
     while run := persist(worker.ask):
         train(run, curves[run.lease.number])
         persist(run.finish)

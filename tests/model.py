@@ -60,7 +60,6 @@ class ModelAttempt:
     restored: ModelCheckpoint | None
     start_step: int
     started_at: float
-    time_total_s: float
     flush_no: int = 0
     stored: dict[int, float] = field(default_factory=dict)
     ended_at: float | None = None
@@ -121,33 +120,34 @@ class Model:
 
     # --- workers
 
-    def register(self, worker_id: int, *, uuid: str, pid: int, lease_s: float) -> ModelWorker:
-        worker = ModelWorker(worker_id, uuid, pid, lease_s, self.now)
-        self.workers.append(worker)
-        return worker
+    def register(self, *, uuid: str, pid: int, lease_s: float) -> int:
+        known = [worker for worker in self.workers if worker.uuid == uuid]
+        if not known:
+            self.workers.append(ModelWorker(len(self.workers) + 1, uuid, pid, lease_s, self.now))
+        return (known or self.workers)[-1].id
 
-    def claim(self, worker: ModelWorker, *, token: str) -> ModelAttempt | None:
-        if known := self._attempt_of(token):
+    def claim(self, worker_id: int, *, token: str) -> ModelAttempt | None:
+        if known := self.attempt_of(token):
             return known if known.ended_at is None else None
         if not self.runnable or not self.has_room:
             return None
-        return self._begin(self.runnable[0], worker, token)
+        return self._begin(self.runnable[0], worker_id, token)
 
-    def ask(self, worker: ModelWorker, *, token: str) -> ModelAttempt | None:
-        if known := self._attempt_of(token):
+    def ask(self, worker_id: int, *, token: str) -> ModelAttempt | None:
+        if known := self.attempt_of(token):
             return known if known.ended_at is None else None
         if self.status is not Status.RUNNING or not self.is_open or not self.has_room:
             return None
         trial = ModelTrial(len(self.trials), "searcher", self.now, draw=self.next_draw)
         self.next_draw += 1
         self.trials.append(trial)
-        return self._begin(trial, worker, token)
+        return self._begin(trial, worker_id, token)
 
     def report(
-        self, attempt: ModelAttempt, *, flush_no: int, after: int, results: tuple[Result, ...]
+        self, token: str, *, flush_no: int, after: int, results: tuple[Result, ...]
     ) -> tuple[Verdict | None, int | None]:
         due = self.next_decision(results[-1].step if results else after)
-        trial = self.trials[attempt.number]
+        attempt, trial = self._of(token)
         if trial.held is not attempt:
             self._refuse(attempt, flush_no)
             return attempt.verdict, due
@@ -159,12 +159,12 @@ class Model:
         self._renew(trial)
         return trial.verdict, due
 
-    def save(self, attempt: ModelAttempt, *, uuid: str, step: int) -> list[str]:
-        trial = self.trials[attempt.number]
+    def save(self, token: str, *, uuid: str, step: int) -> list[str]:
+        attempt, trial = self._of(token)
         mine = [one for one in self.checkpoints if one.number == trial.number]
         if any(one.uuid == uuid for one in mine):
             return [one.uuid for one in mine if one.removed and not one.corrupt]
-        self._fence(attempt)
+        self._fence(token)
         retired = [one for one in mine if not one.removed]
         for one in retired:
             one.removed, one.data = True, False
@@ -178,9 +178,10 @@ class Model:
     def forget(self, uuids: list[str]) -> None:
         self.checkpoints = [one for one in self.checkpoints if one.uuid not in uuids]
 
-    def condemn(self, attempt: ModelAttempt, bad: ModelCheckpoint) -> None:
-        trial = self._fence(attempt)
-        if bad.corrupt:
+    def condemn(self, token: str, *, uuid: str) -> None:
+        attempt, trial = self._fence(token)
+        bad = next((one for one in self.checkpoints if one.uuid == uuid), None)
+        if bad is None or bad.corrupt:
             return
         bad.corrupt = bad.removed = True
         trial.checkpoint, trial.suspect_at = None, None
@@ -189,14 +190,14 @@ class Model:
 
     def finish(
         self,
-        attempt: ModelAttempt,
+        token: str,
         outcome: Reason,
         *,
         flush_no: int,
         after: int,
         results: tuple[Result, ...],
     ) -> Ending | None:
-        trial = self.trials[attempt.number]
+        attempt, trial = self._of(token)
         if trial.held is not attempt:
             self._refuse(attempt, flush_no)
             return None
@@ -205,25 +206,25 @@ class Model:
             decided = self._store(trial, attempt, after, results)
         return self._end(trial, outcome, decided, flush_no=flush_no, actor="worker")
 
-    def renew(
-        self, worker: ModelWorker, attempts: list[ModelAttempt]
-    ) -> dict[str, Verdict | None]:
-        worker.seen_at = self.now
+    def renew(self, worker_id: int, tokens: list[str]) -> dict[str, Verdict | None]:
+        self.worker(worker_id).seen_at = self.now
         answered = {}
-        for attempt in attempts:
-            trial = self.trials[attempt.number]
+        for token in tokens:
+            attempt, trial = self._of(token)
             if trial.held is attempt:
                 self._renew(trial)
                 trial.verdict = trial.verdict or self._asked(trial)
-                answered[attempt.token] = trial.verdict
+                answered[token] = trial.verdict
         return answered
 
-    def tell(self, attempt: ModelAttempt, kind: str, *, token: str) -> None:
-        if not self._told(token):
-            self._renew(self._fence(attempt))
-            self._tell(kind, "worker", attempt=attempt, token=token, data={})
+    def tell(self, token: str, kind: str, *, once: str) -> None:
+        if not self._told(once):
+            attempt, trial = self._fence(token)
+            self._renew(trial)
+            self._tell(kind, "worker", attempt=attempt, token=once, data={})
 
-    def leave(self, worker: ModelWorker) -> None:
+    def leave(self, worker_id: int) -> None:
+        worker = self.worker(worker_id)
         if worker.ended_at is None:
             worker.seen_at = worker.ended_at = self.now
 
@@ -348,7 +349,8 @@ class Model:
 
     # --- attempts begin, write and end
 
-    def _begin(self, trial: ModelTrial, worker: ModelWorker, token: str) -> ModelAttempt:
+    def _begin(self, trial: ModelTrial, worker_id: int, token: str) -> ModelAttempt:
+        worker = self.worker(worker_id)
         attempt = ModelAttempt(
             number=trial.number,
             no=len(trial.attempts) + 1,
@@ -357,7 +359,6 @@ class Model:
             restored=trial.checkpoint,
             start_step=trial.checkpoint.step + 1 if trial.checkpoint else 1,
             started_at=self.now,
-            time_total_s=trial.time_total_s or 0.0,
         )
         trial.attempts.append(attempt)
         trial.state, trial.flush_no, trial.lease_s = State.RUNNING, 0, worker.lease_s
@@ -365,11 +366,16 @@ class Model:
         self._renew(trial)
         return attempt
 
-    def _fence(self, attempt: ModelAttempt) -> ModelTrial:
-        trial = self.trials[attempt.number]
+    def _of(self, token: str) -> tuple[ModelAttempt, ModelTrial]:
+        attempt = self.attempt_of(token)
+        assert attempt is not None
+        return attempt, self.trials[attempt.number]
+
+    def _fence(self, token: str) -> tuple[ModelAttempt, ModelTrial]:
+        attempt, trial = self._of(token)
         if trial.held is not attempt:
             raise LeaseLost(number=attempt.number, attempt=attempt.no)
-        return trial
+        return attempt, trial
 
     def _refuse(self, attempt: ModelAttempt, flush_no: int) -> None:
         """A resend by the attempt that committed gets the stored answer, anything else none."""
@@ -534,7 +540,10 @@ class Model:
 
     # --- what is remembered
 
-    def _attempt_of(self, token: str) -> ModelAttempt | None:
+    def worker(self, worker_id: int) -> ModelWorker:
+        return next(worker for worker in self.workers if worker.id == worker_id)
+
+    def attempt_of(self, token: str) -> ModelAttempt | None:
         attempts = (attempt for trial in self.trials for attempt in trial.attempts)
         return next((attempt for attempt in attempts if attempt.token == token), None)
 

@@ -275,7 +275,11 @@ def connect(
         raise UsageError("The storage URL's `pooler` can only be `transaction`.")
     database = Database(url, connections=connections, read_only=read_only)
     if check:
-        check_schema(database)
+        try:
+            check_schema(database)
+        except BaseException:
+            database.close()
+            raise
     return database
 
 

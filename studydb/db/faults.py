@@ -16,6 +16,7 @@ from studydb.domain.errors import (
     StorageMissing,
     StorageReadOnly,
     StorageUnreachable,
+    UsageError,
 )
 
 _GONE = {"57P01", "57P02", "57P03", "25P03"}
@@ -80,6 +81,8 @@ def _translate_postgresql(  # noqa: PLR0911  a table in code
         return StorageError(
             f"{url} refuses: {_first_line(error)}. Check user, password and rights."
         )
+    if code is None and "connection option" in str(error):
+        return UsageError(f"{url} cannot be used: {_first_line(error)}.")
     if code is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return _cannot_connect(error, url)
     return None

@@ -27,9 +27,6 @@ from studydb.db.engine import (
 from studydb.db.urls import check_file
 from studydb.domain.errors import SchemaTooNew, StorageError, UsageError
 
-ADVISORY_LOCK = 0x73747564_79646201
-"""Any number, as long as it is always the same."""
-
 CREATE_WAIT_S = 60.0
 
 _in_this_process = threading.Lock()
@@ -158,13 +155,13 @@ def _locked_postgresql(engine: sa.Engine) -> Iterator[sa.Connection]:
     with engine.connect() as connection:
         connection.exec_driver_sql("SET lock_timeout = 0; SET statement_timeout = 0")
         connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-        connection.exec_driver_sql(f"SELECT pg_advisory_lock({ADVISORY_LOCK})")
+        connection.exec_driver_sql(f"SELECT pg_advisory_lock({version.ADVISORY_LOCK})")
         connection.commit()
         try:
             with connection.begin():
                 yield connection
         finally:
-            connection.exec_driver_sql(f"SELECT pg_advisory_unlock({ADVISORY_LOCK})")
+            connection.exec_driver_sql(f"SELECT pg_advisory_unlock({version.ADVISORY_LOCK})")
             connection.commit()
 
 

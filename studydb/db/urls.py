@@ -46,11 +46,15 @@ def read_url(text: str) -> URL:
     """
     try:
         url = sa.make_url(text)
-    except sa.exc.ArgumentError:
+    except (sa.exc.ArgumentError, ValueError):  # ValueError: a port that is no number
         raise UsageError(
             f"{mask_text(text)!r} is no storage URL. "
             "Write sqlite:///studydb.db or postgresql://user@host/database."
         ) from None
+    if "@" in (url.host or ""):
+        raise UsageError(
+            f"The host of {mask_text(text)!r} holds an '@'. Write one in a password as %40."
+        )
     backend = url.get_backend_name()
     if backend in ("postgres", "postgresql"):
         return url.set(drivername="postgresql+psycopg")
@@ -73,8 +77,8 @@ def mask_text(text: str) -> str:
 def mask(url: URL) -> str:
     """A URL as it may be shown: without its password, in the words that users write."""
     shown = url.set(drivername=url.get_backend_name())
-    if "password" in shown.query:
-        shown = shown.update_query_dict({"password": "***"})
+    secrets = {name: "xxx" for name in shown.query if "password" in name}
+    shown = shown.update_query_dict(secrets)
     return shown.render_as_string(hide_password=True)
 
 

@@ -4,3 +4,8 @@ HEAD = "0001"
 TABLE = "studydb_version"
 REVISIONS = ("0001",)
 """Every revision in order; a database at none of them is newer than this studydb."""
+
+ADVISORY_LOCK = 0x73747564_79646201
+"""
+Held on PostgreSQL while the schema is changed: any number, as long as it is always the same.
+"""

@@ -5,7 +5,7 @@ import multiprocessing
 
 import numpy as np
 import pytest
-from arrange import live_results, new_study
+from arrange import live_results, new_study, rows
 from feeding import DIVERGES_AT, feed, read_curves
 
 from studydb.db import connect
@@ -25,9 +25,8 @@ def fed(storage_url):
     database = connect(storage_url)
     study = new_study(database, scheduler=SCHEDULER, num_trials=len(read_curves()))
     context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=feed, args=(storage_url, study.name)) for _ in range(PROCESSES)
-    ]
+    given = (storage_url, study.name, context.Barrier(PROCESSES))
+    processes = [context.Process(target=feed, args=given) for _ in range(PROCESSES)]
     for process in processes:
         process.start()
     for process in processes:
@@ -76,6 +75,7 @@ def test_decisions_equal_a_reference_in_the_order_of_arrival(fed):
     curves = read_curves()
     stopped = {}
 
+    assert len(rows(database, "SELECT DISTINCT worker_id FROM attempt")) > 1
     for step in (1, 3, 9):
         entries = entries_of(database, step)
         expected = list(replay([-entry.value for entry in entries]))

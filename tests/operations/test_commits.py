@@ -40,7 +40,7 @@ def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, wor
 
 
 @pytest.mark.parametrize("rows", [1, 10, 200])
-def test_report_costs_one_commit_and_four_statements_however_many_rows(database, worker, rows):
+def test_report_costs_one_commit_and_three_statements_however_many_rows(database, worker, rows):
     run = worker.ask()
 
     assert counted(database, lambda: run.report(*[0.5] * rows)) == (1, 1, 0, 3)

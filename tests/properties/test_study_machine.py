@@ -82,7 +82,41 @@ values = st.sampled_from([0.5, 0.1, 0.25, 0.25, 0.75, 0.9, -0.0, math.nan, math.
 batches = st.lists(values, max_size=3)
 picks = st.integers(0, 11)
 places = st.integers(0, 1)
-some_numbers = st.lists(st.integers(0, 6), min_size=1, max_size=3)
+ENDS = (Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.TIMED_OUT, Reason.PREEMPTED)
+
+
+def often(weight, name, **arguments):
+    """A deed by its name, with what it is given; the weights stand in for Hypothesis's own."""
+    return [st.tuples(st.just(name), st.fixed_dictionaries(arguments))] * weight
+
+
+deeds = st.one_of(
+    *often(4, "take_a_trial", place=places, values=batches),
+    *often(1, "ask", place=places),
+    *often(1, "claim", place=places),
+    *often(5, "report", pick=picks, values=batches, gap=st.sampled_from([0, 0, 0, 1, 3])),
+    *often(1, "report_from_the_first_step", pick=picks, values=batches),
+    *often(2, "save", pick=picks, further=st.sampled_from([0, 0, -1, 4])),
+    *often(3, "finish", pick=picks, values=batches, outcome=st.sampled_from(ENDS)),
+    *often(1, "condemn", pick=picks),
+    *often(1, "tell", pick=picks),
+    *often(2, "renew", place=places),
+    *often(1, "zombie_reports", pick=picks, values=batches),
+    *often(1, "zombie_saves", pick=picks),
+    *often(1, "zombie_finishes", pick=picks, values=batches, outcome=st.sampled_from(ENDS)),
+    *often(3, "send_again", pick=picks),
+    *often(1, "crash", place=places),
+    *often(1, "leave", place=places),
+    *often(3, "wait", seconds=st.sampled_from([1, 0.5, 2, 9, 20, 90, 91, 400])),
+    *often(2, "recover"),
+    *often(3, "silence", place=places),
+    *often(1, "recover_this_host"),
+    *often(1, "forget"),
+    *often(2, "enqueue", priority=st.sampled_from([0, 0, -1, 1])),
+    *often(1, "extend", by=st.integers(1, 3)),
+    *often(2, "interfere", how=st.sampled_from(["paused", "resumed", "stopped"]), picks=st.lists(picks, min_size=1, max_size=2)),
+    *often(1, "set_status", status=st.sampled_from([Status.RUNNING, *Status][:4])),
+)
 
 
 @dataclass

@@ -1,0 +1,345 @@
+"""
+Wide views: `v_trial` and `v_result` of one study, with a column per parameter or metric.
+
+Each carries a mark that says what it shows, as a comment: by it the views of a study are found
+whatever the study is called by now, a view of somebody else's is never dropped, and a migration can
+take all of them away and make them anew.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from studydb.db.version import ADVISORY_LOCK
+from studydb.domain.errors import NotAllowed
+
+MOST_COLUMNS = 1000
+"""PostgreSQL has room for 1,600 in a view and 1,664 in a query's answer."""
+
+MOST_NAME_BYTES = 63
+"""Of an identifier; PostgreSQL cuts longer ones off, and two could become one."""
+
+NEWEST_RESULTS = 100_000
+"""In so many rows the names of metrics are looked for, beside the summaries of ended trials."""
+
+_MARK = "studydb wide view "
+_HASH_DIGITS = 8
+_NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
+
+Run = Callable[[str], Sequence[Sequence[Any]]]
+"""Runs a statement of ours in the caller's transaction and returns its rows."""
+
+
+class Kind(StrEnum):
+    """What a row of the view is."""
+
+    TRIAL = "trial"
+    RESULT = "result"
+
+
+FIXED: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    Kind.TRIAL: (
+        ("study", "number", "state", "reason"),
+        (
+            *("value", "best_value", "best_step", "last_step", "attempt", "failures", "losses"),
+            *("started_at", "ended_at", "duration_s"),
+        ),
+    ),
+    Kind.RESULT: (("study", "number", "step", "value"), ("attempt", "reported_at")),
+}
+"""The columns before and after those of parameters or metrics: the stable views' own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """
+    A parameter or metric as a column.
+
+    Attributes:
+        keys: Where the value is: the keys of nested objects; none for the study's own metric.
+        name: The column's.
+        numeric: Whether it is a double; else text, lists and objects as JSON.
+    """
+
+    keys: tuple[str, ...]
+    name: str
+    numeric: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WideView:
+    """A view of one study's trials or results."""
+
+    name: str
+    study_id: int
+    kind: Kind
+    columns: tuple[Column, ...]
+
+    @property
+    def mark(self) -> str:
+        """What the view says of itself, in ASCII and without an end of a comment."""
+        columns = [[list(column.keys), column.name, column.numeric] for column in self.columns]
+        what = {"study": self.study_id, "kind": self.kind, "columns": columns}
+        return _MARK + json.dumps(what).replace("/", r"\/")
+
+
+def read_mark(name: str, text: str) -> WideView | None:
+    """The view that a mark describes; None for what is no mark of ours."""
+    try:
+        what = json.loads(text.removeprefix(_MARK)) if text.startswith(_MARK) else {}
+        columns = [Column(tuple(keys), str(column), bool(n)) for keys, column, n in what["columns"]]
+        return WideView(name, int(what["study"]), Kind(what["kind"]), tuple(columns))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def view_name(kind: Kind, study_name: str, study_id: int) -> str:
+    """
+    Name a study's view: `v_trial_digits` for "digits".
+
+    A name that needs quotes or is long is simplified, and ends in two underscores and the study's
+    id, so that no two studies' views are alike.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "_", study_name.lower()).strip("_")
+    prefix, suffix = f"v_{kind}_", f"__{study_id}"
+    if plain == study_name and len(prefix + plain) <= MOST_NAME_BYTES:
+        return prefix + plain
+    plain = plain[: MOST_NAME_BYTES - len(prefix + suffix)].rstrip("_")
+    return f"{prefix}{plain}{suffix}"
+
+
+def bounded_names(names: Iterable[str], *, taken: Iterable[str]) -> list[str]:
+    """
+    Shorten column names to what both databases hold, and keep them apart.
+
+    SQLite takes "lr" and "LR" for the same.
+    """
+    used = {name.lower() for name in taken}
+    bounded = []
+    for name in names:
+        column = name if _fits(name) and name.lower() not in used else _shortened(name)
+        used.add(column.lower())
+        bounded.append(column)
+    return bounded
+
+
+def _fits(name: str) -> bool:
+    return len(name.encode()) <= MOST_NAME_BYTES
+
+
+def _shortened(name: str) -> str:
+    digits = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
+    room = MOST_NAME_BYTES - len(digits) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}_{digits}"
+
+
+def lock(run: Run, *, postgresql: bool) -> None:
+    """Have who makes views or migrates wait for one another; SQLite has one writer anyway."""
+    if postgresql:
+        run(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
+
+
+def found(run: Run, *, postgresql: bool) -> list[WideView]:
+    """Every wide view that there is, by its mark."""
+    if postgresql:
+        sql = (
+            "SELECT relname, obj_description(oid, 'pg_class') FROM pg_class WHERE relkind = 'v' "
+            "AND relnamespace = current_schema()::regnamespace "
+            f"AND obj_description(oid, 'pg_class') LIKE '{_MARK}%' ORDER BY relname"
+        )
+        rows = [(name, mark) for name, mark in run(sql)]
+    else:
+        sql = (
+            "SELECT name, sql FROM sqlite_master WHERE type = 'view' "
+            f"AND sql LIKE '%/* {_MARK}%' ORDER BY name"
+        )
+        rows = [(name, _comment_in(text)) for name, text in run(sql)]
+    views = (read_mark(name, mark) for name, mark in rows)
+    return [view for view in views if view is not None]
+
+
+def _comment_in(text: str) -> str:
+    return text.partition(f"/* {_MARK}")[1][3:] + text.partition(_MARK)[2].partition(" */")[0]
+
+
+def drop(run: Run, views: Iterable[WideView]) -> None:
+    """Drop views that `found` has found."""
+    for view in views:
+        run(f"DROP VIEW {quoted(view.name)}")
+
+
+def make(run: Run, view: WideView, *, postgresql: bool) -> None:
+    """
+    Make a view; who may read `v_trial` may read it, too.
+
+    Raises:
+        NotAllowed: There is something else by its name.
+    """
+    if _is_taken(run, view.name, postgresql=postgresql):
+        raise NotAllowed(
+            f"There is a {view.name!r} in the database that `studydb views` has not made. "
+            "Rename it, or the study."
+        )
+    mark = view.mark
+    run(f"CREATE VIEW {quoted(view.name)} AS /* {mark} */ {_select(view, postgresql=postgresql)}")
+    if postgresql:
+        run(f"COMMENT ON VIEW {quoted(view.name)} IS {literal(mark, postgresql=True)}")
+        for grantee in _readers(run):
+            run(f"GRANT SELECT ON {quoted(view.name)} TO {grantee}")
+
+
+def _is_taken(run: Run, name: str, *, postgresql: bool) -> bool:
+    if postgresql:
+        sql = (
+            f"SELECT 1 FROM pg_class WHERE relname = '{name}' "  # noqa: S608  letters and digits
+            "AND relnamespace = current_schema()::regnamespace"
+        )
+    else:
+        sql = f"SELECT 1 FROM sqlite_master WHERE lower(name) = '{name}'"  # noqa: S608  as above
+    return bool(run(sql))
+
+
+def _readers(run: Run) -> list[str]:
+    rows = run(
+        "SELECT DISTINCT grantee FROM information_schema.role_table_grants "
+        "WHERE table_schema = current_schema() AND table_name = 'v_trial' "
+        "AND privilege_type = 'SELECT' AND grantee <> current_user"
+    )
+    return ["PUBLIC" if grantee == "PUBLIC" else quoted(grantee) for (grantee,) in rows]
+
+
+def metric_kinds(run: Run, *, study_id: int, postgresql: bool) -> dict[str, bool]:
+    """
+    Whether each metric of a study is a number throughout.
+
+    Numeric ones are found in the summaries of all trials that have ended, others in the newest
+    results only: a walk over all results would take minutes where there are millions.
+    """
+    sql = _KINDS_POSTGRESQL if postgresql else _KINDS_SQLITE
+    summed, listed = (
+        run(text.format(study=int(study_id), most=NEWEST_RESULTS, finite=_NOT_FINITE))
+        for text in sql
+    )
+    numeric = {str(name): True for (name,) in summed}
+    return numeric | {str(name): bool(is_numeric) for name, is_numeric in listed}
+
+
+_NEWEST = (
+    "(SELECT metrics FROM result WHERE study_id = {study} "
+    "ORDER BY trial_id DESC, attempt DESC, step DESC LIMIT {most})"
+)
+_KINDS_POSTGRESQL = (
+    "SELECT DISTINCT jsonb_object_keys(metric_summary) AS name FROM trial "
+    "WHERE study_id = {study} ORDER BY name",
+    "SELECT e.key, bool_and(jsonb_typeof(e.value) IN ('number', 'null') "
+    "OR (jsonb_typeof(e.value) = 'string' AND e.value #>> '{{}}' IN {finite})) "
+    f"FROM {_NEWEST} r CROSS JOIN LATERAL jsonb_each(r.metrics) e GROUP BY e.key ORDER BY e.key",
+)
+_KINDS_SQLITE = (
+    "SELECT DISTINCT e.key FROM trial t, json_each(t.metric_summary) e "
+    "WHERE t.study_id = {study} ORDER BY e.key",
+    "SELECT e.key, min(e.type IN ('integer', 'real', 'null') "
+    "OR (e.type = 'text' AND e.value IN {finite})) "
+    f"FROM {_NEWEST} r, json_each(r.metrics) e GROUP BY e.key ORDER BY e.key",
+)
+
+_RESULTS = (
+    "FROM result r JOIN attempt a ON a.trial_id = r.trial_id AND a.attempt = r.attempt "
+    "AND r.step <= a.live_through JOIN trial t ON t.id = r.trial_id "
+    "WHERE r.study_id = {study}"
+)
+_TRIALS = "FROM v_trial v WHERE v.study = (SELECT name FROM study WHERE id = {study})"
+
+
+def _select(view: WideView, *, postgresql: bool) -> str:
+    """By the study's id throughout: a view outlives its study's name."""
+    if len(view.columns) > MOST_COLUMNS:
+        raise NotAllowed(
+            f"{view.name!r} would have {len(view.columns)} columns of parameters or metrics, and "
+            f"{MOST_COLUMNS} are the most. Query v_{view.kind} instead."
+        )
+    own = {
+        "study": f"(SELECT name FROM study WHERE id = {view.study_id})",
+        "number": "t.number",
+    }
+    before, after = (
+        [
+            f"v.{name}" if view.kind is Kind.TRIAL else f"{own.get(name, f'r.{name}')} AS {name}"
+            for name in names
+        ]
+        for names in FIXED[view.kind]
+    )
+    document = "v.params" if view.kind is Kind.TRIAL else "r.metrics"
+    spread = [
+        f"{_value(column, document, postgresql=postgresql)} AS {quoted(column.name)}"
+        for column in view.columns
+    ]
+    source = (_TRIALS if view.kind is Kind.TRIAL else _RESULTS).format(study=view.study_id)
+    return f"SELECT {', '.join([*before, *spread, *after])} {source}"
+
+
+def _value(column: Column, document: str, *, postgresql: bool) -> str:
+    if not column.keys:
+        return "r.value"
+    if postgresql:
+        keys = ", ".join(literal(key, postgresql=True) for key in column.keys)
+        return _postgresql_value(f"({document} #> ARRAY[{keys}])", numeric=column.numeric)
+    return _sqlite_value(column, document)
+
+
+def _postgresql_value(found: str, *, numeric: bool) -> str:
+    if not numeric:
+        return _unescaped(f"({found} #>> '{{}}')")
+    return (
+        f"CASE jsonb_typeof({found}) WHEN 'number' THEN CAST({found} AS double precision) "
+        f"WHEN 'string' THEN CASE WHEN {found} #>> '{{}}' IN {_NOT_FINITE} "
+        f"THEN CAST({found} #>> '{{}}' AS double precision) END END"
+    )
+
+
+def _sqlite_value(column: Column, document: str) -> str:
+    """Through `json_each`, key by key: a path would take a quote or an accent in a key amiss."""
+    sources, wanted = [], []
+    for depth, key in enumerate(column.keys):
+        above = f"CASE e{depth - 1}.type WHEN 'object' THEN e{depth - 1}.value END"
+        sources.append(f"json_each({above if depth else document}) e{depth}")
+        wanted.append(f"e{depth}.key = {literal(key, postgresql=False)}")
+    last = f"e{len(column.keys) - 1}"
+    if column.numeric:
+        value = (
+            f"CASE WHEN {last}.type IN ('integer', 'real') THEN CAST({last}.value AS REAL) "
+            f"WHEN {last}.type = 'text' AND {last}.value IN {_NOT_FINITE} THEN {last}.value END"
+        )
+    else:
+        value = (
+            f"CASE WHEN {last}.type IN ('true', 'false') THEN {last}.type "
+            f"WHEN {last}.type = 'text' THEN {_unescaped(f'{last}.value')} "
+            f"ELSE CAST({last}.value AS TEXT) END"
+        )
+    return f"(SELECT {value} FROM {', '.join(sources)} WHERE {' AND '.join(wanted)})"  # noqa: S608
+
+
+def _unescaped(text: str) -> str:
+    """A text that reads like a number's name has a backslash in JSON; see `types.encode_json`."""
+    return (
+        f"CASE WHEN substr({text}, 1, 1) = '\\' AND ltrim({text}, '\\') IN {_NOT_FINITE} "
+        f"THEN substr({text}, 2) ELSE {text} END"
+    )
+
+
+def quoted(name: str) -> str:
+    """An SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str, *, postgresql: bool) -> str:
+    """An SQL text; on PostgreSQL right whatever `standard_conforming_strings` says."""
+    doubled = text.replace("'", "''")
+    if postgresql and "\\" in doubled:
+        doubled = doubled.replace("\\", "\\\\")
+        return f"E'{doubled}'"
+    return f"'{doubled}'"

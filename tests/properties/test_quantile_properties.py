@@ -1,0 +1,81 @@
+"""The cut that moves by neighbours equals numpy's percentile of all entries, after every one."""
+
+from bisect import bisect_left, insort
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from studydb.domain.quantile import Cut, cutoff, insert
+
+INFINITY = float("inf")
+
+# Few distinct scores make ties; some are infinite, some a last digit apart.
+scores = st.one_of(
+    st.sampled_from([0.0, 0.1, 0.1 + 2**-56, 1.0, -1.0, INFINITY, -INFINITY]),
+    st.floats(allow_nan=False),
+)
+factors = st.one_of(
+    st.sampled_from([2.0, 3.0, 4.0, 1.0000001, 1e9]),
+    st.floats(1.0, 1e6, exclude_min=True, allow_nan=False),
+)
+
+
+class Rung:
+    """All entries in a sorted list; the neighbours are read from it as from the index."""
+
+    def __init__(self, quantile):
+        self.quantile, self.entries, self.cut = quantile, [], Cut()
+
+    @property
+    def worse(self):
+        place = bisect_left(self.entries, self.cut.entry) + 1
+        return self.entries[place] if place < len(self.entries) else None
+
+    @property
+    def better(self):
+        place = bisect_left(self.entries, self.cut.entry) - 1
+        return self.entries[place] if place >= 0 else None
+
+    def add(self, entry):
+        worse, better = (self.worse, self.better) if self.entries else (None, None)
+        insort(self.entries, entry)
+        self.cut = insert(self.cut, entry, worse=worse, better=better, quantile=self.quantile)
+
+    def cutoff(self):
+        return cutoff(self.cut, self.better, self.quantile)
+
+
+def percentile(entries, reduction_factor):
+    """As Ray Tune computes it, on rewards."""
+    with np.errstate(all="ignore"):
+        return np.nanpercentile([-score for score, _ in entries], (1 - 1 / reduction_factor) * 100)
+
+
+@given(st.lists(scores, min_size=1, max_size=40), factors, st.randoms())
+@example([1.0] * 9, 3.0, None)
+@example([INFINITY, -INFINITY, INFINITY, 0.0], 2.0, None)
+@example([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], 3.0, None)
+def test_cutoff_equals_numpy_after_every_insertion(values, reduction_factor, rng):
+    trials = list(range(len(values)))
+    if rng is not None:
+        rng.shuffle(trials)
+    rung = Rung((1 - 1 / reduction_factor) * 100 / 100)
+
+    for entry in zip(values, trials, strict=True):
+        rung.add(entry)
+
+        expected = -percentile(rung.entries, reduction_factor)
+        assert np.array_equal(rung.cutoff(), expected, equal_nan=True)
+
+
+@given(st.lists(scores, min_size=1, max_size=40), st.floats(0, 1))
+def test_cut_stands_at_its_rank_from_the_worst(values, quantile):
+    rung = Rung(quantile)
+
+    for trial, score in enumerate(values):
+        rung.add((score, trial))
+
+        assert rung.cut.n == len(rung.entries)
+        assert rung.entries[::-1][rung.cut.rank] == rung.cut.entry
+        assert rung.cut.rank == min(int((rung.cut.n - 1) * quantile), rung.cut.n - 1)

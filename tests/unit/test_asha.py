@@ -1,0 +1,180 @@
+"""ASHA: where it judges, and how."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from studydb.domain.decisions import CONTINUE, Action, Decision
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.states import Reason
+from studydb.domain.view import Report, RungView
+from studydb.schedulers import ASHA, FIFO, make, read
+
+STOP, EARLY = Action.STOP, Reason.EARLY_STOPPED
+
+
+@dataclass
+class View:
+    """Rungs by step, as a test wants them."""
+
+    rungs: dict[int, RungView] = field(default_factory=dict)
+
+    def rung(self, step):
+        return self.rungs.get(step, RungView(n=0, cutoff=None, entered=False))
+
+
+def judge(scheduler, step, value, *, cutoff=None, entered=False):
+    milestone = scheduler.rung_of(step)
+    view = View({} if milestone is None else {milestone: RungView(3, cutoff, entered)})
+    is_nan = math.isnan(value)
+    report = Report(step, math.inf if is_nan else value, is_nan, 0)
+    return scheduler.judge(report, view)
+
+
+# --- where
+
+
+@pytest.mark.parametrize(
+    ("options", "milestones"),
+    [
+        ({"max_t": 27, "reduction_factor": 3}, (1, 3, 9)),
+        ({"max_t": 81, "grace_period": 2, "reduction_factor": 3}, (2, 6, 18, 54)),
+        ({"max_t": 100}, (1, 4, 16, 64)),
+        ({"max_t": 10, "grace_period": 10}, ()),
+        ({"max_t": 1}, ()),
+        ({"max_t": 10, "reduction_factor": 1.5}, (1, 2, 3, 4, 6, 8)),
+        ({"max_t": 1000, "reduction_factor": 10}, (1, 10, 100)),
+        ({"max_t": 243, "reduction_factor": 3}, (1, 3, 9, 27, 81)),
+    ],
+)
+def test_rungs_stand_at_powers_below_max_t(options, milestones):
+    scheduler = ASHA(**options)
+
+    assert scheduler.milestones == milestones
+    assert [spec.step for spec in scheduler.rungs()] == list(milestones)
+    assert {spec.bracket for spec in scheduler.rungs()} <= {0}
+
+
+@pytest.mark.parametrize("reduction_factor", [2, 3, 4, 1.7])
+def test_rungs_are_those_that_ray_tune_can_reach(reduction_factor):
+    for max_t in range(1, 200):
+        most = int(math.log(max_t) / math.log(reduction_factor) + 1)
+        ray = [reduction_factor**k for k in range(most)]
+
+        reached = {step for step in range(1, max_t) for rung in ray if step - 1 < rung <= step}
+
+        assert set(ASHA(max_t=max_t, reduction_factor=reduction_factor).milestones) == reached
+
+
+def test_next_decision_is_the_next_rung_or_the_end():
+    scheduler = ASHA(max_t=9, reduction_factor=3)
+
+    due = [scheduler.next_decision_step(step) for step in range(10)]
+
+    assert due == [1, 3, 3, 9, 9, 9, 9, 9, 9, None]
+
+
+def test_rung_of_a_step_is_the_last_one_reached():
+    scheduler = ASHA(max_t=27, grace_period=2, reduction_factor=3)
+
+    reached = [scheduler.rung_of(step) for step in (1, 2, 5, 6, 17, 18, 26, 27, 99)]
+
+    assert reached == [None, 2, 2, 6, 6, 18, 18, None, None]
+
+
+# --- how
+
+
+def test_first_arrival_goes_on_and_is_recorded():
+    assert judge(ASHA(max_t=9), 1, 0.5) == Decision(rung_step=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "decision"),
+    [
+        (0.4, Decision(rung_step=1, cutoff=0.5)),
+        (0.5, Decision(rung_step=1, cutoff=0.5)),
+        (np.nextafter(0.5, 1), Decision(STOP, EARLY, 1, 0.5)),
+        (math.inf, Decision(STOP, EARLY, 1, 0.5)),
+        (-math.inf, Decision(rung_step=1, cutoff=0.5)),
+    ],
+)
+def test_strictly_worse_than_the_cutoff_stops_and_ties_pass(value, decision):
+    assert judge(ASHA(max_t=9), 1, value, cutoff=0.5) == decision
+
+
+@pytest.mark.parametrize("cutoff", [None, 0.5, math.inf])
+def test_nan_stops_even_as_the_first(cutoff):
+    assert judge(ASHA(max_t=9), 1, math.nan, cutoff=cutoff).action is STOP
+
+
+def test_cutoff_that_infinities_leave_undefined_stops_nobody():
+    assert judge(ASHA(max_t=9), 1, 1e300, cutoff=math.nan).action is Action.CONTINUE
+
+
+def test_trial_is_judged_once_at_a_rung():
+    assert judge(ASHA(max_t=9), 1, 9.0, cutoff=0.5, entered=True) == CONTINUE
+
+
+def test_step_before_the_grace_period_is_not_judged():
+    assert judge(ASHA(max_t=9, grace_period=3), 2, math.nan) == CONTINUE
+
+
+@pytest.mark.parametrize("step", [9, 10])
+def test_max_t_completes_the_trial_whatever_its_value(step):
+    assert judge(ASHA(max_t=9), step, math.nan) == Decision(STOP, Reason.COMPLETED)
+
+
+@pytest.mark.parametrize("reduction_factor", [2, 3, 4, 1.7])
+def test_quantile_is_the_one_that_numpy_is_given(reduction_factor):
+    q = np.true_divide((1 - 1 / reduction_factor) * 100, 100)
+
+    assert ASHA(max_t=9, reduction_factor=reduction_factor).quantile == q
+
+
+# --- specs
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"max_t": 0}, "needs 1 <= grace_period <= max_t"),
+        ({"max_t": 9, "grace_period": 10}, "needs 1 <= grace_period <= max_t"),
+        ({"max_t": 9, "grace_period": 0}, "needs 1 <= grace_period"),
+        ({"max_t": 9.5}, "max_t is 9.5; steps are integers"),
+        ({"max_t": 9, "grace_period": 1.5}, "grace_period is 1.5; steps are integers"),
+        ({"max_t": "9"}, "max_t is '9'; it must be a number"),
+        ({"max_t": True}, "max_t is True; it must be a number"),
+        ({"max_t": math.inf}, "max_t is inf"),
+        ({"max_t": math.nan}, "max_t is nan"),
+        ({"max_t": 9, "reduction_factor": 1}, "must be greater than 1"),
+        ({"max_t": 9, "reduction_factor": math.nan}, "must be greater than 1"),
+        ({"max_t": 9, "reduction_factor": math.inf}, "must be greater than 1"),
+    ],
+)
+def test_options_that_make_no_rungs_are_refused(options, why):
+    with pytest.raises(InvalidSpec, match=why):
+        ASHA(**options)
+
+
+@pytest.mark.parametrize("scheduler", [ASHA(max_t=27, reduction_factor=1.5), ASHA(max_t=9), FIFO()])
+def test_scheduler_survives_its_row(scheduler):
+    assert read(scheduler.to_json()) == scheduler
+
+
+def test_unknown_scheduler_and_options_are_refused_with_what_is_near():
+    with pytest.raises(InvalidSpec, match="no scheduler 'AHSA'.*ASHA"):
+        make("AHSA")
+    with pytest.raises(InvalidSpec, match="ASHA .*unexpected keyword argument 'min_t'"):
+        make("ASHA", max_t=9, min_t=1)
+    with pytest.raises(InvalidSpec, match="max_t"):
+        make("ASHA")
+
+
+def test_fifo_judges_nothing():
+    assert FIFO().rungs() == ()
+    assert FIFO().next_decision_step(5) is None
+    assert FIFO().rung_of(5) is None
+    assert FIFO().judge(Report(1, math.inf, is_nan=True, bracket=0), View()) == CONTINUE

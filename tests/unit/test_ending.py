@@ -1,0 +1,166 @@
+"""What becomes of a trial when an attempt ends: the one rule."""
+
+import itertools
+
+import pytest
+
+from studydb.domain.decisions import Action, Verdict
+from studydb.domain.ending import (
+    FOR_EVER,
+    LONGEST_DELAY_S,
+    Ending,
+    Limits,
+    Standing,
+    conclude,
+    retry_delay_s,
+    settle,
+    wanted,
+)
+from studydb.domain.states import MOVES, Reason, State, Status
+
+STOP = Verdict(Action.STOP, Reason.EARLY_STOPPED, "scheduler")
+PAUSE = Verdict(Action.PAUSE, Reason.PAUSED, "scheduler")
+BY_PERSON = Verdict(Action.STOP, Reason.CANCELLED, "person")
+BY_STUDY = Verdict(Action.STOP, Reason.CANCELLED, "study")
+PAUSE_BY_PERSON = Verdict(Action.PAUSE, Reason.PAUSED, "person")
+PAUSE_BY_STUDY = Verdict(Action.PAUSE, Reason.PAUSED, "study")
+
+OUTCOMES = (
+    Reason.COMPLETED,
+    Reason.FAILED,
+    Reason.LOST,
+    Reason.PREEMPTED,
+    Reason.TIMED_OUT,
+)
+
+
+def end(outcome, *, verdict=None, failures=0, losses=0, max_failures=0, max_losses=10):
+    return conclude(outcome, Standing(failures, losses, verdict), Limits(max_failures, max_losses))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "reason"),
+    [
+        (Reason.COMPLETED, State.TERMINATED, Reason.COMPLETED),
+        (Reason.TIMED_OUT, State.TERMINATED, Reason.TIMED_OUT),
+        (Reason.FAILED, State.ERROR, Reason.FAILED),
+        (Reason.LOST, State.PENDING, None),
+        (Reason.PREEMPTED, State.PENDING, None),
+    ],
+)
+def test_attempt_without_verdict_ends_by_its_outcome(outcome, state, reason):
+    ending = end(outcome)
+
+    assert (ending.state, ending.reason, ending.attempt_reason) == (state, reason, outcome)
+
+
+@pytest.mark.parametrize(
+    ("failures", "state"), [(0, State.PENDING), (1, State.PENDING), (2, State.ERROR)]
+)
+def test_max_failures_are_survived(failures, state):
+    ending = end(Reason.FAILED, failures=failures, max_failures=2)
+
+    assert (ending.state, ending.failures) == (state, failures + 1)
+
+
+@pytest.mark.parametrize(
+    ("losses", "state"), [(0, State.PENDING), (1, State.PENDING), (2, State.ERROR)]
+)
+def test_max_losses_are_survived(losses, state):
+    ending = end(Reason.LOST, losses=losses, max_losses=2)
+
+    assert (ending.state, ending.losses) == (state, losses + 1)
+
+
+@pytest.mark.parametrize("failures", [0, 1, 1024, 10**6])
+def test_trial_may_fail_for_ever(failures):
+    ending = end(Reason.FAILED, failures=failures, max_failures=FOR_EVER)
+
+    assert ending.state is State.PENDING
+    assert ending.delay_s <= LONGEST_DELAY_S
+
+
+def test_release_spends_nothing_and_waits_for_nothing():
+    assert end(Reason.PREEMPTED, failures=3, losses=4) == Ending(
+        State.PENDING, None, Reason.PREEMPTED, failures=3, losses=4
+    )
+
+
+def test_back_off_doubles_up_to_its_longest():
+    assert [retry_delay_s(count) for count in range(12)] == [
+        0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300,
+    ]  # fmt: skip
+
+
+def test_first_loss_says_nothing_of_the_trial_and_costs_no_wait():
+    assert [end(Reason.LOST, losses=losses).delay_s for losses in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_verdict_to_stop_is_carried_out_however_the_attempt_ends(outcome):
+    ending = end(outcome, verdict=STOP)
+
+    died = outcome in (Reason.FAILED, Reason.LOST)
+    assert (ending.state, ending.reason) == (State.TERMINATED, Reason.EARLY_STOPPED)
+    assert ending.attempt_reason is (outcome if died else Reason.EARLY_STOPPED)
+
+
+@pytest.mark.parametrize("outcome", [one for one in OUTCOMES if one is not Reason.COMPLETED])
+def test_verdict_to_pause_is_carried_out_unless_the_trial_completes(outcome):
+    ending = end(outcome, verdict=PAUSE)
+
+    assert (ending.state, ending.reason, ending.paused_by) == (State.PAUSED, None, "scheduler")
+
+
+def test_trial_that_completes_before_it_pauses_is_completed():
+    assert end(Reason.COMPLETED, verdict=PAUSE) == end(Reason.COMPLETED)
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("verdict", [None, STOP, PAUSE])
+def test_every_ending_is_an_allowed_move_and_consistent(outcome, verdict):
+    for failures, losses in itertools.product((0, 9), (0, 99)):
+        ending = end(outcome, verdict=verdict, failures=failures, losses=losses)
+
+        assert (State.RUNNING, ending.state) in MOVES
+        assert (ending.reason is not None) == (ending.state in (State.TERMINATED, State.ERROR))
+        assert (ending.paused_by is not None) == (ending.state is State.PAUSED)
+        assert ending.delay_s == 0 or ending.state is State.PENDING
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "verdict"),
+    [
+        (None, Status.RUNNING, None),
+        ("STOP", Status.RUNNING, BY_PERSON),
+        ("STOP", Status.PAUSED, BY_PERSON),
+        ("PAUSE", Status.RUNNING, PAUSE_BY_PERSON),
+        ("PAUSE", Status.PAUSED, PAUSE_BY_PERSON),
+        ("PAUSE", Status.STOPPED, BY_STUDY),
+        (None, Status.PAUSED, PAUSE_BY_STUDY),
+        (None, Status.STOPPED, BY_STUDY),
+    ],
+)
+def test_request_of_a_person_goes_before_the_studys_pause_and_a_stop_before_both(
+    request_, status, verdict
+):
+    assert wanted(request_, status) == verdict
+
+
+@pytest.mark.parametrize(
+    ("verdict", "asked", "settled"),
+    [
+        (None, None, None),
+        (None, BY_PERSON, BY_PERSON),
+        (STOP, BY_PERSON, STOP),
+        (STOP, PAUSE_BY_PERSON, STOP),
+        (PAUSE, None, PAUSE),
+        (PAUSE, BY_PERSON, BY_PERSON),
+        (PAUSE, BY_STUDY, BY_STUDY),
+        (PAUSE_BY_STUDY, PAUSE_BY_PERSON, PAUSE_BY_PERSON),
+        (PAUSE_BY_PERSON, PAUSE_BY_STUDY, PAUSE_BY_PERSON),
+        (PAUSE, PAUSE_BY_STUDY, PAUSE),
+    ],
+)
+def test_pause_that_waits_gives_way_to_what_people_ask_for_since(verdict, asked, settled):
+    assert settle(verdict, asked) == settled

@@ -1,0 +1,232 @@
+"""What one report holds, how values rank, how results are summed up."""
+
+import math
+
+import numpy as np
+import pytest
+
+from studydb.domain.errors import InvalidReport
+from studydb.domain.metrics import Result, Summary, read_report, score
+from studydb.domain.states import Mode
+
+
+def read(report, *, metric="loss", last_step=0):
+    return read_report(report, metric=metric, last_step=last_step)
+
+
+# --- one report
+
+
+def test_report_is_split_into_step_value_and_the_others():
+    assert read({"loss": 0.5, "acc": 1, "training_iteration": 3}) == Result(3, 0.5, {"acc": 1})
+
+
+def test_step_counts_on_when_it_is_not_given():
+    assert read({"loss": 0.5}, last_step=4).step == 5
+
+
+def test_nested_names_are_joined():
+    report = {"val": {"loss": 0.5, "deep": {"er": 1}}, "a/b": 2}
+
+    assert read(report, metric="val/loss") == Result(1, 0.5, {"val/deep/er": 1, "a/b": 2})
+
+
+@pytest.mark.parametrize(
+    "value", [1, 0.5, np.float32(0.5), np.float64(0.5), np.int64(3), np.array(2)]
+)
+def test_value_becomes_a_plain_float(value):
+    found = read({"loss": value}).value
+
+    assert type(found) is float
+    assert found == float(value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_are_legal(value):
+    assert str(read({"loss": value}).value) == str(value)
+
+
+@pytest.mark.parametrize("step", [3, 3.0, np.int64(3), np.float64(3.0)])
+def test_step_may_come_as_any_whole_number(step):
+    found = read({"loss": 0.5, "training_iteration": step}).step
+
+    assert (found, type(found)) == (3, int)
+
+
+@pytest.mark.parametrize("step", [1.5, "3", True, None, math.nan, math.inf, [3]])
+def test_step_that_is_no_whole_number_is_refused(step):
+    with pytest.raises(InvalidReport, match="a step is an integer that rises from 1"):
+        read({"loss": 0.5, "training_iteration": step})
+
+
+@pytest.mark.parametrize("step", [4, 3, 0, -1])
+def test_step_that_does_not_rise_is_refused(step):
+    with pytest.raises(
+        InvalidReport, match=f"is {step}, and the step before was 4; steps must rise"
+    ):
+        read({"loss": 0.5, "training_iteration": step}, last_step=4)
+
+
+def test_step_that_no_column_holds_is_refused():
+    with pytest.raises(InvalidReport):
+        read({"loss": 0.5, "training_iteration": 2**62})
+
+
+def test_report_without_the_study_metric_names_what_it_has():
+    with pytest.raises(
+        InvalidReport, match="at step 1 has no 'loss', the study's metric; it has 'acc'"
+    ):
+        read({"acc": 1})
+    with pytest.raises(InvalidReport, match="it has nothing"):
+        read({})
+
+
+@pytest.mark.parametrize("value", ["0.5", None, True, [0.5], np.array([0.5, 1]), np.bool_(True)])
+def test_study_metric_that_is_no_number_is_refused(value):
+    with pytest.raises(InvalidReport, match="the study's metric must be a number"):
+        read({"loss": value})
+
+
+@pytest.mark.parametrize("report", [None, 0.5, [("loss", 0.5)], "loss"])
+def test_report_that_is_no_dict_is_refused(report):
+    with pytest.raises(InvalidReport, match="give a dict such as"):
+        read(report)
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (None, None),
+        (True, True),
+        ("a", "a"),
+        ("a\nb", "a\nb"),
+        ("é😀", "é😀"),
+        ((1, 2), [1, 2]),
+        ([1, [2.5, None]], [1, [2.5, None]]),
+        ([{"a": 1}], [{"a": 1}]),
+        (np.arange(3), [0, 1, 2]),
+        (np.bool_(True), True),
+        (2**100, 2**100),
+    ],
+)
+def test_other_metrics_are_what_json_holds(value, stored):
+    assert read({"loss": 0.5, "m": value}).metrics == {"m": stored}
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (object(), "is a object, which JSON cannot hold"),
+        (1j, "is a complex"),
+        (b"x", "is a bytes"),
+        ({1, 2}, "is a set"),
+        ([object()], "is a object"),
+        ("\ud800", "not Unicode"),
+        ("a\0b", "a NUL character"),
+        (10**400, "too large for a double"),
+        (10**5000, "too large for a double"),
+        ([-(10**400)], "too large for a double"),
+    ],
+    ids=range(10),
+)
+def test_what_json_or_sql_cannot_hold_is_refused(value, why):
+    with pytest.raises(InvalidReport, match=f"'m'.* {why}|'m' is {why}"):
+        read({"loss": 0.5, "m": value})
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0b"])
+def test_name_that_sql_cannot_hold_is_refused(name):
+    with pytest.raises(InvalidReport):
+        read({"loss": 0.5, name: 1})
+
+
+def test_study_metric_too_large_for_a_double_is_refused():
+    with pytest.raises(InvalidReport, match="'loss' is an integer too large for a double"):
+        read({"loss": 10**400})
+
+
+def test_refused_report_is_a_value_error():
+    with pytest.raises(ValueError, match="steps must rise"):
+        read({"loss": 0.5, "training_iteration": 0})
+
+
+# --- ranks
+
+
+@pytest.mark.parametrize(
+    ("value", "mode", "expected"),
+    [
+        (0.5, Mode.MIN, 0.5),
+        (0.5, Mode.MAX, -0.5),
+        (math.inf, Mode.MIN, math.inf),
+        (math.inf, Mode.MAX, -math.inf),
+        (math.nan, Mode.MIN, math.inf),
+        (math.nan, Mode.MAX, math.inf),
+    ],
+)
+def test_lower_scores_are_better_and_nan_is_worst(value, mode, expected):
+    assert score(value, mode) == expected
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_zero_has_one_score(zero, mode):
+    assert math.copysign(1, score(zero, mode)) == 1
+
+
+# --- summaries
+
+
+def summed(*values, mode=Mode.MIN):
+    summary = Summary()
+    for step, value in enumerate(values, 1):
+        summary = summary.add(Result(step, value, {}), mode)
+    return summary
+
+
+def test_first_of_equals_stays_best():
+    assert summed(2.0, 1.0, 1.0, 3.0) == Summary(4, 4, 3.0, 1.0, 2, 1.0)
+
+
+def test_best_follows_the_mode():
+    assert summed(2.0, 1.0, 3.0, mode=Mode.MAX) == Summary(3, 3, 3.0, 3.0, 3, -3.0)
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("values", [(math.nan, None), (None, math.nan)])
+def test_nan_is_never_best_not_even_beside_the_worst_infinity(values, mode):
+    worst = math.inf if mode is Mode.MIN else -math.inf
+
+    summary = summed(*(worst if value is None else value for value in values), mode=mode)
+
+    assert summary.best_value == worst
+    assert summary.rank_score == math.inf
+
+
+def test_trial_without_results_or_with_nan_alone_competes_for_nothing():
+    assert Summary().rank_score is None
+    assert summed(math.nan, math.nan).rank_score is None
+    assert summed(math.nan).n_results == 1
+
+
+def test_metrics_are_summed_up_each_over_its_own_steps():
+    results = [
+        Result(1, 4.0, {"acc": 1, "tag": "x", "flag": True, "late": None}),
+        Result(2, 2.0, {"acc": math.nan, "late": 5}),
+    ]
+
+    found = Summary.of_metrics(results, "loss")
+
+    assert found["loss"] == {"min": 2.0, "max": 4.0, "avg": 3.0, "last": 2.0}
+    assert found["late"] == {"min": 5.0, "max": 5.0, "avg": 5.0, "last": 5.0}
+    assert found.keys() == {"loss", "acc", "late"}
+    assert (found["acc"]["avg"], math.isnan(found["acc"]["last"])) == (1.0, True)
+
+
+def test_average_is_exact_and_undefined_between_infinities():
+    exact = Summary.of_metrics([Result(step, 0.1, {}) for step in range(1, 11)], "loss")
+    odd = Summary.of_metrics([Result(1, math.inf, {}), Result(2, -math.inf, {})], "loss")
+
+    assert exact["loss"]["avg"] == 0.1
+    assert math.isnan(odd["loss"]["avg"])
+    assert (odd["loss"]["min"], odd["loss"]["max"]) == (-math.inf, math.inf)

@@ -1,0 +1,57 @@
+"""The cut of a rung: where it stands, and what it says."""
+
+import math
+
+import pytest
+
+from studydb.domain.quantile import Cut, cutoff, insert
+
+THIRD = 1 - 1 / 3
+
+
+def test_nothing_recorded_cuts_nothing():
+    assert cutoff(Cut(), None, THIRD) is None
+
+
+def test_first_entry_is_the_cut():
+    cut = insert(Cut(), (0.5, 7), worse=None, better=None, quantile=THIRD)
+
+    assert cut == Cut(n=1, rank=0, entry=(0.5, 7))
+    assert cutoff(cut, None, THIRD) == 0.5
+
+
+def test_cutoff_lies_between_the_cut_and_its_better_neighbour():
+    cut = Cut(n=2, rank=0, entry=(1.0, 1))
+
+    assert cutoff(cut, (0.0, 2), 0.25) == 0.75
+    assert cutoff(cut, (0.0, 2), 0.75) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("score", "place"),
+    [(0.5, (1.0, 1)), (2.0, (1.0, 1)), (1.0, (1.0, 1))],
+)
+def test_lower_half_of_three_is_the_middle(score, place):
+    two = Cut(n=2, rank=0, entry=(1.0, 1)) if score <= 1.0 else Cut(2, 0, (2.0, 9))
+    worse = (2.0, 9)
+
+    if score == 2.0:
+        cut = insert(Cut(2, 0, (1.0, 1)), (2.0, 9), worse=None, better=(0.0, 2), quantile=0.5)
+    else:
+        cut = insert(Cut(2, 0, worse), (score, 5), worse=None, better=two.entry, quantile=0.5)
+
+    assert cut == Cut(n=3, rank=1, entry=place)
+
+
+def test_ties_are_told_apart_by_trial_and_pass():
+    cut = insert(Cut(1, 0, (1.0, 5)), (1.0, 6), worse=None, better=None, quantile=0.5)
+
+    assert cut == Cut(n=2, rank=0, entry=(1.0, 6))
+    assert cutoff(cut, (1.0, 5), 0.5) == 1.0
+
+
+def test_cut_of_infinities_is_what_numpy_says():
+    lower, upper = Cut(2, 0, (math.inf, 1)), (0.0, 2)
+
+    assert cutoff(lower, upper, 0.25) == math.inf
+    assert math.isnan(cutoff(lower, (-math.inf, 2), 0.5) - 1)

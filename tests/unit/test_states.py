@@ -1,0 +1,40 @@
+"""The table of moves, and what is made from it."""
+
+import pytest
+
+from studydb.db.schema import trial
+from studydb.domain import states
+from studydb.domain.states import FINAL, MOVES, State, sources
+
+DRAWN = {
+    "PENDING": {"RUNNING", "PAUSED", "TERMINATED"},
+    "RUNNING": {"RUNNING", "PENDING", "PAUSED", "TERMINATED", "ERROR"},
+    "PAUSED": {"PENDING", "TERMINATED"},
+    "TERMINATED": set(),
+    "ERROR": set(),
+}
+
+
+def test_moves_are_those_of_the_drawing():
+    targets = {source: {to for at, to in MOVES if at is source} for source in State}
+
+    assert targets == DRAWN
+
+
+def test_ended_states_are_those_without_a_way_out():
+    assert {State.TERMINATED, State.ERROR} == FINAL
+
+
+@pytest.mark.parametrize("target", State)
+def test_sources_are_the_states_that_lead_there(target):
+    assert sources(target) == {source for source, targets in DRAWN.items() if target in targets}
+
+
+def test_every_state_is_drawn_at_the_head_of_the_file():
+    assert all(state in states.__doc__ for state in State)
+
+
+def test_every_state_is_known_to_the_database():
+    (check,) = (one for one in trial.constraints if one.name == "trial_state_check")
+
+    assert all(f"'{state}'" in str(check.sqltext) for state in State)
