@@ -1,5 +1,6 @@
 """The user's handle on a study: create, load, look, steer, run."""
 
+import dataclasses
 import getpass
 import secrets
 import socket
@@ -8,10 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from studydb.artifacts import open_store
+from studydb.child.process import is_alive, this_process
 from studydb.db import Database, connect, migrate
 from studydb.domain.errors import (
     InvalidSpec,
@@ -34,12 +36,16 @@ from studydb.lease.retries import persist
 from studydb.lease.trial import Trial as HeldTrial
 from studydb.operations import control, reading
 from studydb.operations.create import NewStudy, create, load
-from studydb.operations.delete import delete
+from studydb.operations.delete import close, delete
 from studydb.operations.look import Outlook, look
+from studydb.operations.recover import recover, recover_host
+from studydb.operations.rename import rename
+from studydb.operations.views import drop_views
 from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring, storage_url
 from studydb.trainables import describe, sign
+from studydb.worker.places import remove_files
 from studydb.worker.processes import WorkerProcesses
 
 if TYPE_CHECKING:
@@ -52,6 +58,9 @@ LOOK_S = 0.5
 """Between two looks of `Study.run`."""
 
 MAX_LOSSES = 10
+
+
+Looked = TypeVar("Looked")
 
 
 class Study:
@@ -81,7 +90,7 @@ class Study:
     @property
     def trials(self) -> list[Trial]:
         """All trials by number, as frozen records."""
-        return reading.list_trials(self.database, self.record)
+        return self._read(reading.list_trials)
 
     @property
     def best_trial(self) -> Trial:
@@ -93,7 +102,7 @@ class Study:
         Raises:
             NoResults: No trial has a value yet.
         """
-        return reading.best_trials(self.database, self.record)[0]
+        return self._read(reading.best_trials)[0]
 
     @property
     def best_params(self) -> Mapping[str, Any]:
@@ -110,7 +119,7 @@ class Study:
     @property
     def outlook(self) -> Outlook:
         """Status, counts and what there is to do, in one look."""
-        return look(self.database, self.record)
+        return self._read(look)
 
     @property
     def status(self) -> Status:
@@ -170,6 +179,17 @@ class Study:
             The new budget.
         """
         return int(self._ask_once(control.extend, by=num_trials))
+
+    def rename(self, new_name: str) -> None:
+        """
+        Give the study another name; workers that run its trials go on undisturbed.
+
+        Raises:
+            InvalidName: The name is outside the rules.
+            StudyExists: Another study has it.
+        """
+        self._ask_once(rename, new_name)
+        self.record = dataclasses.replace(self.record, name=new_name)
 
     def ask(self, timeout: float | None = None) -> HeldTrial | None:
         """
@@ -240,6 +260,9 @@ class Study:
             self._loop = None
         self.database.close()
 
+    def _read(self, operation: Callable[[Database, Record], Looked]) -> Looked:
+        return persist(lambda: operation(self.database, self.record), patience_s=CONTROL_PATIENCE_S)
+
     def _steer(
         self, of_trials: Callable[..., None], of_study: Status, numbers: tuple[int, ...]
     ) -> None:
@@ -306,7 +329,8 @@ def create_study(
         max_losses: Deaths without an exception that a trial survives between two checkpoints.
         checkpoints: URL or path of the store; None for the database's default.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
-        load_if_exists: Whether to go on with a study of this name; the arguments must agree.
+        load_if_exists: Whether to go on with a study of this name; metric, mode and space must
+            agree, and everything else stays as it was created.
         workdir: Where workers look for the trainable after their own; None for the current one.
 
     Raises:
@@ -386,20 +410,31 @@ def load_study(name: str, *, storage: str | None = None) -> Study:
 
 def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = False) -> None:
     """
-    Delete a study with its trials, results and rows of checkpoints.
+    Delete a study: trials, results, checkpoints with their bytes, and its output on this host.
 
     Raises:
         UnknownStudy: No study of that name.
         NotAllowed: Trials are running.
+        CheckpointError: The bytes of its checkpoints cannot be removed; its rows are still there.
     """
     database = _open(storage, make=False)
     try:
-        delete(database, load(database, name))
+        _delete(database, load(database, name))
     except UnknownStudy:
         if not missing_ok:
             raise
     finally:
         database.close()
+
+
+def _delete(database: Database, study: Record) -> None:
+    """Rows last: as long as they are there, the same call finds what else is to go."""
+    recover_host(database, study, process=this_process(), is_alive=is_alive)
+    recover(database, study)
+    close(database, study)
+    drop_views(database, study)
+    remove_files(database, study)
+    delete(database, study)
 
 
 @contextmanager

@@ -28,12 +28,10 @@ def likeness(model: Model) -> Picture:
             if attempt.stored
         },
         "checkpoints": [asdict(one) | {"pins": 0} for one in model.checkpoints],
-        "counts": {
-            state: sum(trial.state is state for trial in model.trials) for state in State
-        },
+        "counts": {state: sum(trial.state is state for trial in model.trials) for state in State},
         "rungs": {step: _rung(model, entries) for step, entries in model.rungs.items()},
         "best": model.best,
-        "workers": [_worker(worker) for worker in model.workers],
+        "workers": [_worker(worker) for worker in model.workers.values()],
         "events": model.events,
     }
 
@@ -66,7 +64,7 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
         "failures": trial.failures,
         "losses": trial.losses,
         "token": held and held.token,
-        "worker_id": held and held.worker.id,
+        "worker": held and held.worker.uuid,
         "lease_s": held and trial.lease_s,
         "lease_expires_at": held and trial.expires_at,
         "suspect_at": trial.suspect_at,
@@ -114,7 +112,7 @@ def _metrics(model: Model, trial: ModelTrial) -> dict[str, Any] | None:
 def _attempt(model: Model, attempt: ModelAttempt) -> dict[str, Any]:
     return {
         "token": attempt.token,
-        "worker_id": attempt.worker.id,
+        "worker": attempt.worker.uuid,
         "start_step": attempt.start_step,
         "flush_no": attempt.flush_no,
         "started_at": attempt.started_at,
@@ -151,7 +149,9 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any]:
 
 
 def _rung(model: Model, entries: list[dict[str, Any]]) -> dict[str, Any]:
-    ranked = sorted(((one["score"], one["number"]) for one in entries if one["ranked"]), reverse=True)
+    ranked = sorted(
+        ((one["score"], one["number"]) for one in entries if one["ranked"]), reverse=True
+    )
     share = (1 - 1 / model.spec.scheduler.to_json()["reduction_factor"]) * 100 / 100
     rank = math.floor((len(ranked) - 1) * share) if ranked else 0
     return {
@@ -164,4 +164,6 @@ def _rung(model: Model, entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _worker(worker: Any) -> dict[str, Any]:
-    return {name: getattr(worker, name) for name in ("uuid", "pid", "lease_s", "seen_at", "ended_at")}
+    return {
+        name: getattr(worker, name) for name in ("uuid", "pid", "lease_s", "seen_at", "ended_at")
+    }

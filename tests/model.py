@@ -25,15 +25,13 @@ COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator
 
 @dataclass
 class ModelWorker:
-    """A process that holds leases; `is_alive` is the truth, which no row says."""
+    """A process that holds leases."""
 
-    id: int
     uuid: str
     pid: int
     lease_s: float
     seen_at: float
     ended_at: float | None = None
-    is_alive: bool = True
 
 
 @dataclass
@@ -112,7 +110,7 @@ class Model:
         self.num_trials = spec.num_trials
         self.next_draw = 0
         self.trials: list[ModelTrial] = []
-        self.workers: list[ModelWorker] = []
+        self.workers: dict[str, ModelWorker] = {}
         self.checkpoints: list[ModelCheckpoint] = []
         self.rungs: dict[int, list[dict[str, Any]]] = {step: [] for step in self._milestones()}
         self.events: list[dict[str, Any]] = []
@@ -120,20 +118,18 @@ class Model:
 
     # --- workers
 
-    def register(self, *, uuid: str, pid: int, lease_s: float) -> int:
-        known = [worker for worker in self.workers if worker.uuid == uuid]
-        if not known:
-            self.workers.append(ModelWorker(len(self.workers) + 1, uuid, pid, lease_s, self.now))
-        return (known or self.workers)[-1].id
+    def register(self, *, uuid: str, pid: int, lease_s: float) -> None:
+        if uuid not in self.workers:
+            self.workers[uuid] = ModelWorker(uuid, pid, lease_s, self.now)
 
-    def claim(self, worker_id: int, *, token: str) -> ModelAttempt | None:
+    def claim(self, worker: str, *, token: str) -> ModelAttempt | None:
         if known := self.attempt_of(token):
             return known if known.ended_at is None else None
         if not self.runnable or not self.has_room:
             return None
-        return self._begin(self.runnable[0], worker_id, token)
+        return self._begin(self.runnable[0], worker, token)
 
-    def ask(self, worker_id: int, *, token: str) -> ModelAttempt | None:
+    def ask(self, worker: str, *, token: str) -> ModelAttempt | None:
         if known := self.attempt_of(token):
             return known if known.ended_at is None else None
         if self.status is not Status.RUNNING or not self.is_open or not self.has_room:
@@ -141,7 +137,7 @@ class Model:
         trial = ModelTrial(len(self.trials), "searcher", self.now, draw=self.next_draw)
         self.next_draw += 1
         self.trials.append(trial)
-        return self._begin(trial, worker_id, token)
+        return self._begin(trial, worker, token)
 
     def report(
         self, token: str, *, flush_no: int, after: int, results: tuple[Result, ...]
@@ -175,8 +171,9 @@ class Model:
         trial.suspect_at = None
         return [one.uuid for one in retired]
 
-    def forget(self, uuids: list[str]) -> None:
-        self.checkpoints = [one for one in self.checkpoints if one.uuid not in uuids]
+    def forget(self) -> None:
+        """Delete the rows whose bytes are gone."""
+        self.checkpoints = [one for one in self.checkpoints if one.corrupt or not one.removed]
 
     def condemn(self, token: str, *, uuid: str) -> None:
         attempt, trial = self._fence(token)
@@ -206,8 +203,8 @@ class Model:
             decided = self._store(trial, attempt, after, results)
         return self._end(trial, outcome, decided, flush_no=flush_no, actor="worker")
 
-    def renew(self, worker_id: int, tokens: list[str]) -> dict[str, Verdict | None]:
-        self.worker(worker_id).seen_at = self.now
+    def renew(self, worker: str, tokens: list[str]) -> dict[str, Verdict | None]:
+        self.workers[worker].seen_at = self.now
         answered = {}
         for token in tokens:
             attempt, trial = self._of(token)
@@ -223,10 +220,10 @@ class Model:
             self._renew(trial)
             self._tell(kind, "worker", attempt=attempt, token=once, data={})
 
-    def leave(self, worker_id: int) -> None:
-        worker = self.worker(worker_id)
-        if worker.ended_at is None:
-            worker.seen_at = worker.ended_at = self.now
+    def leave(self, worker: str) -> None:
+        known = self.workers[worker]
+        if known.ended_at is None:
+            known.seen_at = known.ended_at = self.now
 
     # --- whoever comes along
 
@@ -242,9 +239,9 @@ class Model:
         lost = [trial for trial in self.trials if self._is_believed_lost(trial)]
         return self._take(lost)
 
-    def recover_host(self) -> int:
+    def recover_host(self, dead: frozenset[int]) -> int:
         return self._take(
-            [trial for trial in self.trials if trial.held and not trial.held.worker.is_alive]
+            [trial for trial in self.trials if trial.held and trial.held.worker.pid in dead]
         )
 
     def _is_believed_lost(self, trial: ModelTrial) -> bool:
@@ -349,19 +346,19 @@ class Model:
 
     # --- attempts begin, write and end
 
-    def _begin(self, trial: ModelTrial, worker_id: int, token: str) -> ModelAttempt:
-        worker = self.worker(worker_id)
+    def _begin(self, trial: ModelTrial, worker: str, token: str) -> ModelAttempt:
+        holder = self.workers[worker]
         attempt = ModelAttempt(
             number=trial.number,
             no=len(trial.attempts) + 1,
             token=token,
-            worker=worker,
+            worker=holder,
             restored=trial.checkpoint,
             start_step=trial.checkpoint.step + 1 if trial.checkpoint else 1,
             started_at=self.now,
         )
         trial.attempts.append(attempt)
-        trial.state, trial.flush_no, trial.lease_s = State.RUNNING, 0, worker.lease_s
+        trial.state, trial.flush_no, trial.lease_s = State.RUNNING, 0, holder.lease_s
         trial.started_at = self.now if trial.started_at is None else trial.started_at
         self._renew(trial)
         return attempt
@@ -539,9 +536,6 @@ class Model:
         return int(min(due)) if due else None
 
     # --- what is remembered
-
-    def worker(self, worker_id: int) -> ModelWorker:
-        return next(worker for worker in self.workers if worker.id == worker_id)
 
     def attempt_of(self, token: str) -> ModelAttempt | None:
         attempts = (attempt for trial in self.trials for attempt in trial.attempts)

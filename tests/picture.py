@@ -59,7 +59,6 @@ _TRIAL = (
     "failures",
     "losses",
     "token",
-    "worker_id",
     "lease_s",
     "lease_expires_at",
     "suspect_at",
@@ -77,7 +76,6 @@ _TRIAL = (
 )
 _ATTEMPT = (
     "token",
-    "worker_id",
     "start_step",
     "flush_no",
     "started_at",
@@ -124,22 +122,22 @@ def picture(database: Database, of: Study) -> Picture:
         saved = txn.all(_CHECKPOINTS, study=of.id)
         names = {None: None} | {row.id: row.uuid for row in saved}
         attempts = txn.all(_ATTEMPTS, study=of.id)
+        workers = txn.all(_WORKERS, study=of.id)
+        holders = {None: None} | {row.id: row.uuid for row in workers}
         return {
             "study": [_told(row, _STUDY) for row in txn.all(_THE_STUDY, study=of.id)],
-            "trials": {row.number: _trial(row, names) for row in rows},
+            "trials": {row.number: _trial(row, names, holders) for row in rows},
             "attempts": {
                 (numbers[row.trial_id], row.attempt): _told(row, _ATTEMPT)
-                | {"restored": names.get(row.restored_id, GONE)}
+                | {"restored": names.get(row.restored_id, GONE), "worker": holders[row.worker_id]}
                 for row in attempts
             },
             "results": _results(txn.all(_RESULTS, study=of.id), attempts, numbers),
-            "checkpoints": [
-                {"number": numbers[row.trial_id]} | _checkpoint(row) for row in saved
-            ],
+            "checkpoints": [{"number": numbers[row.trial_id]} | _checkpoint(row) for row in saved],
             "counts": _counts(txn, of),
             "rungs": _rungs(txn, of, numbers),
             "best": [one.number for one in trials.best(txn, study_id=of.id, mode=of.mode, most=99)],
-            "workers": [_told(row, _WORKER) for row in txn.all(_WORKERS, study=of.id)],
+            "workers": [_told(row, _WORKER) for row in workers],
             "events": [
                 {"number": numbers.get(row.trial_id)} | _told(row, _EVENT)
                 for row in txn.all(_EVENTS, study=of.id)
@@ -162,12 +160,15 @@ def _told(row: Any, columns: tuple[str, ...]) -> dict[str, Any]:
     return {name: plain(getattr(row, name)) for name in columns}
 
 
-def _trial(row: Any, names: dict[int | None, str | None]) -> dict[str, Any]:
+def _trial(
+    row: Any, names: dict[int | None, str | None], holders: dict[int | None, str | None]
+) -> dict[str, Any]:
     told = _told(row, _TRIAL)
     told["ready"] = bool(row.ready) if row.state == State.PENDING else None
     told["ready_at"] = plain(row.ready_at) if told["ready"] is False else None
     told["flush_no"] = row.flush_no if row.state == State.RUNNING else None
     told["rank_score"] = None if row.state == State.RUNNING else row.rank_score
+    told["worker"] = holders[row.worker_id]
     told["checkpoint"] = names.get(row.checkpoint_id, GONE)
     told["metric_summary"] = plain(row.metric_summary)
     told["params"] = row.params

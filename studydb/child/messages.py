@@ -44,7 +44,7 @@ class End(StrEnum):
     UNRESTORABLE = "unrestorable"
     """It did not begin: the bytes of its checkpoint are missing or corrupt."""
     UNPREPARED = "unprepared"
-    """It did not begin for a reason of this host's: a full disk, a store that is not mounted."""
+    """It did not begin, for a reason of this host's: no such module, a full disk, no store."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,13 +62,15 @@ def run(job: Job, channel: Channel) -> Ended:
         session = _begin(job, channel, fetch(job))
     except CheckpointError as cause:
         return Ended(End.UNRESTORABLE, failure_of(cause))
-    except (TrainableError, UsageError) as cause:
-        return Ended(End.FAILED, failure_of(cause))
-    except OSError as cause:
+    except (OSError, TrainableError, UsageError) as cause:
         return Ended(End.UNPREPARED, failure_of(cause))
     try:
         with current(session):
             function = load(job.trainable, job.workdirs, own_only=not job.signed)
+    except BaseException as cause:  # noqa: BLE001  whatever the user's module does on import
+        return Ended(End.UNPREPARED, failure_of(cause))
+    try:
+        with current(session):
             session.finish(call(function, session.config, session))
     except BaseException as error:  # noqa: BLE001  sys.exit() too is the user's failure
         return _ended_by(error, session)

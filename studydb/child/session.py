@@ -57,6 +57,7 @@ class Session:
         self._saver = Saver(job)
         self._line = Line(channel, next_decision_step=job.next_decision_step)
         self._last_step = job.start_step
+        self._rises_from = 0
         self._last: Result | None = None
         self._preempted = False
         self._begun_s = time.monotonic() - job.time_total_s
@@ -89,14 +90,16 @@ class Session:
                 metrics,
                 metric=self.metric,
                 last_step=self._last_step,
+                rises_from=self._rises_from,
                 time_total_s=time.monotonic() - self._begun_s,
             )
             self._line.listen()
-            if self._line.verdict is None and not self._line.lost:
+            verdict = self._line.verdict
+            if not self._line.lost and not (verdict and verdict.refuses_results):
                 self._send(result, *self._save(checkpoint, result.step))
             elif checkpoint is not None and not self._line.lost:
                 self._send_checkpoint(checkpoint, result.step)
-            self._last_step = result.step
+            self._last_step = self._rises_from = result.step
             self._leave_if_told()
 
     def flush(self) -> None:

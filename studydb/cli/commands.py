@@ -24,8 +24,12 @@ COMMANDS = {
     "stop": ("control", "Stop trials, or a whole study."),
     "enqueue": ("control", "Add a trial with given parameters."),
     "extend": ("control", "Add trials to a study's budget."),
+    "rename": ("rename", "Give a study another name."),
+    "delete": ("delete", "Delete a study with all that is its own."),
     "query": ("query", "Run a SELECT on the database, read-only."),
+    "views": ("views", "Make views of a study with a column per parameter and metric."),
     "db": ("db", "Make, upgrade and check the database's schema."),
+    "completion": ("completion", "Print what lets a shell complete commands."),
 }
 """Name: its file in this folder, and its line in the help; the order is the help's."""
 

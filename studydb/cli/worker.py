@@ -1,6 +1,7 @@
 """`worker`: run trials."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -82,4 +83,5 @@ def worker(
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    with suppress(OSError):  # nobody reads our lines any more; the work goes on
+        click.echo(line, err=True)

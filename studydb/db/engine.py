@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from studydb.db import faults, version
-from studydb.db.transaction import Observer, Txn
+from studydb.db.transaction import Observer, Txn, no_pipeline
 from studydb.db.urls import check_file, mask, read_url
 from studydb.domain.errors import (
     SchemaTooNew,
@@ -94,6 +94,8 @@ class Database:
             "tcp_user_timeout": CONNECT_TIMEOUT_S * 1000,
             "keepalives_idle": 30,
         }
+        if not self._read_only and "target_session_attrs" not in self.secret_url.query:
+            options["target_session_attrs"] = "read-write"  # after a failover, not the standby
         if self._pooler:
             return options | {"prepare_threshold": None}
         settings = _TIMEOUTS_MS | {"default_transaction_isolation": r"read\ committed"}
@@ -155,7 +157,8 @@ class Database:
     def _transaction(self, *, write: bool) -> Iterator[Txn]:
         connection = self.engine.raw_connection()
         try:
-            with _pipeline(connection) if self.postgresql and write else nullcontext():
+            piped = self.postgresql and write
+            with _pipeline(connection) if piped else nullcontext(no_pipeline) as sync:
                 self._start(connection, write=write)
                 txn = Txn(
                     connection,
@@ -163,6 +166,7 @@ class Database:
                     clock=self.clock,
                     observer=self.observer,
                     prepare=None if self._pooler else True,
+                    sync=sync,
                 )
                 yield txn
                 self._end(connection, commit=write and not txn.abandoned)
@@ -180,10 +184,12 @@ class Database:
         if not self.postgresql:
             connection.cursor().execute("BEGIN IMMEDIATE" if write else "BEGIN")
             return
-        connection.cursor().execute("BEGIN", prepare=False)
+        how = "BEGIN" if write else "BEGIN READ ONLY"
+        connection.cursor().execute(how, prepare=False)
         if self._pooler:
+            chosen = _TIMEOUTS_MS | ({"transaction_read_only": "on"} if self._read_only else {})
             settings = ", ".join(
-                f"set_config('{name}', '{value}', true)" for name, value in _TIMEOUTS_MS.items()
+                f"set_config('{name}', '{value}', true)" for name, value in chosen.items()
             )
             connection.cursor().execute(f"SELECT {settings}")
 
@@ -212,18 +218,21 @@ class Database:
 
 
 @contextmanager
-def _pipeline(connection: Any) -> Iterator[None]:
+def _pipeline(connection: Any) -> Iterator[Callable[[], None]]:
     """
     Send statements without waiting for each: a writer waits only for rows that it reads.
+
+    Yields what waits for them: not for the rows alone, or the server would take a client that
+    freezes for one that is still sending, and let it keep its locks.
 
     An error comes with the next rows that are read, at the latest with the COMMIT, and what was
     sent after it is skipped by the server. The first error is the one that is raised.
     """
     raised: BaseException | None = None
     try:
-        with connection.driver_connection.pipeline():
+        with connection.driver_connection.pipeline() as pipeline:
             try:
-                yield
+                yield pipeline.sync
             except BaseException as error:  # noqa: BLE001  raised again below
                 raised = error
     except Exception:

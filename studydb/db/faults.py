@@ -19,8 +19,9 @@ from studydb.domain.errors import (
     UsageError,
 )
 
-_GONE = {"57P01", "57P02", "57P03", "25P03"}
-_BUSY = {"40001", "40P01", "55P03", "53300", "25006", "57014"}
+_GONE = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"}
+_READ_ONLY = "25006"
+_BUSY = {"40001", "40P01", "55P03", "53300", _READ_ONLY, "57014"}
 _NO_SUCH_TABLE = "42P01"
 _NO_SUCH_DATABASE = "3D000"
 _DENIED = {"42501", "28P01", "28000"}
@@ -85,6 +86,8 @@ def _translate_postgresql(  # noqa: PLR0911  a table in code
         return UsageError(f"{url} cannot be used: {_first_line(error)}.")
     if code is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return _cannot_connect(error, url)
+    if isinstance(error, psycopg.OperationalError):  # a full disk, no memory: somebody will help
+        return StorageBusy(f"{url} fails: {_first_line(error)}. See the server's log.")
     return None
 
 
@@ -114,7 +117,7 @@ def _translate_sqlite(  # noqa: PLR0911  a table in code
         case sqlite3.SQLITE_CANTOPEN:
             return StorageMissing(f"{url} cannot be opened. Check the path and its rights.")
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
-            return StorageError(f"{url} cannot be written: {text}. Is the disk full?")
+            return StorageBusy(f"{url} cannot be written: {text}. Is the disk full?")
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return StorageError(f"{url} is no SQLite database, or damaged: {text}.")
     if "no such table" in text:
@@ -132,4 +135,6 @@ def is_disconnect(error: BaseException) -> bool:
     if not isinstance(error, psycopg.Error):
         return False
     code = error.sqlstate
+    if code == _READ_ONLY:  # the server has become a standby; the next connection asks for another
+        return True
     return code is None or code in _GONE or code.startswith("08")

@@ -16,7 +16,7 @@ import alembic.command
 import sqlalchemy as sa
 from alembic.config import Config
 
-from studydb.db import faults, version
+from studydb.db import faults, version, views
 from studydb.db.engine import (
     Database,
     begin_immediate,
@@ -50,7 +50,7 @@ def upgrade(storage: str) -> str:
         before = current_version(database)
         _refuse_newer(database, before)
         if before != version.HEAD:
-            with _migrating(database) as connection:
+            with _migrating(database) as connection, _without_wide_views(connection):
                 alembic.command.upgrade(_config(connection), "head")  # reads the version again
         return before or ""
     finally:
@@ -72,7 +72,7 @@ def make_embedded(storage: str) -> None:
 
 def downgrade(storage: str, revision: str) -> None:
     """
-    Take the schema back to an older revision, or to "base" for none.
+    Take the schema back to an older revision, or to "base" for none; wide views are dropped.
 
     Raises:
         UsageError: No such revision.
@@ -84,6 +84,8 @@ def downgrade(storage: str, revision: str) -> None:
     try:
         _refuse_newer(database, current_version(database))
         with _migrating(database) as connection:
+            txn = _Texts(connection)
+            views.drop(txn, views.found(txn))
             alembic.command.downgrade(_config(connection), revision)
     finally:
         database.close()
@@ -120,7 +122,7 @@ def _make_file(path: Path) -> None:
     connection = sqlite3.connect(path, timeout=CREATE_WAIT_S, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
         raise faults.translate(error, url=str(path)) or StorageError(str(error)) from error
     finally:
         connection.close()
@@ -179,6 +181,33 @@ def _locked_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
                 raise StorageError(
                     f"The migration would orphan {len(broken)} rows; nothing changed."
                 )
+
+
+class _Texts:
+    """Runs SQL that is made as text on the connection of a migration; see `views.Texts`."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self.postgresql = connection.dialect.name == "postgresql"
+        self._connection = connection.connection  # the driver's: a "%" is a "%"
+
+    def fetch_text(self, sql: str) -> Any:
+        cursor = self._connection.cursor()
+        cursor.execute(sql)
+        return cursor.fetchall()
+
+    def run_text(self, sql: str) -> None:
+        self._connection.cursor().execute(sql)
+
+
+@contextmanager
+def _without_wide_views(connection: sa.Connection) -> Iterator[None]:
+    """Take wide views out of the way, since PostgreSQL changes nothing below a view."""
+    txn = _Texts(connection)
+    wide = views.found(txn)
+    views.drop(txn, wide)
+    yield
+    for view in wide:
+        views.make(txn, view)
 
 
 def _config(connection: sa.Connection) -> Config:

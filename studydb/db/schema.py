@@ -19,6 +19,7 @@ from studydb.domain.states import FINAL, Mode, Origin, Reason, State, Status
 
 METADATA = sa.MetaData(
     naming_convention={
+        "ix": "ix_%(column_0_label)s",
         "pk": "%(table_name)s_pkey",
         "uq": "%(table_name)s_%(column_0_N_name)s_key",
         "fk": "%(table_name)s_%(column_0_name)s_fkey",

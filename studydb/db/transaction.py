@@ -16,6 +16,10 @@ Observer = Callable[[str], None]
 _READ_NOW = Prepared(sa.select(now().label("now")))
 
 
+def no_pipeline() -> None:
+    """Wait for nothing: each statement has waited for its answer."""
+
+
 class Txn:
     """
     Runs statements on the driver's cursor; store functions take it, operations commit it.
@@ -33,10 +37,17 @@ class Txn:
         clock: Callable[[], datetime] | None,
         observer: Observer | None,
         prepare: bool | None,
+        sync: Callable[[], None] = no_pipeline,
     ) -> None:
-        """Join a connection on which a transaction is or will be open."""
+        """
+        Join a connection on which a transaction is or will be open.
+
+        Args:
+            sync: Awaits the answers to all that was sent through a pipeline. The server counts a
+                client as idle only then, and ends the transaction of one that has frozen.
+        """
         self._connection, self._dialect = connection, dialect
-        self._observer, self._prepare = observer, prepare
+        self._observer, self._prepare, self._sync = observer, prepare, sync
         self._clock = clock
         self.postgresql = dialect.name == "postgresql"
         self.abandoned = False
@@ -62,6 +73,7 @@ class Txn:
         """Run a statement and return its rows as named tuples."""
         compiled = self._compiled(statement)
         cursor = self._execute(compiled, params)
+        self._sync()
         return [compiled.read(values) for values in cursor.fetchall()]
 
     def first(self, statement: Prepared | sa.Executable, **params: Any) -> Any | None:
@@ -104,8 +116,23 @@ class Txn:
         cursor = self._connection.cursor()
         self._observe(sql)
         cursor.execute(sql)
+        self._sync()
         names = [column[0] for column in cursor.description or ()]
         return names, cursor.fetchall() if names else []
+
+    def fetch_text(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a query of ours that is made as text; its rows, uncoded."""
+        cursor = self._connection.cursor()
+        self._observe(sql)
+        cursor.execute(sql)
+        self._sync()
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+
+    def run_text(self, sql: str) -> None:
+        """Run a statement of ours that is made as text and has no rows: DDL."""
+        self._observe(sql)
+        self._connection.cursor().execute(sql)
 
     def _compiled(self, statement: Prepared | sa.Executable) -> Compiled:
         if isinstance(statement, Prepared):

@@ -1,6 +1,7 @@
 """Storage URLs: what users write, what the engines need, what may be shown."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def read_url(text: str) -> URL:
 def mask_text(text: str) -> str:
     """A text that could be no URL at all, without what could be a password."""
     head, at, tail = text.rpartition("@")
-    return f"{head.split('://', maxsplit=1)[0]}://***@{tail}" if at and "://" in head else text
+    scheme = head.partition("://")[0] + "://" if "://" in head else ""
+    return f"{scheme}***@{tail}" if at else text
 
 
 def mask(url: URL) -> str:
@@ -92,7 +94,7 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     resolved = str(path.resolve())
     for line in lines:
         _, mount, this, *_ = line.split()
-        mount = mount.encode().decode("unicode_escape")
+        mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount)  # a space: \040
         inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= len(best):
             best, kind = mount, this

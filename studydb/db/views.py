@@ -6,14 +6,17 @@ whatever the study is called by now, a view of somebody else's is never dropped,
 take all of them away and make them anew.
 """
 
+# ruff: noqa: S608  identifiers and texts are quoted here: that is this file's business
+
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
+from studydb.db.spelling import NOT_FINITE, literal, postgresql_value, quoted, sqlite_value
 from studydb.db.version import ADVISORY_LOCK
 from studydb.domain.errors import NotAllowed
 
@@ -28,10 +31,21 @@ NEWEST_RESULTS = 100_000
 
 _MARK = "studydb wide view "
 _HASH_DIGITS = 8
-_NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
+_SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 
-Run = Callable[[str], Sequence[Sequence[Any]]]
-"""Runs a statement of ours in the caller's transaction and returns its rows."""
+
+class Texts(Protocol):
+    """Runs SQL that is made as text, in the caller's transaction: a `Txn`, or a migration."""
+
+    @property
+    def postgresql(self) -> bool:
+        """Whether this is PostgreSQL; else it is SQLite."""
+
+    def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
+        """Run a query and return its rows."""
+
+    def run_text(self, sql: str) -> None:
+        """Run a statement without rows."""
 
 
 class Kind(StrEnum):
@@ -81,10 +95,10 @@ class WideView:
 
     @property
     def mark(self) -> str:
-        """What the view says of itself, in ASCII and without an end of a comment."""
+        """What the view says of itself: ASCII that neither begins nor ends a comment."""
         columns = [[list(column.keys), column.name, column.numeric] for column in self.columns]
         what = {"study": self.study_id, "kind": self.kind, "columns": columns}
-        return _MARK + json.dumps(what).replace("/", r"\/")
+        return _MARK + json.dumps(what).replace("/", r"\u002f")
 
 
 def read_mark(name: str, text: str) -> WideView | None:
@@ -128,7 +142,7 @@ def bounded_names(names: Iterable[str], *, taken: Iterable[str]) -> list[str]:
 
 
 def _fits(name: str) -> bool:
-    return len(name.encode()) <= MOST_NAME_BYTES
+    return 0 < len(name.encode()) <= MOST_NAME_BYTES
 
 
 def _shortened(name: str) -> str:
@@ -137,27 +151,27 @@ def _shortened(name: str) -> str:
     return f"{name.encode()[:room].decode(errors='ignore')}_{digits}"
 
 
-def lock(run: Run, *, postgresql: bool) -> None:
+def lock(txn: Texts) -> None:
     """Have who makes views or migrates wait for one another; SQLite has one writer anyway."""
-    if postgresql:
-        run(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
+    if txn.postgresql:
+        txn.fetch_text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
 
 
-def found(run: Run, *, postgresql: bool) -> list[WideView]:
+def found(txn: Texts) -> list[WideView]:
     """Every wide view that there is, by its mark."""
-    if postgresql:
+    if txn.postgresql:
         sql = (
             "SELECT relname, obj_description(oid, 'pg_class') FROM pg_class WHERE relkind = 'v' "
-            "AND relnamespace = current_schema()::regnamespace "
+            f"AND relnamespace = {_SCHEMA} "
             f"AND obj_description(oid, 'pg_class') LIKE '{_MARK}%' ORDER BY relname"
         )
-        rows = [(name, mark) for name, mark in run(sql)]
+        rows = [(name, mark) for name, mark in txn.fetch_text(sql)]
     else:
         sql = (
             "SELECT name, sql FROM sqlite_master WHERE type = 'view' "
             f"AND sql LIKE '%/* {_MARK}%' ORDER BY name"
         )
-        rows = [(name, _comment_in(text)) for name, text in run(sql)]
+        rows = [(name, _comment_in(text)) for name, text in txn.fetch_text(sql)]
     views = (read_mark(name, mark) for name, mark in rows)
     return [view for view in views if view is not None]
 
@@ -166,45 +180,45 @@ def _comment_in(text: str) -> str:
     return text.partition(f"/* {_MARK}")[1][3:] + text.partition(_MARK)[2].partition(" */")[0]
 
 
-def drop(run: Run, views: Iterable[WideView]) -> None:
+def drop(txn: Texts, views: Iterable[WideView]) -> None:
     """Drop views that `found` has found."""
     for view in views:
-        run(f"DROP VIEW {quoted(view.name)}")
+        txn.run_text(f"DROP VIEW {quoted(view.name)}")
 
 
-def make(run: Run, view: WideView, *, postgresql: bool) -> None:
+def make(txn: Texts, view: WideView) -> None:
     """
     Make a view; who may read `v_trial` may read it, too.
 
     Raises:
         NotAllowed: There is something else by its name.
     """
-    if _is_taken(run, view.name, postgresql=postgresql):
+    if _is_taken(txn, view.name):
         raise NotAllowed(
             f"There is a {view.name!r} in the database that `studydb views` has not made. "
             "Rename it, or the study."
         )
-    mark = view.mark
-    run(f"CREATE VIEW {quoted(view.name)} AS /* {mark} */ {_select(view, postgresql=postgresql)}")
-    if postgresql:
-        run(f"COMMENT ON VIEW {quoted(view.name)} IS {literal(mark, postgresql=True)}")
-        for grantee in _readers(run):
-            run(f"GRANT SELECT ON {quoted(view.name)} TO {grantee}")
+    mark, query = view.mark, _select(view, postgresql=txn.postgresql)
+    txn.run_text(f"CREATE VIEW {quoted(view.name)} AS /* {mark} */ {query}")
+    if txn.postgresql:
+        txn.run_text(f"COMMENT ON VIEW {quoted(view.name)} IS {literal(mark)}")
+        for grantee in _readers(txn):
+            txn.run_text(f"GRANT SELECT ON {quoted(view.name)} TO {grantee}")
 
 
-def _is_taken(run: Run, name: str, *, postgresql: bool) -> bool:
-    if postgresql:
+def _is_taken(txn: Texts, name: str) -> bool:
+    if txn.postgresql:
         sql = (
-            f"SELECT 1 FROM pg_class WHERE relname = '{name}' "  # noqa: S608  letters and digits
-            "AND relnamespace = current_schema()::regnamespace"
+            f"SELECT 1 FROM pg_class WHERE relname = '{name}' "  # letters and digits
+            f"AND relnamespace = {_SCHEMA}"
         )
     else:
-        sql = f"SELECT 1 FROM sqlite_master WHERE lower(name) = '{name}'"  # noqa: S608  as above
-    return bool(run(sql))
+        sql = f"SELECT 1 FROM sqlite_master WHERE lower(name) = '{name}'"
+    return bool(txn.fetch_text(sql))
 
 
-def _readers(run: Run) -> list[str]:
-    rows = run(
+def _readers(txn: Texts) -> list[str]:
+    rows = txn.fetch_text(
         "SELECT DISTINCT grantee FROM information_schema.role_table_grants "
         "WHERE table_schema = current_schema() AND table_name = 'v_trial' "
         "AND privilege_type = 'SELECT' AND grantee <> current_user"
@@ -212,17 +226,18 @@ def _readers(run: Run) -> list[str]:
     return ["PUBLIC" if grantee == "PUBLIC" else quoted(grantee) for (grantee,) in rows]
 
 
-def metric_kinds(run: Run, *, study_id: int, postgresql: bool) -> dict[str, bool]:
+def metric_kinds(txn: Texts, *, study_id: int) -> dict[str, bool]:
     """
     Whether each metric of a study is a number throughout.
 
     Numeric ones are found in the summaries of all trials that have ended, others in the newest
     results only: a walk over all results would take minutes where there are millions.
     """
-    sql = _KINDS_POSTGRESQL if postgresql else _KINDS_SQLITE
     summed, listed = (
-        run(text.format(study=int(study_id), most=NEWEST_RESULTS, finite=_NOT_FINITE))
-        for text in sql
+        txn.fetch_text(
+            sql[txn.postgresql].format(study=study_id, most=NEWEST_RESULTS, finite=NOT_FINITE)
+        )
+        for sql in (_SUMMED, _LISTED)
     )
     numeric = {str(name): True for (name,) in summed}
     return numeric | {str(name): bool(is_numeric) for name, is_numeric in listed}
@@ -232,20 +247,21 @@ _NEWEST = (
     "(SELECT metrics FROM result WHERE study_id = {study} "
     "ORDER BY trial_id DESC, attempt DESC, step DESC LIMIT {most})"
 )
-_KINDS_POSTGRESQL = (
-    "SELECT DISTINCT jsonb_object_keys(metric_summary) AS name FROM trial "
+_SUMMED = {
+    True: "SELECT DISTINCT jsonb_object_keys(metric_summary) AS name FROM trial "
     "WHERE study_id = {study} ORDER BY name",
-    "SELECT e.key, bool_and(jsonb_typeof(e.value) IN ('number', 'null') "
+    False: "SELECT DISTINCT e.key FROM trial t, json_each(t.metric_summary) e "
+    "WHERE t.study_id = {study} ORDER BY e.key",
+}
+_LISTED = {
+    True: "SELECT e.key, bool_and(jsonb_typeof(e.value) IN ('number', 'null') "
     "OR (jsonb_typeof(e.value) = 'string' AND e.value #>> '{{}}' IN {finite})) "
     f"FROM {_NEWEST} r CROSS JOIN LATERAL jsonb_each(r.metrics) e GROUP BY e.key ORDER BY e.key",
-)
-_KINDS_SQLITE = (
-    "SELECT DISTINCT e.key FROM trial t, json_each(t.metric_summary) e "
-    "WHERE t.study_id = {study} ORDER BY e.key",
-    "SELECT e.key, min(e.type IN ('integer', 'real', 'null') "
+    False: "SELECT e.key, min(e.type IN ('integer', 'real', 'null') "
     "OR (e.type = 'text' AND e.value IN {finite})) "
     f"FROM {_NEWEST} r, json_each(r.metrics) e GROUP BY e.key ORDER BY e.key",
-)
+}
+"""As `_SUMMED`: whether the database is PostgreSQL, and its words."""
 
 _RESULTS = (
     "FROM result r JOIN attempt a ON a.trial_id = r.trial_id AND a.attempt = r.attempt "
@@ -285,61 +301,5 @@ def _select(view: WideView, *, postgresql: bool) -> str:
 def _value(column: Column, document: str, *, postgresql: bool) -> str:
     if not column.keys:
         return "r.value"
-    if postgresql:
-        keys = ", ".join(literal(key, postgresql=True) for key in column.keys)
-        return _postgresql_value(f"({document} #> ARRAY[{keys}])", numeric=column.numeric)
-    return _sqlite_value(column, document)
-
-
-def _postgresql_value(found: str, *, numeric: bool) -> str:
-    if not numeric:
-        return _unescaped(f"({found} #>> '{{}}')")
-    return (
-        f"CASE jsonb_typeof({found}) WHEN 'number' THEN CAST({found} AS double precision) "
-        f"WHEN 'string' THEN CASE WHEN {found} #>> '{{}}' IN {_NOT_FINITE} "
-        f"THEN CAST({found} #>> '{{}}' AS double precision) END END"
-    )
-
-
-def _sqlite_value(column: Column, document: str) -> str:
-    """Through `json_each`, key by key: a path would take a quote or an accent in a key amiss."""
-    sources, wanted = [], []
-    for depth, key in enumerate(column.keys):
-        above = f"CASE e{depth - 1}.type WHEN 'object' THEN e{depth - 1}.value END"
-        sources.append(f"json_each({above if depth else document}) e{depth}")
-        wanted.append(f"e{depth}.key = {literal(key, postgresql=False)}")
-    last = f"e{len(column.keys) - 1}"
-    if column.numeric:
-        value = (
-            f"CASE WHEN {last}.type IN ('integer', 'real') THEN CAST({last}.value AS REAL) "
-            f"WHEN {last}.type = 'text' AND {last}.value IN {_NOT_FINITE} THEN {last}.value END"
-        )
-    else:
-        value = (
-            f"CASE WHEN {last}.type IN ('true', 'false') THEN {last}.type "
-            f"WHEN {last}.type = 'text' THEN {_unescaped(f'{last}.value')} "
-            f"ELSE CAST({last}.value AS TEXT) END"
-        )
-    return f"(SELECT {value} FROM {', '.join(sources)} WHERE {' AND '.join(wanted)})"  # noqa: S608
-
-
-def _unescaped(text: str) -> str:
-    """A text that reads like a number's name has a backslash in JSON; see `types.encode_json`."""
-    return (
-        f"CASE WHEN substr({text}, 1, 1) = '\\' AND ltrim({text}, '\\') IN {_NOT_FINITE} "
-        f"THEN substr({text}, 2) ELSE {text} END"
-    )
-
-
-def quoted(name: str) -> str:
-    """An SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str, *, postgresql: bool) -> str:
-    """An SQL text; on PostgreSQL right whatever `standard_conforming_strings` says."""
-    doubled = text.replace("'", "''")
-    if postgresql and "\\" in doubled:
-        doubled = doubled.replace("\\", "\\\\")
-        return f"E'{doubled}'"
-    return f"'{doubled}'"
+    value_in = postgresql_value if postgresql else sqlite_value
+    return value_in(document, column.keys, numeric=column.numeric)

@@ -30,6 +30,16 @@ class Verdict:
     reason: Reason
     by: str
 
+    @property
+    def refuses_results(self) -> bool:
+        """
+        Whether results that come after it are dropped.
+
+        A scheduler or rule has judged them away; what people ask for is heard in the middle of a
+        step, and must cost neither a result nor a rung.
+        """
+        return self.by in ("scheduler", "rule")
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

@@ -19,7 +19,7 @@ StudydbError                     exit code 1 on the command line
 │   ├── StorageMissing           create it
 │   ├── StorageTransient         make the same call again: it may have succeeded
 │   │   ├── StorageUnreachable   start it, or correct the URL; what was buffered is kept
-│   │   └── StorageBusy          a deadlock, a lock not had in time, too many connections
+│   │   └── StorageBusy          a deadlock, a lock not had in time, a full disk
 │   ├── StorageReadOnly          give the right to write
 │   ├── SchemaTooOld             `studydb db upgrade`
 │   └── SchemaTooNew             upgrade studydb
@@ -118,7 +118,7 @@ class StorageUnreachable(StorageTransient):
 
 
 class StorageBusy(StorageTransient):
-    """A deadlock, a lock that was not had in time, or no free connection."""
+    """A deadlock, a lock that was not had in time, no free connection, a full disk."""
 
 
 class StorageReadOnly(StorageError):

@@ -43,7 +43,12 @@ class Result:
 
 
 def read_report(
-    report: Mapping[str, Any], *, metric: str, last_step: int, time_total_s: float | None = None
+    report: Mapping[str, Any],
+    *,
+    metric: str,
+    last_step: int,
+    rises_from: int | None = None,
+    time_total_s: float | None = None,
 ) -> Result:
     """
     Check what the user reported and split it into a result.
@@ -51,7 +56,9 @@ def read_report(
     Args:
         report: As the user gave it; nested dicts and numpy scalars are welcome.
         metric: The study's metric; nested names joined by "/".
-        last_step: The step before, 0 at the start; the step counts on from it if not given.
+        last_step: The step before, or the restored one; the step counts on from it if not given.
+        rises_from: What the step must exceed, if not `last_step`: 0 at an attempt's first report,
+            which may begin below what it restored.
 
     Raises:
         InvalidReport: No metric, not a number, a step that does not rise, or a value that JSON
@@ -62,7 +69,9 @@ def read_report(
             f"report() was given {type(report).__name__}; give a dict such as {{{metric!r}: 0.5}}."
         )
     flat = dict(_flatten(report))
-    step = _read_step(flat.pop(STEP, last_step + 1), last_step)
+    step = _read_step(
+        flat.pop(STEP, last_step + 1), last_step if rises_from is None else rises_from
+    )
     if metric not in flat:
         raise InvalidReport(
             f"The report at step {step} has no {metric!r}, the study's metric; "

@@ -4,12 +4,13 @@ import random
 from collections.abc import Callable
 from uuid import uuid4
 
+from studydb.child.process import is_alive, this_process
 from studydb.db import Database
 from studydb.domain.records import Claim, Study
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.look import Outlook, look
-from studydb.operations.recover import recover
+from studydb.operations.recover import recover, recover_host
 
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
 
@@ -56,6 +57,7 @@ class Acquirer:
     def look(self) -> Outlook:
         """Sweep what others left behind and see whether there is anything to do."""
         recover(self._database, self._study)
+        recover_host(self._database, self._study, process=this_process(), is_alive=is_alive)
         return look(self._database, self._study)
 
 

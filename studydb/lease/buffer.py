@@ -34,6 +34,7 @@ class Buffer:
         self._next_decision_step = claim.next_decision_step
         self._oldest_s = 0.0
         self.last_step = self._after_step
+        self.rises_from = 0
 
     def add(self, result: Result) -> bool:
         """Keep a result; True if it must be flushed before the next step begins."""
@@ -41,7 +42,7 @@ class Buffer:
             if not self._waiting:
                 self._oldest_s = self._clock_s()
             self._waiting.append(result)
-            self.last_step = result.step
+            self.last_step = self.rises_from = result.step
             due = self._next_decision_step
             return (
                 (due is not None and result.step >= due)

@@ -3,10 +3,8 @@
 import random
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 from studydb.db import Database
-from studydb.domain.errors import StorageTransient
 from studydb.domain.records import renewal_s
 from studydb.lease.held import HeldTrial
 from studydb.operations.renew import renew
@@ -22,6 +20,7 @@ class Heartbeat:
 
     Attributes:
         request: What people ask of this worker: "DRAIN" or None.
+        trouble: Why the last beat failed; None if it did not.
     """
 
     def __init__(
@@ -46,6 +45,7 @@ class Heartbeat:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.request: str | None = None
+        self.trouble: Exception | None = None
 
     def start(self) -> None:
         """Start beating."""
@@ -97,12 +97,13 @@ class Heartbeat:
             wait_s = self._jittered_s()
             try:
                 self.beat()
-            except StorageTransient:
-                wait_s = min(RETRY_S, wait_s)
-                continue
-            if self._also is not None:
-                with suppress(StorageTransient):
+                if self._also is not None:
                     self._also()
+            except Exception as error:  # noqa: BLE001  a beat that fails is tried again, always
+                self.trouble = error
+                wait_s = min(RETRY_S, wait_s)
+            else:
+                self.trouble = None
 
     def _jittered_s(self) -> float:
         return self._period_s * random.uniform(0.8, 1.0)  # noqa: S311  jitter, no secret

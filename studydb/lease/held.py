@@ -7,7 +7,7 @@ from typing import TypeVar
 from studydb.db import Database
 from studydb.domain.decisions import Answer, Verdict
 from studydb.domain.ending import Ending
-from studydb.domain.errors import LeaseLost
+from studydb.domain.errors import LeaseLost, NotAllowed
 from studydb.domain.metrics import Result
 from studydb.domain.records import Batch, Checkpoint, Claim, Failure, Lease, Log, Study
 from studydb.domain.states import Reason
@@ -50,6 +50,7 @@ class HeldTrial:
         self.is_lost = False
         self.is_ending = False
         self._last: Batch | None = None
+        self._is_over = False
 
     @property
     def lease(self) -> Lease:
@@ -57,13 +58,32 @@ class HeldTrial:
         return self.claim.lease
 
     @property
+    def refuses_results(self) -> bool:
+        """Whether results come too late: the trial is lost, or was judged."""
+        return self.is_lost or (self.verdict is not None and self.verdict.refuses_results)
+
+    @property
     def must_stop(self) -> bool:
         """Whether the user's code has nothing more to do here."""
         return self.verdict is not None or self.is_lost
 
     def add(self, result: Result) -> bool:
-        """Buffer a result; True if it must be flushed before the next step begins."""
+        """
+        Buffer a result; True if it must be flushed before the next step begins.
+
+        Raises:
+            NotAllowed: The end of the attempt is being written already.
+        """
+        self._check_open()
         return self.buffer.add(result)
+
+    def _check_open(self) -> None:
+        if self._last is not None:
+            number = self.lease.number
+            raise NotAllowed(
+                f"The end of trial {number} is written: it was finished, or given back when its "
+                "study was closed. Ask for a trial anew."
+            )
 
     def flush(self, *, patience_s: float | None = None) -> None:
         """
@@ -74,7 +94,8 @@ class HeldTrial:
             StorageTransient: The database did not answer in time; the buffer is kept.
         """
         with self._flushing:
-            while self._last is None and not self.is_lost and (batch := self.buffer.take()):
+            self._check_open()
+            while not self.is_lost and (batch := self.buffer.take()):
                 answer = self._send(
                     lambda batch=batch: report(  # type: ignore[misc]
                         self._database, self._study, lease=self.lease, batch=batch
@@ -114,16 +135,19 @@ class HeldTrial:
         End the attempt with its last flush; nothing can be written afterwards.
 
         Raises:
+            NotAllowed: It has been ended.
             LeaseLost: The attempt no longer holds the trial.
             StorageTransient: The database did not answer in time.
         """
         self.is_ending = True
         with self._flushing:
+            if self._is_over:
+                self._check_open()
             if self.buffer.is_unanswered() and self._last is None:
                 self.flush(patience_s=patience_s)
             last = self._last = self._last or self.buffer.take(even_empty=True)
             assert last is not None
-            return self._send(
+            ending = self._send(
                 lambda: finish(
                     self._database,
                     self._study,
@@ -135,6 +159,8 @@ class HeldTrial:
                 ),
                 patience_s,
             )
+            self._is_over = True
+            return ending
 
     def renewed(self, verdict: Verdict | None) -> None:
         """Hear from the heartbeat that the lease holds, and what was decided."""

@@ -4,19 +4,21 @@ import atexit
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from queue import SimpleQueue
 from uuid import uuid4
 
 from studydb import __version__
 from studydb.child.process import is_alive, this_process
 from studydb.db import Database, connect
-from studydb.domain.errors import StudydbError
-from studydb.domain.records import LEASE_S, Study
+from studydb.domain.errors import StorageTransient, StudydbError
+from studydb.domain.records import LEASE_S, Claim, Study
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.buffer import FLUSH_S
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldTrial
-from studydb.lease.retries import persist
+from studydb.lease.retries import PATIENCE_S, Answered, persist
 from studydb.lease.trial import Trial, give_back
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
@@ -55,9 +57,10 @@ class OwnLoop:
         )
         self._heartbeat.start()
         self._closed = threading.Event()
+        self._dropped: SimpleQueue[HeldTrial] = SimpleQueue()
         threading.Thread(
-            target=_flush_overdue,
-            args=(self._heartbeat, self._closed),
+            target=_tend,
+            args=(self._heartbeat, self._dropped, self._closed),
             name="studydb-flush",
             daemon=True,
         ).start()
@@ -95,18 +98,26 @@ class OwnLoop:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         patience = Patience()
         while True:
-            with self._acquiring:  # a token is for one claim at a time
-                claim = persist(self._acquirer.acquire)
+            claim = self._acquire(deadline)
             if claim is not None:
                 held = HeldTrial(self._database, self._study, claim)
                 self._heartbeat.add(held)
-                return Trial(held, metric=self._study.metric, forget=self._heartbeat.discard)
-            outlook = persist(self._acquirer.look)
+                return Trial(
+                    held,
+                    metric=self._study.metric,
+                    forget=self._heartbeat.discard,
+                    dropped=self._dropped,
+                )
+            outlook = _until(deadline, self._acquirer.look)
             if outlook.inviting:
                 continue
             if outlook.is_barren:
                 return None
             _wait(patience.next_s(), deadline)
+
+    def _acquire(self, deadline: float | None) -> Claim | None:
+        with self._acquiring:  # a token is for one claim at a time
+            return _until(deadline, self._acquirer.acquire)
 
     def close(self) -> None:
         """Give back what is held and say that this process has ended."""
@@ -115,7 +126,7 @@ class OwnLoop:
         self._closed.set()
         atexit.unregister(self.close)
         for held in self._heartbeat.held():
-            give_back(held, self._heartbeat.discard, self.pid)
+            give_back(held, self._heartbeat.discard)
         self._heartbeat.stop()
         with suppress(StudydbError):
             leave(self._database, worker_id=self._worker_id)
@@ -127,12 +138,25 @@ def _sweep(database: Database, study: Study) -> None:
     recover(database, study)
 
 
-def _flush_overdue(heartbeat: Heartbeat, closed: threading.Event) -> None:
+def _tend(heartbeat: Heartbeat, dropped: "SimpleQueue[HeldTrial]", closed: threading.Event) -> None:
+    """Flush what has waited, and give back what was dropped."""
     while not closed.wait(FLUSH_S / 4):
+        while not dropped.empty():
+            give_back(dropped.get(), heartbeat.discard)
         for held in heartbeat.held():
             if held.buffer.is_overdue() and not held.must_stop:
-                with suppress(StudydbError):  # the handle's next call says what is wrong
+                with suppress(Exception):  # the handle's next call says what is wrong
                     held.flush(patience_s=0.0)
+
+
+def _until(deadline: float | None, call: Callable[[], Answered]) -> Answered:
+    """Make a call until it is answered or the time is over."""
+    if deadline is None:
+        return persist(call)
+    try:
+        return persist(call, patience_s=min(PATIENCE_S, deadline - time.monotonic()))
+    except StorageTransient as error:
+        raise TimeoutError(f"The database did not answer in time. {error}") from error
 
 
 def _wait(wait_s: float, deadline: float | None) -> None:

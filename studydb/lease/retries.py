@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-import stamina
+import tenacity
 
 from studydb.domain.errors import StorageTransient
 
@@ -39,17 +39,15 @@ def persist(
     if patience_s <= 0:
         return call()
 
-    def passes(error: Exception) -> bool:
+    def passes(error: BaseException) -> bool:
         return isinstance(error, StorageTransient) and not give_up()
 
-    for attempt in stamina.retry_context(
-        on=passes,
-        attempts=None,
-        timeout=patience_s,
-        wait_initial=FIRST_WAIT_S,
-        wait_max=LONGEST_WAIT_S,
-        wait_jitter=JITTER_S,
-    ):
-        with attempt:
-            return call()
-    raise AssertionError("unreachable: the last attempt returns or raises")
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(passes),
+        stop=tenacity.stop_after_delay(patience_s),
+        wait=tenacity.wait_exponential_jitter(
+            initial=FIRST_WAIT_S, max=LONGEST_WAIT_S, jitter=JITTER_S
+        ),
+        reraise=True,
+    )
+    return retrying(call)

@@ -7,6 +7,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,9 +36,20 @@ class Trial:
     """
 
     def __init__(
-        self, held: HeldTrial, *, metric: str, forget: Callable[[HeldTrial], None]
+        self,
+        held: HeldTrial,
+        *,
+        metric: str,
+        forget: Callable[[HeldTrial], None],
+        dropped: "SimpleQueue[HeldTrial]",
     ) -> None:
-        """Wrap a claim; made by `Study.ask`."""
+        """
+        Wrap a claim; made by `Study.ask`.
+
+        Args:
+            forget: Told once the trial has ended.
+            dropped: Where the trial goes if this handle is dropped before that.
+        """
         claim = held.claim
         self.number = claim.lease.number
         self.attempt = claim.lease.attempt
@@ -49,7 +61,9 @@ class Trial:
         self._pid = os.getpid()
         self._ended = False
         self._reporting = threading.Lock()
-        self._finalizer = weakref.finalize(self, give_back, held, forget, os.getpid())
+        # Garbage is collected in any thread at any line, so it is only noted here.
+        self._finalizer = weakref.finalize(self, dropped.put, held)
+        self._finalizer.atexit = False
 
     def report(self, metrics: Mapping[str, Any]) -> bool:
         """
@@ -79,9 +93,11 @@ class Trial:
                 metrics,
                 metric=self._metric,
                 last_step=held.buffer.last_step,
+                rises_from=held.buffer.rises_from,
                 time_total_s=elapsed_s,
             )
-            if held.must_stop or held.add(result):
+            due = not held.refuses_results and held.add(result)
+            if due or held.must_stop:
                 self._flush()
         if held.verdict is not None:
             self._end(Reason.PREEMPTED)
@@ -144,7 +160,7 @@ class Trial:
         elif isinstance(error, Exception):
             self._end_quietly(Reason.FAILED, _failure(error))
         else:
-            self._end_quietly(Reason.PREEMPTED, None)
+            self._end_quietly(Reason.PREEMPTED, None, patience_s=LAST_PATIENCE_S)
 
     def _flush(self) -> None:
         try:
@@ -153,20 +169,24 @@ class Trial:
             self._close()
             raise
 
-    def _end(self, outcome: Reason, failure: Failure | None = None) -> None:
+    def _end(
+        self, outcome: Reason, failure: Failure | None = None, patience_s: float | None = None
+    ) -> None:
         self._check_process()
         if self._ended:
             return
         try:
-            self._held.end(outcome, failure=failure)
+            self._held.end(outcome, failure=failure, patience_s=patience_s)
         except LeaseLost:
             self._close()
             raise
         self._close()
 
-    def _end_quietly(self, outcome: Reason, failure: Failure | None) -> None:
+    def _end_quietly(
+        self, outcome: Reason, failure: Failure | None, patience_s: float | None = None
+    ) -> None:
         with suppress(StudydbError):  # the user's own error is on its way and says more
-            self._end(outcome, failure)
+            self._end(outcome, failure, patience_s)
 
     def _close(self) -> None:
         self._ended = True
@@ -193,10 +213,8 @@ def _failure(error: BaseException | str) -> Failure:
     return Failure(type(error).__name__, str(error), trace[-65536:])
 
 
-def give_back(held: HeldTrial, forget: Callable[[HeldTrial], None], pid: int) -> None:
-    """Flush and release what no handle will end any more; nothing in a fork."""
-    if os.getpid() != pid:
-        return
+def give_back(held: HeldTrial, forget: Callable[[HeldTrial], None]) -> None:
+    """Flush and release what no handle will end any more."""
     with suppress(StudydbError):
         held.end(Reason.PREEMPTED, patience_s=LAST_PATIENCE_S)
     forget(held)

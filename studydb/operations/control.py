@@ -201,6 +201,8 @@ def _steer(
             steered = [_lock(txn, study, number) for number in numbers]  # ids rise with numbers
 
             for trial in steered:
+                if trial.request == Action.STOP and orders.request is Action.PAUSE:
+                    continue  # who wants it stopped wants more
                 if trial.state is State.RUNNING:
                     trials.request(txn, trial_id=trial.id, action=orders.request)
                 elif trial.state in targets:

@@ -7,6 +7,25 @@ from studydb.domain.states import Status
 from studydb.store import counters, deletion, studies
 
 
+def close(database: Database, study: Study) -> None:
+    """
+    Stop a study that is to be deleted; then what lies outside its rows may be removed.
+
+    Raises:
+        NotAllowed: Trials are RUNNING.
+    """
+    with database.begin() as txn:
+        studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
+        running = counters.read(txn, study_id=study.id).running
+    if running:
+        some = "1 trial" if running == 1 else f"{running} trials"
+        verb = "is" if running == 1 else "are"
+        raise NotAllowed(
+            f"{some} of study {study.name!r} {verb} running. The study is stopped now: delete it "
+            "again once they have ended, or once the lease of a dead worker has run out."
+        )
+
+
 def delete(database: Database, study: Study) -> None:
     """
     Delete a study; after a crash the same call goes on where it ended.
@@ -14,14 +33,7 @@ def delete(database: Database, study: Study) -> None:
     Raises:
         NotAllowed: Trials are RUNNING; stop the study first.
     """
-    with database.begin() as txn:
-        studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
-        running = counters.read(txn, study_id=study.id).running
-    if running:
-        raise NotAllowed(
-            f"{running} trials of study {study.name!r} are running. It is stopped now; delete it "
-            "once they have ended."
-        )
+    close(database, study)
 
     more = True
     while more:

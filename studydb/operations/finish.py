@@ -42,7 +42,7 @@ def finish(
             refused(txn, lease=lease, flush_no=batch.flush_no)
             return None
 
-        if held.verdict is not None or held.flush_no >= batch.flush_no:
+        if held.refuses_results or held.flush_no >= batch.flush_no:
             flushed = Flushed((), held.summary, held.time_total_s, None)
         else:
             flushed = store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
@@ -75,7 +75,7 @@ def end_attempt(
 ) -> Ending:
     """Move a held trial out of RUNNING and close its attempt; the counts follow."""
     asked = None if outcome is Reason.COMPLETED else wanted(held.request, held.status)
-    verdict = settle(held.verdict or flushed.verdict, asked)
+    verdict = settle(flushed.verdict or held.verdict, asked)
     ending = conclude(
         outcome,
         Standing(held.failures, held.losses, verdict),

@@ -12,8 +12,8 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
     """
     Store a batch and the decision on it in one transaction.
 
-    Sent again, it gives the stored answer and changes nothing. While a verdict stands, nothing of
-    the batch is stored.
+    Sent again, it gives the stored answer and changes nothing. Once a scheduler or rule has judged
+    the trial away, nothing more is stored.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.
@@ -24,11 +24,11 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
         if held is None:
             verdict = refused(txn, lease=lease, flush_no=batch.flush_no)
             return Answer(verdict, next_step(study, batch))
-        if held.verdict is not None or held.flush_no >= batch.flush_no:
+        if held.refuses_results or held.flush_no >= batch.flush_no:
             return Answer(held.verdict, next_step(study, batch))
 
         flushed = store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
-        verdict = flushed.verdict or wanted(held.request, held.status)
+        verdict = flushed.verdict or held.verdict or wanted(held.request, held.status)
 
         leases.record(
             txn,

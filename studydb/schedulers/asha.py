@@ -44,7 +44,7 @@ class ASHA:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InvalidSpec(f"ASHA's {name} is {value!r}; it must be a number.")
         for name in ("max_t", "grace_period"):
-            if int(getattr(self, name)) != getattr(self, name):
+            if not float(getattr(self, name)).is_integer():
                 raise InvalidSpec(f"ASHA's {name} is {getattr(self, name)}; steps are integers.")
         if not 1 <= self.grace_period <= self.max_t:
             raise InvalidSpec(

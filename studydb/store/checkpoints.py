@@ -44,11 +44,22 @@ _POINT = Prepared(
     )
 )
 
+_other = checkpoint.alias("other")
+_before_the_newest = (
+    sa.select(sa.func.max(_other.c.id))
+    .where(
+        _other.c.trial_id == sa.bindparam("trial"),
+        _other.c.id < sa.bindparam("newest"),
+        _other.c.removed_at.is_(None),
+    )
+    .scalar_subquery()
+)
+
 _RETIRE = Prepared(
     sa.update(checkpoint)
     .where(
         checkpoint.c.trial_id == sa.bindparam("trial"),
-        checkpoint.c.id != sa.bindparam("newest"),
+        checkpoint.c.id < _before_the_newest,
         checkpoint.c.pins == 0,
         checkpoint.c.removed_at.is_(None),
     )
@@ -110,7 +121,14 @@ def point(txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, loss
 
 
 def retire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
-    """Give up a trial's older, unpinned checkpoints; after the commit their bytes may go."""
+    """
+    Give up a trial's older checkpoints, but for pinned ones and the one before the newest.
+
+    That one is kept because the newest's bytes may prove corrupt when they are needed.
+
+    Returns:
+        Those whose bytes may be deleted after the commit.
+    """
     return [read(row) for row in txn.all(_RETIRE, trial=trial_id, newest=newest)]
 
 

@@ -51,7 +51,7 @@ def move(
     Count `n` trials out of one state and into another.
 
     Args:
-        key: Chooses the shard; a worker keeps to its own. Locked after trials, before the study
+        key: Chooses the shard; any number that spreads. Locked after trials, before the study
             row.
         out_of: None for new trials.
         into: None for none.

@@ -247,6 +247,11 @@ class Held:
     checkpoint_step: int
     time_total_s: float | None
 
+    @property
+    def refuses_results(self) -> bool:
+        """Whether a verdict stands that results come too late for."""
+        return self.verdict is not None and self.verdict.refuses_results
+
 
 def claim(txn: Txn, *, study_id: int, worker_id: int, token: str, lease_s: float) -> Any | None:
     """

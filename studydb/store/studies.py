@@ -103,6 +103,8 @@ _EXTEND = Prepared(
     .returning(study.c.num_trials)
 )
 
+_RENAME = Prepared(sa.update(study).where(_THIS).values(name=sa.bindparam("to_name")))
+
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
 
 
@@ -235,3 +237,13 @@ def extend(txn: Txn, *, study_id: int, by: int) -> int | None:
     """Raise `num_trials`; None when the study is endless."""
     row = txn.first(_EXTEND, study=study_id, by=by)
     return None if row is None else int(row.num_trials)
+
+
+def rename(txn: Txn, *, study_id: int, name: str) -> None:
+    """
+    Store another name.
+
+    Raises:
+        Duplicate: The name is taken.
+    """
+    txn.run(_RENAME, study=study_id, to_name=name)

@@ -22,7 +22,8 @@ from studydb.child.messages import (
     read_from_child,
     write,
 )
-from studydb.domain.errors import LeaseLost, StorageTransient
+from studydb.domain.errors import InvalidReport, LeaseLost, StorageTransient
+from studydb.domain.metrics import STEP, Result, read_report
 from studydb.domain.records import Failure, Log, Trainable
 from studydb.domain.states import Reason
 from studydb.lease.held import HeldTrial
@@ -33,6 +34,9 @@ from studydb.worker.output import AttemptOutput
 TICK_S = 0.25
 MOST_BUFFERED_ROWS = 100_000
 """Beyond these the child waits in `report` until the database is back."""
+
+SIGNAL_SPREAD_S = 1.0
+"""In which a signal for all processes of a worker reaches each of them."""
 
 OUTAGE_PAUSE_S = 2.0
 """Between two background flushes that the database does not answer."""
@@ -142,29 +146,30 @@ class Attempt:
             if len(self._held.buffer) >= MOST_BUFFERED_ROWS:
                 time.sleep(TICK_S)
                 continue
+            gone = child.exit is not None  # before the look: what it said last is still read
             try:
                 frame = child.channel.receive(timeout_s=TICK_S)
             except (EOFError, OSError, FrameError):
                 return
             if frame is None:
-                if child.exit is not None:
+                if gone:
                     return
                 continue
             try:
                 message = read_from_child(frame)
-            except FrameError as error:
-                self._progress.refused = Failure("FrameError", str(error))
+                if isinstance(message, Ended):
+                    self._progress.ended = message
+                    child.wait(self._equipment.options.grace_s)
+                    return
+                self._hear(message, child.channel)
+            except (FrameError, InvalidReport) as error:
+                self._progress.refused = Failure(type(error).__name__, str(error))
                 return
-            if isinstance(message, Ended):
-                self._progress.ended = message
-                child.wait(self._equipment.options.grace_s)
-                return
-            self._hear(message, child.channel)
 
     def _tick(self, child: ChildProcess) -> None:
         """Pass on what others have decided; flush what has waited."""
         progress, held = self._progress, self._held
-        if held.buffer.is_overdue() and not held.must_stop:
+        if held.buffer.is_overdue() and not held.is_lost:
             self._flush_in_background()
         if progress.told:
             return
@@ -210,15 +215,29 @@ class Attempt:
 
     def _store(self, message: Reported) -> None:
         held, saved = self._held, message.saved
-        result = None if held.must_stop else message.result
-        if result is not None and (held.add(result) or message.id is not None):
-            self._safely(held.flush)
+        if message.result is not None and not held.refuses_results:
+            due = held.add(self._checked(message.result))
+            if message.id is not None:  # the child waits for the answer
+                self._safely(held.flush)
+            elif due:
+                self._flush_in_background()
         if saved is not None:
             self._safely(lambda: self._equipment.checkpoints.record(held, saved))
         if message.artifact_error is not None:
             self._safely(
                 lambda: self._equipment.tell_artifact_error(held, message.artifact_error or "")
             )
+
+    def _checked(self, result: Result) -> Result:
+        """The result, if a child of ours can have sent it: nothing that it says is trusted."""
+        metric, buffer = self._equipment.study.metric, self._held.buffer
+        return read_report(
+            {**result.metrics, metric: result.value, STEP: result.step},
+            metric=metric,
+            last_step=buffer.last_step,
+            rises_from=buffer.rises_from,
+            time_total_s=result.time_total_s,
+        )
 
     def _safely(self, call: Callable[[], None]) -> None:
         with suppress(LeaseLost):  # `held.is_lost` says so to the child
@@ -246,14 +265,23 @@ class Attempt:
                 return Outcome(Reason.COMPLETED)
             case End.FAILED:
                 return Outcome(Reason.FAILED, ended.failure)
+            case End.PREEMPTED if not self._was_told_to_go():
+                stray = Failure("Terminated", "SIGTERM reached the trial, and not from its worker.")
+                return Outcome(Reason.LOST, ended.failure or stray)
             case End.STOPPED | End.PREEMPTED | End.LOST:
                 return Outcome(Reason.PREEMPTED, ended.failure)
             case End.UNPREPARED:
-                return Outcome(Reason.LOST, ended.failure)
+                why = ended.failure.message if ended.failure else "it did not begin"
+                self._equipment.interruption.give_up(f"This host cannot run the trial: {why}")
+                return Outcome(Reason.PREEMPTED, ended.failure)
             case End.UNRESTORABLE:
                 return Outcome(Reason.LOST, ended.failure, unrestorable=True)
             case _:
                 assert_never(ended.end)
+
+    def _was_told_to_go(self) -> bool:
+        """Whether the worker is going, too: a service manager may signal the child first."""
+        return self._progress.told or self._equipment.interruption.wait(SIGNAL_SPREAD_S)
 
     def _log(self, output: AttemptOutput, directory: Path) -> None:
         output.finish()

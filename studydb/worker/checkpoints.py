@@ -1,6 +1,8 @@
 """Checkpoints at the supervisor's end: trusted before a restore, signed after a save."""
 
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from studydb.artifacts import INLINE, checkpoint_payload, open_store
 from studydb.child.job import Restore
@@ -9,7 +11,6 @@ from studydb.db import Database
 from studydb.domain.errors import CheckpointError, LeaseLost, StorageTransient
 from studydb.domain.records import Checkpoint, Claim, Study
 from studydb.lease.held import HeldTrial
-from studydb.lease.retries import persist
 from studydb.operations.restore import restore
 from studydb.operations.save import condemn, forget
 from studydb.settings import Keyring
@@ -18,8 +19,22 @@ from studydb.settings import Keyring
 class Checkpoints:
     """Records and restores the checkpoints of one study."""
 
-    def __init__(self, database: Database, study: Study, keyring: Keyring, *, store: str) -> None:
-        """Use a store, or the rows themselves if it is "inline:"."""
+    def __init__(
+        self,
+        database: Database,
+        study: Study,
+        keyring: Keyring,
+        *,
+        store: str,
+        persist: Callable[[Callable[[], Any]], Any],
+    ) -> None:
+        """
+        Use a store, or the rows themselves if it is "inline:".
+
+        Args:
+            persist: Makes a call until the database answers, as long as this worker has patience.
+        """
+        self._persist = persist
         self._database, self._study, self._keyring = database, study, keyring
         self.store = store
 
@@ -41,14 +56,17 @@ class Checkpoints:
 
     def condemn(self, held: HeldTrial, checkpoint: Checkpoint) -> Checkpoint | None:
         """Give up a checkpoint; the one before it, if there is one."""
-        return persist(lambda: condemn(self._database, lease=held.lease, checkpoint=checkpoint))
+        before: Checkpoint | None = self._persist(
+            lambda: condemn(self._database, lease=held.lease, checkpoint=checkpoint)
+        )
+        return before
 
     def _restore(self, claim: Claim, checkpoint: Checkpoint) -> Restore:
         if checkpoint.kind == "dict":
             self._verify(claim, checkpoint)
         data = None
         if checkpoint.url == INLINE:
-            data = persist(lambda: restore(self._database, checkpoint=checkpoint))
+            data = self._persist(lambda: restore(self._database, checkpoint=checkpoint))
         return Restore(
             kind=checkpoint.kind,
             url=checkpoint.url,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.records import Lease, Study
@@ -47,9 +48,14 @@ class Equipment:
         """Record that a checkpoint could not be stored; training goes on."""
         lease = held.lease
         self.options.say(f"trial {lease.number}: a checkpoint could not be stored: {error}")
+        token = uuid4().hex
         persist(
             lambda: tell(
-                self.database, lease=lease, kind="checkpoint failed", data={"error": error}
+                self.database,
+                lease=lease,
+                kind="checkpoint failed",
+                data={"error": error},
+                token=token,
             ),
             patience_s=self.options.patience_s,
             give_up=lambda: self.interruption.is_stopping,

@@ -1,10 +1,12 @@
 """Where a worker keeps what belongs to no row: output and checkpoints' default store."""
 
 import os
+import shutil
 from pathlib import Path
 
-from studydb.artifacts import INLINE, DirectoryStore
+from studydb.artifacts import INLINE, DirectoryStore, open_store
 from studydb.db import Database
+from studydb.domain.errors import StorageError
 from studydb.domain.records import Lease, Study
 
 
@@ -23,8 +25,33 @@ def checkpoint_store(database: Database, study: Study) -> str:
 
 def log_dir(database: Database, study: Study, lease: Lease) -> Path:
     """The folder for what one attempt prints, on this host."""
+    return log_root(database, study) / str(lease.number) / str(lease.attempt)
+
+
+def log_root(database: Database, study: Study) -> Path:
+    """The folder for what the trials of a study print, on this host."""
     root = _state() if database.postgresql else _files(database)
-    return root / "logs" / study.uuid / str(lease.number) / str(lease.attempt)
+    return root / "logs" / study.uuid
+
+
+def remove_files(database: Database, study: Study) -> None:
+    """
+    Remove all checkpoints of a study, and its output on this host.
+
+    Raises:
+        CheckpointError: The store does not let us.
+        StorageError: Neither does the folder of the output.
+    """
+    store = checkpoint_store(database, study)
+    if store != INLINE:
+        open_store(store).delete_study(study.uuid)
+    root = log_root(database, study)
+    try:
+        shutil.rmtree(root)
+    except FileNotFoundError:
+        return
+    except OSError as cause:
+        raise StorageError(f"The output in {root} cannot be removed: {cause}.") from cause
 
 
 def _files(database: Database) -> Path:

@@ -32,19 +32,26 @@ class WorkerProcesses:
         self._running: list[tuple[subprocess.Popen[bytes], IO[Any]]] = []
 
     def __enter__(self) -> Self:
-        """Start them."""
-        for _ in range(self._number):
-            words = tempfile.TemporaryFile()
-            popen = subprocess.Popen(
-                [sys.executable, "-m", "studydb", "worker", "--study", self._study],
-                env={**os.environ, STORAGE: self._storage},
-                stdin=subprocess.DEVNULL,
-                stdout=words,
-                stderr=words,
-                start_new_session=True,  # Ctrl-C is ours to pass on, once
-            )
-            self._running.append((popen, words))
+        """Start them, all or none."""
+        try:
+            for _ in range(self._number):
+                self._start()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
         return self
+
+    def _start(self) -> None:
+        words = tempfile.TemporaryFile()  # noqa: SIM115  closed on exit
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "studydb", "worker", "--study", self._study],
+            env={**os.environ, STORAGE: self._storage},
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=words,
+            start_new_session=True,  # Ctrl-C is ours to pass on, once
+        )
+        self._running.append((popen, words))
 
     def __exit__(
         self,
@@ -77,10 +84,13 @@ class WorkerProcesses:
 
     @property
     def failed(self) -> str | None:
-        """The last words of one that ended with an error, None if none did."""
+        """The last words of one, if all have ended with an error; None otherwise."""
+        if any(popen.poll() in (None, 0) for popen, _ in self._running):
+            return None
         for popen, words in self._running:
             if popen.poll() not in (None, 0):
                 size_bytes = words.seek(0, os.SEEK_END)
                 words.seek(max(0, size_bytes - WORDS_BYTES))
-                return bytes(words.read()).decode(errors="replace").strip()
+                last = bytes(words.read()).decode(errors="replace").strip()
+                return last or f"A worker ended with code {popen.returncode}."
         return None

@@ -6,9 +6,9 @@ import traceback
 from contextlib import suppress
 
 from studydb.domain.ending import Ending
-from studydb.domain.errors import LeaseLost, StorageTransient
-from studydb.domain.records import Claim
-from studydb.domain.states import State
+from studydb.domain.errors import LeaseLost, StorageTransient, StudydbError
+from studydb.domain.records import Claim, Failure
+from studydb.domain.states import Reason, State
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.held import HeldTrial
 from studydb.worker.attempt import Attempt, Outcome
@@ -65,6 +65,8 @@ class Slot(threading.Thread):
             self._work()
         except StorageTransient as error:
             interruption.give_up(f"The database stayed away for too long. {error}")
+        except StudydbError as error:
+            interruption.give_up(str(error))
         except Exception:  # noqa: BLE001  a bug of ours must not leave a slot silently dead
             interruption.give_up(traceback.format_exc())
 
@@ -128,13 +130,19 @@ class Slot(threading.Thread):
             self._end(held, attempt, outcome)
         except LeaseLost as error:
             equipment.options.say(str(error))
+        except StorageTransient:
+            raise
+        except Exception as error:
+            why = Failure(type(error).__name__, str(error), traceback.format_exc())
+            with suppress(StudydbError):
+                held.end(Reason.LOST, failure=why, log=attempt.log, patience_s=0.0)
+            raise
         finally:
             equipment.heartbeat.discard(held)
 
     def _end(self, held: HeldTrial, attempt: Attempt, outcome: Outcome) -> None:
         ending = held.end(outcome.reason, failure=outcome.failure, log=attempt.log)
-        with suppress(OSError):  # nobody reads our lines any more
-            self._equipment.options.say(self._line(held, outcome, ending))
+        self._equipment.options.say(self._line(held, outcome, ending))
 
     def _line(self, held: HeldTrial, outcome: Outcome, ending: Ending | None) -> str:
         lease = held.lease

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from studydb.child.process import is_alive, this_process
 from studydb.db import Database, connect
 from studydb.domain.errors import (
     NotAllowed,
+    StorageTransient,
     StorageUnreachable,
     StudydbError,
     UsageError,
@@ -94,7 +96,12 @@ def run_worker(
         forkserver = ForkServer()
         stack.callback(forkserver.close)
         forkserver.start()  # before there is a connection that it could inherit
-        return _work(options, interruption, forkserver, stack)
+        try:
+            return _work(options, interruption, forkserver, stack)
+        except StorageTransient:
+            if interruption.signal is None:
+                raise
+            return 128 + interruption.signal  # told to go while it waited for the database
 
 
 def _workdir(workdir: str | None) -> Path | None:
@@ -145,7 +152,15 @@ def _work(
         workdirs=_workdirs(study, options, trust),
         forkserver=forkserver,
         pump=pump,
-        checkpoints=Checkpoints(database, study, keyring, store=checkpoint_store(database, study)),
+        checkpoints=Checkpoints(
+            database,
+            study,
+            keyring,
+            store=checkpoint_store(database, study),
+            persist=partial(
+                persist, patience_s=options.patience_s, give_up=_asked_to_go(interruption)
+            ),
+        ),
         heartbeat=heartbeat,
         interruption=interruption,
     )
@@ -239,11 +254,11 @@ def _leave(database: Database, worker_id: int) -> None:
 
 
 def _exit_code(interruption: Interruption, options: Options) -> int:
-    if interruption.signal is not None:
-        name = signal.Signals(interruption.signal).name
-        options.say(f"gave back what was running, because of {name}")
-        return 128 + interruption.signal
     if interruption.gave_up is not None:
         options.say(interruption.gave_up)
-        return 1
-    return 0
+    if interruption.signal is not None:
+        if interruption.gave_up is None:
+            name = signal.Signals(interruption.signal).name
+            options.say(f"gave back what was running, because of {name}")
+        return 128 + interruption.signal
+    return 0 if interruption.gave_up is None else 1

@@ -165,9 +165,9 @@ def test_scheduler_survives_its_row(scheduler):
 
 
 def test_unknown_scheduler_and_options_are_refused_with_what_is_near():
-    with pytest.raises(InvalidSpec, match="no scheduler 'AHSA'.*ASHA"):
+    with pytest.raises(InvalidSpec, match=r"no scheduler 'AHSA'.*ASHA"):
         make("AHSA")
-    with pytest.raises(InvalidSpec, match="ASHA .*unexpected keyword argument 'min_t'"):
+    with pytest.raises(InvalidSpec, match=r"ASHA .*unexpected keyword argument 'min_t'"):
         make("ASHA", max_t=9, min_t=1)
     with pytest.raises(InvalidSpec, match="max_t"):
         make("ASHA")

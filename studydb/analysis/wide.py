@@ -1,0 +1,82 @@
+"""Wide views: what the frames show, for those who read with SQL."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from studydb.analysis.naming import spread_names
+from studydb.db import Database
+from studydb.db.views import FIXED, Column, Kind, WideView, bounded_names, view_name
+from studydb.domain.domains import Domain, Enumerable
+from studydb.domain.records import Study
+from studydb.operations import views
+
+MOST_LOOKED_AT = 1000
+"""Values of a `choice`; a longer one is numeric if so many are."""
+
+
+def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], list[str]]:
+    """
+    Make `v_trial` and `v_result` of one study, with a column per parameter and per metric.
+
+    The columns are named as in the frames, and cut at 63 bytes. Values are doubles, or texts where
+    one of them is no number. What was not reported yet has no column until the views are made anew.
+
+    Returns:
+        The views, and the names of those of this study that are gone.
+
+    Raises:
+        NotAllowed: Something else in the database has the name of one.
+    """
+    made = [trial_view(study), result_view(study, views.metric_kinds(database, study))]
+    return made, views.make_views(database, study, made)
+
+
+def trial_view(study: Study) -> WideView:
+    """The view of a study's trials."""
+    domains = study.space.parameters
+    names = _names(Kind.TRIAL, [*domains], (), prefix="param/")
+    columns = [
+        Column(tuple(path.split("/")), name, is_numeric(domains[path]))
+        for path, name in names.items()
+    ]
+    return _view(Kind.TRIAL, study, columns)
+
+
+def result_view(study: Study, kinds: Mapping[str, bool]) -> WideView:
+    """
+    The view of a study's live results.
+
+    Args:
+        kinds: Whether each metric is a number throughout.
+    """
+    names = _names(Kind.RESULT, [study.metric], kinds, prefix="metric/")
+    columns = [
+        Column((), name, numeric=True)
+        if metric == study.metric
+        else Column((metric,), name, kinds[metric])
+        for metric, name in names.items()
+    ]
+    return _view(Kind.RESULT, study, columns)
+
+
+def _names(
+    kind: Kind, first: Sequence[str], others: Iterable[str], *, prefix: str
+) -> dict[str, str]:
+    taken = [name for fixed in FIXED[kind] for name in fixed]
+    names = spread_names(first, others, taken=taken, prefix=prefix)
+    return dict(zip(names, bounded_names(names.values(), taken=taken), strict=True))
+
+
+def _view(kind: Kind, study: Study, columns: Iterable[Column]) -> WideView:
+    return WideView(view_name(kind, study.name, study.id), study.id, kind, tuple(columns))
+
+
+def is_numeric(domain: Domain) -> bool:
+    """Whether all values of a domain are numbers."""
+    if isinstance(domain, Enumerable):
+        return all(map(_is_number, (domain.at(i) for i in range(min(domain.size, MOST_LOOKED_AT)))))
+    return True
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,23 @@
+"""`completion`: what a shell needs to complete commands and options."""
+
+import click
+from click.shell_completion import get_completion_class
+
+PROGRAM, VARIABLE = "studydb", "_STUDYDB_COMPLETE"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(*, shell: str) -> None:
+    """
+    Print the lines that let SHELL complete commands and options.
+
+    \b
+    bash, in ~/.bashrc:                   eval "$(studydb completion bash)"
+    zsh, in ~/.zshrc after compinit:      eval "$(studydb completion zsh)"
+    fish:  studydb completion fish > ~/.config/fish/completions/studydb.fish
+    """  # noqa: D301  click's own sign for lines to be left as they are
+    of_shell = get_completion_class(shell)
+    assert of_shell is not None
+    root = click.get_current_context().find_root().command
+    click.echo(of_shell(root, {}, PROGRAM, VARIABLE).source())

@@ -1,0 +1,22 @@
+"""`rename`: another name for a study."""
+
+import shlex
+
+import click
+
+from studydb.cli.opening import opened_study
+from studydb.cli.options import Storage, storage_option
+from studydb.cli.output import print_next
+
+
+@click.command()
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@storage_option
+def rename(*, old: str, new: str, storage: Storage) -> None:
+    """Give the study OLD the name NEW; workers that run its trials go on undisturbed."""
+    with opened_study(storage, old) as study:
+        study.rename(new)
+        again = storage.again(study.storage)
+    click.echo(f"Study {old!r}: {new!r} from now on.")
+    print_next(f"studydb status {shlex.quote(new)}{again}")

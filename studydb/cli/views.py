@@ -1,0 +1,41 @@
+"""`views`: a column per parameter and metric, for SQL."""
+
+import shlex
+
+import click
+
+from studydb.cli.opening import opened_study
+from studydb.cli.options import Storage, storage_option, study_argument
+from studydb.cli.output import print_next
+
+
+@click.command()
+@study_argument
+@click.option("--drop", is_flag=True, help="Drop them instead.")
+@storage_option
+def views(*, name: str, drop: bool, storage: Storage) -> None:
+    """
+    Make two views of NAME: of its trials and results, with a column per parameter and metric.
+
+    Their rows are always those of this moment; run it again for metrics that are new. Names of
+    columns are as in the frames.
+    """
+    from studydb.analysis.wide import make_wide_views  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.operations.views import drop_views  # noqa: PLC0415  as above
+
+    with opened_study(storage, name) as study:
+        if drop:
+            gone = drop_views(study.database, study.record)
+            click.echo(f"Study {name!r}: {_dropped(gone) if gone else 'it has no views'}.")
+            return
+        made, gone = make_wide_views(study.database, study.record)
+        again = storage.again(study.storage)
+    click.echo(f"Study {name!r}: made {' and '.join(view.name for view in made)}.")
+    if gone:
+        click.echo(f"{_dropped(gone).capitalize()}, from before it was renamed.")
+    queries = [shlex.quote(f"SELECT * FROM {view.name}") for view in made]  # noqa: S608  to be typed
+    print_next(*(f"studydb query {query}{again}" for query in queries))
+
+
+def _dropped(names: list[str]) -> str:
+    return f"dropped {' and '.join(names)}"

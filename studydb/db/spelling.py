@@ -1,0 +1,71 @@
+"""SQL as text, for DDL: identifiers, literals, and what a JSON document holds below some keys."""
+
+# ruff: noqa: S608  identifiers and texts are quoted here: that is this file's business
+
+from collections.abc import Sequence
+
+NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
+"""How JSON, and a double on SQLite, holds such numbers; see `types.encode_json`."""
+
+
+def quoted(name: str) -> str:
+    """An SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """An SQL text."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def postgresql_value(document: str, keys: Sequence[str], *, numeric: bool) -> str:
+    """
+    The value below some keys as a double, else as text with lists and objects as JSON.
+
+    Args:
+        document: A column of type jsonb.
+        numeric: For a double: what is no number is NULL.
+    """
+    path = ", ".join(map(literal, keys))
+    found = f"({document} #> ARRAY[{path}])"
+    if not numeric:
+        return _unescaped(f"({found} #>> '{{}}')")
+    return (
+        f"CASE jsonb_typeof({found}) WHEN 'number' THEN CAST({found} AS double precision) "
+        f"WHEN 'string' THEN CASE WHEN {found} #>> '{{}}' IN {NOT_FINITE} "
+        f"THEN CAST({found} #>> '{{}}' AS double precision) END END"
+    )
+
+
+def sqlite_value(document: str, keys: Sequence[str], *, numeric: bool) -> str:
+    """
+    The same on SQLite, where NaN and ±Inf stay texts.
+
+    Through `json_each`, key by key: a path would take a quote or an accent in a key amiss.
+    """
+    sources, wanted = [], []
+    for depth, key in enumerate(keys):
+        above = f"CASE e{depth - 1}.type WHEN 'object' THEN e{depth - 1}.value END"
+        sources.append(f"json_each({above if depth else document}) e{depth}")
+        wanted.append(f"e{depth}.key = {literal(key)}")
+    last = f"e{len(keys) - 1}"
+    if numeric:
+        value = (
+            f"CASE WHEN {last}.type IN ('integer', 'real') THEN CAST({last}.value AS REAL) "
+            f"WHEN {last}.type = 'text' AND {last}.value IN {NOT_FINITE} THEN {last}.value END"
+        )
+    else:
+        value = (
+            f"CASE WHEN {last}.type IN ('true', 'false') THEN {last}.type "
+            f"WHEN {last}.type = 'text' THEN {_unescaped(f'{last}.value')} "
+            f"ELSE CAST({last}.value AS TEXT) END"
+        )
+    return f"(SELECT {value} FROM {', '.join(sources)} WHERE {' AND '.join(wanted)})"
+
+
+def _unescaped(text: str) -> str:
+    """A text that reads like a number's name has a backslash in JSON."""
+    return (
+        f"CASE WHEN substr({text}, 1, 1) = '\\' AND ltrim({text}, '\\') IN {NOT_FINITE} "
+        f"THEN substr({text}, 2) ELSE {text} END"
+    )

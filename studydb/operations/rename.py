@@ -1,0 +1,40 @@
+"""Give a study another name."""
+
+from studydb.db import Database
+from studydb.db.faults import Duplicate
+from studydb.domain.errors import StudyExists
+from studydb.domain.names import check_study_name
+from studydb.domain.records import Study
+from studydb.store import events, studies
+
+
+def rename(database: Database, study: Study, new_name: str, *, token: str, actor: str) -> None:
+    """
+    Rename a study; who holds it, by id, goes on undisturbed.
+
+    Args:
+        token: Random, used for one request only; sent again after a lost reply.
+
+    Raises:
+        InvalidName: The name is outside the rules.
+        StudyExists: Another study has it.
+    """
+    check_study_name(new_name)
+    try:
+        with database.begin() as txn:
+            events.append(
+                txn,
+                study_id=study.id,
+                kind="renamed",
+                actor=actor,
+                data={"name": new_name},
+                token=token,
+            )
+            studies.rename(txn, study_id=study.id, name=new_name)
+    except Duplicate:
+        with database.begin(write=False) as txn:
+            done = bool(events.data_of(txn, token=token))
+        if not done:
+            raise StudyExists(
+                f"There is a study {new_name!r} in {database.url} already. Choose another name."
+            ) from None

@@ -1,0 +1,128 @@
+"""`rename`: a name is a name; everything else goes by ids."""
+
+import arrange
+import pytest
+
+import studydb
+from studydb.domain.errors import InvalidName, StudyExists
+from studydb.operations.create import load
+from studydb.operations.rename import rename
+
+
+def test_rename_changes_the_name_and_tells_it(console, database):
+    study = arrange.new_study(database, name="old")
+
+    ran = console("rename", "old", "my new")
+
+    assert ran.lines == [
+        "Study 'old': 'my new' from now on.",
+        "",
+        "Next:",
+        "  studydb status 'my new'",
+    ]
+    assert load(database, "my new").uuid == study.uuid
+    assert "There is no study 'old'" in console("status", "old", code=1).err
+    told = arrange.rows(database, "SELECT kind, data FROM event WHERE kind = 'renamed'")
+    assert [kind for kind, _ in told] == ["renamed"]
+
+
+def test_near_names_are_suggested(console, database):
+    arrange.new_study(database, name="digits")
+
+    assert "Did you mean 'digits'?" in console("rename", "digit", "new", code=1).err
+
+
+def test_name_that_another_study_has_is_refused(console, database):
+    for name in ("one", "two"):
+        arrange.new_study(database, name=name)
+    before = arrange.dump(database)
+
+    ran = console("rename", "one", "two", code=1)
+
+    assert "There is a study 'two' in " in ran.err
+    assert ran.err.endswith("already. Choose another name.\n")
+    assert arrange.dump(database) == before
+
+
+@pytest.mark.parametrize("name", ["a/b", "", " a", "x" * 201, "a\nb"])
+def test_name_outside_the_rules_is_refused(console, database, name):
+    arrange.new_study(database, name="old")
+
+    console("rename", "old", name, code=2)
+
+    assert load(database, "old")
+
+
+def test_own_name_is_no_clash(console, database):
+    arrange.new_study(database, name="same")
+
+    console("rename", "same", "same")
+
+
+def test_resend_after_a_lost_reply_changes_nothing(database):
+    study, token = arrange.new_study(database, name="old"), arrange.token()
+    rename(database, study, "new", token=token, actor=arrange.PERSON)
+    before = arrange.dump(database)
+
+    rename(database, study, "new", token=token, actor=arrange.PERSON)
+
+    assert arrange.dump(database) == before
+
+
+def test_resend_is_no_second_renaming_when_the_name_has_moved_on(database):
+    study, token = arrange.new_study(database, name="a"), arrange.token()
+    rename(database, study, "b", token=token, actor=arrange.PERSON)
+    rename(database, study, "c", token=arrange.token(), actor=arrange.PERSON)
+
+    rename(database, study, "b", token=token, actor=arrange.PERSON)
+
+    assert load(database, "c").id == study.id
+
+
+def test_running_attempt_goes_on_under_the_new_name(database):
+    study = arrange.new_study(database, name="old")
+    run = arrange.SimulatedWorker(database, study).take()
+    run.report(0.5)
+
+    rename(database, study, "new", token=arrange.token(), actor=arrange.PERSON)
+    run.report(0.25)
+    run.finish()
+
+    rows = arrange.rows(database, "SELECT study, value FROM v_result ORDER BY step")
+    assert rows == [("new", 0.5), ("new", 0.25)]
+
+
+def test_handle_goes_by_the_new_name(storage_url):
+    study = studydb.create_study("old", None, metric="loss", mode="min", storage=storage_url)
+
+    study.rename("new")
+
+    assert study.name == "new"
+    assert load(study.database, "new").uuid == study.record.uuid
+    study.close()
+
+
+def test_two_studies_that_want_one_name_do_not_both_get_it(database):
+    studies = [arrange.new_study(database, name=name) for name in ("one", "two")]
+
+    def attempt(study):
+        try:
+            arrange.persist(
+                lambda: rename(
+                    database, study, "wanted", token=arrange.token(), actor=arrange.PERSON
+                )
+            )
+        except StudyExists:
+            return 0
+        return 1
+
+    taken = arrange.at_once([lambda study=study: attempt(study) for study in studies])
+
+    assert sum(taken) == 1
+
+
+def test_operation_checks_the_name_itself(database):
+    study = arrange.new_study(database)
+
+    with pytest.raises(InvalidName):
+        rename(database, study, "a/b", token=arrange.token(), actor=arrange.PERSON)

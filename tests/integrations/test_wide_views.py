@@ -1,0 +1,298 @@
+"""Wide views: a column per parameter and metric, on both databases, whatever the names are."""
+
+import math
+import re
+
+import arrange
+import pytest
+
+from studydb.analysis.wide import make_wide_views
+from studydb.db import migrate, views
+from studydb.db.views import FIXED, Kind, view_name
+from studydb.domain.errors import NotAllowed
+from studydb.domain.space import Space, choice, loguniform, randint
+from studydb.domain.states import Mode
+from studydb.operations.delete import delete
+from studydb.operations.rename import rename
+from studydb.operations.views import drop_views
+from studydb.store.views import RESULT, TRIAL
+
+NAMES = ["it's", 'so "quoted"', "100%", "ä", "select", "a b", r"back\slash", ":bind", "* x *"]
+METRICS = [*NAMES, "/* x */", "val/acc", "new\nline"]
+
+
+def wide_rows(database, name):
+    """The rows of a view as dicts, in the order of their numbers and steps."""
+    with database.begin(write=False) as txn:
+        columns, rows = txn.raw(f"SELECT * FROM {views.quoted(name)} ORDER BY number")
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def names_of(database):
+    with database.begin(write=False) as txn:
+        return [view.name for view in views.found(txn)]
+
+
+def test_fixed_columns_are_those_of_the_stable_views():
+    for kind, stable, spread in ((Kind.TRIAL, TRIAL, "params"), (Kind.RESULT, RESULT, "metrics")):
+        before, after = FIXED[kind]
+
+        assert [*before, spread, *after] == stable.c.keys()
+
+
+def test_command_makes_both_views_and_says_how_to_read_them(console, database):
+    study = arrange.new_study(
+        database,
+        name="digits",
+        mode=Mode.MAX,
+        space=Space.read({"lr": loguniform(0.1, 1), "net": {"act": choice(["relu"])}, "k": 3}),
+    )
+    arrange.SimulatedWorker(database, study).take().finish(0.25, 0.5)
+
+    made = console("views", "digits")
+    (trial,) = console("query", "SELECT * FROM v_trial_digits", "--format", "json").json
+    steps = console("query", "SELECT * FROM v_result_digits ORDER BY step", "--format", "json").json
+
+    assert made.lines[0] == "Study 'digits': made v_trial_digits and v_result_digits."
+    assert "  studydb query 'SELECT * FROM v_result_digits'" in made.lines
+    assert [*trial] == [*FIXED[Kind.TRIAL][0], "lr", "net/act", *FIXED[Kind.TRIAL][1]]
+    assert (trial["study"], trial["best_value"], trial["net/act"]) == ("digits", 0.5, "relu")
+    assert trial["lr"] == arrange.trial_of(database, study, 0).params["lr"]
+    assert [*steps[0]] == ["study", "number", "step", "value", "loss", "attempt", "reported_at"]
+    assert [row["loss"] for row in steps] == [0.25, 0.5]
+
+
+def test_rows_are_those_of_the_moment_and_new_metrics_come_with_the_next_call(database):
+    study = arrange.new_study(database, name="digits")
+    worker = arrange.SimulatedWorker(database, study)
+    worker.take().finish(0.5)
+    make_wide_views(database, study)
+
+    worker.take().report(0.25, acc=0.75, note="fine")
+    before = wide_rows(database, "v_result_digits")
+    make_wide_views(database, study)
+    after = wide_rows(database, "v_result_digits")
+
+    assert [row["loss"] for row in before] == [0.5, 0.25]
+    assert "acc" not in before[1]
+    assert [(row["acc"], row["note"]) for row in after] == [(None, None), (0.75, "fine")]
+
+
+def test_superseded_results_are_not_shown(database, clock):
+    study = arrange.new_study(database, name="digits")
+    first = arrange.SimulatedWorker(database, study).take()
+    first.report(0.5, 0.25)
+    arrange.vanish(clock, database, study)
+    clock.advance(600)
+    arrange.recover(database, study)
+    second = arrange.SimulatedWorker(database, study).take()
+    second.report(0.75)
+    make_wide_views(database, study)
+
+    rows = wide_rows(database, "v_result_digits")
+
+    assert [(row["attempt"], row["step"], row["loss"]) for row in rows] == [(2, 1, 0.75)]
+
+
+def test_names_of_every_kind_are_columns_and_their_values_are_right(database):
+    tree = {name: {"x y": choice([f"<{name}>"])} for name in NAMES}
+    study = arrange.new_study(database, name="odd", space=Space.read(tree), metric="val/loss")
+    arrange.SimulatedWorker(database, study).take().report(0.5, **dict.fromkeys(METRICS, 7.0))
+    make_wide_views(database, study)
+
+    (trial,) = wide_rows(database, "v_trial_odd")
+    (result,) = wide_rows(database, "v_result_odd")
+
+    assert {name: trial[f"{name}/x y"] for name in NAMES} == {name: f"<{name}>" for name in NAMES}
+    assert {name: result[name] for name in METRICS} == dict.fromkeys(METRICS, 7.0)
+    assert result["val/loss"] == 0.5
+
+
+def test_values_are_doubles_or_texts(database):
+    texts = ["NaN", r"\NaN", "plain", None, True, 3, [1], {"a": 1}]
+    space = {"n": randint(1, 3), "mixed": choice(texts), "ratio": choice([1, 0.5])}
+    study = arrange.new_study(database, name="typed", space=Space.read(space), num_trials=None)
+    for text in texts:
+        arrange.enqueued(database, study, n=2, mixed=text, ratio=1)
+    make_wide_views(database, study)
+
+    rows = wide_rows(database, "v_trial_typed")
+
+    assert [(type(row["n"]), row["n"]) for row in rows] == [(float, 2.0)] * len(texts)
+    assert [(type(row["ratio"]), row["ratio"]) for row in rows] == [(float, 1.0)] * len(texts)
+    mixed = [row["mixed"] for row in rows]
+    assert mixed[:6] == ["NaN", r"\NaN", "plain", None, "true", "3"]
+    assert [text.replace(" ", "") for text in mixed[6:]] == ["[1]", '{"a":1}']
+
+
+def test_nan_and_infinity_are_what_they_are_in_the_stable_views(database):
+    study = arrange.new_study(database, name="wild")
+    worker = arrange.SimulatedWorker(database, study)
+    for value in (math.nan, math.inf, -math.inf):
+        worker.take().report(value, acc=value)
+    make_wide_views(database, study)
+
+    rows = wide_rows(database, "v_result_wild")
+    stable = arrange.rows(database, "SELECT value FROM v_result ORDER BY number")
+
+    assert [str(row["acc"]) for row in rows] == [str(value) for (value,) in stable]
+    assert [str(row["loss"]) for row in rows] == [str(value) for (value,) in stable]
+
+
+def test_metric_that_changes_its_type_breaks_no_query(database):
+    study = arrange.new_study(database, name="moody")
+    run = arrange.SimulatedWorker(database, study).take()
+    run.report(0.5, acc=0.5)
+    make_wide_views(database, study)
+    run.report(0.5, acc="none")
+    run.report(0.5, acc={"deep": 1})
+
+    numbers = [row["acc"] for row in wide_rows(database, "v_result_moody")]
+    make_wide_views(database, study)
+    texts = [row["acc"] for row in wide_rows(database, "v_result_moody")]
+
+    assert sorted(numbers, key=str) == [0.5, None, None]
+    assert {"0.5", "none"} <= set(texts)
+
+
+def test_columns_that_would_clash_are_told_apart(database):
+    long = "x" * 80
+    names = ["state", "lr", "LR", f"{long}1", f"{long}2", "é" * 40]
+    space = Space.read({name: choice([name]) for name in names})
+    study = arrange.new_study(database, name="same", space=space)
+    arrange.enqueued(database, study)
+    ((view, _), _) = make_wide_views(database, study)
+
+    (row,) = wide_rows(database, "v_trial_same")
+
+    columns = {column.keys[0]: column.name for column in view.columns}
+    assert {name: row[columns[name]] for name in names} == {name: name for name in names}
+    assert (columns["state"], columns["lr"]) == ("param/state", "lr")
+    assert len({name.lower() for name in columns.values()}) == len(names)
+    assert max(len(name.encode()) for name in columns.values()) <= 63
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("digits", "v_trial_digits"),
+        ("Digits 2", "v_trial_digits_2__7"),
+        ("digits_2", "v_trial_digits_2"),
+        ("digits_2__7", "v_trial_digits_2_7__7"),
+        ("été", "v_trial_t__7"),
+        ("日本", "v_trial___7"),
+        ("'; DROP TABLE trial; --", "v_trial_drop_table_trial__7"),
+        ("y" * 55, f"v_trial_{'y' * 55}"),
+        ("y" * 56, f"v_trial_{'y' * 52}__7"),
+    ],
+)
+def test_view_is_named_after_its_study_and_only_by_letters_and_digits(name, wanted):
+    found = view_name(Kind.TRIAL, name, 7)
+
+    assert found == wanted
+    assert re.fullmatch(r"[a-z0-9_]{1,63}", found)
+
+
+def test_studies_whose_names_look_alike_have_views_of_their_own(database):
+    studies = [arrange.new_study(database, name=name) for name in ("a b", "a-b", "a_b", "A B")]
+    for study in studies:
+        arrange.enqueued(database, study)
+        make_wide_views(database, study)
+
+    shown = [wide_rows(database, view_name(Kind.TRIAL, one.name, one.id)) for one in studies]
+
+    assert [[row["study"] for row in rows] for rows in shown] == [[one.name] for one in studies]
+
+
+def test_view_of_somebody_elses_is_left_alone(database):
+    study = arrange.new_study(database, name="digits")
+    arrange.change(database, "CREATE VIEW v_trial_digits AS SELECT 1 AS mine")
+
+    with pytest.raises(NotAllowed, match="'v_trial_digits' in the database that `studydb views`"):
+        make_wide_views(database, study)
+
+    assert arrange.rows(database, "SELECT * FROM v_trial_digits") == [(1,)]
+    assert names_of(database) == []
+
+
+def test_more_columns_than_a_view_holds_are_refused(database):
+    space = Space.read({f"p{i}": choice([1]) for i in range(1001)})
+    study = arrange.new_study(database, name="digits", space=space)
+
+    with pytest.raises(NotAllowed, match="would have 1001 columns"):
+        make_wide_views(database, study)
+
+
+def test_views_follow_their_study_through_renaming_and_go_with_it(console, database):
+    study = arrange.new_study(database, name="old")
+    arrange.enqueued(database, study)
+    make_wide_views(database, study)
+
+    rename(database, study, "new", token=arrange.token(), actor=arrange.PERSON)
+    still = wide_rows(database, "v_trial_old")
+    again = console("views", "new")
+
+    assert [row["study"] for row in still] == ["new"]
+    assert "Dropped v_result_old and v_trial_old, from before it was renamed." in again.lines
+    assert names_of(database) == ["v_result_new", "v_trial_new"]
+
+
+def test_drop_takes_the_views_of_one_study_away(console, database):
+    for name in ("one", "two"):
+        make_wide_views(database, arrange.new_study(database, name=name))
+
+    dropped = console("views", "one", "--drop")
+    nothing = console("views", "one", "--drop")
+
+    assert dropped.lines == ["Study 'one': dropped v_result_one and v_trial_one."]
+    assert nothing.lines == ["Study 'one': it has no views."]
+    assert names_of(database) == ["v_result_two", "v_trial_two"]
+
+
+def test_views_that_are_made_at_once_are_made(database):
+    study = arrange.new_study(database, name="digits")
+
+    arrange.at_once(
+        [lambda: arrange.persist(lambda: make_wide_views(database, study)) for _ in range(2)]
+    )
+
+    assert names_of(database) == ["v_result_digits", "v_trial_digits"]
+
+
+def test_migration_takes_the_views_away_and_brings_them_back(database, storage_url, monkeypatch):
+    study = arrange.new_study(
+        database, name="Digits", space=Space.read({"l/r".replace("/", ""): 1})
+    )
+    make_wide_views(database, study)
+    before = names_of(database)
+    seen = []
+    monkeypatch.setattr(migrate, "current_version", lambda _: "0001")
+    monkeypatch.setattr(migrate.version, "HEAD", "0002")
+    monkeypatch.setattr(migrate.alembic.command, "upgrade", lambda *_: seen.append("upgraded"))
+
+    migrate.upgrade(storage_url)
+
+    assert seen == ["upgraded"]
+    assert (
+        names_of(database)
+        == before
+        == [f"v_result_digits__{study.id}", f"v_trial_digits__{study.id}"]
+    )
+    assert wide_rows(database, before[1]) == []
+
+
+def test_schema_can_be_taken_down_below_wide_views(database, storage_url):
+    study = arrange.new_study(database, name="digits")
+    make_wide_views(database, study)
+    database.close()
+
+    migrate.downgrade(storage_url, "base")
+
+    assert migrate.current(storage_url) == ""
+
+
+def test_study_without_views_is_dropped_by_who_may_make_none(database):
+    study = arrange.new_study(database)
+
+    assert drop_views(database, study) == []
+    delete(database, study)

@@ -1,0 +1,230 @@
+"""The schema comes, goes and comes again, with rows in place; and is what the program thinks it is."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from arrange import PERSON, SimulatedWorker, change, enqueued, new_study, rows, token
+
+from studydb.db import connect, migrate, version
+from studydb.db.engine import begin_immediate
+from studydb.db.schema import METADATA
+from studydb.domain.errors import StorageError, StorageMissing, UsageError
+from studydb.domain.states import Reason
+from studydb.operations import control
+from studydb.operations.reading import list_trials
+from studydb.schedulers import ASHA
+
+VERSIONS = Path(__file__).parents[2] / "alembic" / "versions"
+
+
+def fill(database):
+    """At least one row in every table that operations write to."""
+    study = new_study(database, scheduler=ASHA(max_t=9), max_failures=1)
+    worker = SimulatedWorker(database, study)
+    run = worker.ask()
+    run.report(0.5)
+    run.save()
+    run.finish(outcome=Reason.FAILED)
+    worker.ask()
+    enqueued(database, study)
+    control.extend(database, study, by=1, token=token(), actor=PERSON)
+    for table in ("trial", "attempt", "result", "checkpoint", "rung_entry", "event", "counter"):
+        assert rows(database, f"SELECT count(*) FROM {table}") != [(0,)]
+    return study
+
+
+def tables(storage):
+    database = connect(storage, check=False)
+    names = set(sa.inspect(database.engine).get_table_names())
+    views = set(sa.inspect(database.engine).get_view_names())
+    database.close()
+    return names, views
+
+
+def test_up_down_and_up_again_with_rows_in_place(empty_storage_url):
+    before = migrate.upgrade(empty_storage_url)
+    up = tables(empty_storage_url)
+    database = connect(empty_storage_url)
+    fill(database)
+    database.close()
+
+    migrate.downgrade(empty_storage_url, "base")
+    down = tables(empty_storage_url)
+    gone = migrate.current(empty_storage_url)
+    again = migrate.upgrade(empty_storage_url)
+
+    assert (before, gone, again) == ("", "", "")
+    assert up[0] == set(METADATA.tables) | {version.TABLE}
+    assert {"v_study", "v_trial", "v_result", "v_attempt", "v_checkpoint", "v_worker"} <= up[1]
+    assert down == ({version.TABLE}, set())
+    assert tables(empty_storage_url) == up
+    database = connect(empty_storage_url)
+    assert len(list_trials(database, fill(database))) == 3
+    database.close()
+
+
+def test_upgrade_of_what_is_new_changes_nothing(storage_url):
+    database = connect(storage_url)
+    study = fill(database)
+
+    assert migrate.upgrade(storage_url) == version.HEAD
+    assert migrate.current(storage_url) == version.HEAD
+    migrate.check(storage_url)
+    assert len(list_trials(database, study)) == 3
+    database.close()
+
+
+def test_tables_of_others_in_the_same_database_stay(empty_storage_url):
+    database = connect_to_nothing(empty_storage_url)
+    change(database, "CREATE TABLE alembic_version (version_num text)")
+    change(database, "INSERT INTO alembic_version VALUES ('mlflow')")
+
+    migrate.upgrade(empty_storage_url)
+    migrate.downgrade(empty_storage_url, "base")
+
+    assert rows(database, "SELECT version_num FROM alembic_version") == [("mlflow",)]
+    database.close()
+
+
+def connect_to_nothing(url):
+    if url.startswith("sqlite"):
+        Path(url.removeprefix("sqlite:///")).touch()
+    return connect(url, check=False)
+
+
+@pytest.mark.parametrize("revision", ["0000", "head", "0001 "])
+def test_downgrade_to_an_unknown_revision_is_refused(storage_url, revision):
+    with pytest.raises(UsageError, match=f"no revision '{revision}'; there are 0001, base"):
+        migrate.downgrade(storage_url, revision)
+
+    assert migrate.current(storage_url) == version.HEAD
+
+
+def test_after_a_downgrade_the_database_says_what_to_run(storage_url):
+    migrate.downgrade(storage_url, "base")
+
+    with pytest.raises(StorageMissing, match=r"has no studydb tables\. Run `studydb db upgrade`"):
+        connect(storage_url)
+
+
+# --- what it becomes
+
+
+def test_metadata_finds_nothing_to_change(database):
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "compare_type": True,
+                "compare_server_default": database.postgresql,  # SQLite's has no name for Identity
+                "include_name": lambda name, kind, _: kind != "table" or name != version.TABLE,
+            },
+        )
+
+        assert compare_metadata(context, METADATA) == []
+
+
+SHAPE_POSTGRESQL = """
+    SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = 'public'::regnamespace AND contype <> 'n'
+    UNION ALL SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'
+    UNION ALL SELECT table_name, column_name, concat_ws(' ', data_type, is_nullable, column_default,
+        is_identity, identity_generation)
+        FROM information_schema.columns WHERE table_schema = 'public' AND table_name NOT LIKE 'v\\_%'
+"""
+
+
+def shape(database):
+    """Every constraint, index and column, as the database itself spells them."""
+    if database.postgresql:
+        found = rows(database, SHAPE_POSTGRESQL)
+    else:
+        query = "SELECT name, sql FROM sqlite_master WHERE type <> 'view'"
+        found = [
+            (name, line.strip(" \t,"))
+            for name, text in rows(database, query)
+            for line in (text or "").splitlines()
+        ]
+    return sorted(row for row in found if row[0] not in (version.TABLE, "sqlite_sequence"))
+
+
+def test_migrated_schema_equals_one_made_from_the_metadata(database, storage_url):
+    migrated = shape(database)
+    migrate.downgrade(storage_url, "base")
+
+    METADATA.create_all(database.engine)
+
+    assert shape(database) == migrated
+
+
+def test_every_revision_is_known_and_the_last_is_the_head():
+    assert [path.name[:4] for path in sorted(VERSIONS.glob("*.py"))] == list(version.REVISIONS)
+    assert version.REVISIONS[-1] == version.HEAD
+
+
+@pytest.mark.parametrize("path", sorted(VERSIONS.glob("*.py")), ids=lambda path: path.stem)
+def test_migration_imports_nothing_of_the_program(path):
+    imported = [
+        name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+        )
+    ]
+
+    assert [name for name in imported if name.split(".")[0] == "studydb"] == []
+
+
+# --- SQLite's ways
+
+
+def test_sqlite_file_is_made_in_wal_mode(empty_sqlite_url):
+    migrate.upgrade(empty_sqlite_url)
+    database = connect(empty_sqlite_url)
+
+    assert rows(database, "PRAGMA journal_mode") == [("wal",)]
+    assert rows(database, "PRAGMA synchronous") == [(2,)]
+    assert rows(database, "PRAGMA foreign_keys") == [(1,)]
+    database.close()
+
+
+def test_embedded_database_is_made_when_missing_and_else_left_alone(empty_sqlite_url, postgres_url):
+    migrate.make_embedded(empty_sqlite_url)
+    database = connect(empty_sqlite_url)
+    study = fill(database)
+
+    migrate.make_embedded(empty_sqlite_url)
+    migrate.make_embedded(postgres_url)
+
+    assert len(list_trials(database, study)) == 3
+    database.close()
+
+
+def test_migration_that_would_orphan_rows_changes_nothing(sqlite_url):
+    database = connect(sqlite_url)
+    fill(database)
+
+    with (
+        pytest.raises(StorageError, match=r"would orphan \d+ rows; nothing changed"),
+        migrate._migrating(database) as connection,
+    ):
+        connection.execute(sa.text("DELETE FROM study"))
+
+    assert rows(database, "SELECT count(*) FROM study") == [(1,)]
+    database.close()
+
+
+def test_sqlalchemys_own_transactions_begin_immediately(sqlite_url):
+    database = connect(sqlite_url)
+    sa.event.listen(database.engine, "begin", begin_immediate)
+
+    with database.engine.begin() as connection:
+        assert connection.connection.driver_connection.in_transaction
+    database.close()

@@ -1,0 +1,291 @@
+"""A database that cannot serve says so, and what to do about it."""
+
+import re
+from pathlib import Path
+
+import postgres
+import pytest
+from arrange import change, dump, new_study, rows
+
+from studydb.db import connect, engine, migrate, urls, version
+from studydb.domain.errors import (
+    SchemaTooNew,
+    SchemaTooOld,
+    StorageError,
+    StorageMissing,
+    StorageReadOnly,
+    StorageTransient,
+    StorageUnreachable,
+    UsageError,
+)
+
+
+def says(text):
+    return re.escape(text).replace(re.escape("…"), ".*")
+
+
+# --- schemas
+
+
+def test_older_schema_names_the_upgrade(storage_url, monkeypatch):
+    monkeypatch.setattr(version, "HEAD", "0002")
+    monkeypatch.setattr(version, "REVISIONS", ("0001", "0002"))
+
+    with pytest.raises(
+        SchemaTooOld,
+        match=says("has schema 0001, this studydb needs 0002. Run `studydb db upgrade`"),
+    ):
+        connect(storage_url)
+    with pytest.raises(SchemaTooOld):
+        migrate.check(storage_url)
+
+
+@pytest.mark.parametrize(
+    "use", [connect, migrate.check, migrate.upgrade, lambda url: migrate.downgrade(url, "base")]
+)
+def test_newer_schema_names_the_program(storage_url, use):
+    database = connect(storage_url)
+    change(database, f"UPDATE {version.TABLE} SET version_num = '9999'")
+    before = dump(database)
+
+    with pytest.raises(
+        SchemaTooNew, match=says("has schema 9999, …. Upgrade studydb on this machine")
+    ):
+        use(storage_url)
+
+    assert dump(database) == before
+    database.close()
+
+
+def test_database_without_our_tables_names_the_upgrade(empty_postgres_url, empty_sqlite_url):
+    Path(empty_sqlite_url.removeprefix("sqlite:///")).touch()
+
+    for url in (empty_postgres_url, empty_sqlite_url):
+        with pytest.raises(
+            StorageMissing, match=says("has no studydb tables. Run `studydb db upgrade`")
+        ):
+            connect(url)
+
+
+# --- missing
+
+
+@pytest.mark.parametrize("use", [connect, migrate.check, migrate.current])
+def test_missing_file_is_named_by_its_absolute_path_and_not_made(tmp_path, monkeypatch, use):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(
+        StorageMissing, match=says(f"no database at {tmp_path}/study.db. `studydb create` or")
+    ):
+        use("sqlite:///study.db")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("use", [connect, migrate.upgrade])
+def test_missing_folder_is_named(tmp_path, use):
+    with pytest.raises(
+        StorageError, match=says(f"The folder {tmp_path}/no of the database does not exist")
+    ):
+        use(f"sqlite:///{tmp_path}/no/study.db")
+
+
+@pytest.mark.parametrize("use", [connect, migrate.upgrade])
+def test_folder_is_no_database(tmp_path, use):
+    with pytest.raises(StorageError, match=says(f"{tmp_path} is a folder; name a file in it")):
+        use(f"sqlite:///{tmp_path}")
+
+
+@pytest.mark.parametrize("use", [connect, migrate.upgrade])
+def test_file_that_is_no_database_is_left_alone(tmp_path, use):
+    path = tmp_path / "letter.txt"
+    path.write_text("Dear Ada, " * 500)
+
+    with pytest.raises(StorageError, match="is no SQLite database, or damaged"):
+        use(f"sqlite:///{path}")
+
+    assert path.read_text() == "Dear Ada, " * 500
+
+
+@pytest.mark.parametrize("use", [connect, migrate.upgrade])
+def test_missing_postgresql_database_is_told_from_a_missing_server(postgres_server, use):
+    url = postgres.database_url(postgres_server, "nobody_made_this")
+
+    with pytest.raises(
+        StorageMissing, match=says("There is no such database: …nobody_made_this…createdb")
+    ):
+        use(url)
+
+
+def test_server_that_does_not_answer_is_a_fault_that_passes(tmp_path):
+    with pytest.raises(StorageUnreachable, match=says("No connection to …. Is the server running")):
+        connect(f"postgresql://postgres@/studies?host={tmp_path}")
+
+
+# --- read-only
+
+
+@pytest.mark.parametrize("pooler", [False, True])
+def test_read_only_database_can_be_read_and_not_written(storage_url, pooler):
+    database = connect(storage_url)
+    study = new_study(database)
+    database.close()
+    more = "&pooler=transaction" if pooler and database.postgresql else ""
+    reader = connect(storage_url + more, read_only=True)
+
+    with pytest.raises(StorageError) as refusal:
+        change(reader, "DELETE FROM event")
+
+    expected = StorageTransient if database.postgresql else StorageReadOnly  # it may be a failover
+    assert issubclass(refusal.type, expected)
+    assert rows(reader, "SELECT name FROM study") == [(study.name,)]
+    assert rows(reader, "SELECT count(*) FROM event") == [(1,)]
+    reader.close()
+
+
+def test_sqlite_says_what_to_check_when_it_cannot_write(sqlite_url):
+    reader = connect(sqlite_url, read_only=True)
+
+    with pytest.raises(
+        StorageReadOnly, match="cannot be written: check the rights of file and folder"
+    ):
+        change(reader, "DELETE FROM event")
+    reader.close()
+
+
+def test_postgresql_user_without_the_right_is_told(postgres_url):
+    owner = connect(postgres_url)
+    change(
+        owner,
+        "DO $$ BEGIN CREATE ROLE studydb_reader LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
+    )
+    change(owner, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO studydb_reader")
+    reader = connect(re.sub(r"//[^@/]*@", "//studydb_reader@", postgres_url))
+
+    with pytest.raises(
+        StorageError, match=says("refuses: permission denied for table event…rights")
+    ):
+        change(reader, "DELETE FROM event")
+    reader.close()
+    change(owner, "DROP OWNED BY studydb_reader")
+    owner.close()
+
+
+def test_server_that_has_become_a_standby_is_left_for_another_connection(postgres_url):
+    database = connect(postgres_url, connections=1)
+    change(database, "SET default_transaction_read_only = on")
+
+    with pytest.raises(StorageTransient):
+        change(database, "DELETE FROM event")
+
+    change(database, "DELETE FROM event")
+    database.close()
+
+
+def test_worker_does_not_connect_to_a_standby(postgres_url):
+    database = connect(postgres_url)
+    ((name,),) = rows(database, "SELECT current_database()")
+    change(database, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    database.close()
+
+    with pytest.raises(StorageUnreachable, match="session is read-only"):
+        connect(postgres_url)
+    reader = connect(postgres_url, read_only=True)
+    assert rows(reader, "SELECT count(*) FROM study") == [(0,)]
+    reader.close()
+
+
+# --- places that cannot hold SQLite
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "nfs", "lustre", "fuse.sshfs", "cifs", "9p", "beegfs"])
+def test_network_file_system_is_refused(tmp_path, kind):
+    with pytest.raises(
+        StorageError,
+        match=says(f"is on a network file system ({kind}), …use PostgreSQL for several machines"),
+    ):
+        urls.refuse_network_file_system(tmp_path / "study.db", kind_of=lambda _: kind)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "tmpfs", "overlay", "apfs", ""])
+def test_local_file_system_is_not(tmp_path, kind):
+    urls.refuse_network_file_system(tmp_path / "study.db", kind_of=lambda _: kind)
+
+
+@pytest.mark.parametrize("use", [connect, migrate.upgrade, migrate.make_embedded])
+def test_nothing_is_made_on_a_network_file_system(tmp_path, monkeypatch, use):
+    monkeypatch.setattr(urls.refuse_network_file_system, "__defaults__", (lambda _: "nfs4",))
+
+    with pytest.raises(StorageError, match="network file system"):
+        use(f"sqlite:///{tmp_path}/study.db")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+MOUNTS = r"""
+/dev/sda1 / ext4 rw 0 0
+server:/home {root}/home nfs4 rw 0 0
+/dev/sdb1 {root}/home/local xfs rw 0 0
+server:/odd {root}/my\040dätä nfs rw 0 0
+server:/near {root}/near lustre rw 0 0
+""".lstrip()
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("", "ext4"),
+        ("home", "nfs4"),
+        ("home/ada", "nfs4"),
+        ("home/local/x", "xfs"),
+        ("home/localities", "nfs4"),
+        ("my dätä", "nfs"),
+        ("nearby", "ext4"),
+    ],
+)
+def test_file_system_is_that_of_the_innermost_mount(tmp_path, folder, kind):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(MOUNTS.format(root=tmp_path))
+
+    assert urls.file_system_of(tmp_path / folder, mounts) == kind
+
+
+def test_system_that_does_not_list_its_mounts_refuses_nothing(tmp_path):
+    assert urls.file_system_of(tmp_path, tmp_path / "no mounts") == ""
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"]
+)
+def test_database_in_memory_is_refused(url):
+    with pytest.raises(
+        UsageError,
+        match=says("in memory is lost with its process…Give a file: sqlite:///studydb.db"),
+    ):
+        connect(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        (
+            "studydb.db",
+            "is no storage URL. Write sqlite:///studydb.db or postgresql://user@host/database",
+        ),
+        ("mysql://u:secret@h/d", "not in 'mysql'"),
+        ("u:secret@h", "is no storage URL"),
+        ("postgresql://h/d?pooler=session", "`pooler` can only be `transaction`"),
+    ],
+)
+def test_url_that_is_none_of_ours_is_refused_without_its_password(url, why):
+    with pytest.raises(UsageError, match=says(why)) as refusal:
+        connect(url)
+
+    assert "secret" not in str(refusal.value)
+
+
+def test_old_sqlite_is_refused(sqlite_url, monkeypatch):
+    monkeypatch.setattr(engine, "SQLITE_OLDEST", (99, 0, 0))
+
+    with pytest.raises(StorageError, match=r"SQLite .* is too old"):
+        connect(sqlite_url)
