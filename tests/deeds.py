@@ -60,6 +60,7 @@ class Hand:
 
     staff: Staff
     claimed: Claim
+    restored: Checkpoint | None
     flush_no: int = 0
     after_step: int = 0
     has_flushed: bool = False
@@ -139,7 +140,7 @@ class Company:
             claimed = operation(database, self.study, **given)
             if claimed is not None and all(hand.lease.token != once for hand in self.hands):
                 after = claimed.checkpoint.step if claimed.checkpoint else 0
-                self.hands.append(Hand(staff, claimed, after_step=after))
+                self.hands.append(Hand(staff, claimed, claimed.checkpoint, after_step=after))
             return claimed and _seen(claimed)
 
         def expect(model: Model) -> Any:
@@ -182,11 +183,13 @@ class Company:
         return Deed("save", act, expect)
 
     def condemn(self, hand: Hand, bad: Checkpoint) -> Deed:
-        return Deed(
-            "condemn",
-            lambda database: condemn(database, lease=hand.lease, checkpoint=bad),
-            lambda model: model.condemn(hand.lease.token, uuid=bad.uuid),
-        )
+        def act(database: Database) -> str | None:
+            before = condemn(database, lease=hand.lease, checkpoint=bad)
+            if not hand.has_flushed:
+                hand.restored, hand.after_step = before, before.step if before else 0
+            return before and before.uuid
+
+        return Deed("condemn", act, lambda model: model.condemn(hand.lease.token, uuid=bad.uuid))
 
     def tell(self, hand: Hand) -> Deed:
         once, kind = token(), "disk full"

@@ -201,9 +201,9 @@ class Life:
 
     def _condemn(self, rng: Random) -> Deed | None:
         hand = self._hand(rng)
-        if hand is None or hand.claimed.checkpoint is None or hand.has_saved:
+        if hand is None or hand.restored is None or hand.has_flushed or hand.has_saved:
             return None
-        return self.company.condemn(hand, hand.claimed.checkpoint)
+        return self.company.condemn(hand, hand.restored)
 
     def _tell(self, rng: Random) -> Deed | None:
         hand = self._hand(rng, held=rng.random() < 0.5)

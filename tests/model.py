@@ -147,10 +147,10 @@ class Model:
         if trial.held is not attempt:
             self._refuse(attempt, flush_no)
             return attempt.verdict, due
-        if trial.verdict is not None or flush_no <= trial.flush_no:
+        if _is_judged_away(trial) or flush_no <= trial.flush_no:
             return trial.verdict, due
         decided = self._store(trial, attempt, after, results)
-        trial.verdict = decided or self._asked(trial)
+        trial.verdict = decided or trial.verdict or self._asked(trial)
         trial.flush_no = flush_no if results else trial.flush_no
         self._renew(trial)
         return trial.verdict, due
@@ -161,7 +161,7 @@ class Model:
         if any(one.uuid == uuid for one in mine):
             return [one.uuid for one in mine if one.removed and not one.corrupt]
         self._fence(token)
-        retired = [one for one in mine if not one.removed]
+        retired = [one for one in mine if not one.removed][:-1]  # the one before it stays
         for one in retired:
             one.removed, one.data = True, False
         trial.checkpoint = ModelCheckpoint(uuid, trial.number, attempt.no, step)
@@ -175,15 +175,19 @@ class Model:
         """Delete the rows whose bytes are gone."""
         self.checkpoints = [one for one in self.checkpoints if one.corrupt or not one.removed]
 
-    def condemn(self, token: str, *, uuid: str) -> None:
+    def condemn(self, token: str, *, uuid: str) -> str | None:
         attempt, trial = self._fence(token)
-        bad = next((one for one in self.checkpoints if one.uuid == uuid), None)
-        if bad is None or bad.corrupt:
-            return
-        bad.corrupt = bad.removed = True
-        trial.checkpoint, trial.suspect_at = None, None
-        data = {"url": "inline:", "step": bad.step}
-        self._tell("checkpoint corrupt", "worker", attempt=attempt, data=data)
+        uuids = [one.uuid for one in self.checkpoints]
+        place = uuids.index(uuid)
+        bad, earlier = self.checkpoints[place], self.checkpoints[:place]
+        sound = [one for one in earlier if one.number == trial.number and not one.removed]
+        before = sound[-1] if sound else None
+        if not bad.corrupt:
+            bad.corrupt = bad.removed = True
+            trial.checkpoint, trial.suspect_at = before, None
+            data = {"url": "inline:", "step": bad.step}
+            self._tell("checkpoint corrupt", "worker", attempt=attempt, data=data)
+        return before and before.uuid
 
     def finish(
         self,
@@ -199,7 +203,7 @@ class Model:
             self._refuse(attempt, flush_no)
             return None
         decided = None
-        if trial.verdict is None and flush_no > trial.flush_no:
+        if not _is_judged_away(trial) and flush_no > trial.flush_no:
             decided = self._store(trial, attempt, after, results)
         return self._end(trial, outcome, decided, flush_no=flush_no, actor="worker")
 
@@ -282,6 +286,8 @@ class Model:
         self._tell(kind, actor, token=token, data={"numbers": numbers})
 
     def _steer(self, trial: ModelTrial, kind: str) -> None:
+        if kind == "paused" and trial.request is Action.STOP:
+            return
         if trial.state is State.RUNNING:
             wishes = {"paused": Action.PAUSE, "stopped": Action.STOP, "resumed": None}
             trial.request = wishes[kind]
@@ -429,7 +435,7 @@ class Model:
     def _settled(
         self, trial: ModelTrial, outcome: Reason, decided: Verdict | None
     ) -> Verdict | None:
-        stands = trial.verdict or decided
+        stands = decided or trial.verdict
         asked = None if outcome is Reason.COMPLETED else self._asked(trial)
         if stands is None or asked is None:
             return stands or asked
@@ -571,3 +577,8 @@ class Model:
             key=lambda step: (math.isnan(trial.live[step]), self.score(trial.live[step])),
         )
         return best, trial.live[best]
+
+
+def _is_judged_away(trial: ModelTrial) -> bool:
+    """Whether results come too late: what people ask for costs none."""
+    return trial.verdict is not None and trial.verdict.by in ("scheduler", "rule")

@@ -60,6 +60,36 @@ def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
     click.echo(f"{_shown(storage)}: schema {revision}.")
 
 
+@db.command(short_help="Print the GRANTs of an owner, a worker and a viewer.")
+@click.option("--owner", default="studydb_owner", show_default=True, metavar="ROLE")
+@click.option("--worker", default="studydb_worker", show_default=True, metavar="ROLE")
+@click.option("--viewer", default="studydb_viewer", show_default=True, metavar="ROLE")
+@click.option(
+    "--schema", default="public", show_default=True, metavar="NAME", help="Where the tables are."
+)
+@storage_option
+def roles(*, owner: str, worker: str, viewer: str, schema: str, storage: Storage) -> None:
+    """
+    Print SQL for PostgreSQL that makes three roles and gives each the rights it needs.
+
+    The owner may do everything; a worker can change no schema, no spec of a study, and delete
+    nothing but old checkpoints; a viewer can only read. Nothing is changed by this command: pipe
+    it to psql.
+    """
+    from studydb.db.roles import Roles  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.db.urls import read_url  # noqa: PLC0415  as above
+
+    url = read_url(storage.url)
+    if url.get_backend_name() != "postgresql":
+        raise UsageError(
+            "SQLite has no roles: who can write the file can do everything. "
+            "Give --storage postgresql://…"
+        )
+    if not url.database:
+        raise UsageError("The storage URL names no database; the roles are given rights in one.")
+    click.echo(Roles(url.database, schema, owner, worker, viewer).script())
+
+
 def _shown(storage: Storage) -> str:
     from studydb.db.urls import mask, read_url  # noqa: PLC0415  brings SQLAlchemy
 

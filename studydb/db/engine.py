@@ -41,6 +41,11 @@ POOL_TIMEOUT_S = 30
 SQLITE_BUSY_TIMEOUT_S = 5
 SQLITE_OLDEST = (3, 37, 0)
 
+TRANSACTION_TIMEOUT_S = 120
+"""For a client that freezes while it sends, not idle in the server's eyes; PostgreSQL 17 has it."""
+
+_TRANSACTION_TIMEOUT_SINCE = 170000
+
 _TIMEOUTS_MS = {
     "lock_timeout": LOCK_TIMEOUT_S * 1000,
     "statement_timeout": STATEMENT_TIMEOUT_S * 1000,
@@ -80,12 +85,17 @@ class Database:
         if self.postgresql:
             url = self.secret_url.difference_update_query(["pooler"])
             engine = sa.create_engine(url, connect_args=self._postgresql_options(), **options)
-            sa.event.listen(engine, "connect", _leave_begin_to_us)
+            sa.event.listen(engine, "connect", self._begin_ourselves)
         else:
             engine = sa.create_engine(
                 self.secret_url, paramstyle="named", creator=self._open_sqlite, **options
             )
         return engine
+
+    def _begin_ourselves(self, connection: Any, _record: Any) -> None:
+        connection.autocommit = True  # BEGIN and COMMIT are ours, so they travel in the pipeline
+        if False and connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+            connection.execute(f"SET transaction_timeout = {int(TRANSACTION_TIMEOUT_S * 1000)}")
 
     def _postgresql_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
@@ -187,11 +197,16 @@ class Database:
         how = "BEGIN" if write else "BEGIN READ ONLY"
         connection.cursor().execute(how, prepare=False)
         if self._pooler:
-            chosen = _TIMEOUTS_MS | ({"transaction_read_only": "on"} if self._read_only else {})
-            settings = ", ".join(
-                f"set_config('{name}', '{value}', true)" for name, value in chosen.items()
-            )
-            connection.cursor().execute(f"SELECT {settings}")
+            connection.cursor().execute(self._pooled_settings(connection))
+
+    def _pooled_settings(self, connection: Any) -> str:
+        settings: dict[str, int | str] = dict(_TIMEOUTS_MS)
+        if connection.driver_connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+            settings["transaction_timeout"] = int(TRANSACTION_TIMEOUT_S * 1000)
+        if self._read_only:
+            settings["transaction_read_only"] = "on"
+        calls = (f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+        return f"SELECT {', '.join(calls)}"
 
     def _end(self, connection: Any, *, commit: bool) -> None:
         how = "COMMIT" if commit else "ROLLBACK"
@@ -240,11 +255,6 @@ def _pipeline(connection: Any) -> Iterator[Callable[[], None]]:
             raise
     if raised is not None:
         raise raised
-
-
-def _leave_begin_to_us(connection: Any, _record: Any) -> None:
-    """BEGIN and COMMIT are statements of ours, so that they travel in the pipeline."""
-    connection.autocommit = True
 
 
 def begin_immediate(connection: sa.Connection) -> None:

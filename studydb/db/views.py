@@ -29,7 +29,7 @@ MOST_NAME_BYTES = 63
 NEWEST_RESULTS = 100_000
 """In so many rows the names of metrics are looked for, beside the summaries of ended trials."""
 
-_MARK = "studydb wide view "
+MARK = "studydb wide view "
 _HASH_DIGITS = 8
 _SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 
@@ -98,13 +98,13 @@ class WideView:
         """What the view says of itself: ASCII that neither begins nor ends a comment."""
         columns = [[list(column.keys), column.name, column.numeric] for column in self.columns]
         what = {"study": self.study_id, "kind": self.kind, "columns": columns}
-        return _MARK + json.dumps(what).replace("/", r"\u002f")
+        return MARK + json.dumps(what).replace("/", r"\u002f")
 
 
 def read_mark(name: str, text: str) -> WideView | None:
     """The view that a mark describes; None for what is no mark of ours."""
     try:
-        what = json.loads(text.removeprefix(_MARK)) if text.startswith(_MARK) else {}
+        what = json.loads(text.removeprefix(MARK)) if text.startswith(MARK) else {}
         columns = [Column(tuple(keys), str(column), bool(n)) for keys, column, n in what["columns"]]
         return WideView(name, int(what["study"]), Kind(what["kind"]), tuple(columns))
     except (ValueError, KeyError, TypeError):
@@ -163,13 +163,13 @@ def found(txn: Texts) -> list[WideView]:
         sql = (
             "SELECT relname, obj_description(oid, 'pg_class') FROM pg_class WHERE relkind = 'v' "
             f"AND relnamespace = {_SCHEMA} "
-            f"AND obj_description(oid, 'pg_class') LIKE '{_MARK}%' ORDER BY relname"
+            f"AND obj_description(oid, 'pg_class') LIKE '{MARK}%' ORDER BY relname"
         )
         rows = [(name, mark) for name, mark in txn.fetch_text(sql)]
     else:
         sql = (
             "SELECT name, sql FROM sqlite_master WHERE type = 'view' "
-            f"AND sql LIKE '%/* {_MARK}%' ORDER BY name"
+            f"AND sql LIKE '%/* {MARK}%' ORDER BY name"
         )
         rows = [(name, _comment_in(text)) for name, text in txn.fetch_text(sql)]
     views = (read_mark(name, mark) for name, mark in rows)
@@ -177,7 +177,7 @@ def found(txn: Texts) -> list[WideView]:
 
 
 def _comment_in(text: str) -> str:
-    return text.partition(f"/* {_MARK}")[1][3:] + text.partition(_MARK)[2].partition(" */")[0]
+    return text.partition(f"/* {MARK}")[1][3:] + text.partition(MARK)[2].partition(" */")[0]
 
 
 def drop(txn: Texts, views: Iterable[WideView]) -> None:

@@ -46,7 +46,7 @@ def persist(
         retry=tenacity.retry_if_exception(passes),
         stop=tenacity.stop_after_delay(patience_s),
         wait=tenacity.wait_exponential_jitter(
-            initial=FIRST_WAIT_S, max=LONGEST_WAIT_S, jitter=JITTER_S
+            multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S, jitter=JITTER_S
         ),
         reraise=True,
     )

@@ -10,7 +10,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -35,6 +35,7 @@ SETTINGS = settings(
     deadline=None,
     database=None,
     print_blob=True,
+    phases=[phase for phase in Phase if NIGHTLY or phase is not Phase.shrink],  # takes minutes
     suppress_health_check=list(HealthCheck),
 )
 
@@ -88,10 +89,10 @@ class StudyMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
-def test_any_life_of_a_study_is_the_models(database, clock, record_property):
+def test_any_life_of_a_study_is_the_models(database, clock):
     StudyMachine.steps = 0
 
     run_state_machine_as_test(functools.partial(StudyMachine, database, clock), settings=SETTINGS)
 
-    record_property("steps", StudyMachine.steps)
+    print(f"{StudyMachine.steps} steps")  # pytest -rP shows it
     assert StudyMachine.steps >= LIVES * STEPS * 0.9

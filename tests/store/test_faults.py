@@ -11,6 +11,7 @@ from arrange import change, dump, new_study, rows, token
 
 from studydb.db import connect, engine
 from studydb.db.faults import Duplicate, is_disconnect, translate
+from studydb.db.schema import METADATA
 from studydb.domain.errors import (
     StorageBusy,
     StorageError,
@@ -20,9 +21,21 @@ from studydb.domain.errors import (
 )
 from studydb.store import events
 
-BUSY = ["40001", "40P01", "55P03", "53300", "25006", "57014"]
-GONE = ["57P01", "57P02", "57P03", "57P05", "25P03", "08000", "08003", "08006", "08P01"]
-OTHER = ["53100", "53200", "57P04", "58030", "42501", "28P01", "28000"]
+BUSY = ["40001", "40P01", "55P03", "53300", "25006", "57014", "53100", "53200", "58030"]
+GONE = [
+    "57P01",
+    "57P02",
+    "57P03",
+    "57P04",
+    "57P05",
+    "25P03",
+    "25P04",
+    "08000",
+    "08003",
+    "08006",
+    "08P01",
+]
+REFUSED = ["42501", "28P01", "28000"]
 
 
 def postgresql_error(code):
@@ -34,7 +47,7 @@ def postgresql_error(code):
     [
         *((code, StorageBusy) for code in BUSY),
         *((code, StorageUnreachable) for code in GONE),
-        *((code, StorageError) for code in OTHER),
+        *((code, StorageError) for code in REFUSED),
         ("42P01", StorageMissing),
         ("23505", Duplicate),
     ],
@@ -90,8 +103,8 @@ def sqlite_error(code, text="what happened", kind=sqlite3.OperationalError):
         (sqlite3.SQLITE_READONLY, StorageReadOnly),
         (sqlite3.SQLITE_READONLY_DIRECTORY, StorageReadOnly),
         (sqlite3.SQLITE_CANTOPEN, StorageMissing),
-        (sqlite3.SQLITE_FULL, StorageError),
-        (sqlite3.SQLITE_IOERR_WRITE, StorageError),
+        (sqlite3.SQLITE_FULL, StorageBusy),
+        (sqlite3.SQLITE_IOERR_WRITE, StorageBusy),
         (sqlite3.SQLITE_NOTADB, StorageError),
         (sqlite3.SQLITE_CORRUPT, StorageError),
     ],
@@ -108,98 +121,108 @@ def test_other_sqlite_errors_are_bugs_of_ours():
 # --- with a database
 
 
-def test_block_that_raises_changes_nothing(database):
+def delete_events(database, *, then=None, write=True):
+    with database.begin(write=write) as txn:
+        txn.raw("DELETE FROM event")
+        if isinstance(then, BaseException):
+            raise then
+        if then == "abandon":
+            txn.abandon()
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        {"then": "abandon"},
+        {"then": RuntimeError()},
+        {"then": KeyboardInterrupt()},
+        {"then": SystemExit()},
+        {"write": False},
+    ],
+    ids=str,
+)
+def test_block_that_does_not_end_well_changes_nothing_and_leaves_nothing_open(database, failing):
     new_study(database)
     before = dump(database)
 
-    with pytest.raises(RuntimeError), database.begin() as txn:
-        txn.raw("DELETE FROM event")
-        raise RuntimeError
+    with suppress(StorageError, RuntimeError, KeyboardInterrupt, SystemExit):
+        delete_events(database, **failing)
 
     assert dump(database) == before
-
-
-def test_abandoned_block_changes_nothing(database):
-    new_study(database)
-    before = dump(database)
-
-    with database.begin() as txn:
-        txn.raw("DELETE FROM event")
-        txn.abandon()
-
-    assert dump(database) == before
-
-
-def test_reader_changes_nothing(database):
-    new_study(database)
-    before = dump(database)
-
-    with suppress(StorageError), database.begin(write=False) as txn:
-        txn.raw("DELETE FROM event")
-
-    assert dump(database) == before
-
-
-def test_interrupt_leaves_no_transaction_open(database):
-    new_study(database)
-
-    with pytest.raises(KeyboardInterrupt), database.begin() as txn:
-        txn.raw("DELETE FROM event")
-        raise KeyboardInterrupt
-
     change(database, "UPDATE study SET name = 'still here'")
-    assert rows(database, "SELECT count(*) FROM event") == [(1,)]
+    assert rows(database, "SELECT name FROM study") == [("still here",)]
 
 
 def test_duplicate_that_is_known_at_the_commit_alone_is_told(database):
     study = new_study(database)
-    event = f"INSERT INTO event (study_id, kind, actor, token, at) VALUES ({study.id}, 'k', 'a', '{{}}', '2026-01-01')"
 
-    with database.begin() as txn:
-        txn.raw(event.format("once"))
-    with pytest.raises(Duplicate), database.begin() as txn:
-        txn.raw(event.format("once"))
-        txn.raw(event.format(token()))
+    def append(*tokens):
+        with database.begin() as txn:
+            for one in tokens:
+                events.append(txn, study_id=study.id, kind="k", actor="a", token=one)
+
+    append("once")
+    with pytest.raises(Duplicate):
+        append("once", token())
 
     assert rows(database, "SELECT token FROM event WHERE kind = 'k'") == [("once",)]
 
 
 def test_statement_that_lacks_a_value_is_refused_before_it_is_sent(database):
-    with pytest.raises(TypeError, match="lacks actor, "), database.begin() as txn:
+    with database.begin() as txn, pytest.raises(TypeError, match="lacks actor, "):
         txn.run(events._APPEND, study_id=1)
+
+
+PID = sqlalchemy.select(sqlalchemy.func.pg_backend_pid().label("pid"))
 
 
 def test_killed_connection_is_a_fault_that_passes(postgres_url):
     database, killer = connect(postgres_url), connect(postgres_url)
     new_study(database)
 
-    with pytest.raises(StorageUnreachable), database.begin() as txn:
-        (row,) = txn.all(PID)
-        change(killer, f"SELECT pg_terminate_backend({row.pid})")
-        txn.raw("DELETE FROM event")
+    def be_killed():
+        with database.begin() as txn:
+            (row,) = txn.all(PID)
+            change(killer, f"SELECT pg_terminate_backend({row.pid})")
+            txn.raw("DELETE FROM event")
+
+    with pytest.raises(StorageUnreachable):
+        be_killed()
 
     assert rows(database, "SELECT count(*) FROM event") == [(1,)]
     database.close()
     killer.close()
 
 
-PID = sqlalchemy.select(sqlalchemy.func.pg_backend_pid().label("pid"))
-
-
-def test_frozen_client_does_not_hold_its_rows_for_ever(postgres_url, monkeypatch):
+@pytest.mark.parametrize("frozen_while", ["idle", "sending"])
+def test_client_that_freezes_does_not_hold_its_rows_for_ever(
+    postgres_url, monkeypatch, frozen_while
+):
     monkeypatch.setitem(engine._TIMEOUTS_MS, "idle_in_transaction_session_timeout", 100)
-    frozen, other = connect(postgres_url), connect(postgres_url)
+    monkeypatch.setattr(engine, "TRANSACTION_TIMEOUT_S", 0.4)
+    frozen = connect(postgres_url)
+    monkeypatch.undo()
+    other = connect(postgres_url)
     new_study(other)
 
-    with pytest.raises(StorageUnreachable), frozen.begin() as txn:
-        txn.all(PID)
-        txn.raw("UPDATE study SET name = 'mine'")
-        change(other, "UPDATE study SET name = 'theirs'")  # waits until the server ends the other
-        txn.all(PID)
+    def freeze():
+        with frozen.begin() as txn:
+            txn.run(RENAME)
+            if frozen_while == "idle":
+                txn.all(PID)
+            txn._connection.driver_connection.pgconn.flush()
+            change(other, "UPDATE study SET name = 'theirs'")  # has to wait for the server's help
+            txn.all(PID)
+
+    with pytest.raises(StorageUnreachable):
+        freeze()
 
     assert rows(other, "SELECT name FROM study") == [("theirs",)]
     frozen.close()
     other.close()
+
+
+RENAME = sqlalchemy.update(METADATA.tables["study"]).values(name="mine")
 
 
 @pytest.mark.parametrize("pooler", ["", "pooler=transaction"])
