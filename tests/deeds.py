@@ -4,7 +4,7 @@ What anybody may do to a study, each thing twice: to a database and to a model o
 A deed may be done over any connection, and again: it carries its own token or flush number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -37,11 +37,15 @@ class Deed:
     Attributes:
         act: Does it to a database; answers as `expect` does.
         expect: Does it to a model.
+        turns: Does it to a model, one transaction at a time, where it has more than one.
+        token: Of a claim.
     """
 
     name: str
     act: Callable[[Database], Any]
     expect: Callable[[Model], Any]
+    turns: Callable[..., Generator[None, None, Any]] | None = None
+    token: str | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ class Company:
             attempt = getattr(model, name)(staff.uuid, token=once)
             return attempt and _awaited(model, attempt)
 
-        return Deed(name, act, expect)
+        return Deed(name, act, expect, token=once)
 
     # --- attempts
 
@@ -202,7 +206,12 @@ class Company:
     # --- whoever comes along
 
     def recover(self) -> Deed:
-        return Deed("recover", lambda database: recover(database, self.study), Model.recover)
+        return Deed(
+            "recover",
+            lambda database: recover(database, self.study),
+            Model.recover,
+            Model.recover_in_turns,
+        )
 
     def recover_host(self, dead: frozenset[int]) -> Deed:
         def act(database: Database) -> int:
@@ -213,7 +222,12 @@ class Company:
                 is_alive=lambda holder: holder.pid not in dead,
             )
 
-        return Deed("recover host", act, lambda model: model.recover_host(dead))
+        return Deed(
+            "recover host",
+            act,
+            lambda model: model.recover_host(dead),
+            lambda model, _, left: model.recover_host_in_turns(dead, left),
+        )
 
     def forget(self) -> Deed:
         def act(database: Database) -> None:

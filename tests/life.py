@@ -8,12 +8,14 @@ import functools
 import math
 from collections import deque
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
 from arrange import new_spec
 from deeds import Company, Deed, Hand, Staff, outcome_of
 from model import Model
+from picture import BEGINNING
 
 from studydb.db import Database
 from studydb.domain.rules import read_rules
@@ -83,11 +85,12 @@ WEIGHTS = {
 class Life:
     """A study in a database, its model, and those who work on it."""
 
-    def __init__(self, database: Database, clock: Any, rng: Random, **overrides: Any) -> None:
-        self.database, self.clock = database, clock
+    def __init__(self, database: Database, rng: Random, **overrides: Any) -> None:
+        self.database = database
         drawn = {name: rng.choice(choices) for name, choices in STUDIES.items()}
         spec = new_spec(**(drawn | overrides))
         self.model = Model(spec)
+        database.clock = self.clock
         self.study = create(database, spec)
         self.company = Company(self.study)
         self.sent: deque[Deed] = deque(maxlen=4)
@@ -164,8 +167,11 @@ class Life:
         self.do(rng.choice(self.sent))
 
     def let_pass(self, seconds: float) -> None:
-        self.clock.advance(seconds)
         self.model.now += seconds
+
+    def clock(self) -> datetime:
+        """What the database goes by."""
+        return BEGINNING + timedelta(seconds=self.model.now)
 
     # --- attempts
 

@@ -7,6 +7,7 @@ says, in lists and dicts, and shares with the package only its words, never its 
 
 import math
 import operator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +115,7 @@ class Model:
         self.checkpoints: list[ModelCheckpoint] = []
         self.rungs: dict[int, list[dict[str, Any]]] = {step: [] for step in self._milestones()}
         self.events: list[dict[str, Any]] = []
+        self.picks: dict[str, int | None] = {}  # what claims took when rivals had locked the rest
         self._tell("created", spec.created_by)
 
     # --- workers
@@ -125,9 +127,12 @@ class Model:
     def claim(self, worker: str, *, token: str) -> ModelAttempt | None:
         if known := self.attempt_of(token):
             return known if known.ended_at is None else None
-        if not self.runnable or not self.has_room:
+        waiting = self.runnable
+        if token in self.picks:
+            waiting = [trial for trial in waiting if trial.number == self.picks[token]]
+        if not waiting or not self.has_room:
             return None
-        return self._begin(self.runnable[0], worker, token)
+        return self._begin(waiting[0], worker, token)
 
     def ask(self, worker: str, *, token: str) -> ModelAttempt | None:
         if known := self.attempt_of(token):
@@ -232,32 +237,61 @@ class Model:
     # --- whoever comes along
 
     def recover(self) -> int:
+        return _run_out(self.recover_in_turns())
+
+    def recover_in_turns(
+        self, passed: frozenset[int] = frozenset(), left: frozenset[int] = frozenset()
+    ) -> Generator[None, None, int]:
+        """
+        Recover, one transaction at a time; rivals may come between.
+
+        Args:
+            passed: Numbers of trials that rivals have locked when they would be swept.
+            left: Numbers of trials that rivals have locked when they would be taken.
+        """
         for trial in self.trials:
-            if trial.ready_at is not None and trial.ready_at <= self.now:
-                trial.ready_at = None
-            expired = trial.held is not None and self._expiry(trial) < self.now
-            if expired and trial.suspect_at is None:
-                trial.suspect_at = self.now
-            if trial.paused_by == "study" and self.status is Status.RUNNING:
-                trial.state, trial.paused_by = State.PENDING, None
-        lost = [trial for trial in self.trials if self._is_believed_lost(trial)]
-        return self._take(lost)
+            if trial.number not in passed:
+                self._sweep(trial)
+        n = 0
+        for attempt in [trial.attempts[-1] for trial in self.trials if self._is_lost(trial)]:
+            yield
+            trial = self.trials[attempt.number]
+            if trial.held is attempt and self._is_lost(trial) and trial.number not in left:
+                n += self._take(trial)
+        return n
 
     def recover_host(self, dead: frozenset[int]) -> int:
-        return self._take(
-            [trial for trial in self.trials if trial.held and trial.held.worker.pid in dead]
-        )
+        return _run_out(self.recover_host_in_turns(dead))
 
-    def _is_believed_lost(self, trial: ModelTrial) -> bool:
+    def recover_host_in_turns(
+        self, dead: frozenset[int], left: frozenset[int] = frozenset()
+    ) -> Generator[None, None, int]:
+        n = 0
+        for attempt in [one.held for one in self.trials if one.held]:
+            if attempt.worker.pid in dead:
+                yield
+                trial = self.trials[attempt.number]
+                if trial.held is attempt and trial.number not in left:
+                    n += self._take(trial)
+        return n
+
+    def _sweep(self, trial: ModelTrial) -> None:
+        if trial.ready_at is not None and trial.ready_at <= self.now:
+            trial.ready_at = None
+        if trial.held and trial.suspect_at is None and self._expiry(trial) < self.now:
+            trial.suspect_at = self.now
+        if trial.paused_by == "study" and self.status is Status.RUNNING:
+            trial.state, trial.paused_by = State.PENDING, None
+
+    def _is_lost(self, trial: ModelTrial) -> bool:
         if trial.held is None or trial.suspect_at is None or trial.lease_s is None:
             return False
         waited_s = self.now - trial.suspect_at
         return self._expiry(trial) < self.now and waited_s * 4.5 >= trial.lease_s
 
-    def _take(self, lost: list[ModelTrial]) -> int:
-        for trial in lost:
-            self._end(trial, Reason.LOST, None, flush_no=trial.flush_no, actor="sweep")
-        return len(lost)
+    def _take(self, trial: ModelTrial) -> int:
+        self._end(trial, Reason.LOST, None, flush_no=trial.flush_no, actor="sweep")
+        return 1
 
     # --- people
 
@@ -582,3 +616,12 @@ class Model:
 def _is_judged_away(trial: ModelTrial) -> bool:
     """Whether results come too late: what people ask for costs none."""
     return trial.verdict is not None and trial.verdict.by in ("scheduler", "rule")
+
+
+def _run_out(turns: Generator[None, None, int]) -> int:
+    """Take all turns without a rival between; the answer."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            return int(end.value)

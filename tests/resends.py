@@ -203,8 +203,9 @@ def _finishing(database: Database, outcome: Reason, **overrides: Any) -> Call:
 
 def saving(database: Database) -> Call:
     run = SimulatedWorker(database, new_study(database)).take()
-    run.report(0.5)
-    run.save()
+    for _ in range(2):
+        run.report(0.5)
+        run.save()
     run.report(0.4)
     what = run.checkpoint()
     return lambda over: save(over, lease=run.lease, checkpoint=what, data=b"abc")

@@ -49,6 +49,7 @@ class Txn:
         self._connection, self._dialect = connection, dialect
         self._observer, self._prepare, self._sync = observer, prepare, sync
         self._clock = clock
+        self._cursor = connection.cursor()
         self.postgresql = dialect.name == "postgresql"
         self.abandoned = False
         self._now: datetime | None = self._injected_now()
@@ -99,7 +100,7 @@ class Txn:
         self._observe(compiled.sql)
         codecs = [compiled.encode[name] for name in statement.columns]
         encoded = [[codec(value) for codec, value in zip(codecs, row, strict=True)] for row in rows]
-        cursor = self._connection.cursor()
+        cursor = self._cursor
         if self.postgresql:
             arrays = dict(
                 zip(statement.columns, map(list, zip(*encoded, strict=True)), strict=True)
@@ -113,7 +114,7 @@ class Txn:
 
     def raw(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run a user's own SQL: column names and rows, uncoded."""
-        cursor = self._connection.cursor()
+        cursor = self._cursor
         self._observe(sql)
         cursor.execute(sql)
         self._sync()
@@ -144,7 +145,7 @@ class Txn:
             params[NOW] = self._now
         bound = compiled.bind(params)
         self._observe(compiled.sql)
-        cursor = self._connection.cursor()
+        cursor = self._cursor
         if self.postgresql:
             return cursor.execute(compiled.sql, bound, prepare=self._prepare)
         return cursor.execute(compiled.sql, bound)

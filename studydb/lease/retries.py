@@ -36,8 +36,11 @@ def persist(
     Raises:
         StorageTransient: The fault did not pass in time.
     """
-    if patience_s <= 0:
+    try:
         return call()
+    except StorageTransient:
+        if patience_s <= 0 or give_up():
+            raise
 
     def passes(error: BaseException) -> bool:
         return isinstance(error, StorageTransient) and not give_up()

@@ -128,6 +128,7 @@ HELD = (
     trial.c.checkpoint_id,
     trial.c.checkpoint_step,
     trial.c.time_total_s,
+    trial.c.worker_id,
     status_of_study(trial.c.study_id).label("status"),
 )
 
@@ -246,6 +247,7 @@ class Held:
     checkpoint_id: int | None
     checkpoint_step: int
     time_total_s: float | None
+    worker_id: int | None
 
     @property
     def refuses_results(self) -> bool:
@@ -340,6 +342,7 @@ def read_held(row: Any) -> Held:
         checkpoint_id=row.checkpoint_id,
         checkpoint_step=row.checkpoint_step,
         time_total_s=row.time_total_s,
+        worker_id=row.worker_id,
     )
 
 

@@ -2,12 +2,13 @@
 
 from studydb.trainables.calling import call, check_signature, returned_metrics
 from studydb.trainables.describing import describe
-from studydb.trainables.loading import load
+from studydb.trainables.loading import check_python, load
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
 __all__ = [
     "Trust",
     "call",
+    "check_python",
     "check_signature",
     "check_trusted",
     "describe",

@@ -97,13 +97,23 @@ def _is_own(function: Any, module: ModuleType) -> bool:
     return home.partition(".")[0] == module.__name__.partition(".")[0]
 
 
-def _by_value(trainable: Trainable, directories: list[str]) -> Any:
-    if trainable.python_version != PYTHON_VERSION:
+def check_python(trainable: Trainable) -> None:
+    """
+    Refuse a function that another version of Python has sent by value.
+
+    Raises:
+        TrainableError: With both versions.
+    """
+    if trainable.kind == "pickle" and trainable.python_version != PYTHON_VERSION:
         raise TrainableError(
             f"The trainable {trainable.name!r} was sent by value from Python "
             f"{trainable.python_version}, and this worker runs Python {PYTHON_VERSION}. Use the "
             "same version, or create the study with a function in an importable module."
         )
+
+
+def _by_value(trainable: Trainable, directories: list[str]) -> Any:
+    check_python(trainable)
     sys.path[:0] = directories
     try:
         return pickle.loads(trainable.source or b"")  # noqa: S301  signed, see trust.py

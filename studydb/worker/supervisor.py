@@ -26,7 +26,7 @@ from studydb.operations.create import load
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
 from studydb.settings import Keyring, load_keyring
-from studydb.trainables import Trust, check_trusted
+from studydb.trainables import Trust, check_python, check_trusted
 from studydb.worker.checkpoints import Checkpoints
 from studydb.worker.equipment import Equipment
 from studydb.worker.forkserver import ForkServer
@@ -197,7 +197,9 @@ def _check_trust(study: Study, keyring: Keyring, options: Options) -> Trust:
             f"Study {study.name!r} has no trainable: its trials are run by own loops, with "
             "study.ask(). Workers have nothing to run here."
         )
-    return check_trusted(study.trainable, study.uuid, keyring, options.allow_imports)
+    trust = check_trusted(study.trainable, study.uuid, keyring, options.allow_imports)
+    check_python(study.trainable)  # here, or each trial of the study would fail on this worker
+    return trust
 
 
 def _workdirs(study: Study, options: Options, trust: Trust) -> tuple[str, ...]:

@@ -49,15 +49,15 @@ class StudyMachine(RuleBasedStateMachine):
 
     steps = 0
 
-    def __init__(self, database, clock):
+    def __init__(self, database):
         super().__init__()
-        self.database, self.clock, self.began = database, clock, clock.now
+        self.database = database
         self.uses: Counter[bytes] = Counter()
         self.ended, self.params = {}, {}
 
     @initialize(seed=seeds)
     def begin(self, seed):
-        self.life = Life(self.database, self.clock, Random(seed))
+        self.life = Life(self.database, Random(seed))
 
     @rule(seed=seeds)
     def step(self, seed):
@@ -65,9 +65,6 @@ class StudyMachine(RuleBasedStateMachine):
         self.uses[seed] += 1
         self.life.step(rng)
         type(self).steps += 1
-
-    def teardown(self):
-        self.clock.now = self.began
 
     @invariant()
     def rows_say_what_the_model_says(self):
@@ -89,10 +86,10 @@ class StudyMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
-def test_any_life_of_a_study_is_the_models(database, clock):
+def test_any_life_of_a_study_is_the_models(database):
     StudyMachine.steps = 0
 
-    run_state_machine_as_test(functools.partial(StudyMachine, database, clock), settings=SETTINGS)
+    run_state_machine_as_test(functools.partial(StudyMachine, database), settings=SETTINGS)
 
     print(f"{StudyMachine.steps} steps")  # pytest -rP shows it
     assert StudyMachine.steps >= LIVES * STEPS * 0.9

@@ -1,0 +1,381 @@
+"""Functions on their way to workers: by value where they have no name, signed, and nothing else."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import arrange
+import pytest
+
+import studydb
+from studydb.db import connect
+from studydb.db.schema import trainable
+from studydb.settings import load_keyring
+from studydb.trainables.describing import PYTHON_VERSION
+
+FACTOR = 3
+
+
+def scaled(config):
+    """Refers to what this module holds."""
+    return {"loss": config["x"] * FACTOR}
+
+
+def scaled_by(factor):
+    def train(config, trial):
+        trial.report({"loss": config["x"] * factor})
+
+    return train
+
+
+@dataclass
+class Machine:
+    """A user's account on a host: a home, a working directory, an environment."""
+
+    root: Path
+    storage: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.home, self.workdir = self.root / "home", self.root / "work"
+        for folder in (self.home, self.workdir):
+            folder.mkdir(parents=True)
+
+    @property
+    def keys(self):
+        return self.home / ".config" / "studydb" / "keys"
+
+    def run(self, *arguments, code=0):
+        """Run Python with these arguments; what it printed."""
+        ran = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.workdir,
+            env={
+                **os.environ,
+                "HOME": str(self.home),
+                "STUDYDB_STORAGE": self.storage,
+                **self.environment,
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ran.returncode == code, ran
+        assert "Traceback" not in ran.stderr or code
+        return ran.stdout + ran.stderr
+
+    def work(self, study="digits", *options, code=0):
+        return self.run("-m", "studydb", "worker", "--study", study, *options, code=code)
+
+
+@pytest.fixture
+def first(tmp_path, sqlite_url):
+    return Machine(tmp_path / "first", sqlite_url)
+
+
+@pytest.fixture
+def second(tmp_path, sqlite_url):
+    return Machine(tmp_path / "second", sqlite_url)
+
+
+@pytest.fixture
+def database(sqlite_url):
+    database = connect(sqlite_url)
+    yield database
+    database.close()
+
+
+CREATE = """
+import studydb
+def train(config):
+    return config["x"] * 3
+studydb.create_study("digits", train, space={"x": 0.25}, metric="loss", mode="min", num_trials=1)
+"""
+
+CREATE_BY_NAME = CREATE.replace(
+    'def train(config):\n    return config["x"] * 3', "from mytrain import train"
+)
+
+MYTRAIN = """
+from os import system
+def train(config):
+    return config["x"] * 3
+"""
+
+
+def sent(database):
+    """The one trainable's row."""
+    with database.begin(write=False) as txn:
+        (row,) = txn.all(trainable.select())
+    return row
+
+
+def reasons(database):
+    return arrange.rows(database, "SELECT state, reason, best_value FROM v_trial ORDER BY number")
+
+
+DONE = [("TERMINATED", "COMPLETED", 0.75)]
+
+KERNEL = """
+import sys, types
+shell = types.ModuleType("__main__")
+sys.modules["__main__"] = shell
+for number, cell in enumerate(sys.stdin.read().split("# %%")):
+    exec(compile(cell, f"<cell {number}>", "exec"), vars(shell))
+"""
+
+CELLS = """
+import math
+FACTOR = 2
+# %%
+def helper(x):
+    return math.floor(x * FACTOR)
+# %%
+def train(config, trial):
+    for step in range(3):
+        trial.report({"loss": helper(config["x"]) + step})
+# %%
+import studydb
+study = studydb.create_study(
+    "digits", train, space={"x": 1.75}, metric="loss", mode="min", num_trials=2
+)
+print(study.run(workers=1))
+# %%
+FACTOR = 100
+print("best", study.best_value)
+study.close()
+"""
+
+
+def test_notebook_sends_its_functions_with_what_other_cells_defined(first, database):
+    (first.workdir / "kernel.py").write_text(KERNEL)
+    ran = subprocess.run(
+        [sys.executable, "-c", KERNEL],
+        input=CELLS,
+        cwd=first.workdir,
+        env={**os.environ, "HOME": str(first.home), "STUDYDB_STORAGE": first.storage},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran
+    assert "terminated=2" in ran.stdout
+    assert "best 3.0" in ran.stdout
+    assert sent(database).kind == "pickle"
+
+
+SCRIPT = """
+import studydb
+open("times.txt", "a").write("once\\n")
+FACTOR = 3
+def train(config):
+    return config["x"] * FACTOR
+study = studydb.create_study(
+    "digits", train, space={"x": 0.25}, metric="loss", mode="min", num_trials=3
+)
+study.run(workers=2)
+print("best", study.best_value)
+"""
+
+
+def test_script_without_a_main_guard_runs_once_and_its_function_everywhere(first, database):
+    (first.workdir / "script.py").write_text(SCRIPT)
+
+    printed = first.run("script.py")
+
+    assert "best 0.75" in printed
+    assert (first.workdir / "times.txt").read_text() == "once\n"
+    assert reasons(database) == DONE * 3
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
+        (scaled, 0.75),
+        (scaled_by(5), 1.25),
+        (lambda config: config["x"], 0.25),
+    ],
+    ids=["function", "closure", "lambda"],
+)
+def test_functions_of_a_test_module_go_by_value_and_signed(sqlite_url, function, value):
+    study = studydb.create_study(
+        "digits",
+        function,
+        space={"x": 0.25},
+        metric="loss",
+        mode="min",
+        num_trials=1,
+        storage=sqlite_url,
+    )
+
+    study.run()
+
+    assert study.best_value == value
+    sent = study.record.trainable
+    assert (sent.kind, sent.python_version) == ("pickle", PYTHON_VERSION)
+    assert sent.signatures.keys() == {load_keyring().keys[0].id}
+    assert b"secret" not in sent.source
+    study.close()
+
+
+def test_second_machine_runs_it_with_a_copy_of_the_key_file(first, second, database):
+    first.run("-c", CREATE)
+    second.keys.parent.mkdir(parents=True)
+    second.keys.write_bytes(first.keys.read_bytes())
+    second.keys.chmod(0o600)
+
+    second.work()
+
+    assert reasons(database) == DONE
+
+
+def test_second_machine_runs_it_with_the_first_ones_line_among_its_own(first, second, database):
+    first.run("-c", CREATE)
+    second.run("-c", "from studydb.settings import load_keyring; load_keyring()")
+    with second.keys.open("a") as keys:
+        keys.write(first.keys.read_text())
+
+    second.work()
+
+    assert reasons(database) == DONE
+
+
+def test_second_machine_runs_it_with_the_key_in_its_environment(first, second, database):
+    first.run("-c", CREATE)
+    second.environment["STUDYDB_SIGNING_KEY"] = first.keys.read_text().partition(":")[2].strip()
+
+    second.work()
+
+    assert reasons(database) == DONE
+    assert not second.keys.exists()
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--allow-import", "__main__"), ("--allow-import", "train")]
+)
+def test_second_machine_without_the_key_is_refused_and_told_what_to_copy(
+    first, second, database, options
+):
+    first.run("-c", CREATE)
+
+    told = second.work("digits", *options, code=1)
+
+    assert told == (
+        f"studydb: The trainable 'train' is not signed by a key in {second.keys}. Copy that file "
+        "from the account that created the study (its lines can be added to yours).\n"
+    )
+    assert reasons(database) == []
+
+
+def test_named_function_runs_without_the_key_where_its_module_is_allowed(first, second, database):
+    for machine in (first, second):
+        (machine.workdir / "mytrain.py").write_text(MYTRAIN)
+    first.run("-c", CREATE_BY_NAME)
+
+    refused = second.work(code=1)
+    second.work("digits", "--allow-import", "mytrain")
+
+    assert refused.endswith("or start the worker with --allow-import mytrain.\n")
+    assert sent(database).kind == "import"
+    assert reasons(database) == DONE
+
+
+def test_function_of_another_python_is_refused_before_it_costs_a_trial(first, database):
+    first.run("-c", CREATE)
+    arrange.change(database, "UPDATE trainable SET python_version = '3.99'")
+
+    told = first.work(code=1)
+
+    assert f"from Python 3.99, and this worker runs Python {PYTHON_VERSION}. Use the" in told
+    assert reasons(database) == []
+    assert arrange.rows(database, "SELECT count(*) FROM worker") == [(0,)]
+
+
+def test_named_function_is_no_business_of_pythons_version(first, database):
+    (first.workdir / "mytrain.py").write_text(MYTRAIN)
+    first.run("-c", CREATE_BY_NAME)
+    arrange.change(database, "UPDATE trainable SET python_version = '3.99'")
+
+    first.work()
+
+    assert reasons(database) == DONE
+
+
+EVIL = b"\x80\x04cos\nsystem\n\x8c\x0ctouch opened\x85R."
+"""A pickle that runs `touch opened` when it is opened."""
+
+
+def evil(database, sql="UPDATE trainable SET source = {source}"):
+    arrange.change(database, sql.format(source=f"x'{EVIL.hex()}'"))
+
+
+@pytest.mark.parametrize(
+    "also",
+    [
+        "SELECT 1",
+        "DELETE FROM signature",
+        "UPDATE signature SET key_id = '0123456789abcdef'",
+        "UPDATE trainable SET kind = 'class'",
+    ],
+    ids=["bytes", "no signature", "another key", "another kind"],
+)
+def test_bytes_that_were_changed_are_never_opened(first, database, also):
+    first.run("-c", CREATE)
+    evil(database)
+    arrange.change(database, also)
+
+    told = first.work("digits", "--allow-import", "__main__", code=1)
+
+    assert "was changed after it had been signed" in told or "is not signed by a key" in told
+    assert not list(first.root.rglob("opened"))
+    assert reasons(database) == []
+
+
+def test_bytes_of_one_study_are_not_replayed_in_another(first, database):
+    first.run("-c", CREATE)
+    first.run("-c", CREATE.replace('"digits"', '"other"').replace("* 3", "* 5"))
+    arrange.change(database, "UPDATE trainable SET study_id = 99 - study_id WHERE 1 = 0")
+    swap = "(SELECT max(id) FROM study) + (SELECT min(id) FROM study) - study_id"
+    arrange.change(database, f"UPDATE trainable SET study_id = {swap}")
+
+    for study in ("digits", "other"):
+        assert "was changed after it had been signed" in first.work(study, code=1)
+
+    assert reasons(database) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["subprocess:check_output", "os:system", "mytrain:system", "mytrain:train.__globals__"]
+)
+@pytest.mark.parametrize("signature", ["kept", "removed"])
+def test_import_path_that_sql_has_written_runs_nothing(first, database, name, signature):
+    (first.workdir / "mytrain.py").write_text(MYTRAIN)
+    first.run("-c", CREATE_BY_NAME.replace('{"x": 0.25}', '{"x": "touch opened"}'))
+    arrange.change(database, f"UPDATE trainable SET name = '{name}'")
+    if signature == "removed":
+        arrange.change(database, "DELETE FROM signature")
+
+    told = first.work(code=1)
+
+    assert name in told
+    assert "was changed after" in told or "is not signed" in told
+    assert not list(first.root.rglob("opened"))
+    assert reasons(database) == []
+
+
+def test_allowed_module_does_not_lend_out_what_it_has_imported(first, database):
+    (first.workdir / "mytrain.py").write_text(MYTRAIN)
+    first.run("-c", CREATE_BY_NAME)
+    arrange.change(database, "UPDATE trainable SET name = 'mytrain:system'")
+    arrange.change(database, "DELETE FROM signature")
+
+    first.work("digits", "--allow-import", "mytrain")
+
+    assert [row[:2] for row in reasons(database)] == [("ERROR", "FAILED")]
+    ((message,),) = arrange.rows(database, "SELECT error_message FROM attempt")
+    assert message.startswith("'mytrain:system' is not mytrain's own function")

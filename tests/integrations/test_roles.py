@@ -1,0 +1,401 @@
+"""Roles on PostgreSQL: enough for what each is to do, and not a column more."""
+
+import importlib
+import pkgutil
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass
+
+import arrange
+import postgres
+import psycopg
+import pytest
+import sqlalchemy as sa
+from fleet.workers import TRAINABLES, Fleet
+
+import studydb
+import studydb.store
+from studydb.analysis.wide import make_wide_views
+from studydb.db import Prepared, connect
+from studydb.db.roles import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES, Roles
+from studydb.db.schema import METADATA
+from studydb.domain.records import Failure
+from studydb.domain.states import Mode, Reason, Status
+from studydb.operations import control
+from studydb.operations.register import leave
+from studydb.operations.release import release
+from studydb.operations.restore import restore
+from studydb.operations.save import condemn, forget
+from studydb.operations.tell import tell
+from studydb.store import checkpoints
+
+PEOPLES = {
+    ("studies", "_ADMIT"),
+    ("studies", "_SET_STATUS"),
+    ("studies", "_EXTEND"),
+    ("studies", "_RENAME"),
+    ("trials", "_INSERT_PENDING"),
+    ("trials", "_REQUEST"),
+    ("trials", "_MOVES"),
+    ("trials", "_KEEP_PAUSED"),
+}
+"""Statements of operations that people call, not workers; `deletion` is theirs altogether."""
+
+
+@dataclass(frozen=True)
+class Three:
+    """The URLs of the three roles on one database."""
+
+    admin: str
+    owner: str
+    worker: str
+    viewer: str
+
+    def role(self, name):
+        return getattr(self, name).split("//")[1].partition("@")[0]
+
+
+@pytest.fixture
+def roles(postgres_url):
+    """The three roles as `db roles` has made them."""
+    suffix = uuid.uuid4().hex[:8]
+    names = {name: f"studydb_{name}_{suffix}" for name in ("owner", "worker", "viewer")}
+    database = postgres_url.split("@/")[1].partition("?")[0]
+    with postgres.connect(postgres_url) as connection:
+        connection.execute(Roles(database, "public", **names).script())
+    urls = {name: postgres_url.replace("postgres@", f"{role}@") for name, role in names.items()}
+    yield Three(postgres_url, **urls)
+    with postgres.connect(postgres_url) as connection:
+        connection.execute(f"REASSIGN OWNED BY {names['owner']} TO postgres")
+        for role in names.values():
+            connection.execute(f"DROP OWNED BY {role}")
+            connection.execute(f"DROP ROLE {role}")
+
+
+@pytest.fixture
+def opened():
+    """Open databases that are closed again."""
+    databases = []
+
+    def open_(url, **options):
+        databases.append(connect(url, **options))
+        return databases[-1]
+
+    yield open_
+    for database in databases:
+        database.close()
+
+
+def test_real_worker_runs_a_study_of_the_owners(roles, tmp_path):
+    study = studydb.create_study(
+        "digits",
+        "talkative:train",
+        metric="loss",
+        mode="min",
+        num_trials=4,
+        max_concurrent=2,
+        scheduler=studydb.ASHA(max_t=3),
+        storage=roles.owner,
+        workdir=TRAINABLES,
+    )
+
+    with Fleet(roles.worker, "digits", tmp_path) as fleet:
+        worker = fleet.start(slots=2)
+        code = worker.exit_code(60)
+
+    assert code == 0, worker.words()
+    assert study.status is Status.FINISHED
+    assert study.counts.terminated == 4
+    study.close()
+
+
+def test_every_operation_of_a_worker_is_allowed(roles, opened):
+    owned, database = opened(roles.owner), opened(roles.worker)
+    study = arrange.new_study(
+        owned,
+        scheduler=studydb.ASHA(max_t=9, grace_period=1),
+        num_trials=None,
+        max_concurrent=5,
+        max_failures=1,
+    )
+    for _ in range(2):
+        arrange.enqueued(owned, study)
+    worker = arrange.SimulatedWorker(database, study)
+
+    run = worker.take()
+    for value in (0.5, 0.25, 0.125):
+        run.report(value)
+        retired = run.save()
+    forget(database, removed=retired)
+    tell(database, lease=run.lease, kind="checkpoint failed", data={"error": "full"})
+    worker.renew(run)
+    run.finish(outcome=Reason.FAILED, failure=Failure("ValueError", "no", "no"))
+
+    second = worker.take()
+    second.report(0.25)
+    saved = second.checkpoint()
+    second.save(saved)
+    with database.begin(write=False) as txn:
+        stored = checkpoints.by_uuid(txn, uuid=saved.uuid)
+    assert restore(database, checkpoint=stored) == b"abc"
+    condemn(database, lease=second.lease, checkpoint=stored)
+    control.pause(owned, study, [second.lease.number], token=arrange.token(), actor="ada")
+    worker.renew(second)
+    second.finish()
+
+    third = worker.ask()
+    release(database, study, lease=third.lease, batch=third.batch(0.75))
+    arrange.recover(database, study)
+    worker.take().report(0.125)
+    leave(database, worker_id=worker.id)
+
+
+def test_own_loop_runs_as_a_worker(roles):
+    made = studydb.create_study(
+        "mine", None, metric="loss", mode="min", num_trials=3, storage=roles.owner
+    )
+    study = studydb.load_study("mine", storage=roles.worker)
+
+    while trial := study.ask():
+        with trial:
+            trial.report({"loss": 0.5})
+
+    assert study.counts.terminated == 3
+    study.close()
+    made.close()
+
+
+FORBIDDEN = [
+    "CREATE TABLE mine (x int)",
+    "CREATE VIEW mine AS SELECT 1",
+    "CREATE SCHEMA mine",
+    "CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "ALTER TABLE trial ADD COLUMN x int",
+    "DROP TABLE trial",
+    "DROP VIEW v_trial",
+    "TRUNCATE result",
+    "CREATE INDEX ON trial (number)",
+    "UPDATE study SET name = 'x'",
+    "UPDATE study SET num_trials = 1000000",
+    "UPDATE study SET status = 'STOPPED'",
+    "UPDATE study SET uuid = 'x'",
+    "UPDATE trainable SET name = 'os:system'",
+    "UPDATE trainable SET source = ''",
+    "UPDATE signature SET mac = 'x'",
+    "INSERT INTO signature VALUES (1, 'x', 'x')",
+    "INSERT INTO study (uuid) VALUES ('x')",
+    "UPDATE search_space SET space = '{}'",
+    "UPDATE trial SET params = '{}'",
+    "UPDATE trial SET number = 7",
+    "UPDATE trial SET uuid = 'x'",
+    "UPDATE result SET value = 0",
+    "UPDATE attempt SET token = 'x'",
+    "UPDATE attempt SET config = '{}'",
+    "UPDATE checkpoint SET mac = 'x'",
+    "UPDATE checkpoint SET url = 'file:///etc'",
+    "UPDATE worker SET request = 'DRAIN'",
+    "UPDATE event SET actor = 'x'",
+    "UPDATE rung_entry SET score = 0",
+    "UPDATE studydb_version SET version_num = '0'",
+    "DELETE FROM study",
+    "DELETE FROM trial",
+    "DELETE FROM result",
+    "DELETE FROM attempt",
+    "DELETE FROM event",
+    "DELETE FROM worker",
+    "DELETE FROM rung_entry",
+]
+
+
+def test_worker_can_do_no_ddl_and_change_nothing_that_is_not_its_own(roles, opened):
+    lived_in(opened(roles.owner))
+    before = arrange.dump(opened(roles.owner))
+
+    with postgres.connect(roles.worker) as connection:
+        for sql in FORBIDDEN:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(sql)
+
+    assert arrange.dump(opened(roles.owner)) == before
+
+
+def test_rights_of_a_worker_are_those_that_are_listed(roles):
+    worker = roles.role("worker")
+
+    with postgres.connect(roles.admin) as connection:
+        columns = connection.execute(
+            "SELECT table_name, column_name FROM information_schema.column_privileges "
+            "WHERE grantee = %s AND privilege_type = 'UPDATE'",
+            [worker],
+        ).fetchall()
+        tables = connection.execute(
+            "SELECT privilege_type, table_name FROM information_schema.table_privileges "
+            "WHERE grantee = %s AND privilege_type <> 'SELECT'",
+            [worker],
+        ).fetchall()
+
+    assert set(columns) == {(table, one) for table, all_ in WORKER_UPDATES.items() for one in all_}
+    assert set(tables) == {("INSERT", table) for table in WORKER_INSERTS} | {
+        ("DELETE", table) for table in WORKER_DELETES
+    }
+
+
+def test_listed_columns_are_those_that_workers_write():
+    written, inserted, deleted = defaultdict(set), {"result"}, set()
+    for room, name, statement in statements():
+        if (room, name) in PEOPLES or room == "deletion":
+            continue
+        if isinstance(statement, sa.Update):
+            written[statement.table.name] |= {column_name(each) for each in statement._values}
+        elif isinstance(statement, sa.Insert):
+            inserted.add(statement.table.name)
+        elif isinstance(statement, sa.Delete):
+            deleted.add(statement.table.name)
+
+    assert {table: set(columns) for table, columns in WORKER_UPDATES.items()} == written
+    assert set(WORKER_INSERTS) == inserted
+    assert set(WORKER_DELETES) == deleted
+
+
+def statements():
+    """Every prepared statement of the store: its file, its name, and itself."""
+    for found in pkgutil.iter_modules(studydb.store.__path__):
+        module = importlib.import_module(f"studydb.store.{found.name}")
+        for name, value in vars(module).items():
+            many = value.values() if isinstance(value, dict) else value
+            for each in many if isinstance(many, tuple) or many is not value else [value]:
+                if isinstance(each, Prepared):
+                    yield found.name, name, each.statement
+
+
+def column_name(column):
+    return column if isinstance(column, str) else column.name
+
+
+def lived_in(database):
+    """A study with a row in most tables."""
+    study = arrange.new_study(
+        database, name="digits", mode=Mode.MAX, scheduler=studydb.ASHA(max_t=9)
+    )
+    worker = arrange.SimulatedWorker(database, study)
+    run = worker.take()
+    run.report(0.5)
+    run.save()
+    run.finish(0.75)
+    return study
+
+
+READING = [
+    ("studies",),
+    ("status",),
+    ("status", "digits"),
+    ("trials", "digits", "--sort", "best"),
+    ("show", "digits", "0"),
+    ("results", "digits", "0"),
+    ("best", "digits"),
+    ("workers",),
+    ("workers", "digits"),
+    ("logs", "digits", "0"),
+    ("db", "check"),
+    *(
+        ("query", f"SELECT * FROM v_{view}")
+        for view in ("study", "trial", "result", "attempt", "checkpoint", "worker")
+    ),
+]
+
+
+def test_viewer_sees_everything(roles, opened, bare_console, monkeypatch):
+    lived_in(opened(roles.owner))
+    monkeypatch.setenv("STUDYDB_STORAGE", roles.viewer)
+
+    for arguments in READING:
+        bare_console(*arguments)
+
+    (row,) = bare_console("query", "SELECT best_value FROM v_trial", "--format", "json").json
+    assert row == {"best_value": 0.75}
+
+
+def test_viewer_changes_nothing_and_holds_nothing_up(roles, opened):
+    lived_in(opened(roles.owner))
+
+    with postgres.connect(roles.viewer) as connection:
+        settings = [
+            connection.execute(f"SHOW {name}").fetchone()[0]
+            for name in ("default_transaction_read_only", "statement_timeout")
+        ]
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            connection.execute("CREATE TABLE mine (x int)")
+        connection.execute("SET default_transaction_read_only = off")
+        for table in (*METADATA.tables, "studydb_version"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(f"DELETE FROM {table}")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(f"SELECT * FROM {table} FOR UPDATE")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("CREATE TABLE mine (x int)")
+
+    assert settings == ["on", "1min"]
+
+
+def test_owner_makes_wide_views_that_the_viewer_reads_also_when_made_anew(roles, opened):
+    owned = opened(roles.owner)
+    study = lived_in(owned)
+
+    for _ in range(2):
+        make_wide_views(owned, study)
+        assert arrange.rows(opened(roles.viewer), "SELECT loss FROM v_result_digits") == [
+            (0.5,),
+            (0.75,),
+        ]
+
+
+def test_wide_views_from_before_become_the_owners(roles, opened):
+    study = lived_in(opened(roles.admin))
+    make_wide_views(opened(roles.admin), study)
+    database = roles.admin.split("@/")[1].partition("?")[0]
+    names = {name: roles.role(name) for name in ("owner", "worker", "viewer")}
+    with postgres.connect(roles.admin) as connection:
+        connection.execute(Roles(database, "public", **names).script())
+
+    make_wide_views(opened(roles.owner), study)
+    studydb.delete_study("digits", storage=roles.owner)
+
+
+def test_worker_that_tries_more_is_told_in_one_line(roles, opened, bare_console, monkeypatch):
+    lived_in(opened(roles.owner))
+    monkeypatch.setenv("STUDYDB_STORAGE", roles.worker)
+
+    for arguments in (
+        ("views", "digits"),
+        ("extend", "digits", "--trials", "3"),
+        ("rename", "digits", "x"),
+        ("delete", "digits", "--yes"),
+        ("create", "x", "--metric", "m", "--mode", "min"),
+        ("db", "downgrade", "base", "--yes"),
+    ):
+        ran = bare_console(*arguments, code=1)
+        assert "refuses: permission denied" in ran.err or "must be owner" in ran.err
+        assert len(ran.err.splitlines()) == 1
+
+
+def test_command_prints_the_script_for_the_storages_database(bare_console):
+    ran = bare_console(
+        *("db", "roles", "--storage", "postgresql://me:hunter2@host/my-db"),
+        *("--worker", "W x", "--schema", "lab_1"),
+    )
+
+    assert 'GRANT CONNECT ON DATABASE "my-db" TO "W x";' in ran.lines
+    assert 'GRANT DELETE ON lab_1.checkpoint TO "W x";' in ran.lines
+    assert ran.lines[-1] == "COMMIT;"
+    assert "hunter2" not in ran.out
+
+
+def test_sqlite_has_no_roles(bare_console):
+    assert "SQLite has no roles" in bare_console("db", "roles", code=2).err
+
+
+def test_names_are_quoted_where_they_must_be():
+    script = Roles('a"b', owner="user", worker="current_user", viewer="Ann").script()
+
+    for name in ('"a""b"', '"user"', '"current_user"', '"Ann"'):
+        assert f" {name};" in script or f" {name} " in script

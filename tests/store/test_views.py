@@ -1,0 +1,231 @@
+"""The stable views say what the rows say."""
+
+import json
+import math
+
+import pytest
+from arrange import (
+    PERSON,
+    SimulatedWorker,
+    enqueued,
+    live_results,
+    moment,
+    new_study,
+    rows,
+    states_of,
+    token,
+)
+
+from studydb.db.types import decode_json
+from studydb.domain.records import Failure
+from studydb.domain.states import Reason, State, Status
+from studydb.operations import control
+from studydb.operations.look import look
+from studydb.operations.reading import list_trials
+
+COLUMNS = {
+    "v_study": "study status metric mode num_trials max_concurrent pending running paused "
+    "terminated error created_at",
+    "v_trial": "study number state reason params value best_value best_step last_step attempt "
+    "failures losses started_at ended_at duration_s",
+    "v_result": "study number step value metrics attempt reported_at",
+    "v_attempt": "study number attempt reason start_step host pid worker started_at ended_at "
+    "duration_s error_type error_message",
+    "v_checkpoint": "study number attempt step kind url size_bytes digest created_at",
+    "v_worker": "worker study host pid slots running request version started_at seen_at ended_at",
+}
+
+
+def view(database, name, order="1, 2"):
+    with database.begin(write=False) as txn:
+        names, found = txn.raw(f"SELECT * FROM {name} ORDER BY {order}")
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def as_json(value):
+    """SQLite hands JSON over as text."""
+    return decode_json(json.loads(value) if isinstance(value, str) else value)
+
+
+@pytest.fixture
+def study(database, clock):
+    """Trials of many fates, among them one of three attempts."""
+    study = new_study(database, name="fates", max_failures=2)
+    worker = SimulatedWorker(database, study)
+
+    run = worker.ask()
+    run.report(0.9, 0.8, math.nan, acc=math.inf, tag="NaN")
+    clock.advance(10)
+    run.save(run.checkpoint(step=2))
+    run.finish(outcome=Reason.PREEMPTED)
+    clock.advance(100)
+    run = worker.claim()
+    run.report(0.7)
+    clock.advance(5)
+    run.finish(outcome=Reason.FAILED, failure=Failure("ValueError", "no"))
+
+    worker.ask().finish(math.inf, 0.2, -math.inf)
+    worker.ask().report(math.nan)
+    worker.ask().finish()
+    enqueued(database, study, lr=0.5)
+    return study
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_view_has_the_promised_columns(database, name):
+    with database.begin(write=False) as txn:
+        names, _ = txn.raw(f"SELECT * FROM {name}")
+
+    assert names == COLUMNS[name].split()
+
+
+def test_v_trial_equals_the_trials(database, study):
+    found = view(database, "v_trial")
+
+    trials = list_trials(database, study)
+    assert [row["number"] for row in found] == [trial.number for trial in trials]
+    for row, trial in zip(found, trials, strict=True):
+        summary = trial.summary
+        assert row["study"] == "fates"
+        assert (row["state"], row["reason"]) == (trial.state, trial.reason)
+        assert as_json(row["params"]) == trial.params
+        assert number(row["value"]) == number(trial.value)
+        assert number(row["best_value"]) == number(trial.best_value)
+        assert (row["best_step"], row["last_step"]) == (summary.best_step, summary.last_step)
+        assert (row["attempt"], row["failures"], row["losses"]) == (
+            trial.attempt,
+            trial.failures,
+            trial.losses,
+        )
+        for name in ("started_at", "ended_at"):
+            assert at(row[name]) == at(getattr(trial, name))
+
+
+def number(value):
+    """A value as text, so that NaN equals NaN; SQLite hands some over as text."""
+    return None if value is None else str(float(value))
+
+
+def at(value):
+    return None if value is None else moment(str(value)[:19])
+
+
+def test_duration_is_the_sum_over_attempts(database, study):
+    durations = {row["number"]: row["duration_s"] for row in view(database, "v_trial")}
+
+    assert durations[0] == pytest.approx(10 + 5, abs=1e-3)
+    assert durations[1] == pytest.approx(0, abs=1e-3)
+    assert durations[4] is None
+
+
+def test_v_result_equals_the_live_results(database, study):
+    found = view(database, "v_result", order="number, step")
+
+    expected = [
+        (trial.number, result)
+        for trial in list_trials(database, study)
+        for result in live_results(database, study, trial.number)
+    ]
+    assert [(row["number"], row["step"]) for row in found] == [
+        (no, result.step) for no, result in expected
+    ]
+    for row, (_, result) in zip(found, expected, strict=True):
+        metrics = as_json(row["metrics"])
+        assert number(row["value"]) == number(result.value) == number(metrics.pop("loss"))
+        assert metrics == result.metrics
+    assert [(row["step"], row["attempt"]) for row in found if row["number"] == 0] == [
+        (1, 1),
+        (2, 1),
+        (3, 2),
+    ]
+
+
+def test_result_without_other_metrics_shows_the_studys(database, study):
+    (row,) = [row for row in view(database, "v_result") if row["number"] == 2]
+
+    assert math.isnan(as_json(row["metrics"])["loss"])
+
+
+@pytest.mark.parametrize("value", [0.1 + 0.2, 1e300, -5e-324, 123456789.123456789, 0.0, 1.0, -2.5])
+def test_value_among_the_metrics_has_all_its_digits(database, value):
+    SimulatedWorker(database, new_study(database)).ask().report(value)
+
+    (row,) = view(database, "v_result")
+    assert float(as_json(row["metrics"])["loss"]) == row["value"] == value
+
+
+@pytest.mark.parametrize("metric", ["val/loss", "a.b", "with space", "ü", "$x", "[0]", "it's"])
+def test_any_name_of_a_metric_is_shown(database, metric):
+    SimulatedWorker(database, new_study(database, metric=metric)).ask().report(0.5, acc=1)
+
+    (row,) = view(database, "v_result")
+    assert as_json(row["metrics"]) == {metric: 0.5, "acc": 1}
+
+
+def test_v_study_counts_and_tells_what_it_does(database, study):
+    row = next(row for row in view(database, "v_study") if row["study"] == "fates")
+
+    counts = look(database, study).counts
+    assert {state: row[state.lower()] for state in State} == {
+        state: states_of(database, study).count(state) for state in State
+    }
+    assert (row["pending"], row["running"]) == (counts.pending, counts.running)
+    assert (row["status"], row["metric"], row["mode"], row["num_trials"]) == (
+        "RUNNING",
+        "loss",
+        "min",
+        10,
+    )
+
+
+def test_v_study_and_look_agree_on_the_status_through_a_studys_life(database):
+    study = new_study(database, num_trials=1)
+    worker = SimulatedWorker(database, study)
+
+    def both():
+        return view(database, "v_study")[0]["status"], look(database, study).status
+
+    seen = [both()]
+    run = worker.ask()
+    seen.append(both())
+    for status in (Status.PAUSED, Status.RUNNING):
+        control.set_status(database, study, status, token=token(), actor=PERSON)
+        seen.append(both())
+    run.finish()
+    seen.append(both())
+    control.set_status(database, study, Status.STOPPED, token=token(), actor=PERSON)
+    seen.append(both())
+
+    statuses = ["RUNNING", "RUNNING", "PAUSED", "RUNNING", "FINISHED", "STOPPED"]
+    assert seen == [(status, status) for status in statuses]
+
+
+def test_v_attempt_tells_who_ran_what_and_how_it_ended(database, study):
+    found = [row for row in view(database, "v_attempt", "number, attempt") if row["number"] == 0]
+
+    assert [(row["attempt"], row["reason"], row["start_step"]) for row in found] == [
+        (1, "PREEMPTED", 1),
+        (2, "FAILED", 3),
+    ]
+    assert [(row["error_type"], row["error_message"]) for row in found] == [
+        (None, None),
+        ("ValueError", "no"),
+    ]
+    assert {(row["host"], row["pid"]) for row in found} == {("gpu1", 1)}
+    assert [row["duration_s"] for row in found] == pytest.approx([10, 5], abs=1e-3)
+
+
+def test_v_checkpoint_shows_what_can_be_restored(database):
+    run = SimulatedWorker(database, new_study(database)).ask()
+    for step in (1, 2, 3):
+        run.save(run.checkpoint(step=step))
+
+    found = view(database, "v_checkpoint", "number, step")
+    assert [(row["number"], row["step"]) for row in found] == [(0, 2), (0, 3)]
+
+
+def test_v_worker_counts_what_it_runs(database, study):
+    (row,) = view(database, "v_worker")
+
+    assert (row["study"], row["running"], row["ended_at"]) == ("fates", 1, None)
+    assert rows(database, "SELECT count(*) FROM trial WHERE state = 'RUNNING'") == [(1,)]
