@@ -43,7 +43,10 @@ def explaining_order(
 
 def unordered(shown: Picture) -> Picture:
     """A picture without the order of what happened at once."""
-    rows = {name: sorted(shown[name], key=repr) for name in ("events", "checkpoints", "workers")}
+    rows = {
+        name: sorted(shown[name], key=lambda row: sorted(map(str, row.items())))
+        for name in ("events", "checkpoints", "workers")
+    }
     trials = {
         number: {name: value for name, value in trial.items() if name != "params"}
         for number, trial in shown["trials"].items()

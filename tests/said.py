@@ -15,9 +15,9 @@ def values_of(messages):
     return [m.result.value for m in messages if isinstance(m, Reported)]
 
 
-def expect_failure(messages, kind, *texts):
+def expect_failure(messages, kind, *texts, end=End.FAILED):
     assert isinstance(messages[-1], Ended)
-    assert messages[-1].end is End.FAILED
+    assert messages[-1].end is end
     failure = messages[-1].failure
     assert failure.type.endswith(kind)
     for text in texts:

@@ -99,7 +99,7 @@ def _read_sqlite_number(value: float | str | None) -> float | None:
 
 def to_text(moment: datetime) -> str:
     """UTC with milliseconds, as SQLite's own strftime('%Y-%m-%d %H:%M:%f') writes it."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return moment.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
 
 class UtcDateTime(TypeDecorator[datetime]):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -39,9 +39,9 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     """
     Say how workers are to get at a function.
 
-    By import path if a fresh interpreter in `workdir` would find the same object, so that the
-    study runs what the file says when a worker starts; else by value. None of the user's code is
-    run for it.
+    By import path if a fresh interpreter in `workdir` would find the same object and the modules
+    that its own refers to, so that the study runs what the file says when a worker starts; else by
+    value. None of the user's code is run for it.
 
     Args:
         function: The function, or its path "module:function".
@@ -62,7 +62,7 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     places = _fresh_places(own, workdir)
     missing = {name: module for name, module in own.items() if not _same(module, places[name])}
     path = _import_path(function)
-    if path is not None and path.partition(":")[0] in own.keys() - missing.keys():
+    if path is not None and _is_complete(path.partition(":")[0], own, missing):
         return _trainable("import", path, workdir)
     source = _pickle(function, missing.values(), workdir)
     return _trainable("pickle", path or _qualname(function), workdir, source)
@@ -113,6 +113,29 @@ def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
         installed = any(str(parent) in libraries for parent in Path(os.path.realpath(file)).parents)
         if name == home or not (installed or name.partition(".")[0] == "studydb"):
             yield module
+
+
+def _is_complete(name: str, own: Mapping[str, ModuleType], missing: Container[str]) -> bool:
+    """Whether a worker that finds a module finds what it imports, too: not so in many tests."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
+        if name in missing or (not seen and name not in own):
+            return False
+        if name in own and name not in seen:
+            waiting += _homes(list(vars(own[name]).values()))
+        seen.add(name)
+    return True
+
+
+def _homes(values: Iterable[Any]) -> Iterator[str]:
+    """The modules that values are or come from."""
+    for value in values:
+        name = value.__name__ if isinstance(value, ModuleType) else None
+        home = name or inspect.getattr_static(value, "__module__", None)
+        if isinstance(home, str):
+            yield home
 
 
 def _same(module: ModuleType, place: list[str] | None) -> bool:

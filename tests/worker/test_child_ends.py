@@ -119,27 +119,31 @@ def test_missing_module_names_both_directories(run, tmp_path):
 
     messages = run(trainable, workdirs=(str(tmp_path), str(tmp_path / "recorded")))
 
-    expect_failure(messages, "TrainableError", str(tmp_path), str(tmp_path / "recorded"))
+    places = (str(tmp_path), str(tmp_path / "recorded"))
+    expect_failure(messages, "TrainableError", *places, end=End.UNPREPARED)
 
 
 def test_missing_working_directory_is_named(run, tmp_path):
     messages = run(three_steps, workdirs=(str(tmp_path / "gone"),))
 
-    expect_failure(messages, "TrainableError", str(tmp_path / "gone"), "--workdir")
+    gone = str(tmp_path / "gone")
+    expect_failure(messages, "TrainableError", gone, "--workdir", end=End.UNPREPARED)
 
 
 def test_unsigned_name_is_found_with_more_care(run, tmp_path):
     (tmp_path / "mine.py").write_text("from os import getcwd as train\n")
     trainable = Trainable("u", "import", "mine:train", str(tmp_path), "3.11")
 
-    expect_failure(run(trainable, signed=False), "TrainableError", "not mine's own")
+    messages = run(trainable, signed=False)
+
+    expect_failure(messages, "TrainableError", "not mine's own", end=End.UNPREPARED)
 
 
 def test_error_in_the_users_module_shows_its_line(run, tmp_path):
     (tmp_path / "mine.py").write_text("\n\n1 / 0\n")
     trainable = Trainable("u", "import", "mine:train", str(tmp_path), "3.11")
 
-    failure = expect_failure(run(trainable), "ZeroDivisionError")
+    failure = expect_failure(run(trainable), "ZeroDivisionError", end=End.UNPREPARED)
 
     assert 'mine.py", line 3' in failure.traceback
     assert "importlib" not in failure.traceback

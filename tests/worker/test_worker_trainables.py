@@ -140,7 +140,8 @@ def test_function_that_has_vanished_is_named_with_its_file(sqlite_stage):
     code = stage.run()
 
     (attempt,) = stage.attempts()
-    assert (code, attempt.reason) == (0, "FAILED")
+    assert (code, attempt.reason) == (1, "PREEMPTED")  # the host is at fault, not the trial
+    assert stage.trial(0).state == "PENDING"
     assert attempt.error_type == "studydb.domain.errors.TrainableError"
     assert attempt.error_message.startswith(f"{project}/misbehaving.py has no 'raises'. Did you")
 
@@ -156,7 +157,8 @@ def test_module_that_is_nowhere_is_told_with_both_directories(sqlite_stage):
     code = stage.run(workdir=own)
 
     (attempt,) = stage.attempts()
-    assert (code, attempt.reason) == (0, "FAILED")
+    assert (code, attempt.reason) == (1, "PREEMPTED")  # the host is at fault, not the trial
+    assert stage.trial(0).state == "PENDING"
     assert attempt.error_message.startswith(
         f"There is no module 'misbehaving', neither in {own} nor in {recorded}, nor installed"
     )

@@ -40,7 +40,7 @@ def test_unsigned_trainable_is_looked_for_in_the_workers_own_directory_alone(sql
 
     worker = stage.fleet.start(environment=ANOTHER_KEY, allow_import="obedient")
 
-    assert worker.exit_code() == 0, worker.words()
+    assert worker.exit_code() == 1, worker.words()
     (told,) = stage.attempts()
     assert told.error_message.startswith("There is no module 'obedient', neither in")
 
