@@ -20,6 +20,9 @@ SIGNING_KEY = "STUDYDB_SIGNING_KEY"
 KEY_FILE = "STUDYDB_KEY_FILE"
 """Where the keys are instead of the user's configuration directory."""
 
+PARENT = "STUDYDB_PARENT"
+"""The process that has started a worker, if the worker is to end with it."""
+
 DEFAULT_STORAGE = "sqlite:///studydb.db"
 
 KEY_BYTES = 32

@@ -51,11 +51,15 @@ from studydb.worker.processes import WorkerProcesses
 if TYPE_CHECKING:
     import pandas as pd
 
+    from studydb.analysis.progress import Progress
+
 CONTROL_PATIENCE_S = 10.0
 """A person waits for the database no longer than this."""
 
 LOOK_S = 0.5
 """Between two looks of `Study.run`."""
+
+GOING = "Waiting for the workers to save and give back their trials; Ctrl-C again kills them."
 
 MAX_LOSSES = 10
 
@@ -215,13 +219,15 @@ class Study:
         """
         Run the study with worker processes on this machine until it is done; progress is shown.
 
-        Ctrl-C lets the workers give their trials back, and raises KeyboardInterrupt.
+        Ctrl-C lets the workers give their trials back, and raises KeyboardInterrupt; a second one
+        kills them. They end with this process, however that ends (on Linux).
 
         Returns:
-            Trials by state.
+            Trials by state; at once if the study is done or stopped.
 
         Raises:
-            StudydbError: All workers ended with an error; the message has the last one's words.
+            NotAllowed: The study has no trainable.
+            StudydbError: All workers ended with an error; the message has one's last words.
         """
         if _count("workers", workers, least=1) is None or self.record.trainable is None:
             raise NotAllowed(
@@ -229,19 +235,30 @@ class Study:
             )
         from studydb.analysis.progress import Progress  # noqa: PLC0415  brings the display
 
-        began_s = time.monotonic()
+        if (outlook := self.outlook).over:
+            return outlook.counts
         progress = Progress(self.name, self.record.metric, self.record.mode)
         team = WorkerProcesses(storage=self._secret_url, study=self.name, workers=workers)
         with progress, team:
-            while team.alive:
-                with suppress(StorageTransient):  # the workers wait for the database, so do we
-                    progress.update(self.counts, self._best_value(), time.monotonic() - began_s)
-                time.sleep(LOOK_S)
-            if team.failed is not None:
-                raise StudydbError(f"The workers of {self.name!r} ended early. {team.failed}")
-            outlook = self.outlook
-            progress.update(outlook.counts, self._best_value(), time.monotonic() - began_s)
-        return outlook.counts
+            try:
+                self._watch(team, progress)
+            except KeyboardInterrupt:
+                progress.tell(GOING)
+                raise
+        return self.counts
+
+    def _watch(self, team: WorkerProcesses, progress: "Progress") -> None:
+        began_s = time.monotonic()
+        while team.alive:
+            with suppress(StorageTransient):  # the workers wait for the database, so do we
+                progress.update(self.counts, self._best_value(), time.monotonic() - began_s)
+            time.sleep(LOOK_S)
+        if team.failed is not None:
+            raise StudydbError(
+                f"All workers of {self.name!r} have ended before it was done; what they had saved "
+                f"is kept, and running it again goes on from there. The cause: {team.failed}"
+            )
+        progress.update(self.counts, self._best_value(), time.monotonic() - began_s)
 
     def _best_value(self) -> float | None:
         try:

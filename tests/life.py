@@ -95,6 +95,7 @@ class Life:
         self.company = Company(self.study)
         self.sent: deque[Deed] = deque(maxlen=4)
         self.dead: frozenset[int] = frozenset()
+        self.busy: list[Hand] = []
         self._pids = iter(range(1, 10_000))
         self.staff: list[Staff] = []
         for lease_s in LEASES_S:
@@ -111,6 +112,7 @@ class Life:
 
     def do(self, deed: Deed) -> None:
         """Do one thing to both, and compare the answers."""
+        self.busy.clear()
         self.sent.append(deed)
         awaited = outcome_of(lambda: deed.expect(self.model))
         assert outcome_of(lambda: deed.act(self.database)) == awaited, deed.name
@@ -182,19 +184,19 @@ class Life:
         return self.company.claim(rng.choice(self.staff))
 
     def _report(self, rng: Random) -> Deed | None:
-        if hand := self._hand(rng):
+        if hand := self._writer(rng):
             first = hand.after_step + 1 + rng.choice([0, 0, 0, 1, 3])
             return self.company.report(hand, some_values(rng), first=first)
         return None
 
     def _report_from_the_first_step(self, rng: Random) -> Deed | None:
-        if hand := self._hand(rng):
+        if hand := self._writer(rng):
             first = None if hand.has_flushed else 1
             return self.company.report(hand, some_values(rng), first=first)
         return None
 
     def _report_nothing(self, rng: Random) -> Deed | None:
-        hand = self._hand(rng)
+        hand = self._writer(rng)
         return hand and self.company.report(hand, [])
 
     def _save(self, rng: Random) -> Deed | None:
@@ -202,7 +204,7 @@ class Life:
         return hand and self.company.save(hand, further=rng.choice([0, 0, -1, 4]))
 
     def _finish(self, rng: Random) -> Deed | None:
-        hand, values = self._hand(rng), rng.choice([[], some_values(rng)])
+        hand, values = self._writer(rng), rng.choice([[], some_values(rng)])
         return hand and self.company.finish(hand, values, rng.choice(ENDS))
 
     def _condemn(self, rng: Random) -> Deed | None:
@@ -221,7 +223,7 @@ class Life:
     # --- zombies, whose trial is another's, waits, or has ended
 
     def _zombie_report(self, rng: Random) -> Deed | None:
-        hand = self._hand(rng, held=False)
+        hand = self._writer(rng, held=False)
         return hand and self.company.report(hand, some_values(rng))
 
     def _zombie_save(self, rng: Random) -> Deed | None:
@@ -229,7 +231,7 @@ class Life:
         return hand and self.company.save(hand, further=5)
 
     def _zombie_finish(self, rng: Random) -> Deed | None:
-        hand = self._hand(rng, held=False)
+        hand = self._writer(rng, held=False)
         return hand and self.company.finish(hand, some_values(rng), rng.choice(ENDS))
 
     # --- whoever comes along
@@ -285,6 +287,14 @@ class Life:
             if (attempt := self.model.attempt_of(hand.lease.token))
             and (attempt.ended_at is None) is held
         ]
+
+    def _writer(self, rng: Random, *, held: bool = True) -> Hand | None:
+        """Whoever flushes: one batch of an attempt is answered before the next one is sent."""
+        hands = [hand for hand in self.hands(held=held) if hand not in self.busy]
+        if not hands:
+            return None
+        self.busy.append(rng.choice(hands[-6:]))
+        return self.busy[-1]
 
     def _hand(self, rng: Random, *, held: bool = True) -> Hand | None:
         hands = self.hands(held=held)

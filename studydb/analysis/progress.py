@@ -64,6 +64,13 @@ class Progress:
         elif self._clock() - self._said_at >= PLAIN_EVERY_S:
             self._say()
 
+    def tell(self, line: str) -> None:
+        """Say something beside the state of things."""
+        if self._live is not None:
+            self._live.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=self._stream, flush=True)
+
     def close(self) -> None:
         """Leave the last state of things on the screen."""
         if self._live is not None:

@@ -60,9 +60,10 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     check_signature(function)
     own = {module.__name__: module for module in _own_modules(function)}
     places = _fresh_places(own, workdir)
-    missing = {name: module for name, module in own.items() if not _same(module, places[name])}
+    elsewhere = {name for name, module in own.items() if not _same(module, places[name])}
+    missing = _not_importable(own, elsewhere)
     path = _import_path(function)
-    if path is not None and _is_complete(path.partition(":")[0], own, missing):
+    if path is not None and path.partition(":")[0] in own.keys() - missing.keys():
         return _trainable("import", path, workdir)
     source = _pickle(function, missing.values(), workdir)
     return _trainable("pickle", path or _qualname(function), workdir, source)
@@ -115,18 +116,19 @@ def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
             yield module
 
 
-def _is_complete(name: str, own: Mapping[str, ModuleType], missing: Container[str]) -> bool:
-    """Whether a worker that finds a module finds what it imports, too: not so in many tests."""
-    seen: set[str] = set()
-    waiting = [name]
-    while waiting:
-        name = waiting.pop()
-        if name in missing or (not seen and name not in own):
-            return False
-        if name in own and name not in seen:
-            waiting += _homes(list(vars(own[name]).values()))
-        seen.add(name)
-    return True
+def _not_importable(
+    own: Mapping[str, ModuleType], elsewhere: Container[str]
+) -> dict[str, ModuleType]:
+    """
+    The modules that a worker cannot import: it does not find them, or what they refer to.
+
+    Many a test module is found by its path, and what its conftest.py puts on `sys.path` is not.
+    """
+    lost = {name for name in own if name in elsewhere}
+    referring = {name: {*_homes(list(vars(module).values()))} for name, module in own.items()}
+    while more := {name for name, homes in referring.items() if homes & lost} - lost:
+        lost |= more
+    return {name: module for name, module in own.items() if name in lost}
 
 
 def _homes(values: Iterable[Any]) -> Iterator[str]:

@@ -10,12 +10,14 @@ from contextlib import suppress
 from types import TracebackType
 from typing import IO, Any, Self
 
-from studydb.settings import STORAGE
+from studydb.settings import PARENT, STORAGE
 
 TERMINATE_S = 60.0
 """Longer than a worker's grace for its children."""
 
 WORDS_BYTES = 4000
+
+_COMMON_CAUSES = {"SIGKILL": ", by hand or for want of memory"}
 
 
 class WorkerProcesses:
@@ -44,8 +46,8 @@ class WorkerProcesses:
     def _start(self) -> None:
         words = tempfile.TemporaryFile()  # noqa: SIM115  closed on exit
         popen = subprocess.Popen(
-            [sys.executable, "-m", "studydb", "worker", "--study", self._study],
-            env={**os.environ, STORAGE: self._storage},
+            [sys.executable, "-m", "studydb", "worker", f"--study={self._study}"],
+            env={**os.environ, STORAGE: self._storage, PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,
@@ -59,18 +61,23 @@ class WorkerProcesses:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Have those that still run give their trials back and end."""
+        """Have those that still run give their trials back and end; a second Ctrl-C kills them."""
+        try:
+            self._send(signal.SIGTERM)
+            for popen, _ in self._running:
+                with suppress(subprocess.TimeoutExpired):
+                    popen.wait(TERMINATE_S)
+        finally:
+            self._send(signal.SIGKILL)
+            for popen, words in self._running:
+                popen.wait()
+                words.close()
+
+    def _send(self, number: int) -> None:
         for popen, _ in self._running:
             if popen.poll() is None:
                 with suppress(ProcessLookupError):
-                    popen.send_signal(signal.SIGTERM)
-        for popen, words in self._running:
-            try:
-                popen.wait(TERMINATE_S)
-            except subprocess.TimeoutExpired:
-                popen.kill()
-                popen.wait()
-            words.close()
+                    popen.send_signal(number)
 
     @property
     def pids(self) -> Sequence[int]:
@@ -84,13 +91,15 @@ class WorkerProcesses:
 
     @property
     def failed(self) -> str | None:
-        """The last words of one, if all have ended with an error; None otherwise."""
-        if any(popen.poll() in (None, 0) for popen, _ in self._running):
+        """What one of them died of, if all have ended with an error; None otherwise."""
+        codes = [popen.poll() for popen, _ in self._running]
+        if any(code in (None, 0) for code in codes):
             return None
-        for popen, words in self._running:
-            if popen.poll() not in (None, 0):
-                size_bytes = words.seek(0, os.SEEK_END)
-                words.seek(max(0, size_bytes - WORDS_BYTES))
-                last = bytes(words.read()).decode(errors="replace").strip()
-                return last or f"A worker ended with code {popen.returncode}."
-        return None
+        popen, words = self._running[0]
+        if popen.returncode < 0:
+            name = signal.Signals(-popen.returncode).name
+            return f"a worker was killed by {name}{_COMMON_CAUSES.get(name, '')}."
+        size_bytes = words.seek(0, os.SEEK_END)
+        words.seek(max(0, size_bytes - WORDS_BYTES))
+        last = bytes(words.read()).decode(errors="replace").strip()
+        return last or f"a worker ended with code {popen.returncode}."

@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from studydb import __version__
-from studydb.child.process import is_alive, this_process
+from studydb.child.process import die_with_parent, is_alive, this_process
 from studydb.db import Database, connect
 from studydb.domain.errors import (
     NotAllowed,
@@ -25,7 +25,7 @@ from studydb.lease.retries import PATIENCE_S, persist
 from studydb.operations.create import load
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
-from studydb.settings import Keyring, load_keyring
+from studydb.settings import PARENT, Keyring, load_keyring
 from studydb.trainables import Trust, check_python, check_trusted
 from studydb.worker.checkpoints import Checkpoints
 from studydb.worker.equipment import Equipment
@@ -92,6 +92,7 @@ def run_worker(
     _check(options)
     interruption = Interruption()
     interruption.listen(at_once=lambda number: os._exit(128 + number))
+    _end_with_parent()
     with ExitStack() as stack:
         forkserver = ForkServer()
         stack.callback(forkserver.close)
@@ -102,6 +103,13 @@ def run_worker(
             if interruption.signal is None:
                 raise
             return 128 + interruption.signal  # told to go while it waited for the database
+
+
+def _end_with_parent() -> None:
+    """A script that is killed in `study.run` leaves no worker behind."""
+    parent = os.environ.pop(PARENT, None)
+    if parent == str(os.getppid()):
+        die_with_parent(signal.SIGTERM, os.getppid())
 
 
 def _workdir(workdir: str | None) -> Path | None:

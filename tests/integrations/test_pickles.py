@@ -1,6 +1,7 @@
 """Functions on their way to workers: by value where they have no name, signed, and nothing else."""
 
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -12,7 +13,10 @@ import pytest
 import studydb
 from studydb.db import connect
 from studydb.db.schema import trainable
+from studydb.domain.errors import Untrusted
+from studydb.operations.create import load
 from studydb.settings import load_keyring
+from studydb.trainables import check_trusted
 from studydb.trainables.describing import PYTHON_VERSION
 
 FACTOR = 3
@@ -47,6 +51,12 @@ class Machine:
     def keys(self):
         return self.home / ".config" / "studydb" / "keys"
 
+    def trust(self, database, allow_imports=()):
+        """Decide as a worker of this account does before it begins."""
+        study = load(database, "digits")
+        keyring = load_keyring({"HOME": str(self.home), "STUDYDB_KEY_FILE": str(self.keys)})
+        return check_trusted(study.trainable, study.uuid, keyring, allow_imports)
+
     def run(self, *arguments, code=0):
         """Run Python with these arguments; what it printed."""
         ran = subprocess.run(
@@ -66,6 +76,22 @@ class Machine:
         assert ran.returncode == code, ran
         assert "Traceback" not in ran.stderr or code
         return ran.stdout + ran.stderr
+
+    def create(self, trainable, name="digits", x=0.25):
+        """Create a study of one trial from this account."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HOME", str(self.home))
+            patch.chdir(self.workdir)
+            study = studydb.create_study(
+                name,
+                trainable,
+                space={"x": x},
+                metric="loss",
+                mode="min",
+                num_trials=1,
+                storage=self.storage,
+            )
+        study.close()
 
     def work(self, study="digits", *options, code=0):
         return self.run("-m", "studydb", "worker", "--study", study, *options, code=code)
@@ -88,16 +114,10 @@ def database(sqlite_url):
     database.close()
 
 
-CREATE = """
-import studydb
 def train(config):
-    return config["x"] * 3
-studydb.create_study("digits", train, space={"x": 0.25}, metric="loss", mode="min", num_trials=1)
-"""
+    """What most tests send."""
+    return config["x"] * FACTOR
 
-CREATE_BY_NAME = CREATE.replace(
-    'def train(config):\n    return config["x"] * 3', "from mytrain import train"
-)
 
 MYTRAIN = """
 from os import system
@@ -151,7 +171,6 @@ study.close()
 
 
 def test_notebook_sends_its_functions_with_what_other_cells_defined(first, database):
-    (first.workdir / "kernel.py").write_text(KERNEL)
     ran = subprocess.run(
         [sys.executable, "-c", KERNEL],
         input=CELLS,
@@ -219,12 +238,12 @@ def test_functions_of_a_test_module_go_by_value_and_signed(sqlite_url, function,
     sent = study.record.trainable
     assert (sent.kind, sent.python_version) == ("pickle", PYTHON_VERSION)
     assert sent.signatures.keys() == {load_keyring().keys[0].id}
-    assert b"secret" not in sent.source
+    assert load_keyring().keys[0].secret not in sent.source
     study.close()
 
 
 def test_second_machine_runs_it_with_a_copy_of_the_key_file(first, second, database):
-    first.run("-c", CREATE)
+    first.create(train)
     second.keys.parent.mkdir(parents=True)
     second.keys.write_bytes(first.keys.read_bytes())
     second.keys.chmod(0o600)
@@ -235,7 +254,7 @@ def test_second_machine_runs_it_with_a_copy_of_the_key_file(first, second, datab
 
 
 def test_second_machine_runs_it_with_the_first_ones_line_among_its_own(first, second, database):
-    first.run("-c", CREATE)
+    first.create(train)
     second.run("-c", "from studydb.settings import load_keyring; load_keyring()")
     with second.keys.open("a") as keys:
         keys.write(first.keys.read_text())
@@ -246,7 +265,7 @@ def test_second_machine_runs_it_with_the_first_ones_line_among_its_own(first, se
 
 
 def test_second_machine_runs_it_with_the_key_in_its_environment(first, second, database):
-    first.run("-c", CREATE)
+    first.create(train)
     second.environment["STUDYDB_SIGNING_KEY"] = first.keys.read_text().partition(":")[2].strip()
 
     second.work()
@@ -255,19 +274,17 @@ def test_second_machine_runs_it_with_the_key_in_its_environment(first, second, d
     assert not second.keys.exists()
 
 
-@pytest.mark.parametrize(
-    "options", [(), ("--allow-import", "__main__"), ("--allow-import", "train")]
-)
-def test_second_machine_without_the_key_is_refused_and_told_what_to_copy(
-    first, second, database, options
-):
-    first.run("-c", CREATE)
+def test_second_machine_without_the_key_is_refused_and_told_what_to_copy(first, second, database):
+    first.create(train)
 
-    told = second.work("digits", *options, code=1)
+    told = second.work(
+        "digits", "--allow-import", "train", "--allow-import", train.__module__, code=1
+    )
 
     assert told == (
-        f"studydb: The trainable 'train' is not signed by a key in {second.keys}. Copy that file "
-        "from the account that created the study (its lines can be added to yours).\n"
+        f"studydb: The trainable {train.__module__ + ':train'!r} is not signed by a key in "
+        f"{second.keys}. Copy that file from the account that created the study (its lines can be "
+        "added to yours).\n"
     )
     assert reasons(database) == []
 
@@ -275,7 +292,7 @@ def test_second_machine_without_the_key_is_refused_and_told_what_to_copy(
 def test_named_function_runs_without_the_key_where_its_module_is_allowed(first, second, database):
     for machine in (first, second):
         (machine.workdir / "mytrain.py").write_text(MYTRAIN)
-    first.run("-c", CREATE_BY_NAME)
+    first.create("mytrain:train")
 
     refused = second.work(code=1)
     second.work("digits", "--allow-import", "mytrain")
@@ -286,7 +303,7 @@ def test_named_function_runs_without_the_key_where_its_module_is_allowed(first, 
 
 
 def test_function_of_another_python_is_refused_before_it_costs_a_trial(first, database):
-    first.run("-c", CREATE)
+    first.create(train)
     arrange.change(database, "UPDATE trainable SET python_version = '3.99'")
 
     told = first.work(code=1)
@@ -298,7 +315,7 @@ def test_function_of_another_python_is_refused_before_it_costs_a_trial(first, da
 
 def test_named_function_is_no_business_of_pythons_version(first, database):
     (first.workdir / "mytrain.py").write_text(MYTRAIN)
-    first.run("-c", CREATE_BY_NAME)
+    first.create("mytrain:train")
     arrange.change(database, "UPDATE trainable SET python_version = '3.99'")
 
     first.work()
@@ -306,40 +323,44 @@ def test_named_function_is_no_business_of_pythons_version(first, database):
     assert reasons(database) == DONE
 
 
-EVIL = b"\x80\x04cos\nsystem\n\x8c\x0ctouch opened\x85R."
+EVIL = b"\x80\x04cposix\nsystem\n\x8c\x0ctouch opened\x85R."
 """A pickle that runs `touch opened` when it is opened."""
 
+CHANGES = [
+    "DELETE FROM signature",
+    "UPDATE signature SET key_id = '0123456789abcdef'",
+    "UPDATE signature SET mac = '00'",
+    "UPDATE trainable SET kind = 'class'",
+    "UPDATE trainable SET workdir = '/tmp'",
+]
 
-def evil(database, sql="UPDATE trainable SET source = {source}"):
-    arrange.change(database, sql.format(source=f"x'{EVIL.hex()}'"))
 
+def test_bytes_that_were_changed_are_never_opened(first, database):
+    first.create(train)
+    arrange.change(database, f"UPDATE trainable SET source = x'{EVIL.hex()}'")
 
-@pytest.mark.parametrize(
-    "also",
-    [
-        "SELECT 1",
-        "DELETE FROM signature",
-        "UPDATE signature SET key_id = '0123456789abcdef'",
-        "UPDATE trainable SET kind = 'class'",
-    ],
-    ids=["bytes", "no signature", "another key", "another kind"],
-)
-def test_bytes_that_were_changed_are_never_opened(first, database, also):
-    first.run("-c", CREATE)
-    evil(database)
-    arrange.change(database, also)
+    told = first.work("digits", "--allow-import", train.__module__, code=1)
 
-    told = first.work("digits", "--allow-import", "__main__", code=1)
-
-    assert "was changed after it had been signed" in told or "is not signed by a key" in told
-    assert not list(first.root.rglob("opened"))
+    assert "was changed after it had been signed. Find out who wrote" in told
     assert reasons(database) == []
+    for change in CHANGES:
+        arrange.change(database, change)
+        with pytest.raises(Untrusted):
+            first.trust(database, allow_imports=[train.__module__])
+    assert not list(first.root.rglob("opened"))
+
+
+def test_evil_pickle_would_have_done_harm(first, monkeypatch):
+    monkeypatch.chdir(first.workdir)
+
+    pickle.loads(EVIL)
+
+    assert (first.workdir / "opened").exists()
 
 
 def test_bytes_of_one_study_are_not_replayed_in_another(first, database):
-    first.run("-c", CREATE)
-    first.run("-c", CREATE.replace('"digits"', '"other"').replace("* 3", "* 5"))
-    arrange.change(database, "UPDATE trainable SET study_id = 99 - study_id WHERE 1 = 0")
+    first.create(train)
+    first.create(scaled_by(5), "other")
     swap = "(SELECT max(id) FROM study) + (SELECT min(id) FROM study) - study_id"
     arrange.change(database, f"UPDATE trainable SET study_id = {swap}")
 
@@ -349,33 +370,37 @@ def test_bytes_of_one_study_are_not_replayed_in_another(first, database):
     assert reasons(database) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["subprocess:check_output", "os:system", "mytrain:system", "mytrain:train.__globals__"]
-)
-@pytest.mark.parametrize("signature", ["kept", "removed"])
-def test_import_path_that_sql_has_written_runs_nothing(first, database, name, signature):
+NAMES = ["subprocess:check_output", "os:system", "mytrain:system", "mytrain:train.__globals__"]
+
+
+def test_import_path_that_sql_has_written_runs_nothing(first, database):
     (first.workdir / "mytrain.py").write_text(MYTRAIN)
-    first.run("-c", CREATE_BY_NAME.replace('{"x": 0.25}', '{"x": "touch opened"}'))
-    arrange.change(database, f"UPDATE trainable SET name = '{name}'")
-    if signature == "removed":
-        arrange.change(database, "DELETE FROM signature")
+    first.create("mytrain:train", x="touch opened")
 
-    told = first.work(code=1)
+    for name in NAMES:
+        arrange.change(database, f"UPDATE trainable SET name = '{name}'")
+        with pytest.raises(Untrusted, match="was changed after it had been signed"):
+            first.trust(database)
+    arrange.change(database, "DELETE FROM signature")
+    for name in NAMES:
+        arrange.change(database, f"UPDATE trainable SET name = '{name}'")
+        with pytest.raises(Untrusted, match="is not signed by a key"):
+            first.trust(database)
+    arrange.change(database, "UPDATE trainable SET name = 'subprocess:check_output'")
+    told = first.work("digits", "--allow-import", "mytrain", code=1)
 
-    assert name in told
-    assert "was changed after" in told or "is not signed" in told
+    assert "'subprocess:check_output' is not signed by a key" in told
     assert not list(first.root.rglob("opened"))
     assert reasons(database) == []
 
 
 def test_allowed_module_does_not_lend_out_what_it_has_imported(first, database):
     (first.workdir / "mytrain.py").write_text(MYTRAIN)
-    first.run("-c", CREATE_BY_NAME)
+    first.create("mytrain:train")
     arrange.change(database, "UPDATE trainable SET name = 'mytrain:system'")
     arrange.change(database, "DELETE FROM signature")
 
-    first.work("digits", "--allow-import", "mytrain")
+    told = first.work("digits", "--allow-import", "mytrain", code=1)
 
-    assert [row[:2] for row in reasons(database)] == [("ERROR", "FAILED")]
-    ((message,),) = arrange.rows(database, "SELECT error_message FROM attempt")
-    assert message.startswith("'mytrain:system' is not mytrain's own function")
+    assert "'mytrain:system' is not mytrain's own function, and the study is not signed." in told
+    assert [state for state, *_ in reasons(database)] == ["PENDING"]

@@ -182,17 +182,19 @@ def test_server_that_has_become_a_standby_is_left_for_another_connection(postgre
     database.close()
 
 
-def test_worker_does_not_connect_to_a_standby(postgres_url):
-    database = connect(postgres_url)
-    ((name,),) = rows(database, "SELECT current_database()")
-    change(database, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
-    database.close()
+def test_worker_asks_for_the_primary_and_a_reader_takes_any(postgres_url):
+    given = f"{postgres_url}{'&' if '?' in postgres_url else '?'}target_session_attrs=any"
 
-    with pytest.raises(StorageUnreachable, match="session is read-only"):
-        connect(postgres_url)
-    reader = connect(postgres_url, read_only=True)
-    assert rows(reader, "SELECT count(*) FROM study") == [(0,)]
-    reader.close()
+    wanted = {
+        name: database._postgresql_options().get("target_session_attrs")
+        for name, database in {
+            "worker": connect(postgres_url, check=False),
+            "reader": connect(postgres_url, check=False, read_only=True),
+            "told otherwise": connect(given, check=False),
+        }.items()
+    }
+
+    assert wanted == {"worker": "primary", "reader": None, "told otherwise": None}
 
 
 # --- places that cannot hold SQLite

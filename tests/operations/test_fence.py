@@ -9,6 +9,7 @@ from arrange import (
     enqueued,
     new_study,
     persist,
+    token,
     vanish,
 )
 
@@ -73,13 +74,19 @@ def taken_by_another(clock, run):
 
 def given_the_same_number_twice(clock, run):
     """A restored database or a failover hands out the attempt number again, to somebody else."""
-    change(run.worker.database, "UPDATE trial SET token = 'somebody else'")
-    change(run.worker.database, "UPDATE attempt SET token = 'somebody else'")
+    another = token()
+    change_row(run, "trial", "id", f"token = '{another}'")
+    change_row(run, "attempt", "trial_id", f"token = '{another}'")
 
 
 def exploited(clock, run):
     """The next attempt goes on under the same lease."""
-    change(run.worker.database, "UPDATE trial SET attempt = attempt + 1")
+    change_row(run, "trial", "id", "attempt = attempt + 1")
+
+
+def change_row(run, table, key, values):
+    statement = f"UPDATE {table} SET {values} WHERE {key} = {run.lease.trial_id}"
+    change(run.worker.database, statement)
 
 
 def taken_and_waiting(clock, run):
@@ -93,8 +100,7 @@ def ended(clock, run):
 FATES = [taken_by_another, given_the_same_number_twice, taken_and_waiting, ended]
 
 
-@pytest.fixture
-def zombie(database, clock):
+def held_attempt(database):
     """An attempt that has reported and saved, before its fate; and its checkpoint."""
     study = new_study(database)
     enqueued(database, study)
@@ -115,29 +121,34 @@ def check_that_nothing_changes(write, run, saved):
 
 
 @pytest.mark.parametrize("fate", FATES)
-@pytest.mark.parametrize("write", WRITES)
-def test_zombie_changes_nothing(zombie, clock, write, fate):
-    fate(clock, zombie[0])
+def test_zombie_changes_nothing(database, clock, subtests, fate):
+    for write in WRITES:
+        zombie = held_attempt(database)
+        fate(clock, zombie[0])
 
-    check_that_nothing_changes(write, *zombie)
-
-
-@pytest.mark.parametrize("write", FENCED)
-def test_earlier_attempt_under_the_same_lease_changes_nothing(zombie, clock, write):
-    exploited(clock, zombie[0])
-
-    check_that_nothing_changes(write, *zombie)
+        with subtests.test(write.__name__):
+            check_that_nothing_changes(write, *zombie)
 
 
-@pytest.mark.parametrize("write", WRITES)
-def test_holder_is_not_refused(zombie, write):
-    write(*zombie)
+def test_earlier_attempt_under_the_same_lease_changes_nothing(database, clock, subtests):
+    for write in FENCED:
+        zombie = held_attempt(database)
+        exploited(clock, zombie[0])
+
+        with subtests.test(write.__name__):
+            check_that_nothing_changes(write, *zombie)
+
+
+def test_holder_is_not_refused(database, clock, subtests):
+    for write in WRITES:
+        with subtests.test(write.__name__):
+            write(*held_attempt(database))
 
 
 # Without a part of the fence the checks above fail. `state` alone can't be missed: a CHECK lets only
 # RUNNING rows have a token. It takes both to let a zombie write to a trial that waits.
 @pytest.mark.parametrize(
-    "needed",
+    ("parts", "fate"),
     [
         (("token",), given_the_same_number_twice),
         (("attempt",), exploited),
@@ -146,18 +157,19 @@ def test_holder_is_not_refused(zombie, write):
     ],
     ids=["token", "attempt", "state and token", "attempt and token"],
 )
-@pytest.mark.parametrize("write", FENCED)
-def test_fence_needs_every_part(zombie, clock, monkeypatch, write, needed):
-    parts, fate = needed
-    fate(clock, zombie[0])
+def test_fence_needs_every_part(database, clock, subtests, parts, fate):
+    for write in FENCED:
+        zombie = held_attempt(database)
+        fate(clock, zombie[0])
 
-    monkeypatch.setattr(leases, "HOLD", hold_without(*parts))
+        with subtests.test(write.__name__), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(leases, "HOLD", hold_without(*parts))
+            with pytest.raises((AssertionError, pytest.fail.Exception)):
+                check_that_nothing_changes(write, *zombie)
 
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        check_that_nothing_changes(write, *zombie)
 
-
-def test_renewal_needs_the_token(zombie, clock, monkeypatch):
+def test_renewal_needs_the_token(database, clock, monkeypatch):
+    zombie = held_attempt(database)
     taken_by_another(clock, zombie[0])
     by_id_alone = (
         sa.update(trial)

@@ -9,8 +9,6 @@ from resends import FINISHES, OPERATIONS
 
 from studydb.domain.errors import StorageTransient, StorageUnreachable
 
-every_operation = pytest.mark.parametrize("arranged", OPERATIONS)
-
 
 @pytest.fixture(autouse=True)
 def _standing_clock(clock):
@@ -43,42 +41,45 @@ def same(arranged, again, answer):
     return again is None if arranged in FINISHES else again == answer
 
 
-@every_operation
-def test_resend_gives_the_stored_answer_and_changes_nothing(database, arranged):
-    call = arranged(database)
+def test_resend_gives_the_stored_answer_and_changes_nothing(database, subtests):
+    for arranged in OPERATIONS:
+        call = arranged(database)
 
-    answer = call(database)
-    after = dump(database)
-    again = call(database)
+        answer = call(database)
+        after = dump(database)
+        again = call(database)
 
-    assert same(arranged, again, answer)
-    assert dump(database) == after
-
-
-@every_operation
-def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, arranged):
-    call = arranged(database)
-    before = dump(database)
-
-    with cut(database, "before"), pytest.raises(StorageUnreachable):
-        call(database)
-    lost = dump(database)
-    answer = persist(lambda: call(database))
-    after = dump(database)
-
-    assert lost == before
-    assert same(arranged, call(database), answer)
-    assert dump(database) == after
+        with subtests.test(arranged.__name__):
+            assert same(arranged, again, answer)
+            assert dump(database) == after
 
 
-@every_operation
-def test_cut_after_commit_is_answered_from_what_was_stored(database, arranged):
-    call = arranged(database)
+def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, subtests):
+    for arranged in OPERATIONS:
+        call = arranged(database)
+        before = dump(database)
 
-    with cut(database, "after"), pytest.raises(StorageTransient):
-        call(database)
-    after = dump(database)
-    answer = call(database)
+        with cut(database, "before"), pytest.raises(StorageUnreachable):
+            call(database)
+        lost = dump(database)
+        answer = persist(lambda call=call: call(database))
+        after = dump(database)
 
-    assert dump(database) == after
-    assert call(database) == answer
+        with subtests.test(arranged.__name__):
+            assert lost == before
+            assert same(arranged, call(database), answer)
+            assert dump(database) == after
+
+
+def test_cut_after_commit_is_answered_from_what_was_stored(database, subtests):
+    for arranged in OPERATIONS:
+        call = arranged(database)
+
+        with cut(database, "after"), pytest.raises(StorageTransient):
+            call(database)
+        after = dump(database)
+        answer = call(database)
+
+        with subtests.test(arranged.__name__):
+            assert dump(database) == after
+            assert call(database) == answer

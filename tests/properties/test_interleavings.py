@@ -22,7 +22,7 @@ from promises import broken_promises, ended_rows
 from studydb.db import Database, connect
 from studydb.domain.states import Status
 
-SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "4"))
+SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
 """Per plan."""
 
 AGAIN = "again"

@@ -25,47 +25,42 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("state", "check", "values"), CASES, ids=[case[2] for case in CASES])
-def test_contradictory_trial_is_refused(database, state, check, values):
-    trial_in(database, new_study(database), state)
-    before = dump(database)
+def test_contradictory_trial_is_refused(database, subtests):
+    for state, check, values in CASES:
+        trial = trial_in(database, new_study(database), state)
+        before = dump(database)
 
-    with pytest.raises(Exception, match=check) as refusal:
-        change(database, f"UPDATE trial SET {values}")
+        with subtests.test(values):
+            with pytest.raises(Exception, match=check) as refusal:
+                change(database, f"UPDATE trial SET {values} WHERE id = {trial.id}")
 
-    assert is_driver_error(refusal.value)
-    assert dump(database) == before
+            assert is_driver_error(refusal.value)
+            assert dump(database) == before
 
 
-@pytest.mark.parametrize(
-    ("check", "statement"),
-    [
+def test_unknown_word_is_refused(database, subtests):
+    trial_in(database, new_study(database), State.RUNNING)
+
+    for check, statement in [
         ("study_status_check", "UPDATE study SET status = 'FINISHED'"),
         ("study_mode_check", "UPDATE study SET mode = 'median'"),
         ("attempt_reason_check", "UPDATE attempt SET reason = 'BORED'"),
-    ],
-)
-def test_unknown_word_is_refused(database, check, statement):
-    trial_in(database, new_study(database), State.RUNNING)
-
-    with pytest.raises(Exception, match=check):
-        change(database, statement)
+    ]:
+        with subtests.test(statement), pytest.raises(Exception, match=check):
+            change(database, statement)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_what_must_be_unique_is(database, subtests):
+    for study in (new_study(database), new_study(database)):
+        for _ in range(2):
+            trial_in(database, study, State.RUNNING)
+
+    for statement in [
         "INSERT INTO attempt SELECT * FROM attempt",
         "UPDATE trial SET draw = 0",
         "UPDATE trial SET number = 0",
         "UPDATE study SET name = 'same'",
         "UPDATE attempt SET token = 'same'",
-    ],
-)
-def test_what_must_be_unique_is(database, statement):
-    for study in (new_study(database), new_study(database)):
-        for _ in range(2):
-            trial_in(database, study, State.RUNNING)
-
-    with pytest.raises(Duplicate):
-        change(database, statement)
+    ]:
+        with subtests.test(statement), pytest.raises(Duplicate):
+            change(database, statement)

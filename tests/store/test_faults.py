@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from contextlib import suppress
 
 import psycopg
@@ -210,7 +211,9 @@ def test_client_that_freezes_does_not_hold_its_rows_for_ever(
             txn.run(RENAME)
             if frozen_while == "idle":
                 txn.all(PID)
-            txn._connection.driver_connection.pgconn.flush()
+            else:
+                txn._connection.driver_connection.pgconn.flush()
+                await_writer(other)
             change(other, "UPDATE study SET name = 'theirs'")  # has to wait for the server's help
             txn.all(PID)
 
@@ -220,6 +223,14 @@ def test_client_that_freezes_does_not_hold_its_rows_for_ever(
     assert rows(other, "SELECT name FROM study") == [("theirs",)]
     frozen.close()
     other.close()
+
+
+def await_writer(watcher):
+    deadline = time.monotonic() + 10
+    while rows(watcher, "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL") == [
+        (0,)
+    ]:
+        assert time.monotonic() < deadline
 
 
 RENAME = sqlalchemy.update(METADATA.tables["study"]).values(name="mine")

@@ -45,52 +45,57 @@ def move_by_end(database, trial, target):
         leases.end(txn, trial_id=trial.id, ending=ending, summary=Summary(), time_total_s=None)
 
 
-@pytest.mark.parametrize("target", BY_PERSON)
-@pytest.mark.parametrize("source", State)
-def test_people_move_what_the_table_allows_and_nobody_runs(database, source, target):
-    study = new_study(database)
-    trial = trial_in(database, study, source)
-    before = dump(database)
-
-    moved = move_by_person(database, trial, target)
-
-    assert moved == ((source, target) in MOVES and source is not State.RUNNING)
-    if moved:
-        assert trial_of(database, study, trial.number).state is target
-    else:
-        assert dump(database) == before
+def pairs(targets):
+    return [(source, target) for source in State for target in targets]
 
 
-@pytest.mark.parametrize("target", BY_END)
-@pytest.mark.parametrize("source", State)
-def test_an_attempts_end_moves_what_the_table_allows(database, source, target):
-    study = new_study(database)
-    trial = trial_in(database, study, source)
-    before = dump(database)
+def test_people_move_what_the_table_allows_and_nobody_runs(database, subtests):
+    for source, target in pairs(BY_PERSON):
+        study = new_study(database)
+        trial = trial_in(database, study, source)
+        before = dump(database)
 
-    move_by_end(database, trial, target)
+        moved = move_by_person(database, trial, target)
 
-    if (source, target) in MOVES:
-        assert trial_of(database, study, trial.number).state is target
-    else:
-        assert dump(database) == before
+        with subtests.test(source=source, target=target):
+            assert moved == ((source, target) in MOVES and source is not State.RUNNING)
+            if moved:
+                assert trial_of(database, study, trial.number).state is target
+            else:
+                assert dump(database) == before
 
 
-@pytest.mark.parametrize("source", State)
-def test_only_pending_trials_are_claimed(database, source):
-    study = new_study(database)
-    trial = trial_in(database, study, source)
-    worker = SimulatedWorker(database, study)
-    before = dump(database)
+def test_an_attempts_end_moves_what_the_table_allows(database, subtests):
+    for source, target in pairs(BY_END):
+        study = new_study(database)
+        trial = trial_in(database, study, source)
+        before = dump(database)
 
-    run = worker.claim()
+        move_by_end(database, trial, target)
 
-    if source is State.PENDING:
-        assert run.lease.trial_id == trial.id
-        assert run.trial().state is State.RUNNING
-    else:
-        assert run is None
-        assert dump(database) == before
+        with subtests.test(source=source, target=target):
+            if (source, target) in MOVES:
+                assert trial_of(database, study, trial.number).state is target
+            else:
+                assert dump(database) == before
+
+
+def test_only_pending_trials_are_claimed(database, subtests):
+    for source in State:
+        study = new_study(database)
+        trial = trial_in(database, study, source)
+        worker = SimulatedWorker(database, study)
+        before = dump(database)
+
+        run = worker.claim()
+
+        with subtests.test(source=source):
+            if source is State.PENDING:
+                assert run.lease.trial_id == trial.id
+                assert run.trial().state is State.RUNNING
+            else:
+                assert run is None
+                assert dump(database) == before
 
 
 def test_every_allowed_move_has_a_function_that_makes_it():
