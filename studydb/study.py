@@ -253,12 +253,18 @@ class Study:
             with suppress(StorageTransient):  # the workers wait for the database, so do we
                 progress.update(self.counts, self._best_value(), time.monotonic() - began_s)
             time.sleep(LOOK_S)
-        if team.failed is not None:
+        if team.failed is not None and not self._is_over():
             raise StudydbError(
                 f"All workers of {self.name!r} have ended before it was done; what they had saved "
                 f"is kept, and running it again goes on from there. The cause: {team.failed}"
             )
         progress.update(self.counts, self._best_value(), time.monotonic() - began_s)
+
+    def _is_over(self) -> bool:
+        try:
+            return self.outlook.over
+        except StorageTransient:
+            return False
 
     def _best_value(self) -> float | None:
         try:

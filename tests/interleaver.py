@@ -71,9 +71,7 @@ class Interleaver:
         for database in self._databases:
             database.close()
 
-    def play(
-        self, calls: Sequence[Call], rng: Random, *, clock: Callable[[], datetime]
-    ) -> Played:
+    def play(self, calls: Sequence[Call], rng: Random, *, clock: Callable[[], datetime]) -> Played:
         """Run calls in an order drawn from `rng`, each to its end."""
         players = [
             Player(call, database, _pid_of(database))

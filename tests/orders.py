@@ -66,9 +66,7 @@ def _rehearse(turns: Sequence[Generator[None, None, Any]], order: Sequence[int])
     return answers
 
 
-def _turns(
-    deed: Deed, model: Model, passed: Numbers, left: Numbers
-) -> Generator[None, None, Any]:
+def _turns(deed: Deed, model: Model, passed: Numbers, left: Numbers) -> Generator[None, None, Any]:
     if deed.turns is not None:
         return deed.turns(model, passed, left)
     return _one_turn(deed, model)

@@ -148,19 +148,21 @@ class Database:
         return Path(self.secret_url.database)
 
     @contextmanager
-    def begin(self, *, write: bool = True) -> Iterator[Txn]:
+    def begin(self, *, write: bool = True, durable: bool = True) -> Iterator[Txn]:
         """
         Open a transaction: committed at the end of the block, rolled back when it raises.
 
         Args:
             write: False for a reader, which on SQLite takes no lock.
+            durable: False not to wait for the disk at COMMIT (PostgreSQL), where a crash of the
+                server may take the change back: the next durable COMMIT makes it safe, too.
 
         Raises:
             StorageTransient: The fault passes; the COMMIT may or may not have happened.
             StorageError: The database needs attention.
         """
         try:
-            with self._transaction(write=write) as txn:
+            with self._transaction(write=write, durable=durable) as txn:
                 yield txn
         except BaseException as error:
             if not faults.is_driver_error(error):
@@ -173,12 +175,12 @@ class Database:
             raise translated from error
 
     @contextmanager
-    def _transaction(self, *, write: bool) -> Iterator[Txn]:
+    def _transaction(self, *, write: bool, durable: bool) -> Iterator[Txn]:
         connection = self.engine.raw_connection()
         try:
             piped = self.postgresql and write
             with _pipeline(connection) if piped else nullcontext(no_pipeline) as sync:
-                self._start(connection, write=write)
+                self._start(connection, write=write, durable=durable)
                 txn = Txn(
                     connection,
                     self.engine.dialect,
@@ -198,7 +200,7 @@ class Database:
         finally:
             connection.close()
 
-    def _start(self, connection: Any, *, write: bool) -> None:
+    def _start(self, connection: Any, *, write: bool, durable: bool) -> None:
         self._observe("BEGIN")
         if not self.postgresql:
             connection.cursor().execute("BEGIN IMMEDIATE" if write else "BEGIN")
@@ -207,6 +209,8 @@ class Database:
         connection.cursor().execute(how, prepare=False)
         if self._pooler:
             connection.cursor().execute(self._pooled_settings(connection))
+        if not durable:
+            connection.cursor().execute("SET LOCAL synchronous_commit = off", prepare=False)
 
     def _pooled_settings(self, connection: Any) -> str:
         settings: dict[str, int | str] = _TIMEOUTS_MS | _INDEX_ONLY

@@ -34,7 +34,7 @@ def ask(
         `max_concurrent` trials run.
     """
     try:
-        with database.begin() as txn:
+        with database.begin(durable=False) as txn:  # the first flush makes it so
             counters.move(txn, study_id=study.id, key=worker_id, out_of=None, into=State.RUNNING)
             ticket = studies.draw(txn, study_id=study.id)
             if ticket is None:

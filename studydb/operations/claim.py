@@ -31,7 +31,7 @@ def claim(
         None when nothing is runnable, the study is not RUNNING, or `max_concurrent` trials run.
     """
     try:
-        with database.begin() as txn:
+        with database.begin(durable=False) as txn:  # the first flush makes it so
             row = leases.claim(
                 txn, study_id=study.id, worker_id=worker_id, token=token, lease_s=lease_s
             )

@@ -29,7 +29,7 @@ class Renewal:
 
 def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renewal:
     """Renew leases; requests of people become verdicts here, and the first verdict stands."""
-    with database.begin() as txn:
+    with database.begin(durable=False) as txn:
         verdicts: dict[str, Verdict | None] = {}
         by_token = {lease.token: lease for lease in held}
         for row in leases.renew(txn, leases=held) if held else ():
