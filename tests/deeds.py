@@ -103,7 +103,7 @@ class Company:
 
     def register(self, pid: int, lease_s: float, into: Callable[[Staff], None]) -> Deed:
         uuid = token()
-        given = {"process": process(pid), "slots": 1, "lease_s": lease_s, "version": "0"}
+        given: Any = {"process": process(pid), "slots": 1, "lease_s": lease_s, "version": "0"}
 
         def act(database: Database) -> None:
             into(Staff(register(database, self.study, uuid=uuid, **given), uuid, pid, lease_s))
@@ -191,7 +191,7 @@ class Company:
             before = condemn(database, lease=hand.lease, checkpoint=bad)
             if not hand.has_flushed:
                 hand.restored, hand.after_step = before, before.step if before else 0
-            return before and before.uuid
+            return before.uuid if before else None
 
         return Deed("condemn", act, lambda model: model.condemn(hand.lease.token, uuid=bad.uuid))
 
@@ -320,6 +320,6 @@ def _awaited(model: Model, attempt: ModelAttempt) -> SimpleNamespace:
         token=attempt.token,
         lease_s=attempt.worker.lease_s,
         checkpoint=restored and restored.uuid,
-        next_decision_step=model.next_decision(restored.step if restored else 0),
+        next_decision_step=model.judge.next_decision(restored.step if restored else 0),
         time_total_s=model.trials[attempt.number].time_total_s or 0.0,
     )

@@ -137,7 +137,7 @@ class Life:
         if len(self.company.hands) > held:
             self.do(self.company.report(self.company.hands[-1], some_values(rng)))
 
-    def obey(self, rng: Random) -> None:
+    def obey(self, _: Random) -> None:
         """Every worker that stands under a verdict ends its attempt."""
         for hand in self.hands(held=True):
             if self.model.trials[hand.lease.number].verdict is not None:
@@ -197,15 +197,15 @@ class Life:
 
     def _report_nothing(self, rng: Random) -> Deed | None:
         hand = self._writer(rng)
-        return hand and self.company.report(hand, [])
+        return self.company.report(hand, []) if hand else None
 
     def _save(self, rng: Random) -> Deed | None:
         hand = self._hand(rng)
-        return hand and self.company.save(hand, further=rng.choice([0, 0, -1, 4]))
+        return self.company.save(hand, further=rng.choice([0, 0, -1, 4])) if hand else None
 
     def _finish(self, rng: Random) -> Deed | None:
         hand, values = self._writer(rng), rng.choice([[], some_values(rng)])
-        return hand and self.company.finish(hand, values, rng.choice(ENDS))
+        return self.company.finish(hand, values, rng.choice(ENDS)) if hand else None
 
     def _condemn(self, rng: Random) -> Deed | None:
         hand = self._hand(rng)
@@ -215,7 +215,7 @@ class Life:
 
     def _tell(self, rng: Random) -> Deed | None:
         hand = self._hand(rng, held=rng.random() < 0.5)
-        return hand and self.company.tell(hand)
+        return self.company.tell(hand) if hand else None
 
     def _renew(self, rng: Random) -> Deed:
         return self.company.renew(rng.choice(self.staff))
@@ -224,28 +224,28 @@ class Life:
 
     def _zombie_report(self, rng: Random) -> Deed | None:
         hand = self._writer(rng, held=False)
-        return hand and self.company.report(hand, some_values(rng))
+        return self.company.report(hand, some_values(rng)) if hand else None
 
     def _zombie_save(self, rng: Random) -> Deed | None:
         hand = self._hand(rng, held=False)
-        return hand and self.company.save(hand, further=5)
+        return self.company.save(hand, further=5) if hand else None
 
     def _zombie_finish(self, rng: Random) -> Deed | None:
         hand = self._writer(rng, held=False)
-        return hand and self.company.finish(hand, some_values(rng), rng.choice(ENDS))
+        return self.company.finish(hand, some_values(rng), rng.choice(ENDS)) if hand else None
 
     # --- whoever comes along
 
     def _leave(self, rng: Random) -> Deed:
         return self.company.leave(rng.choice(self.staff))
 
-    def _recover(self, rng: Random) -> Deed:
+    def _recover(self, _: Random) -> Deed:
         return self.company.recover()
 
-    def _recover_host(self, rng: Random) -> Deed:
+    def _recover_host(self, _: Random) -> Deed:
         return self.company.recover_host(self.dead)
 
-    def _forget(self, rng: Random) -> Deed:
+    def _forget(self, _: Random) -> Deed:
         return self.company.forget()
 
     # --- people
@@ -268,7 +268,7 @@ class Life:
     def _halt_the_study(self, rng: Random) -> Deed:
         return self.company.set_status(rng.choice([Status.PAUSED, Status.STOPPED]))
 
-    def _resume_the_study(self, rng: Random) -> Deed:
+    def _resume_the_study(self, _: Random) -> Deed:
         return self.company.set_status(Status.RUNNING)
 
     def _some_numbers(self, rng: Random) -> list[int]:

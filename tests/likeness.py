@@ -29,7 +29,7 @@ def likeness(model: Model) -> Picture:
         },
         "checkpoints": [asdict(one) | {"pins": 0} for one in model.checkpoints],
         "counts": {state: sum(trial.state is state for trial in model.trials) for state in State},
-        "rungs": {step: _rung(model, entries) for step, entries in model.rungs.items()},
+        "rungs": {step: _rung(model, entries) for step, entries in model.judge.rungs.items()},
         "best": model.best,
         "workers": [_worker(worker) for worker in model.workers.values()],
         "events": model.events,
@@ -90,8 +90,8 @@ def _summary(model: Model, trial: ModelTrial) -> dict[str, Any]:
         "last_value": plain(trial.live[steps[-1]]) if steps else None,
         "best_value": plain(best),
         "best_step": best_step,
-        "best_score": None if best is None else model.score(best),
-        "rank_score": model.score(best) if competes and best is not None else None,
+        "best_score": None if best is None else model.judge.score(best),
+        "rank_score": model.judge.score(best) if competes and best is not None else None,
         "metric_summary": _metrics(model, trial) if trial.ended_at is not None else None,
     }
 
@@ -152,8 +152,7 @@ def _rung(model: Model, entries: list[dict[str, Any]]) -> dict[str, Any]:
     ranked = sorted(
         ((one["score"], one["number"]) for one in entries if one["ranked"]), reverse=True
     )
-    share = (1 - 1 / model.spec.scheduler.to_json()["reduction_factor"]) * 100 / 100
-    rank = math.floor((len(ranked) - 1) * share) if ranked else 0
+    rank = model.judge.cut_rank(len(ranked))
     return {
         "n_entries": len(entries),
         "n_ranked": len(ranked),

@@ -6,22 +6,20 @@ says, in lists and dicts, and shares with the package only its words, never its 
 """
 
 import math
-import operator
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from judging import ModelJudge
 
 from studydb.domain.decisions import Action, Verdict
 from studydb.domain.ending import Ending
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
 from studydb.domain.metrics import Result
-from studydb.domain.states import Mode, Reason, State, Status
+from studydb.domain.states import Reason, State, Status
 from studydb.operations.create import NewStudy
 
 ENDED = (State.TERMINATED, State.ERROR)
-COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 @dataclass
@@ -113,7 +111,7 @@ class Model:
         self.trials: list[ModelTrial] = []
         self.workers: dict[str, ModelWorker] = {}
         self.checkpoints: list[ModelCheckpoint] = []
-        self.rungs: dict[int, list[dict[str, Any]]] = {step: [] for step in self._milestones()}
+        self.judge = ModelJudge(spec)
         self.events: list[dict[str, Any]] = []
         self.picks: dict[str, int | None] = {}  # what claims took when rivals had locked the rest
         self._tell("created", spec.created_by)
@@ -147,7 +145,7 @@ class Model:
     def report(
         self, token: str, *, flush_no: int, after: int, results: tuple[Result, ...]
     ) -> tuple[Verdict | None, int | None]:
-        due = self.next_decision(results[-1].step if results else after)
+        due = self.judge.next_decision(results[-1].step if results else after)
         attempt, trial = self._of(token)
         if trial.held is not attempt:
             self._refuse(attempt, flush_no)
@@ -192,7 +190,7 @@ class Model:
             trial.checkpoint, trial.suspect_at = before, None
             data = {"url": "inline:", "step": bad.step}
             self._tell("checkpoint corrupt", "worker", attempt=attempt, data=data)
-        return before and before.uuid
+        return before.uuid if before else None
 
     def finish(
         self,
@@ -378,7 +376,7 @@ class Model:
     def best(self) -> list[int]:
         """The numbers of all trials that have a value, best first."""
         ranked = {
-            trial.number: self.score(value)
+            trial.number: self.judge.score(value)
             for trial in self.trials
             if (value := self.best_of(trial)[1]) is not None and not math.isnan(value)
         }
@@ -435,7 +433,7 @@ class Model:
             attempt.start_step = results[0].step
             trial.live = {s: v for s, v in trial.live.items() if s < results[0].step}
         for result in results:
-            verdict = self._judge(trial, attempt, after, result)
+            verdict = self.judge.judge(attempt.number, attempt.no, after, result)
             attempt.stored[result.step] = trial.live[result.step] = result.value
             trial.time_total_s, after = result.time_total_s, result.step
             if verdict is not None:
@@ -477,27 +475,27 @@ class Model:
         return asked if stands.action is Action.PAUSE and is_more else stands
 
     def _ending(self, trial: ModelTrial, outcome: Reason, verdict: Verdict | None) -> Ending:
-        spent = {"failures": trial.failures, "losses": trial.losses}
+        spent = (trial.failures, trial.losses)
         died = outcome in (Reason.FAILED, Reason.LOST)
         if verdict is not None and verdict.action is Action.STOP:
             why = outcome if died else verdict.reason
-            return Ending(State.TERMINATED, verdict.reason, why, **spent)
+            return Ending(State.TERMINATED, verdict.reason, why, *spent)
         if verdict is not None and outcome is not Reason.COMPLETED:
             why = outcome if died else verdict.reason
-            return Ending(State.PAUSED, None, why, **spent, paused_by=verdict.by)
+            return Ending(State.PAUSED, None, why, *spent, paused_by=verdict.by)
         if outcome in (Reason.COMPLETED, Reason.TIMED_OUT):
-            return Ending(State.TERMINATED, outcome, outcome, **spent)
+            return Ending(State.TERMINATED, outcome, outcome, *spent)
         if outcome is Reason.PREEMPTED:
-            return Ending(State.PENDING, None, outcome, **spent)
+            return Ending(State.PENDING, None, outcome, *spent)
         if outcome is Reason.FAILED:
             limit, count = self.spec.max_failures, trial.failures
         else:
             limit, count = self.spec.max_losses, trial.losses
         if count > limit != -1:
-            return Ending(State.ERROR, outcome, outcome, **spent)
+            return Ending(State.ERROR, outcome, outcome, *spent)
         waits = count if outcome is Reason.FAILED else count - 1  # the first loss is forgiven
         delay_s = min(300.0, 2.0 ** (waits - 1)) if waits else 0.0
-        return Ending(State.PENDING, None, outcome, **spent, delay_s=delay_s)
+        return Ending(State.PENDING, None, outcome, *spent, delay_s=delay_s)
 
     # --- decisions
 
@@ -511,69 +509,6 @@ class Model:
         if self.status is Status.PAUSED:
             return Verdict(Action.PAUSE, Reason.PAUSED, "study")
         return None
-
-    def _judge(
-        self, trial: ModelTrial, attempt: ModelAttempt, after: int, result: Result
-    ) -> Verdict | None:
-        for rule in self.spec.rules:
-            said = result.step if rule.metric == "training_iteration" else result.value
-            if COMPARE[rule.op](said, rule.bound):
-                return Verdict(Action.STOP, Reason.RULE_STOPPED, "rule")
-        due = self.next_decision(after)
-        if due is None or result.step < due:
-            return None
-        if result.step >= self._max_t():
-            return Verdict(Action.STOP, Reason.COMPLETED, "scheduler")
-        reached = max(step for step in self.rungs if step <= result.step)
-        if any(entry["number"] == trial.number for entry in self.rungs[reached]):
-            return None
-        return self._enter(self.rungs[reached], attempt, result)
-
-    def _enter(
-        self, entries: list[dict[str, Any]], attempt: ModelAttempt, result: Result
-    ) -> Verdict | None:
-        """Ray's rule: strictly worse than the percentile of what came before stops; so does NaN."""
-        cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
-        score, is_nan = self.score(result.value), math.isnan(result.value)
-        stops = is_nan or (cutoff is not None and score > cutoff)
-        entries.append(
-            {
-                "number": attempt.number,
-                "ordinal": len(entries),
-                "attempt": attempt.no,
-                "step": result.step,
-                "value": "NaN" if is_nan else result.value,
-                "score": score,
-                "ranked": not is_nan,
-                "action": Action.STOP if stops else Action.CONTINUE,
-                "cutoff": None if cutoff is None or math.isnan(cutoff) else cutoff,
-            }
-        )
-        return Verdict(Action.STOP, Reason.EARLY_STOPPED, "scheduler") if stops else None
-
-    def _cutoff(self, scores: list[float]) -> float | None:
-        if not scores:
-            return None
-        share = (1 - 1 / self.spec.scheduler.to_json()["reduction_factor"]) * 100
-        with np.errstate(invalid="ignore"):
-            return -float(np.percentile([-score for score in scores], share))
-
-    def _max_t(self) -> float:
-        return float(self.spec.scheduler.to_json().get("max_t", math.inf))
-
-    def _milestones(self) -> list[int]:
-        asha = self.spec.scheduler.to_json()
-        if "max_t" not in asha:
-            return []
-        steps, step = [], asha["grace_period"]
-        while step < asha["max_t"]:
-            steps.append(step)
-            step *= asha["reduction_factor"]
-        return steps
-
-    def next_decision(self, step: int) -> int | None:
-        due = [one for one in (*self.rungs, self._max_t()) if step < one < math.inf]
-        return int(min(due)) if due else None
 
     # --- what is remembered
 
@@ -597,18 +532,13 @@ class Model:
         told = {"kind": kind, "actor": actor, "token": token, "data": data}
         self.events.append({"number": where[0], "attempt": where[1]} | told)
 
-    def score(self, value: float) -> float:
-        if math.isnan(value):
-            return math.inf
-        return 0.0 + (value if self.spec.mode is Mode.MIN else -value)
-
     def best_of(self, trial: ModelTrial) -> tuple[int | None, float | None]:
         """Step and value: NaN never wins, the first of equals does."""
         if not trial.live:
             return None, None
         best = min(
             sorted(trial.live),
-            key=lambda step: (math.isnan(trial.live[step]), self.score(trial.live[step])),
+            key=lambda step: (math.isnan(trial.live[step]), self.judge.score(trial.live[step])),
         )
         return best, trial.live[best]
 

@@ -21,6 +21,7 @@ from typing import Any
 from uuid import UUID
 
 import arrange
+import pytest
 import resends
 from arrange import LEASE_S, RENEWAL_S, SimulatedWorker, new_study
 from picture import BEGINNING
@@ -76,12 +77,11 @@ def advance(database: Database, seconds: float) -> None:
 @contextmanager
 def determined(seed: str) -> Iterator[None]:
     """Let an arrangement draw the same tokens wherever it is made."""
-    rng, random_uuid = Random(seed), arrange.uuid4
-    arrange.uuid4 = resends.uuid4 = lambda: UUID(int=rng.getrandbits(128), version=4)
-    try:
+    rng = Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        for room in (arrange, resends):
+            patch.setattr(room, "uuid4", lambda: UUID(int=rng.getrandbits(128), version=4))
         yield
-    finally:
-        arrange.uuid4 = resends.uuid4 = random_uuid
 
 
 def arranged_in(
@@ -110,7 +110,7 @@ def die_at(database: Database, point: str, nth: int) -> None:
         if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    database._end = end_or_die
+    setattr(database, "_end", end_or_die)  # noqa: B010  the observer is told before, never after
 
 
 def is_killed(template: Path, path: Path, arranged: Any, point: str, nth: int) -> bool:

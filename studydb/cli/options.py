@@ -1,7 +1,7 @@
 """What many commands take: the database, the format, texts of the grammar."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -23,7 +23,7 @@ class Storage:
         typed: Whether it was typed, and has to be typed again in the next command.
     """
 
-    url: str
+    url: str = field(repr=False)
     typed: bool
 
     def again(self, masked: str) -> str:

@@ -38,6 +38,9 @@ _NETWORK = frozenset(
 )
 
 
+_PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|[^&\s]*)", re.IGNORECASE)
+
+
 def read_url(text: str) -> URL:
     """
     Read a storage URL: `sqlite:///file.db`, `postgresql://…` or `postgres://…`.
@@ -71,6 +74,7 @@ def read_url(text: str) -> URL:
 
 def mask_text(text: str) -> str:
     """A text that could be no URL at all, without what could be a password."""
+    text = _PASSWORD.sub(r"\1***", text)
     head, at, tail = text.rpartition("@")
     scheme = head.partition("://")[0] + "://" if "://" in head else ""
     return f"{scheme}***@{tail}" if at else text

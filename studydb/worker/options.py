@@ -1,7 +1,7 @@
 """What a worker is told on its command line."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from studydb.domain.records import LEASE_S
@@ -28,7 +28,7 @@ class Options:
         say: Takes one line for people.
     """
 
-    storage: str
+    storage: str = field(repr=False)
     study: str
     say: Callable[[str], None]
     slots: int = 1

@@ -29,6 +29,10 @@ except KeyboardInterrupt:
 """
 
 
+once = pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
+"""For what has nothing to do with the database."""
+
+
 @pytest.fixture
 def create(storage_url, tmp_path):
     """Create a study of a test's trainable, one trial unless told otherwise."""
@@ -132,6 +136,7 @@ def test_ctrl_c_gives_the_trials_back_and_leaves_no_process(create, script):
     assert running.family() == []
 
 
+@once
 def test_second_ctrl_c_kills_what_does_not_go(create, script):
     study = create("obedient:stubborn")
     running = script()
@@ -149,6 +154,7 @@ def test_second_ctrl_c_kills_what_does_not_go(create, script):
     eventually(lambda: running.family() == [])
 
 
+@once
 def test_script_that_is_killed_leaves_no_worker_behind(create, script):
     study = create("obedient:unhurried", num_trials=2)
     running = script()
@@ -204,6 +210,7 @@ def test_all_workers_killed_is_an_error_that_says_what_to_do(create, tmp_path):
     ]
 
 
+@once
 def test_killed_worker_is_made_up_for_by_the_others(create, tmp_path):
     study = create(num_trials=2)
 
@@ -231,6 +238,7 @@ def test_killed_worker_is_made_up_for_by_the_others(create, tmp_path):
     }
 
 
+@once
 def test_study_that_is_done_is_not_run_again(create, monkeypatch):
     study = create("obedient:one_step", num_trials=2)
     first = study.run(workers=1)
@@ -243,6 +251,7 @@ def test_study_that_is_done_is_not_run_again(create, monkeypatch):
     assert study.status is Status.FINISHED
 
 
+@once
 def test_study_that_is_stopped_by_a_person_ends_the_run(create):
     study = create("obedient:unhurried")
 
@@ -259,6 +268,7 @@ def test_study_that_is_stopped_by_a_person_ends_the_run(create):
     assert study.run().total == 1
 
 
+@once
 def test_worker_that_cannot_begin_is_told_in_its_own_words(create, monkeypatch):
     study = create("obedient:one_step")
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)

@@ -4,6 +4,7 @@ A connection severed, or a process killed, before each COMMIT and after it: the 
 It leaves what a call that nothing happened to leaves, and is given the same answer.
 """
 
+import functools
 import itertools
 import json
 import os
@@ -89,7 +90,7 @@ def test_call_whose_connection_is_severed_at_a_commit_can_be_made_again(sides, a
         if not sides.proxy.was_cut:
             sides.proxy.cut(point, nth=0)
             break
-        answer = persist(lambda: call(sides.cut))
+        answer = persist(functools.partial(call, sides.cut))
 
         if seed == "before 1":
             assert severed == before

@@ -91,5 +91,5 @@ def test_any_life_of_a_study_is_the_models(database):
 
     run_state_machine_as_test(functools.partial(StudyMachine, database), settings=SETTINGS)
 
-    print(f"{StudyMachine.steps} steps")  # pytest -rP shows it
+    print(f"{StudyMachine.steps} steps")  # noqa: T201  for pytest -rP
     assert StudyMachine.steps >= LIVES * STEPS * 0.9

@@ -1,0 +1,16 @@
+"""A trainable that prints whatever it can learn about its surroundings, and then fails."""
+
+import os
+import sys
+from pathlib import Path
+
+
+def train(config, trial):
+    sys.stdout.write(f"{dict(os.environ)} {sys.argv} {vars(trial)} {config}")
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            sys.stderr.write(process.read_text())
+        except OSError:
+            continue
+    trial.report({"loss": 0.5}, checkpoint={"step": 1})
+    raise ValueError("deliberately")

@@ -1,0 +1,238 @@
+"""A password is in the URL that the user wrote, in the environment of workers, and nowhere else."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from urllib.parse import quote
+
+import arrange
+import pytest
+from fleet.workers import TRAINABLES, Fleet
+
+import studydb
+from studydb.cli.options import Storage
+from studydb.db.urls import read_url
+from studydb.domain.errors import StudydbError, StudyExists
+from studydb.worker.options import Options
+
+SECRET = "hunter2"
+PASSWORD = f"{SECRET}/:@% é"
+"""What a URL has to escape is in it, and what nobody would write by chance."""
+
+
+@pytest.fixture
+def url(postgres_url):
+    """With a password; the server trusts everybody, so any will do."""
+    return postgres_url.replace("postgres@", f"postgres:{quote(PASSWORD, safe='')}@", 1)
+
+
+@pytest.fixture
+def commands(url, tmp_path):
+    """Run commands in processes of their own; everything that was ever printed."""
+    printed = []
+
+    def run(*arguments, storage=url):
+        ran = subprocess.run(
+            [sys.executable, "-X", "dev", "-m", "studydb", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "STUDYDB_STORAGE": storage},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        printed.append(f"{arguments} -> {ran.returncode}\n{ran.stdout}{ran.stderr}")
+        return ran
+
+    run.printed = printed
+    return run
+
+
+def create(url, **options):
+    given = {"metric": "loss", "mode": "min", "num_trials": 2, "workdir": TRAINABLES}
+    return studydb.create_study("digits", "nosy:train", storage=url, **(given | options))
+
+
+def assert_masked(*texts):
+    for text in texts:
+        place = text.find(SECRET)
+        assert place < 0, text[max(0, place - 200) : place + 20]
+
+
+def argvs():
+    """The command lines of all processes of this host."""
+    lines = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(process.read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return lines
+
+
+IN_ONE_PROCESS = [
+    ("db", "upgrade"),
+    ("db", "check"),
+    ("db", "current"),
+    ("db", "roles"),
+    ("create", "mine", "--metric", "loss", "--mode", "min"),
+    (
+        "create",
+        "other",
+        "--metric",
+        "m",
+        "--mode",
+        "min",
+        "--trainable",
+        "studydb.examples.quadratic:train",
+    ),
+    ("create", "mine", "--metric", "loss", "--mode", "min"),
+    ("studies",),
+    ("status",),
+    ("status", "digits"),
+    ("status", "nothing"),
+    ("trials", "digits", "--format", "json"),
+    ("show", "digits", "0"),
+    ("show", "digits", "99"),
+    ("results", "digits", "0"),
+    ("best", "digits"),
+    ("best", "mine"),
+    ("workers", "--format", "csv"),
+    ("logs", "digits", "0"),
+    ("pause", "digits"),
+    ("resume", "digits"),
+    ("enqueue", "mine"),
+    ("enqueue", "mine", "nothing=3"),
+    ("extend", "digits", "--trials", "1"),
+    ("views", "digits"),
+    ("rename", "mine", "yours"),
+    ("rename", "yours", "digits"),
+    ("query", "SELECT * FROM v_trial"),
+    ("query", "SELECT nonsense"),
+    ("query", "DELETE FROM trial"),
+    ("delete", "yours"),
+    ("delete", "yours", "--yes"),
+    ("worker", "--study", "nothing"),
+    ("worker", "--study", "digits", "--lease", "0.1"),
+]
+
+
+def console_says(console, *arguments):
+    """What a command prints, whatever its exit code."""
+    try:
+        return str(console(*arguments))
+    except AssertionError as error:
+        return str(error)
+
+
+def test_session_tells_the_password_nowhere(url, commands, bare_console, tmp_path, monkeypatch):
+    monkeypatch.setenv("STUDYDB_STORAGE", url)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    study = create(url)
+    with Fleet(url, "digits", tmp_path) as fleet:
+        worker = fleet.start(slots=2)
+        seen = []
+        while worker.runs:
+            seen += argvs()
+            time.sleep(0.02)
+        worker.exit_code()
+        words = worker.words()
+
+    for arguments in IN_ONE_PROCESS:
+        for options in ((), ("--storage", url)):
+            assert_masked(console_says(bare_console, *arguments, *options))
+    for arguments in (("status", "digits"), ("status", "nothing"), ("worker", "--study", "mine")):
+        commands(*arguments)
+
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    output = [file.read_text(errors="replace") for file in files]
+    stored = [str(rows) for rows in arrange.dump(study.database).values()]
+    assert any("deliberately" in text for text in output)
+    assert any("nosy" in line or "worker" in line for line in seen)
+    assert_masked(words, *seen, *output, *stored, *commands.printed)
+    assert_masked(
+        repr(study), study.storage, repr(study.record), str(vars(study)), repr(study.database)
+    )
+    study.close()
+
+
+def test_run_tells_the_password_nowhere(url, capfd):
+    study = create(url, num_trials=1)
+    seen = []
+    done = threading.Event()
+
+    def watch():
+        while not done.is_set():
+            seen.extend(argvs())
+            time.sleep(0.02)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    study.run(workers=1)
+    done.set()
+    watcher.join()
+
+    captured = capfd.readouterr()
+    assert any("--study=digits" in line for line in seen)
+    assert_masked(captured.out, captured.err, *seen)
+    study.close()
+
+
+STORAGES = {
+    "no study": "{url}",
+    "no database": "{gone}",
+    "no server": "postgres://me:{secret}@localhost:1/db",
+    "no host": "postgresql://me:{secret}@h.invalid/db",
+    "in the query": "postgresql://localhost:1/d?password={secret}",
+    "another database": "mysql://me:{secret}@h/d",
+    "a libpq string": "host=h password='{secret} x' dbname=d",
+    "no URL": "postgres:/h/d?password={secret}",
+    "no port": "postgresql://me:{secret}@h:port/d",
+}
+
+
+@pytest.mark.parametrize("storage", STORAGES.values(), ids=STORAGES)
+def test_tracebacks_of_our_errors_do_not_hold_the_password(url, storage, capfd):
+    gone = url.replace("studydb_test", "gone")
+
+    with pytest.raises(StudydbError) as error:
+        studydb.load_study("x", storage=storage.format(url=url, gone=gone, secret=SECRET))
+    with pytest.raises(StudydbError):
+        studydb.delete_study("x", storage=storage.format(url=url, gone=gone, secret=SECRET))
+
+    captured = capfd.readouterr()
+    assert_masked(*traceback.format_exception(error.value), str(error.value), repr(error.value))
+    assert_masked(captured.out, captured.err)
+
+
+def test_name_that_is_taken_is_told_without_the_password(url):
+    study = create(url)
+
+    with pytest.raises(StudyExists) as error:
+        create(url)
+
+    assert_masked(*traceback.format_exception(error.value))
+    study.close()
+
+
+def test_objects_that_carry_the_url_do_not_show_it(url):
+    options = Options(storage=url, study="digits", say=print)
+
+    assert_masked(repr(options), repr(Storage(url, typed=True)), repr(read_url(url)))
+
+
+def test_postgres_url_of_other_tools_is_accepted(url, bare_console):
+    study = create(url)
+    other = url.replace("postgresql://", "postgres://", 1)
+
+    found = studydb.load_study("digits", storage=other)
+    ran = bare_console("status", "digits", "--storage", other)
+
+    assert found.record.uuid == study.record.uuid
+    assert "postgresql://postgres:***@" in ran.out
+    for handle in (study, found):
+        handle.close()
