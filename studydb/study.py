@@ -3,6 +3,7 @@
 import dataclasses
 import getpass
 import secrets
+import shlex
 import socket
 import threading
 import time
@@ -29,7 +30,7 @@ from studydb.domain.records import Counts, Trainable, Trial
 from studydb.domain.records import Study as Record
 from studydb.domain.rules import read_rules
 from studydb.domain.space import Space
-from studydb.domain.states import Mode, Status
+from studydb.domain.states import Mode, State, Status
 from studydb.domain.view import Scheduler, Searcher
 from studydb.lease.loop import OwnLoop
 from studydb.lease.retries import persist
@@ -40,11 +41,12 @@ from studydb.operations.delete import close, delete
 from studydb.operations.look import Outlook, look
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.rename import rename
+from studydb.operations.revise import revise
 from studydb.operations.views import drop_views
 from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring, storage_url
-from studydb.trainables import describe, sign
+from studydb.trainables import describe, sign, signed_payload
 from studydb.worker.places import remove_files
 from studydb.worker.processes import WorkerProcesses
 
@@ -65,6 +67,7 @@ MAX_LOSSES = 10
 
 
 Looked = TypeVar("Looked")
+Made = TypeVar("Made")
 
 
 class Study:
@@ -245,7 +248,10 @@ class Study:
             except KeyboardInterrupt:
                 progress.tell(GOING)
                 raise
-        return self.counts
+        counts = self.counts
+        if counts.error:
+            progress.tell(self._describe_errors(counts.error))
+        return counts
 
     def _watch(self, team: WorkerProcesses, progress: "Progress") -> None:
         began_s = time.monotonic()
@@ -259,6 +265,15 @@ class Study:
                 f"is kept, and running it again goes on from there. The cause: {team.failed}"
             )
         progress.update(self.counts, self._best_value(), time.monotonic() - began_s)
+
+    def _describe_errors(self, n_errors: int) -> str:
+        first = reading.list_trials(self.database, self.record, state=State.ERROR, limit=1)[0]
+        last = reading.details(self.database, self.record, first.number).attempts[-1]
+        why = f"{last.error_type or last.reason}: {last.error_message or ''}".splitlines()[0]
+        return (
+            f"{n_errors} of {self.name!r} ended with an error, trial {first.number} with {why}\n"
+            f"The traceback: studydb show {shlex.quote(self.name)} {first.number}"
+        )
 
     def _is_over(self) -> bool:
         try:
@@ -366,8 +381,8 @@ def create_study(
         metric=check_metric_name(metric),
         mode=_read_mode(mode),
         space=Space.read(space),
-        scheduler=FIFO() if scheduler is None else scheduler,
-        searcher=RandomSearch() if searcher is None else searcher,
+        scheduler=_made("scheduler", scheduler, FIFO(), like="studydb.ASHA(max_t=27)"),
+        searcher=_made("searcher", searcher, RandomSearch(), like="studydb.RandomSearch(seed=0)"),
         rules=read_rules(stop),
         num_trials=_count("num_trials", num_trials, least=1),
         max_concurrent=_count("max_concurrent", max_concurrent, least=1),
@@ -383,7 +398,7 @@ def create_study(
         except StudyExists:
             if not load_if_exists:
                 raise
-            record = _same_study(load(database, name), new)
+            record = _revised(database, _same_study(load(database, name), new), new)
         return Study(database, record)
 
 
@@ -409,6 +424,7 @@ def _same_study(found: Record, new: NewStudy) -> Record:
         ("metric", found.metric, new.metric),
         ("mode", found.mode, new.mode),
         ("space", found.space, new.space),
+        ("trainable", _name_of(found.trainable), _name_of(new.trainable)),
     ):
         if old != asked:
             raise StudyExists(
@@ -416,6 +432,31 @@ def _same_study(found: Record, new: NewStudy) -> Record:
                 "Choose another name, or ask for what it has."
             )
     return found
+
+
+def _name_of(trainable: Trainable | None) -> str | None:
+    return None if trainable is None else trainable.name
+
+
+def _revised(database: Database, found: Record, new: NewStudy) -> Record:
+    """
+    Go on with the function as it is now, if it goes by value: who edits one means what it says.
+
+    A colleague's is left as it was signed, or their own workers would refuse it.
+    """
+    old, asked = found.trainable, new.trainable
+    if old is None or asked is None or (old.kind, old.source) == (asked.kind, asked.source):
+        return found
+    keyring = load_keyring()
+    if not keyring.verify(signed_payload(old, found.uuid), old.signatures):
+        return found
+    signed = sign(dataclasses.replace(asked, signatures={}), found.uuid, keyring)
+    token = uuid4().hex
+    persist(
+        lambda: revise(database, found, signed, token=token, actor=whoami()),
+        patience_s=CONTROL_PATIENCE_S,
+    )
+    return dataclasses.replace(found, trainable=signed)
 
 
 def load_study(name: str, *, storage: str | None = None) -> Study:
@@ -481,6 +522,14 @@ def _read_mode(mode: str) -> Mode:
         return Mode(mode)
     except ValueError:
         raise InvalidSpec(f"mode is {mode!r}; it is 'min' or 'max'.") from None
+
+
+def _made(name: str, given: Made | None, default: Made, *, like: str) -> Made:
+    if given is None:
+        return default
+    if isinstance(given, type) or not hasattr(given, "to_json"):
+        raise InvalidSpec(f"{name} is {given!r}; give an object, such as {like}.")
+    return given
 
 
 def _count(name: str, value: int | None, *, least: int) -> int | None:

@@ -62,6 +62,6 @@ def _tell(study: "Study", storage: Storage) -> None:
     print_next(
         f"studydb trials {NAME} --sort best --limit 5{again}",
         f"studydb show {NAME} {best.number}{again}",
-        'studydb query "SELECT number, best_value, params FROM v_trial"' + again,  # noqa: S608  to be typed
+        f"studydb views {NAME}{again}",
         "studydb create --help",
     )

@@ -49,6 +49,12 @@ _SIGNATURES = Prepared(
     )
 )
 
+_of_study = sa.select(trainable.c.id).where(trainable.c.study_id == sa.bindparam("study"))
+_DROP_TRAINABLE = (
+    Prepared(sa.delete(signature).where(signature.c.trainable_id.in_(_of_study))),
+    Prepared(sa.delete(trainable).where(trainable.c.study_id == sa.bindparam("study"))),
+)
+
 _DRAW = Prepared(
     sa.update(study)
     .where(_THIS, _OPEN, _HAS_DRAWS, _HAS_ROOM)
@@ -144,6 +150,12 @@ def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
     )[0]
     for key_id, mac in what.signatures.items():
         txn.run(sa.insert(signature).values(trainable_id=row.id, key_id=key_id, mac=mac))
+
+
+def drop_trainable(txn: Txn, *, study_id: int) -> None:
+    """Delete what a study runs, with its signatures."""
+    for statement in _DROP_TRAINABLE:
+        txn.run(statement, study=study_id)
 
 
 def find(txn: Txn, *, name: str) -> Study | None:

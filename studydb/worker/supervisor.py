@@ -1,6 +1,7 @@
 """The supervisor: starts the fork server, registers, claims with its slots, and goes in order."""
 
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -20,9 +21,11 @@ from studydb.domain.errors import (
     UsageError,
 )
 from studydb.domain.records import LEASE_S, Study
+from studydb.domain.states import State
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.retries import PATIENCE_S, persist
 from studydb.operations.create import load
+from studydb.operations.look import look
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
 from studydb.settings import PARENT, Keyring, load_keyring
@@ -175,7 +178,10 @@ def _work(
     heartbeat.start()
     stack.callback(heartbeat.stop)
     _run_slots(equipment)
-    return _exit_code(interruption, options)
+    code = _exit_code(interruption, options)
+    if code == 0:
+        _say_how_it_stands(equipment)
+    return code
 
 
 def _asked_to_go(interruption: Interruption) -> Callable[[], bool]:
@@ -256,6 +262,19 @@ def _run_slots(equipment: Equipment) -> None:
     for slot in slots:
         while slot.is_alive():  # in short turns, so that this thread hears signals
             slot.join(JOIN_S)
+
+
+def _say_how_it_stands(equipment: Equipment) -> None:
+    """Tell a person whether a worker left because nothing is left to do, and what came of it."""
+    name, say = equipment.study.name, equipment.options.say
+    with suppress(StudydbError):
+        outlook = look(equipment.database, equipment.study)
+        if outlook.over:
+            counts = [(getattr(outlook.counts, state.lower()), state) for state in State]
+            shown = ", ".join(f"{number} {state}" for number, state in counts if number)
+            say(f"study {name!r} is {outlook.status}: {shown or 'no trials'}")
+        if outlook.counts.error:
+            say(f"`studydb trials {shlex.quote(name)} --state ERROR` lists what went wrong")
 
 
 def _leave(database: Database, worker_id: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 import studydb
 from studydb.db import connect
 from studydb.db.schema import trainable
-from studydb.domain.errors import Untrusted
+from studydb.domain.errors import StudyExists, Untrusted
 from studydb.operations.create import load
 from studydb.settings import load_keyring
 from studydb.trainables import check_trusted
@@ -240,6 +240,58 @@ def test_functions_of_a_test_module_go_by_value_and_signed(sqlite_url, function,
     assert sent.signatures.keys() == {load_keyring().keys[0].id}
     assert load_keyring().keys[0].secret not in sent.source
     study.close()
+
+
+def edited(factor):
+    """A function of the same name, as an edited cell of a notebook has it."""
+    return scaled_by(factor)
+
+
+def go_on(storage, function, **options):
+    given = {"metric": "loss", "mode": "min", "space": {"x": 0.25}, "load_if_exists": True}
+    return studydb.create_study("digits", function, storage=storage, **(given | options))
+
+
+def test_function_that_was_edited_is_the_one_that_runs_from_then_on(sqlite_url, database):
+    first = go_on(sqlite_url, edited(1), num_trials=1)
+    first.run()
+    first.close()
+
+    again = go_on(sqlite_url, edited(2), num_trials=1)
+    again.extend(num_trials=1)
+    again.run()
+
+    assert [trial.best_value for trial in again.trials] == [0.25, 0.5]
+    assert sent(database).source == again.record.trainable.source
+    assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'revised'") == [(1,)]
+    again.close()
+
+
+def test_function_that_is_unchanged_is_not_sent_again(sqlite_url, database):
+    function = scaled_by(2)
+    for _ in range(2):
+        go_on(sqlite_url, function).close()
+
+    assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'revised'") == [(0,)]
+
+
+def test_another_function_is_another_study(sqlite_url):
+    go_on(sqlite_url, scaled).close()
+
+    for other in (train, None):
+        with pytest.raises(StudyExists, match="'digits' exists with another trainable"):
+            go_on(sqlite_url, other)
+
+
+def test_function_of_a_colleague_stays_as_it_was_signed(sqlite_url, database, monkeypatch):
+    go_on(sqlite_url, edited(1)).close()
+    before = sent(database)
+    monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
+    monkeypatch.setenv("STUDYDB_KEY_FILE", "/nonexistent/keys")
+
+    go_on(sqlite_url, edited(2)).close()
+
+    assert sent(database) == before
 
 
 def test_second_machine_runs_it_with_a_copy_of_the_key_file(first, second, database):

@@ -34,6 +34,7 @@ PEOPLES = {
     ("studies", "_SET_STATUS"),
     ("studies", "_EXTEND"),
     ("studies", "_RENAME"),
+    ("studies", "_DROP_TRAINABLE"),
     ("trials", "_INSERT_PENDING"),
     ("trials", "_REQUEST"),
     ("trials", "_MOVES"),

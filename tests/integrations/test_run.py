@@ -269,6 +269,18 @@ def test_study_that_is_stopped_by_a_person_ends_the_run(create):
 
 
 @once
+def test_errors_of_trials_are_told_when_the_run_is_over(create, capfd):
+    study = create("misbehaving:raises", num_trials=2)
+
+    counts = study.run(workers=1)
+
+    told = capfd.readouterr().err
+    assert counts.error == 2
+    assert "2 of 'digits' ended with an error, trial 0 with ValueError: the learning rate" in told
+    assert told.endswith("The traceback: studydb show digits 0\n")
+
+
+@once
 def test_worker_that_cannot_begin_is_told_in_its_own_words(create, monkeypatch):
     study = create("obedient:one_step")
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 import postgres
 import psycopg
@@ -75,8 +76,16 @@ def renewing_two(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     first, second = worker.take(), worker.take()
-    first.report(0.5)  # its row lies behind the second's now
-    return lambda: renew(database, worker_id=worker.id, held=[second.lease, first.lease])
+    first.report(0.5)  # its row lies behind the second's now, which a scan comes to first
+    url = database.secret_url.render_as_string(hide_password=False)
+    options = quote("-c enable_seqscan=on -c enable_indexscan=off -c enable_bitmapscan=off")
+    scanning = connect(f"{url}{'&' if '?' in url else '?'}options={options}")
+
+    def call():
+        renew(scanning, worker_id=worker.id, held=[second.lease, first.lease])
+        scanning.close()
+
+    return call
 
 
 ORDER = [

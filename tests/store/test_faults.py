@@ -199,8 +199,10 @@ def test_killed_connection_is_a_fault_that_passes(postgres_url):
 def test_client_that_freezes_does_not_hold_its_rows_for_ever(
     postgres_url, monkeypatch, frozen_while
 ):
-    monkeypatch.setitem(engine._TIMEOUTS_MS, "idle_in_transaction_session_timeout", 100)
-    monkeypatch.setattr(engine, "TRANSACTION_TIMEOUT_S", 0.4)
+    if frozen_while == "idle":
+        monkeypatch.setitem(engine._TIMEOUTS_MS, "idle_in_transaction_session_timeout", 100)
+    else:
+        monkeypatch.setattr(engine, "TRANSACTION_TIMEOUT_S", 0.4)
     frozen = connect(postgres_url)
     monkeypatch.undo()
     other = connect(postgres_url)

@@ -1,0 +1,86 @@
+"""A database that went back in time hands out attempt numbers again; tokens tell them apart."""
+
+import sqlite3
+import uuid
+from contextlib import closing
+
+import arrange
+import postgres
+import pytest
+
+from studydb.db import connect
+from studydb.domain.errors import LeaseLost
+from studydb.operations.report import report
+
+
+@pytest.fixture
+def backed_up(database, storage_url, request):
+    """Copy the database as it is now; the copy as one that is connected to."""
+    copies = []
+
+    def copy():
+        if not database.postgresql:
+            url = storage_url.replace("studydb.db", "copy.db")
+            with (
+                closing(sqlite3.connect(database.path)) as source,
+                closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as target,
+            ):
+                source.backup(target)
+        else:
+            database.close()  # a template is copied while nobody is connected
+            server = request.getfixturevalue("postgres_server")
+            name = f"studydb_copy_{uuid.uuid4().hex}"
+            template = storage_url.split("@/")[1].partition("?")[0]
+            url = postgres.create_database(server, name, template=template)
+            request.addfinalizer(lambda: postgres.drop_database(server, name))
+        copies.append(connect(url))
+        return copies[-1]
+
+    yield copy
+    for copied in copies:
+        copied.close()
+
+
+def test_worker_from_after_the_backup_changes_nothing_in_what_was_restored(database, backed_up):
+    study = arrange.new_study(database)
+    arrange.enqueued(database, study)
+    restored = backed_up()
+    stale = arrange.SimulatedWorker(database, study).take()
+    stale.report(0.5)
+
+    other = arrange.SimulatedWorker(restored, study).take()
+    other.report(0.25)
+    before = arrange.dump(restored)
+    with pytest.raises(LeaseLost):
+        report(restored, study, lease=stale.lease, batch=stale.batch(0.125))
+
+    assert (other.lease.trial_id, other.lease.attempt) == (
+        stale.lease.trial_id,
+        stale.lease.attempt,
+    )
+    assert arrange.dump(restored) == before
+
+
+def test_worker_that_ran_at_the_moment_of_the_backup_goes_on_with_a_hole(database, backed_up):
+    study = arrange.new_study(database)
+    run = arrange.SimulatedWorker(database, study).take()
+    run.report(0.5)
+    restored = backed_up()
+    run.report(0.25)
+
+    report(restored, study, lease=run.lease, batch=run.batch(0.125))
+
+    assert [result.step for result in arrange.live_results(restored, study, 0)] == [1, 3]
+
+
+def test_trial_that_ran_at_the_moment_of_the_backup_is_taken_back_with_its_lease(
+    database, backed_up, clock
+):
+    study = arrange.new_study(database)
+    arrange.SimulatedWorker(database, study).take()
+    restored = backed_up()
+    restored.clock = clock
+
+    arrange.vanish(clock, restored, study)
+
+    assert arrange.states_of(restored, study) == ["PENDING"]

@@ -1,0 +1,62 @@
+"""The storm of scripts/chaos, short: every promise at once, on both databases."""
+
+import random
+
+from fleet import drain
+from fleet.ordeal import Ordeal
+from fleet.storm import Storm, Weather
+from fleet.workers import Fleet
+
+from studydb.db import migrate
+
+
+def put_through_a_storm(storage, tmp_path, *, scheduler, server=None):
+    seed = random.SystemRandom().randrange(10**6)
+    weather = Weather(
+        seed=seed, workers=2, kills=6, outages=1 if server else 0, freezes=0, limit_s=60.0
+    )
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    ordeal = Ordeal(
+        scheduler=scheduler, trials=10, steps=10, step_s=0.12, seed=seed, journal=journal
+    )
+    study = ordeal.create(storage)
+    said = []
+    with Fleet(storage, study.name, tmp_path, lease=5.0) as fleet:
+        damage = Storm(weather, fleet, study, server=server, say=said.append).rage()
+    wrong = {
+        what: faults for what, faults in ordeal.judge(study, damage, weather).items() if faults
+    }
+    study.close()
+    print(f"seed {seed}: {damage}")  # noqa: T201  shown when it fails
+    return wrong
+
+
+def test_storm_costs_no_trial_and_no_result_on_sqlite(sqlite_url, tmp_path):
+    wrong = put_through_a_storm(sqlite_url, tmp_path, scheduler="FIFO")
+
+    assert wrong == {}
+
+
+def test_storm_and_a_crash_of_the_server_cost_nothing_on_postgresql(crashable_postgres, tmp_path):
+    migrate.upgrade(crashable_postgres.url())
+
+    wrong = put_through_a_storm(
+        crashable_postgres.url(), tmp_path, scheduler="FIFO", server=crashable_postgres
+    )
+
+    assert wrong == {}
+
+
+def test_workers_drain_a_queue_and_run_each_trial_once(storage_url, tmp_path):
+    study = drain.create(storage_url, 80)
+
+    with Fleet(storage_url, study.name, tmp_path) as fleet:
+        for _ in range(4):
+            fleet.start()
+        codes = fleet.exit_codes(timeout_s=90.0)
+
+    faults = drain.faults(study, 80)
+    study.close()
+    assert faults == []
+    assert codes == [0] * 4

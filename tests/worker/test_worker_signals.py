@@ -1,0 +1,108 @@
+"""Workers that are told to go, killed, outlived by their work, or left without a database."""
+
+import signal
+import time
+
+import pytest
+from fleet.stage import Stage
+from fleet.workers import eventually
+
+from studydb.db import migrate
+from studydb.domain.decisions import Action
+
+OUTAGE_S = 3.0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_worker_told_to_go_gives_its_trial_back_and_spends_nothing(stage, number, code):
+    stage.create("obedient:unhurried")
+    worker = stage.start()
+    stage.await_trial(lambda row: row.n_results > 0)
+
+    worker.send(number)
+
+    assert worker.exit_code() == code
+    given_back = stage.trial()
+    assert (given_back.state, given_back.failures, given_back.losses) == ("PENDING", 0, 0)
+    assert given_back.checkpoint_step > 0
+
+    stage.open("all")
+    assert stage.run() == 0
+    assert stage.trial().reason == "COMPLETED"
+    assert [one.reason for one in stage.attempts()] == ["PREEMPTED", "COMPLETED"]
+    assert stage.attempts()[1].start_step == given_back.checkpoint_step + 1
+    assert stage.steps() == list(range(1, stage.trial().last_step + 1))
+
+
+def test_second_signal_ends_a_worker_at_once(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("obedient:stubborn")
+    worker = stage.start()
+    eventually((stage.folder / "stubborn-0").exists)
+
+    worker.send(signal.SIGTERM)
+    worker.send(signal.SIGINT)  # two of a kind might arrive as one
+
+    assert worker.exit_code(10.0) in {130, 143}
+
+
+def test_next_worker_takes_at_once_what_a_dead_one_held(stage):
+    stage.create("obedient:gated")
+    first = stage.start(lease=90.0)
+    stage.await_trial(lambda row: row.checkpoint_step == 1)
+
+    first.kill()
+    stage.open("all")
+    for step in range(1, 5):
+        stage.open(step)
+
+    assert stage.start(lease=90.0).exit_code(30.0) == 0
+    assert stage.trial().reason == "COMPLETED"
+    assert [one.reason for one in stage.attempts()] == ["LOST", "COMPLETED"]
+
+
+@pytest.mark.parametrize("action", [Action.STOP, Action.PAUSE])
+def test_request_of_a_person_reaches_a_running_trial_by_its_renewal(sqlite_stage, action):
+    stage = sqlite_stage
+    study = stage.create("obedient:unhurried", num_trials=None)
+    worker = stage.start(max_trials=1)
+    stage.await_trial(lambda row: row.n_results > 0)
+
+    (study.stop if action is Action.STOP else study.pause)(0)
+
+    state = "TERMINATED" if action is Action.STOP else "PAUSED"
+    ended = stage.await_state(state)
+    assert worker.exit_code() == 0
+    assert stage.steps() == list(range(1, ended.last_step + 1))
+
+
+def test_worker_outlives_the_database_and_loses_no_result(crashable_postgres, tmp_path):
+    migrate.upgrade(crashable_postgres.url())
+    with Stage(crashable_postgres.url(), tmp_path) as stage:
+        stage.create("obedient:hundred_steps", space={"step_s": 0.05})
+        worker = stage.start()
+        stage.await_trial(lambda row: row.n_results > 0)
+        until_s = time.monotonic() + OUTAGE_S
+
+        crashable_postgres.stop("immediate")
+        eventually(lambda: "waiting" in worker.words() or time.monotonic() > until_s)
+        crashable_postgres.start()
+        stage.study.database.close()  # its connections died with the server
+
+        assert worker.exit_code(60.0) == 0, worker.words()
+        assert stage.trial().attempt == 1
+        assert stage.steps() == list(range(1, 101))
+
+
+def test_worker_gives_up_when_the_database_stays_away(crashable_postgres, tmp_path):
+    migrate.upgrade(crashable_postgres.url())
+    with Stage(crashable_postgres.url(), tmp_path) as stage:
+        stage.create("obedient:one_step", num_trials=None)
+        worker = stage.start(patience=1.0)
+        stage.await_trial(lambda row: row.state == "TERMINATED")
+
+        crashable_postgres.stop("immediate")
+
+        assert worker.exit_code(40.0) == 1
+        assert "stayed away" in worker.words()
+        crashable_postgres.start()
