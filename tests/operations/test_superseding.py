@@ -38,6 +38,7 @@ def first_attempt(worker, *, saved_at=None):
 def live(worker):
     """Live values by step; the trial's summary must say the same."""
     found = live_results(worker.database, worker.study, 0)
+    assert len({result.step for result in found}) == len(found)
     expected = Summary()
     for result in found:
         expected = expected.add(result, Mode.MIN)

@@ -1,0 +1,56 @@
+"""What an operation has answered survives a crash of the server; a claim need not: it is made again."""
+
+from contextlib import closing
+
+import pytest
+import resends
+from arrange import dump
+from postgres import PostgresServer
+
+from studydb.db import connect, migrate
+
+WAITING = (
+    resends.reporting_at_a_rung,
+    resends.completing,
+    resends.saving,
+    resends.enqueueing,
+    resends.stopping_a_running_one,
+)
+NOT_WAITING = (resends.claiming, resends.asking)
+
+# What is not written at its COMMIT stays in the server's memory for so long.
+LAZY = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with PostgresServer(fsync=True, settings=LAZY) as server:
+        migrate.upgrade(server.url())
+        yield server
+
+
+def crashed_after(server, arranged):
+    """What the rows said before the call, and after a crash that followed its answer at once."""
+    database = connect(server.url())
+    call = arranged(database)
+    before = dump(database)
+    call(database)
+    server.stop("immediate")
+    database.close()
+    server.start()
+    with closing(connect(server.url())) as database:
+        return before, dump(database)
+
+
+@pytest.mark.parametrize("arranged", WAITING, ids=lambda it: it.__name__)
+def test_answered_call_survives_a_crash(server, arranged):
+    before, found = crashed_after(server, arranged)
+
+    assert found != before
+
+
+@pytest.mark.parametrize("arranged", NOT_WAITING, ids=lambda it: it.__name__)
+def test_claim_is_lost_whole_or_not_at_all(server, arranged):
+    before, found = crashed_after(server, arranged)
+
+    assert found == before
