@@ -22,7 +22,7 @@ from arrange import (
 )
 
 from studydb.db import Database
-from studydb.domain.records import Batch
+from studydb.domain.records import Batch, Trainable
 from studydb.domain.rules import read_rules
 from studydb.domain.states import Reason, Status
 from studydb.operations import control
@@ -31,8 +31,10 @@ from studydb.operations.claim import claim
 from studydb.operations.create import create
 from studydb.operations.finish import finish
 from studydb.operations.register import leave, register
+from studydb.operations.rename import rename
 from studydb.operations.renew import renew
 from studydb.operations.report import report
+from studydb.operations.revise import revise
 from studydb.operations.save import condemn, save
 from studydb.operations.tell import tell
 from studydb.schedulers import ASHA
@@ -139,6 +141,18 @@ def _request() -> dict[str, str]:
 def creating(database: Database) -> Call:
     spec = new_spec(scheduler=ASHA(max_t=9))
     return lambda over: create(over, spec)
+
+
+def renaming(database: Database) -> Call:
+    study, given = new_study(database), _request()
+    return lambda over: rename(over, study, f"{study.name} again", **given)
+
+
+def revising(database: Database) -> Call:
+    study, given = new_study(database), _request()
+    signed = {"key": "mac"}
+    what = Trainable(str(uuid4()), "import", "module:train", "/nowhere", "3.11", None, signed)
+    return lambda over: revise(over, study, what, **given)
 
 
 def registering(database: Database) -> Call:
@@ -252,6 +266,8 @@ OPERATIONS = (
     stopping_a_running_one,
     resuming,
     creating,
+    renaming,
+    revising,
     registering,
     leaving,
     reporting,

@@ -11,6 +11,7 @@ from resends import (
     claiming_the_last,
     leaving,
     pausing_the_study,
+    renaming,
 )
 from rivals import send_twice
 
@@ -20,7 +21,7 @@ from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.store import counters, leases
 
-BLIND = (leaving, pausing_the_study)
+BLIND = (leaving, pausing_the_study, renaming)
 """They read nothing, so all of them is still on its way: the resend overtakes its ghost."""
 
 

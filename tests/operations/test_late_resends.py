@@ -1,0 +1,87 @@
+"""A call is sent again long after: other things have happened since."""
+
+import pytest
+from arrange import LEASE_S, PERSON, SimulatedWorker, dump, enqueued, new_study, token, vanish
+
+from studydb.domain.states import Reason, Status
+from studydb.operations import control
+from studydb.operations.ask import ask
+from studydb.operations.claim import claim
+
+
+@pytest.fixture
+def study(database, clock):
+    return new_study(database, num_trials=4)
+
+
+@pytest.fixture
+def worker(database, study):
+    return SimulatedWorker(database, study)
+
+
+def lose(clock, run):
+    vanish(clock, run.worker.database, run.worker.study)
+
+
+def complete(_, run):
+    run.finish()
+
+
+def give_back(_, run):
+    run.finish(outcome=Reason.PREEMPTED)
+
+
+def send_again(run, operation):
+    worker, lease = run.worker, run.lease
+    return operation(
+        worker.database, worker.study, worker_id=worker.id, token=lease.token, lease_s=LEASE_S
+    )
+
+
+@pytest.mark.parametrize("operation", [claim, ask])
+@pytest.mark.parametrize("end", [lose, complete, give_back])
+def test_claim_whose_attempt_has_ended_gives_nothing(database, clock, worker, end, operation):
+    run = worker.take()
+    end(clock, run)
+    before = dump(database)
+
+    assert send_again(run, operation) is None
+    assert dump(database) == before
+
+
+@pytest.mark.parametrize("operation", [claim, ask])
+@pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
+def test_claim_that_was_made_is_answered_when_the_study_gives_no_trials_any_more(
+    database, study, worker, status, operation
+):
+    enqueued(database, study)
+    run = worker.take()
+    control.set_status(database, study, status, token=token(), actor=PERSON)
+
+    assert send_again(run, operation) == run.claimed
+
+
+@pytest.mark.parametrize("operation", [claim, ask])
+def test_claim_that_was_made_is_answered_when_there_is_no_room_any_more(database, clock, operation):
+    study = new_study(database, max_concurrent=1)
+    for _ in range(2):
+        enqueued(database, study)
+    run = SimulatedWorker(database, study).take()
+    before = dump(database)
+
+    assert send_again(run, operation) == run.claimed
+    assert dump(database) == before
+
+
+def test_request_that_was_granted_is_not_granted_again_when_its_trial_has_ended(
+    database, study, worker
+):
+    run = worker.take()
+    once = token()
+    control.stop(database, study, [0], token=once, actor=PERSON)
+    run.finish(outcome=Reason.PREEMPTED)
+    before = dump(database)
+
+    control.stop(database, study, [0], token=once, actor=PERSON)
+
+    assert dump(database) == before
