@@ -93,7 +93,7 @@ class Life:
         database.clock = self.clock
         self.study = create(database, spec)
         self.company = Company(self.study)
-        self.sent: deque[Deed] = deque(maxlen=4)
+        self.sent: deque[Deed] = deque(maxlen=8)
         self.dead: frozenset[int] = frozenset()
         self.busy: list[Hand] = []
         self._pids = iter(range(1, 10_000))

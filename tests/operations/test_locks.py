@@ -165,7 +165,7 @@ def test_deadlock_is_a_fault_that_passes(database, postgres_url):
     for _ in range(2):
         enqueued(database, study)
     more = "&" if "?" in postgres_url else "?"
-    hasty = connect(f"{postgres_url}{more}options=-c%20deadlock_timeout%3D20ms")  # it gives way
+    hasty = connect(f"{postgres_url}{more}options=-c%20deadlock_timeout%3D500ms")  # it gives way
 
     def stop():
         control.stop(hasty, study, [0, 1], token=token(), actor=PERSON)

@@ -26,7 +26,7 @@ from promises import broken_promises, ended_rows
 
 NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 STEPS = 50
-LIVES = 500 if NIGHTLY else 20
+LIVES = 500 if NIGHTLY else 40
 
 SETTINGS = settings(
     max_examples=LIVES,
