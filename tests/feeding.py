@@ -27,10 +27,12 @@ def feed(storage: str, name: str, together: Barrier) -> None:
     """Ask for trials until the budget is spent and report their curves, as decided."""
     database, curves = connect(storage, connections=1), read_curves()
     worker = SimulatedWorker(database, load(database, name))
+    run = persist(worker.ask)  # one each, before anybody goes on
     together.wait(60)
-    while run := persist(worker.ask):
+    while run:
         train(run, curves[run.lease.number])
         persist(run.finish)
+        run = persist(worker.ask)
     database.close()
 
 
