@@ -12,7 +12,7 @@ from studydb.db.schema import METADATA
 from studydb.domain.decisions import Answer
 from studydb.domain.ending import Ending
 from studydb.domain.errors import StorageTransient
-from studydb.domain.metrics import Result
+from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Checkpoint, Claim, Lease, Process, Study, Trial, renewal_s
 from studydb.domain.space import Space, loguniform
 from studydb.domain.states import FINAL, Mode, Reason, State
@@ -148,6 +148,7 @@ class Run:
         self.worker, self.claimed = worker, claimed
         self.flush_no = 0
         self.after_step = claimed.checkpoint.step if claimed.checkpoint else 0
+        self.summary = Summary() if claimed.lease.attempt == 1 else None
 
     @property
     def lease(self) -> Lease:
@@ -156,11 +157,11 @@ class Run:
     def batch(self, *values: float, first: int | None = None, **metrics: Any) -> Batch:
         """The next batch, by default of the steps that follow."""
         rows = results(*values, first=first or self.after_step + 1, **metrics)
-        return Batch(self.flush_no + 1, rows, self.after_step)
+        return Batch(self.flush_no + 1, rows, self.after_step, self.summary)
 
     def send(self, batch: Batch) -> Answer:
         answer = report(self.worker.database, self.worker.study, lease=self.lease, batch=batch)
-        self.flush_no = batch.flush_no
+        self.flush_no, self.summary = batch.flush_no, answer.summary
         if batch.results:
             self.after_step = batch.results[-1].step
         return answer

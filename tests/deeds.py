@@ -15,6 +15,7 @@ from model import Model, ModelAttempt
 
 from studydb.db import Database
 from studydb.domain.errors import StudydbError
+from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch, Checkpoint, Claim, Lease, Study
 from studydb.domain.states import Reason, Status
 from studydb.operations import control
@@ -67,6 +68,7 @@ class Hand:
     restored: Checkpoint | None
     flush_no: int = 0
     after_step: int = 0
+    summary: Summary | None = None
     has_flushed: bool = False
     has_saved: bool = False
 
@@ -77,7 +79,7 @@ class Hand:
     def batch(self, values: Sequence[float], *, first: int | None = None) -> Batch:
         """The next batch; the worker counts it as sent."""
         rows = results(*values, first=first or self.after_step + 1)
-        batch = Batch(self.flush_no + 1, rows, self.after_step)
+        batch = Batch(self.flush_no + 1, rows, self.after_step, self.summary)
         self.flush_no = batch.flush_no
         if rows:
             self.has_flushed, self.after_step = True, rows[-1].step
@@ -144,7 +146,9 @@ class Company:
             claimed = operation(database, self.study, **given)
             if claimed is not None and all(hand.lease.token != once for hand in self.hands):
                 after = claimed.checkpoint.step if claimed.checkpoint else 0
+                known = Summary() if claimed.lease.attempt == 1 else None
                 self.hands.append(Hand(staff, claimed, claimed.checkpoint, after_step=after))
+                self.hands[-1].summary = known
             return claimed and _seen(claimed)
 
         def expect(model: Model) -> Any:
@@ -160,6 +164,7 @@ class Company:
 
         def act(database: Database) -> Any:
             answer = report(database, self.study, lease=hand.lease, batch=batch)
+            hand.summary = answer.summary
             return answer.verdict, answer.next_decision_step
 
         return Deed("report", act, lambda model: model.report(hand.lease.token, **_sent(batch)))

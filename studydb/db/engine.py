@@ -52,7 +52,7 @@ _TIMEOUTS_MS = {
     "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_TIMEOUT_S * 1000,
 }
 
-_INDEX_ONLY = {"enable_seqscan": "off"}
+_INDEX_ONLY = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 """
 Every statement of ours has its index. A table that was small when it was last analysed would be
 scanned from then on by plans that outlive its growth: 9 million rows read over 1,900 trials.
@@ -87,6 +87,7 @@ class Database:
             "pool_size": connections,
             "max_overflow": 0,
             "pool_timeout": POOL_TIMEOUT_S,
+            "pool_reset_on_return": None,  # every block ends its transaction itself
         }
         if self.postgresql:
             url = self.secret_url.difference_update_query(["pooler"])
@@ -148,7 +149,9 @@ class Database:
         return Path(self.secret_url.database)
 
     @contextmanager
-    def begin(self, *, write: bool = True, durable: bool = True) -> Iterator[Txn]:
+    def begin(
+        self, *, write: bool = True, durable: bool = True, single: bool = False
+    ) -> Iterator[Txn]:
         """
         Open a transaction: committed at the end of the block, rolled back when it raises.
 
@@ -156,13 +159,15 @@ class Database:
             write: False for a reader, which on SQLite takes no lock.
             durable: False not to wait for the disk at COMMIT (PostgreSQL), where a crash of the
                 server may take the change back: the next durable COMMIT makes it safe, too.
+            single: The block runs one chain and nothing else: on PostgreSQL a transaction of its
+                own, without BEGIN and COMMIT.
 
         Raises:
             StorageTransient: The fault passes; the COMMIT may or may not have happened.
             StorageError: The database needs attention.
         """
         try:
-            with self._transaction(write=write, durable=durable) as txn:
+            with self._transaction(write=write, durable=durable, single=single) as txn:
                 yield txn
         except BaseException as error:
             if not faults.is_driver_error(error):
@@ -175,22 +180,29 @@ class Database:
             raise translated from error
 
     @contextmanager
-    def _transaction(self, *, write: bool, durable: bool) -> Iterator[Txn]:
+    def _transaction(self, *, write: bool, durable: bool, single: bool) -> Iterator[Txn]:
+        alone = single and self.postgresql and not self._pooler  # whose timeouts need a BEGIN
         connection = self.engine.raw_connection()
         try:
-            piped = self.postgresql and write
+            piped = self.postgresql and write and not alone
             with _pipeline(connection) if piped else nullcontext(no_pipeline) as sync:
-                self._start(connection, write=write, durable=durable)
+                if not alone:
+                    self._start(connection, write=write)
                 txn = Txn(
                     connection,
                     self.engine.dialect,
                     clock=self.clock,
                     observer=self.observer,
                     prepare=None if self._pooler else True,
+                    durable=durable,
+                    single=alone,
                     sync=sync,
                 )
                 yield txn
-                self._end(connection, commit=write and not txn.abandoned)
+                if not alone:
+                    if not txn.waits_for_disk:
+                        self._spare_disk(connection)
+                    self._end(connection, commit=self._commits(txn, write=write))
         except BaseException as error:
             with suppress(Exception):
                 self._roll_back(connection)
@@ -200,7 +212,7 @@ class Database:
         finally:
             connection.close()
 
-    def _start(self, connection: Any, *, write: bool, durable: bool) -> None:
+    def _start(self, connection: Any, *, write: bool) -> None:
         self._observe("BEGIN")
         if not self.postgresql:
             connection.cursor().execute("BEGIN IMMEDIATE" if write else "BEGIN")
@@ -209,8 +221,6 @@ class Database:
         connection.cursor().execute(how, prepare=False)
         if self._pooler:
             connection.cursor().execute(self._pooled_settings(connection))
-        if not durable:
-            connection.cursor().execute("SET LOCAL synchronous_commit = off", prepare=False)
 
     def _pooled_settings(self, connection: Any) -> str:
         settings: dict[str, int | str] = _TIMEOUTS_MS | _INDEX_ONLY
@@ -221,18 +231,28 @@ class Database:
         calls = (f"set_config('{name}', '{value}', true)" for name, value in settings.items())
         return f"SELECT {', '.join(calls)}"
 
-    def _end(self, connection: Any, *, commit: bool) -> None:
-        how = "COMMIT" if commit else "ROLLBACK"
-        self._observe(how)
+    def _commits(self, txn: Txn, *, write: bool) -> bool:
+        # A reader's COMMIT changes nothing, and spares the driver from preparing all anew.
+        return not txn.abandoned and (write or self.postgresql)
+
+    def _spare_disk(self, connection: Any) -> None:
         if self.postgresql:
-            connection.cursor().execute(how, prepare=False)
+            connection.cursor().execute("SET LOCAL synchronous_commit = off", prepare=False)
+
+    def _end(self, connection: Any, *, commit: bool) -> None:
+        if not commit:
+            self._roll_back(connection)
+            return
+        self._observe("COMMIT")
+        if self.postgresql:
+            connection.cursor().execute("COMMIT", prepare=False)
         else:
-            connection.cursor().execute(how)
+            connection.cursor().execute("COMMIT")
 
     def _roll_back(self, connection: Any) -> None:
         self._observe("ROLLBACK")
         if self.postgresql:
-            connection.rollback()
+            connection.rollback()  # the driver prepares all anew, and must know of it at once
         elif connection.driver_connection.in_transaction:
             connection.cursor().execute("ROLLBACK")
 

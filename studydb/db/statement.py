@@ -19,6 +19,7 @@ from studydb.db.dialect import NOW
 from studydb.db.types import Json, dump_json
 
 Codec = Callable[[Any], Any]
+Rows = Sequence[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class BulkInsert:
         stamped: The column that gets the database's clock.
     """
 
-    __slots__ = ("_by_dialect", "columns", "common", "stamped", "table")
+    __slots__ = ("_by_dialect", "_codecs", "columns", "common", "stamped", "table")
 
     def __init__(
         self, table: sa.Table, *, common: Sequence[str], columns: Sequence[str], stamped: str
@@ -120,6 +121,7 @@ class BulkInsert:
         """Name the table and its columns."""
         self.table, self.common, self.columns, self.stamped = table, common, columns, stamped
         self._by_dialect: dict[str, Compiled] = {}
+        self._codecs: dict[str, tuple[Codec, ...]] = {}
 
     def compiled(self, dialect: Dialect) -> Compiled:
         """The statement in this dialect."""
@@ -137,13 +139,28 @@ class BulkInsert:
                 f"VALUES ({', '.join('?' for _ in (*self.common, *self.columns, self.stamped))})"
             )
         names = ", ".join((*self.common, *self.columns, self.stamped))
+        self._codecs[dialect.name] = tuple(_codec(kind, dialect) for kind in types.values())
         return Compiled(
             sql=f"INSERT INTO {self.table.name} ({names}) {source}",
-            defaults={},
-            encode={name: _codec(kind, dialect) for name, kind in types.items()},
-            required=frozenset(),
+            defaults={NOW: None},
+            encode={},
+            required=frozenset((*self.common, *self.columns)),
             row=tuple,
             decode=(),
+        )
+
+    def encoded(self, dialect: Dialect, rows: Rows) -> list[list[Any]]:
+        """The rows' values as the driver takes them; the statement is compiled."""
+        codecs = self._codecs[dialect.name]
+        return [[codec(value) for codec, value in zip(codecs, row, strict=True)] for row in rows]
+
+    def arrays(self, dialect: Dialect, rows: Rows) -> dict[str, list[Any]]:
+        """The rows as arrays by column, for `unnest`."""
+        by_column = map(list, zip(*self.encoded(dialect, rows), strict=True))
+        return (
+            dict(zip(self.columns, by_column, strict=True))
+            if rows
+            else {name: [] for name in self.columns}
         )
 
     def _unnest(self, types: Mapping[str, str]) -> str:

@@ -1,14 +1,15 @@
 """A transaction: a driver's connection, the database's clock, and one way to run statements."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
+from studydb.db.chain import FIRST, Chain
 from studydb.db.dialect import NOW, now
-from studydb.db.statement import BulkInsert, Compiled, Prepared, compile_for
+from studydb.db.statement import BulkInsert, Compiled, Prepared, Rows, compile_for
 from studydb.db.types import to_text
 
 Observer = Callable[[str], None]
@@ -27,6 +28,7 @@ class Txn:
     Attributes:
         postgresql: Whether this is PostgreSQL; else it is SQLite.
         abandoned: Whether the block has asked for a rollback.
+        waits_for_disk: Whether its COMMIT is to wait; a chain may have told the server already.
     """
 
     def __init__(
@@ -37,18 +39,24 @@ class Txn:
         clock: Callable[[], datetime] | None,
         observer: Observer | None,
         prepare: bool | None,
+        durable: bool = True,
+        single: bool = False,
         sync: Callable[[], None] = no_pipeline,
     ) -> None:
         """
         Join a connection on which a transaction is or will be open.
 
         Args:
+            durable: Whether a chain that is the whole transaction waits for the disk.
+            single: Whether the driver commits after each statement, so that only one may run.
             sync: Awaits the answers to all that was sent through a pipeline. The server counts a
                 client as idle only then, and ends the transaction of one that has frozen.
         """
         self._connection, self._dialect = connection, dialect
         self._observer, self._prepare, self._sync = observer, prepare, sync
         self._clock = clock
+        self._single, self._ran = single, False
+        self.waits_for_disk = durable
         self._cursor = connection.cursor()
         self.postgresql = dialect.name == "postgresql"
         self.abandoned = False
@@ -90,27 +98,71 @@ class Txn:
         """Run a statement that returns a row for each one it changed, and count them."""
         return len(self.all(statement, **params))
 
-    def insert_many(
-        self, statement: BulkInsert, rows: Sequence[tuple[Any, ...]], **common: Any
-    ) -> None:
+    def insert_many(self, statement: BulkInsert, rows: Rows, **common: Any) -> None:
         """Insert rows, each in the order of the statement's columns, with the common values."""
         if not rows:
             return
         compiled = statement.compiled(self._dialect)
-        self._observe(compiled.sql)
-        codecs = [compiled.encode[name] for name in statement.columns]
-        encoded = [[codec(value) for codec, value in zip(codecs, row, strict=True)] for row in rows]
-        cursor = self._cursor
         if self.postgresql:
-            arrays = dict(
-                zip(statement.columns, map(list, zip(*encoded, strict=True)), strict=True)
-            )
-            cursor.execute(
-                compiled.sql, {**common, **arrays, NOW: self._now}, prepare=self._prepare
-            )
-        else:
-            before, stamp = [common[name] for name in statement.common], to_text(self.now)
-            cursor.executemany(compiled.sql, [[*before, *row, stamp] for row in encoded])
+            self._execute(compiled, {**common, **statement.arrays(self._dialect, rows)})
+            return
+        self._observe(compiled.sql)
+        before, stamp = [common[name] for name in statement.common], to_text(self.now)
+        encoded = statement.encoded(self._dialect, rows)
+        self._cursor.executemany(compiled.sql, [[*before, *row, stamp] for row in encoded])
+
+    def chain(self, chain: Chain, rows: Rows = (), **params: Any) -> Any | None:
+        """
+        Run a chain and return the row of its first statement, None if nothing was done.
+
+        Args:
+            rows: What its `BulkInsert` inserts.
+        """
+        row = self.chain_later(chain, rows, **params)
+        self._sync()
+        return row()
+
+    def chain_later(self, chain: Chain, rows: Rows = (), **params: Any) -> Callable[[], Any | None]:
+        """
+        Run a chain whose row is read once the transaction has ended: no round trip of its own.
+
+        Returns:
+            What reads the row; see `chain`.
+        """
+        if self.postgresql:
+            return self._send_whole(chain, rows, params)
+        row = self._run_links(chain, rows, params)
+        return lambda: row
+
+    def _run_links(self, chain: Chain, rows: Rows, params: dict[str, Any]) -> Any | None:
+        first, *links = chain.links(self._dialect)
+        found = self._execute(first, dict(params)).fetchone()
+        if found is None:
+            return None
+        row = first.read(found)
+        params |= {f"{FIRST}_{name}": value for name, value in row._asdict().items()}
+        for link, compiled in zip(chain.then.values(), links, strict=True):
+            if isinstance(link, BulkInsert):
+                self.insert_many(link, rows, **params)
+            else:
+                self._execute(compiled, dict(params))
+        return row
+
+    def _send_whole(
+        self, chain: Chain, rows: Rows, params: dict[str, Any]
+    ) -> Callable[[], Any | None]:
+        whole = chain.whole(self._dialect, durable=self.waits_for_disk)
+        self.waits_for_disk = True
+        for link in chain.then.values():
+            if isinstance(link, BulkInsert):
+                params |= link.arrays(self._dialect, rows)
+        cursor = self._execute(whole, params)
+
+        def row() -> Any | None:
+            found = cursor.fetchone()
+            return None if found is None else whole.read(found)
+
+        return row
 
     def raw(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run a user's own SQL: column names and rows, uncoded."""
@@ -141,6 +193,9 @@ class Txn:
         return compile_for(statement, self._dialect)
 
     def _execute(self, compiled: Compiled, params: dict[str, Any]) -> Any:
+        if self._single:
+            assert not self._ran, "a second statement would be a transaction of its own"
+            self._ran = True
         if NOW in compiled.defaults:
             params[NOW] = self._now
         bound = compiled.bind(params)

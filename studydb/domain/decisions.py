@@ -1,8 +1,9 @@
 """What a scheduler decides, and the verdict that waits to be carried out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from studydb.domain.metrics import Summary
 from studydb.domain.states import Reason
 
 
@@ -77,7 +78,9 @@ class Answer:
     Attributes:
         verdict: None to go on; else the attempt may save a last checkpoint and must finish.
         next_decision_step: The step at which the scheduler judges next; None for never.
+        summary: The trial's after this flush, None if it was not read; the same answer without it.
     """
 
     verdict: Verdict | None = None
     next_decision_step: int | None = None
+    summary: Summary | None = field(default=None, compare=False)

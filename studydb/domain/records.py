@@ -33,6 +33,7 @@ class Lease:
         attempt: The fencing number; only rises.
         token: Random, unique: a restored database can hand out an attempt number again.
         lease_s: Seconds for which a claim or renewal holds, by the database's clock.
+        worker_id: Who holds it.
     """
 
     study_id: int
@@ -42,6 +43,7 @@ class Lease:
     attempt: int
     token: str
     lease_s: float = LEASE_S
+    worker_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,13 @@ class Batch:
         flush_no: 1, 2, … within the attempt; a resend carries the same number.
         results: In ascending order of step; may be empty.
         after_step: The step that this attempt flushed last, or restored from; 0 for none.
+        before: The trial's summary before this batch; None if this attempt does not know it.
     """
 
     flush_no: int
     results: tuple[Result, ...] = ()
     after_step: int = 0
+    before: Summary | None = None
 
 
 @dataclass(frozen=True, slots=True)

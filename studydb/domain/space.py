@@ -136,6 +136,11 @@ class Space:
             else:
                 yield from self._flatten(value, f"{path}/")
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether a config is nothing but constants and params, side by side."""
+        return not any("/" in path for path in self.leaves)
+
     def config(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """
         Merge params with the constants: what a trainable receives.

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from uuid import uuid4
 
 from studydb.child.process import is_alive, this_process
@@ -13,6 +14,15 @@ from studydb.operations.look import Outlook, look
 from studydb.operations.recover import recover, recover_host
 
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
+
+
+_ask_if_nothing_waits = partial(ask, if_nothing_waits=True)
+_CLAIM_FIRST: tuple[Callable[..., Claim | None], ...] = (claim, ask)
+_ASK_FIRST = (_ask_if_nothing_waits, claim, ask)
+"""
+What the last trial came from is tried first. The last step is needed when all that waits is being
+claimed by others.
+"""
 
 
 class Acquirer:
@@ -29,6 +39,7 @@ class Acquirer:
         self._worker_id, self._lease_s = worker_id, lease_s
         self._token = uuid4().hex
         self._again = False
+        self._steps = _CLAIM_FIRST
 
     def acquire(self) -> Claim | None:
         """
@@ -38,9 +49,12 @@ class Acquirer:
             StorageTransient: Call again; the trial, if one was claimed, is not lost.
         """
         again, self._again = self._again, True
-        claimed = self._try(claim, again=again) or self._try(ask, again=again)
-        if claimed is not None:
-            self._token = uuid4().hex
+        for step in self._steps:
+            claimed = self._try(step, again=again)
+            if claimed is not None:
+                self._token = uuid4().hex
+                self._steps = _CLAIM_FIRST if step is claim else _ASK_FIRST
+                break
         self._again = False
         return claimed
 

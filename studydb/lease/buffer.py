@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from studydb.domain.decisions import Answer
-from studydb.domain.metrics import Result
+from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Claim, Study
 from studydb.domain.rules import first_hit
 
@@ -32,6 +32,7 @@ class Buffer:
         self._flush_no = 0
         self._after_step = claim.checkpoint.step if claim.checkpoint else 0
         self._next_decision_step = claim.next_decision_step
+        self._summary = Summary() if claim.lease.attempt == 1 else None
         self._oldest_s = 0.0
         self.last_step = self._after_step
         self.rises_from = 0
@@ -65,7 +66,9 @@ class Buffer:
         """The batch to send: the one that lacks an answer, else all that waits."""
         with self._lock:
             if self._sent is None and (self._waiting or even_empty):
-                self._sent = Batch(self._flush_no + 1, tuple(self._waiting), self._after_step)
+                self._sent = Batch(
+                    self._flush_no + 1, tuple(self._waiting), self._after_step, self._summary
+                )
                 self._waiting = []
             return self._sent
 
@@ -77,6 +80,7 @@ class Buffer:
             self._sent = None
             self._flush_no = batch.flush_no
             self._next_decision_step = answer.next_decision_step
+            self._summary = answer.summary
             if batch.results:
                 self._after_step = batch.results[-1].step
 

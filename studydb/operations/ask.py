@@ -1,13 +1,11 @@
 """Make a new trial within the budget and give it to a worker at once."""
 
-from uuid import UUID
-
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.records import Claim, Study
 from studydb.domain.states import State
-from studydb.operations.claim import begin_attempt, claimed_before, ghost
-from studydb.store import counters, leases, studies
+from studydb.operations.claim import begun, claimed_before, ghost
+from studydb.store import at_once, counters, studies
 
 
 def ask(
@@ -18,6 +16,7 @@ def ask(
     token: str,
     lease_s: float,
     again: bool = True,
+    if_nothing_waits: bool = False,
 ) -> Claim | None:
     """
     Make the searcher's next trial, RUNNING under its first attempt.
@@ -28,6 +27,7 @@ def ask(
     Args:
         token: As for `claim`; it names the trial, too.
         again: As for `claim`.
+        if_nothing_waits: Leave it if a PENDING trial is there to be claimed.
 
     Returns:
         None when `num_trials` exist, the searcher has no more points, the study is not RUNNING, or
@@ -36,7 +36,7 @@ def ask(
     try:
         with database.begin(durable=False) as txn:  # the first flush makes it so
             counters.move(txn, study_id=study.id, key=worker_id, out_of=None, into=State.RUNNING)
-            ticket = studies.draw(txn, study_id=study.id)
+            ticket = studies.draw(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
             if ticket is None:
                 txn.abandon()
                 return claimed_before(txn, study, token=token, lease_s=lease_s) if again else None
@@ -45,19 +45,16 @@ def ask(
             assert searcher is not None  # or the study would have no draws
             params = searcher.propose(study.space, seed=study.seed, draw=ticket.draw)
 
-            row = leases.insert(
+            row_of = at_once.begin(
                 txn,
-                study_id=study.id,
-                uuid=str(UUID(hex=token)),
-                number=ticket.number,
-                draw=ticket.draw,
+                study=study,
+                ticket=ticket,
                 params=params,
-                space_version=study.space_version,
                 origin=searcher.origin,
                 worker_id=worker_id,
                 token=token,
                 lease_s=lease_s,
             )
-            return begin_attempt(txn, study, row, worker_id=worker_id, token=token, lease_s=lease_s)
+        return begun(study, row_of(), worker_id=worker_id, token=token, lease_s=lease_s)
     except Duplicate:
         return ghost(database, study, token=token, lease_s=lease_s)

@@ -4,10 +4,10 @@ from typing import Any
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
-from studydb.domain.records import Claim, Lease, Study
+from studydb.domain.records import Checkpoint, Claim, Lease, Study
 from studydb.domain.seeds import trial_seed
 from studydb.domain.states import State
-from studydb.store import attempts, checkpoints, counters, leases, studies
+from studydb.store import at_once, attempts, checkpoints, counters, leases, studies
 
 
 def claim(
@@ -30,32 +30,65 @@ def claim(
     Returns:
         None when nothing is runnable, the study is not RUNNING, or `max_concurrent` trials run.
     """
+    attempt_claim = _claim_at_once if _is_plain(database, study) else _claim_in_steps
     try:
-        with database.begin(durable=False) as txn:  # the first flush makes it so
-            row = leases.claim(
-                txn, study_id=study.id, worker_id=worker_id, token=token, lease_s=lease_s
-            )
-            if row is None:
-                txn.abandon()
-                if not again:
-                    return None
-                leases.await_claims(txn, study_id=study.id)  # a ghost in flight holds its trial,
-                counters.lock(txn, study_id=study.id, key=worker_id)  # one of an ask its shard
-                return claimed_before(txn, study, token=token, lease_s=lease_s)
-
-            claimed = begin_attempt(
-                txn, study, row, worker_id=worker_id, token=token, lease_s=lease_s
-            )
-
-            counters.move(
-                txn, study_id=study.id, key=worker_id, out_of=State.PENDING, into=State.RUNNING
-            )
-            if study.max_concurrent is not None and not studies.enter(txn, study_id=study.id):
-                txn.abandon()
-                return None
-        return claimed
+        claimed = attempt_claim(database, study, worker_id=worker_id, token=token, lease_s=lease_s)
     except Duplicate:
         return ghost(database, study, token=token, lease_s=lease_s)
+    if claimed is None and again:
+        return _late(database, study, worker_id=worker_id, token=token, lease_s=lease_s)
+    return claimed
+
+
+def _is_plain(database: Database, study: Study) -> bool:
+    return database.postgresql and study.max_concurrent is None and study.space.is_flat
+
+
+def _claim_at_once(
+    database: Database, study: Study, *, worker_id: int, token: str, lease_s: float
+) -> Claim | None:
+    """The claim where no limit is to be counted, and SQL can make the config."""
+    with database.begin(durable=False, single=True) as txn:  # the first flush makes it so
+        row = at_once.claim(txn, study=study, worker_id=worker_id, token=token, lease_s=lease_s)
+    if row is None:
+        return None
+    newest = None
+    if row.checkpoint_id is not None:
+        with database.begin(write=False) as txn:
+            newest = checkpoints.find(txn, checkpoint_id=row.checkpoint_id)
+    return begun(study, row, newest=newest, worker_id=worker_id, token=token, lease_s=lease_s)
+
+
+def _claim_in_steps(
+    database: Database, study: Study, *, worker_id: int, token: str, lease_s: float
+) -> Claim | None:
+    with database.begin(durable=False) as txn:  # the first flush makes it so
+        row = leases.claim(
+            txn, study_id=study.id, worker_id=worker_id, token=token, lease_s=lease_s
+        )
+        if row is None:
+            return None
+
+        claimed = begin_attempt(txn, study, row, worker_id=worker_id, token=token, lease_s=lease_s)
+
+        counters.move(
+            txn, study_id=study.id, key=worker_id, out_of=State.PENDING, into=State.RUNNING
+        )
+        if study.max_concurrent is not None and not studies.enter(txn, study_id=study.id):
+            txn.abandon()
+            return None
+    return claimed
+
+
+def _late(
+    database: Database, study: Study, *, worker_id: int, token: str, lease_s: float
+) -> Claim | None:
+    """What an earlier send of this claim got, once it can be seen."""
+    with database.begin() as txn:
+        txn.abandon()
+        leases.await_claims(txn, study_id=study.id)  # a ghost in flight holds its trial,
+        counters.lock(txn, study_id=study.id, key=worker_id)  # one of an ask its shard
+        return claimed_before(txn, study, token=token, lease_s=lease_s)
 
 
 def begin_attempt(
@@ -67,30 +100,42 @@ def begin_attempt(
     Raises:
         Duplicate: The token was used by an earlier send.
     """
-    lease = Lease(study.id, row.id, row.number, row.bracket, row.attempt, token, lease_s)
     newest = (
         None
         if row.checkpoint_id is None
         else checkpoints.find(txn, checkpoint_id=row.checkpoint_id)
     )
-    config = study.space.config(row.params)
-    start_step = (newest.step if newest else 0) + 1
+    claimed = begun(study, row, newest=newest, worker_id=worker_id, token=token, lease_s=lease_s)
     attempts.insert(
         txn,
-        lease=lease,
-        worker_id=worker_id,
-        config=config,
+        lease=claimed.lease,
+        config=claimed.config,
         restored_id=row.checkpoint_id,
-        start_step=start_step,
+        start_step=(newest.step if newest else 0) + 1,
     )
+    return claimed
+
+
+def begun(
+    study: Study,
+    row: Any,
+    *,
+    newest: Checkpoint | None = None,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+) -> Claim:
+    """The claim that a row, as `leases.claim` returns it, stands for."""
     return Claim(
-        lease=lease,
+        lease=Lease(
+            study.id, row.id, row.number, row.bracket, row.attempt, token, lease_s, worker_id
+        ),
         uuid=row.uuid,
         params=row.params,
-        config=config,
+        config=study.space.config(row.params),
         seed=trial_seed(study.seed, row.number),
         checkpoint=newest,
-        next_decision_step=study.scheduler.next_decision_step(start_step - 1),
+        next_decision_step=study.scheduler.next_decision_step(newest.step if newest else 0),
         time_total_s=row.time_total_s or 0.0,
     )
 
@@ -110,13 +155,11 @@ def claimed_before(txn: Txn, study: Study, *, token: str, lease_s: float) -> Cla
     newest = (
         None if made.restored_id is None else checkpoints.find(txn, checkpoint_id=made.restored_id)
     )
-    return Claim(
-        lease=Lease(study.id, row.id, row.number, row.bracket, made.attempt, token, lease_s),
-        uuid=row.uuid,
-        params=row.params,
-        config=made.config,
-        seed=trial_seed(study.seed, row.number),
-        checkpoint=newest,
-        next_decision_step=study.scheduler.next_decision_step(newest.step if newest else 0),
-        time_total_s=row.time_total_s or 0.0,
+    return begun(
+        study,
+        row,
+        newest=newest,
+        worker_id=made.worker_id or 0,
+        token=token,
+        lease_s=lease_s,
     )

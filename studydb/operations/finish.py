@@ -5,8 +5,8 @@ from studydb.domain.ending import Ending, Limits, Standing, conclude, settle, wa
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch, Failure, Lease, Log, Study
 from studydb.domain.states import Reason, State
-from studydb.operations.flushing import Flushed, lock_rungs, refused, store_batch
-from studydb.store import attempts, counters, events, leases, results, studies
+from studydb.operations.flushing import Flushed, foresee, lock_rungs, refused, store_batch
+from studydb.store import at_once, attempts, counters, events, leases, results, studies
 from studydb.store.leases import Held
 
 
@@ -35,6 +35,11 @@ def finish(
     Raises:
         LeaseLost: The attempt no longer holds its trial.
     """
+    if outcome is Reason.COMPLETED and study.max_concurrent is None:
+        ending = _complete(database, study, lease=lease, batch=batch, log=log)
+        if ending is not None:
+            return ending
+
     with database.begin() as txn:
         locked = lock_rungs(txn, study, lease=lease, batch=batch)
         held = leases.hold(txn, lease=lease)
@@ -58,6 +63,28 @@ def finish(
             failure=failure,
             log=log,
         )
+
+
+def _complete(
+    database: Database, study: Study, *, lease: Lease, batch: Batch, log: Log | None
+) -> Ending | None:
+    """Complete a trial whose results are all in this batch, in one statement, if that is all."""
+    summary = foresee(study, batch)
+    if summary is None or summary.n_results != len(batch.results):
+        return None
+    with database.begin(single=True) as txn:
+        row = at_once.finish(
+            txn,
+            lease=lease,
+            batch=batch,
+            summary=summary,
+            metric_summary=Summary.of_metrics(batch.results, study.metric) or None,
+            log=log,
+        )
+    if row is None:
+        return None
+    standing = Standing(row.failures, row.losses, verdict=None)
+    return conclude(Reason.COMPLETED, standing, Limits(study.max_failures, study.max_losses))
 
 
 def end_attempt(

@@ -49,6 +49,28 @@ def due_results(study: Study, batch: Batch) -> Iterator[Result]:
         before = result.step
 
 
+def foresee(study: Study, batch: Batch) -> Summary | None:
+    """
+    The trial's summary with a batch that needs no judgement, so that one statement can store it.
+
+    None when a scheduler or rule has a say, or this attempt does not know the summary before.
+    """
+    summary = batch.before
+    if summary is None or any(due_results(study, batch)) or _hits(study, batch):
+        return None
+    if batch.results and summary.n_results == 0 and batch.results[0].step != batch.after_step + 1:
+        return None  # the attempt is told where it began
+    for result in batch.results:
+        summary = summary.add(result, study.mode)
+    return summary
+
+
+def _hits(study: Study, batch: Batch) -> bool:
+    return any(
+        first_hit(study.rules, result, study_metric=study.metric) for result in batch.results
+    )
+
+
 def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[int, Rung]:
     """Lock every rung that this batch may enter, ascending; before the trial, always."""
     steps = {study.scheduler.rung_of(result.step) for result in due_results(study, batch)}

@@ -27,12 +27,21 @@ _GIVEN = (
     "start_step",
 )
 
-_INSERT = Prepared(
-    sa.insert(attempt).values(
-        {name: sa.bindparam(name) for name in _GIVEN}
-        | {"live_through": FOR_EVER, "flush_no": 0, "started_at": now()}
-    )
-)
+_NEW = {
+    "live_through": sa.literal(FOR_EVER, attempt.c.live_through.type),
+    "flush_no": sa.literal(0),
+    "started_at": now(),
+}
+
+
+def inserting(**known: sa.ColumnElement[Any]) -> sa.Insert:
+    """The INSERT … SELECT of an attempt; what is not `known` is bound by its column's name."""
+    given = {name: sa.bindparam(name, type_=attempt.c[name].type) for name in _GIVEN}
+    row = given | known | _NEW
+    return sa.insert(attempt).from_select([*row], sa.select(*row.values()))
+
+
+_INSERT = Prepared(inserting())
 
 _BEGIN_AT = Prepared(
     sa.update(attempt)
@@ -52,11 +61,12 @@ _SUPERSEDE = Prepared(
 
 _ENDED = ("flush_no", "reason", "verdict", "verdict_reason", "verdict_by")
 _TOLD = ("error_type", "error_message", "traceback", "log_dir", "log_tail")
-_END = Prepared(
+END = (
     sa.update(attempt)
     .where(*_THIS, attempt.c.ended_at.is_(None))
     .values({name: sa.bindparam(f"to_{name}") for name in (*_ENDED, *_TOLD)} | {"ended_at": now()})
 )
+_END = Prepared(END)
 
 _BY_TOKEN = Prepared(sa.select(attempt).where(attempt.c.token == sa.bindparam("by_token")))
 _FIND = Prepared(sa.select(attempt).where(*_THIS))
@@ -71,7 +81,6 @@ def insert(
     txn: Txn,
     *,
     lease: Lease,
-    worker_id: int,
     config: Mapping[str, Any],
     restored_id: int | None,
     start_step: int,
@@ -88,11 +97,23 @@ def insert(
         attempt=lease.attempt,
         study_id=lease.study_id,
         token=lease.token,
-        worker_id=worker_id,
+        worker_id=lease.worker_id,
         config=dict(config),
         restored_id=restored_id,
         start_step=start_step,
     )
+
+
+def first_binds(*, token: str, worker_id: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The binds of `inserting`, but trial's and study's, for a new trial's first attempt."""
+    return {
+        "attempt": 1,
+        "token": token,
+        "worker_id": worker_id,
+        "config": dict(config),
+        "restored_id": None,
+        "start_step": 1,
+    }
 
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
@@ -120,18 +141,40 @@ def end(
     txn.run(
         _END,
         trial=lease.trial_id,
-        no=lease.attempt,
-        to_flush_no=flush_no,
-        to_reason=reason,
-        to_verdict=verdict and verdict.action,
-        to_verdict_reason=verdict and verdict.reason,
-        to_verdict_by=verdict and verdict.by,
-        to_error_type=failure and failure.type,
-        to_error_message=failure and failure.message,
-        to_traceback=failure and failure.traceback,
-        to_log_dir=log and log.dir,
-        to_log_tail=log and log.tail,
+        **end_binds(
+            lease=lease,
+            flush_no=flush_no,
+            reason=reason,
+            verdict=verdict,
+            failure=failure,
+            log=log,
+        ),
     )
+
+
+def end_binds(
+    *,
+    lease: Lease,
+    flush_no: int,
+    reason: Reason,
+    verdict: Verdict | None = None,
+    failure: Failure | None = None,
+    log: Log | None = None,
+) -> dict[str, Any]:
+    """The binds of `END` but the trial's."""
+    return {
+        "no": lease.attempt,
+        "to_flush_no": flush_no,
+        "to_reason": reason,
+        "to_verdict": verdict and verdict.action,
+        "to_verdict_reason": verdict and verdict.reason,
+        "to_verdict_by": verdict and verdict.by,
+        "to_error_type": failure and failure.type,
+        "to_error_message": failure and failure.message,
+        "to_traceback": failure and failure.traceback,
+        "to_log_dir": log and log.dir,
+        "to_log_tail": log and log.tail,
+    }
 
 
 def by_token(txn: Txn, *, token: str) -> Any | None:

@@ -10,7 +10,7 @@ from studydb.domain.states import State
 SHARDS = 8
 """Rows per study: enough that workers rarely wait for one another."""
 
-_MOVE = Prepared(
+MOVE = (
     sa.update(counter)
     .where(counter.c.study_id == sa.bindparam("study"), counter.c.shard == sa.bindparam("shard_no"))
     .values(
@@ -20,6 +20,7 @@ _MOVE = Prepared(
         }
     )
 )
+_MOVE = Prepared(MOVE)
 
 _LOCK = Prepared(
     sa.select(counter.c.shard)
@@ -56,12 +57,17 @@ def move(
         out_of: None for new trials.
         into: None for none.
     """
-    change = {}
+    txn.run(_MOVE, study=study_id, **binds(key=key, out_of=out_of, into=into, n=n))
+
+
+def binds(*, key: int, out_of: State | None, into: State | None, n: int = 1) -> dict[str, int]:
+    """The binds of `MOVE` but the study's: as for `move`."""
+    change = {"shard_no": key % SHARDS}
     if out_of is not None:
         change[f"by_{out_of.lower()}"] = -n
     if into is not None:
         change[f"by_{into.lower()}"] = change.get(f"by_{into.lower()}", 0) + n
-    txn.run(_MOVE, study=study_id, shard_no=key % SHARDS, **change)
+    return change
 
 
 def lock(txn: Txn, *, study_id: int, key: int) -> None:

@@ -18,8 +18,7 @@ from studydb.domain.decisions import Verdict
 from studydb.domain.ending import Ending
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Lease
-from studydb.domain.space import params_hash
-from studydb.domain.states import Origin, State, Status
+from studydb.domain.states import State, Status
 from studydb.store.trials import (
     NEW,
     SUMMARY,
@@ -81,7 +80,7 @@ CLAIM = Prepared(
     .returning(*_LEASED)
 )
 
-_INSERT_RUNNING = Prepared(
+INSERT_RUNNING = (
     sa.insert(trial)
     .values(NEW | _LEASE | {"state": State.RUNNING, "attempt": 1, "started_at": now()})
     .returning(*_LEASED)
@@ -134,10 +133,10 @@ HELD = (
 
 HOLD = Prepared(sa.select(*HELD).where(*FENCE).with_for_update(key_share=True, of=trial))
 
-_SUMMARY_VALUES: dict[str, Any] = {
+SUMMARY_VALUES: dict[str, Any] = {
     column.name: sa.bindparam(f"to_{column.name}") for column in SUMMARY
 } | {"time_total_s": sa.bindparam("to_time_total_s")}
-_RENEWED = {
+RENEWED = {
     "lease_expires_at": after(now(), trial.c.lease_s),
     "suspect_at": None,
 }
@@ -148,52 +147,54 @@ _VERDICT_VALUES: dict[str, Any] = {
 _RECORD = Prepared(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"))
-    .values(
-        _SUMMARY_VALUES | _RENEWED | _VERDICT_VALUES | {"flush_no": sa.bindparam("to_flush_no")}
-    )
+    .values(SUMMARY_VALUES | RENEWED | _VERDICT_VALUES | {"flush_no": sa.bindparam("to_flush_no")})
 )
 
 
-def _end_in(target: State) -> Prepared:
+_ENDS_WITH_LEASE = (
+    "token",
+    "worker_id",
+    "lease_s",
+    "lease_expires_at",
+    "suspect_at",
+    "request",
+    "verdict",
+    "verdict_reason",
+    "verdict_by",
+)
+
+
+def end_values(target: State) -> dict[str, Any]:
+    """The columns that an attempt's end writes on its trial; `end_binds` has the binds."""
     final = target in (State.TERMINATED, State.ERROR)
     back_off = sa.bindparam("delay_s", 0.0, sa.Double)
     pending = target is State.PENDING
-    return Prepared(
-        sa.update(trial)
-        .where(trial.c.id == sa.bindparam("trial"), may_become(target))
-        .values(
-            _SUMMARY_VALUES
-            | {
-                "state": target,
-                "rank_score": sa.bindparam("to_rank_score"),
-                "failures": sa.bindparam("to_failures"),
-                "losses": sa.bindparam("to_losses"),
-                "ready": back_off <= 0 if pending else False,
-                "ready_at": after(now(), back_off) if pending else None,
-                "paused_by": sa.bindparam("to_paused_by") if target is State.PAUSED else None,
-                "reason": sa.bindparam("to_reason") if final else None,
-                "ended_at": now() if final else None,
-                "metric_summary": sa.bindparam("to_metrics", None, trial.c.metric_summary.type),
-            }
-            | dict.fromkeys(
-                (
-                    "token",
-                    "worker_id",
-                    "lease_s",
-                    "lease_expires_at",
-                    "suspect_at",
-                    "request",
-                    "verdict",
-                    "verdict_reason",
-                    "verdict_by",
-                )
-            )
-        )
+    return (
+        SUMMARY_VALUES
+        | {
+            "state": target,
+            "rank_score": sa.bindparam("to_rank_score"),
+            "failures": sa.bindparam("to_failures"),
+            "losses": sa.bindparam("to_losses"),
+            "ready": back_off <= 0 if pending else False,
+            "ready_at": after(now(), back_off) if pending else None,
+            "paused_by": sa.bindparam("to_paused_by") if target is State.PAUSED else None,
+            "reason": sa.bindparam("to_reason") if final else None,
+            "ended_at": now() if final else None,
+            "metric_summary": sa.bindparam("to_metrics", None, trial.c.metric_summary.type),
+        }
+        | dict.fromkeys(_ENDS_WITH_LEASE)
     )
 
 
 _END: dict[State, Prepared] = {
-    target: _end_in(target) for target in State if target is not State.RUNNING
+    target: Prepared(
+        sa.update(trial)
+        .where(trial.c.id == sa.bindparam("trial"), may_become(target))
+        .values(end_values(target))
+    )
+    for target in State
+    if target is not State.RUNNING
 }
 
 _mine = (
@@ -212,7 +213,7 @@ _mine = (
 RENEW = Prepared(
     sa.update(trial)
     .where(trial.c.id.in_(sa.select(_mine.c.id)))
-    .values(_RENEWED)
+    .values(RENEWED)
     .returning(
         trial.c.id,
         trial.c.attempt,
@@ -270,40 +271,6 @@ def claim(txn: Txn, *, study_id: int, worker_id: int, token: str, lease_s: float
     return txn.first(CLAIM, study=study_id, to_worker=worker_id, to_token=token, to_lease_s=lease_s)
 
 
-def insert(
-    txn: Txn,
-    *,
-    study_id: int,
-    uuid: str,
-    number: int,
-    draw: int,
-    params: Mapping[str, Any],
-    space_version: int,
-    origin: Origin,
-    worker_id: int,
-    token: str,
-    lease_s: float,
-) -> Any:
-    """Insert a trial that runs from its first moment; the row is like `claim`'s."""
-    return txn.all(
-        _INSERT_RUNNING,
-        study_id=study_id,
-        uuid=uuid,
-        number=number,
-        params=dict(params),
-        params_hash=params_hash(params),
-        space_version=space_version,
-        origin=origin,
-        parent_id=None,
-        draw=draw,
-        counted=True,
-        priority=0,
-        to_worker=worker_id,
-        to_token=token,
-        to_lease_s=lease_s,
-    )[0]
-
-
 def leased(txn: Txn, *, trial_id: int) -> Any:
     """A trial's row as `claim` returns it."""
     return txn.all(_LEASED_ROW, trial=trial_id)[0]
@@ -326,7 +293,7 @@ def any_runnable(txn: Txn, *, study_id: int) -> bool:
 
 def hold(txn: Txn, *, lease: Lease) -> Held | None:
     """Lock the trial if this attempt still holds it; None says that the fence refused."""
-    row = txn.first(HOLD, trial=lease.trial_id, held_attempt=lease.attempt, held_token=lease.token)
+    row = txn.first(HOLD, **fence_binds(lease))
     return None if row is None else read_held(row)
 
 
@@ -361,7 +328,7 @@ def record(
         _RECORD,
         trial=trial_id,
         to_flush_no=flush_no,
-        **_summary_binds(summary, time_total_s),
+        **summary_binds(summary, time_total_s),
         **_verdict_binds(verdict),
     )
 
@@ -390,10 +357,20 @@ def end(
             params["to_paused_by"] = ending.paused_by
         case _:
             params["to_reason"] = ending.reason
-    txn.run(_END[ending.state], **params, **_summary_binds(summary, time_total_s))
+    txn.run(_END[ending.state], **params, **summary_binds(summary, time_total_s))
 
 
-def _summary_binds(summary: Summary, time_total_s: float | None) -> dict[str, Any]:
+def fence_binds(lease: Lease) -> dict[str, Any]:
+    """The binds of `FENCE`."""
+    return {
+        "trial": lease.trial_id,
+        "held_attempt": lease.attempt,
+        "held_token": lease.token,
+    }
+
+
+def summary_binds(summary: Summary, time_total_s: float | None) -> dict[str, Any]:
+    """The binds of `SUMMARY_VALUES`."""
     values = {f"to_{column.name}": getattr(summary, column.name) for column in SUMMARY}
     return values | {"to_time_total_s": time_total_s}
 
@@ -429,9 +406,7 @@ def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict) -> bool:
     return (
         txn.count(
             _SET_VERDICT,
-            trial=lease.trial_id,
-            held_attempt=lease.attempt,
-            held_token=lease.token,
+            **fence_binds(lease),
             **_verdict_binds(verdict),
         )
         == 1

@@ -1,6 +1,7 @@
 """Results: insert-only; an attempt's `live_through` says which rows still count."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -10,7 +11,7 @@ from studydb.db.statement import BulkInsert
 from studydb.domain.metrics import Result
 from studydb.domain.records import Lease
 
-_APPEND = BulkInsert(
+APPEND = BulkInsert(
     result,
     common=("study_id", "trial_id", "attempt"),
     columns=("step", "value", "metrics", "time_total_s"),
@@ -37,11 +38,19 @@ _LIVE = Prepared(
 )
 
 
+def as_rows(results: Iterable[Result]) -> list[tuple[Any, ...]]:
+    """Results as `APPEND` inserts them."""
+    return [(one.step, one.value, dict(one.metrics) or None, one.time_total_s) for one in results]
+
+
 def append(txn: Txn, *, lease: Lease, results: Iterable[Result]) -> None:
     """Insert rows; the caller holds the trial by its fence."""
-    rows = [(one.step, one.value, dict(one.metrics) or None, one.time_total_s) for one in results]
     txn.insert_many(
-        _APPEND, rows, study_id=lease.study_id, trial_id=lease.trial_id, attempt=lease.attempt
+        APPEND,
+        as_rows(results),
+        study_id=lease.study_id,
+        trial_id=lease.trial_id,
+        attempt=lease.attempt,
     )
 
 

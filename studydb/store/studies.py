@@ -7,11 +7,11 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
-from studydb.db.schema import search_space, signature, study, trainable
+from studydb.db.schema import in_state, search_space, signature, study, trainable, trial
 from studydb.domain.records import Study, Trainable
 from studydb.domain.rules import Threshold
 from studydb.domain.space import Space
-from studydb.domain.states import Mode, Status
+from studydb.domain.states import Mode, State, Status
 from studydb.schedulers import read as read_scheduler
 from studydb.searchers import read as read_searcher
 
@@ -55,7 +55,7 @@ _DROP_TRAINABLE = (
     Prepared(sa.delete(trainable).where(trainable.c.study_id == sa.bindparam("study"))),
 )
 
-_DRAW = Prepared(
+_draw = (
     sa.update(study)
     .where(_THIS, _OPEN, _HAS_DRAWS, _HAS_ROOM)
     .values(
@@ -68,6 +68,13 @@ _DRAW = Prepared(
     )
     .returning((study.c.next_number - 1).label("number"), (study.c.next_draw - 1).label("draw"))
 )
+_NOTHING_WAITS = ~sa.exists().where(
+    trial.c.study_id == sa.bindparam("study"),
+    in_state(State.PENDING),
+    trial.c.ready,
+    trial.c.resource_class == "",
+)
+_DRAW = {False: Prepared(_draw), True: Prepared(_draw.where(_NOTHING_WAITS))}
 
 _ADMIT = Prepared(
     sa.update(study)
@@ -208,15 +215,18 @@ def names(txn: Txn) -> list[str]:
     return [row.name for row in txn.all(_NAMES)]
 
 
-def draw(txn: Txn, *, study_id: int) -> Any | None:
+def draw(txn: Txn, *, study_id: int, if_nothing_waits: bool = False) -> Any | None:
     """
     Take a number and a draw for a new trial that runs at once.
+
+    Args:
+        if_nothing_waits: Leave it if a trial is there to be claimed.
 
     Returns:
         A row with `number` and `draw`; None when the budget is spent, the study is not RUNNING, or
         `max_concurrent` trials run.
     """
-    return txn.first(_DRAW, study=study_id)
+    return txn.first(_DRAW[if_nothing_waits], study=study_id)
 
 
 def admit(txn: Txn, *, study_id: int) -> int | None:

@@ -10,7 +10,7 @@ from studydb.db.schema import in_state, trial, worker
 from studydb.domain.records import RENEWALS_PER_LEASE, Lease, Process
 from studydb.domain.states import State, Status
 from studydb.store import counters
-from studydb.store.leases import FENCE, HELD, Held, read_held
+from studydb.store.leases import FENCE, HELD, Held, fence_binds, read_held
 from studydb.store.trials import status_of_study
 
 MOST = 100
@@ -156,9 +156,7 @@ def hold_lost(txn: Txn, *, lease: Lease, surely_dead: bool) -> Held | None:
     """
     row = txn.first(
         _HOLD_LOST[surely_dead],
-        trial=lease.trial_id,
-        held_attempt=lease.attempt,
-        held_token=lease.token,
+        **fence_binds(lease),
     )
     return None if row is None else read_held(row)
 

@@ -1,12 +1,15 @@
 """What an operation costs in statements and commits: the same in any study."""
 
 import pytest
-from arrange import SimulatedWorker, enqueued, new_study
+from arrange import SimulatedWorker, dump, enqueued, new_study
 
 from studydb.domain.records import Batch
+from studydb.domain.space import Space, uniform
 from studydb.operations.look import look
 from studydb.operations.recover import recover
 from studydb.schedulers import ASHA
+
+ENDS = ("COMMIT", "ROLLBACK")
 
 
 @pytest.fixture
@@ -23,40 +26,69 @@ def worker(database, study):
 
 
 def counted(database, call):
-    """How often a call wrote BEGIN, COMMIT, ROLLBACK, and how many other statements it ran."""
+    """
+    How many transactions a call makes, how many of them end in a ROLLBACK, and its statements.
+
+    A statement that stands alone is a transaction.
+    """
     seen = []
     database.observer = seen.append
     call()
     database.observer = None
-    ends = [seen.count(word) for word in ("BEGIN", "COMMIT", "ROLLBACK")]
-    return *ends, len(seen) - sum(ends)
+    inside, transactions, statements = False, 0, 0
+    for what in seen:
+        transactions += what == "BEGIN" or (not inside and what not in ENDS)
+        statements += what not in ("BEGIN", *ENDS)
+        inside = what == "BEGIN" or (inside and what not in ENDS)
+    return transactions, seen.count("ROLLBACK"), statements
+
+
+def each(database, *, postgresql, sqlite):
+    """PostgreSQL takes a chain as one statement, SQLite its links one by one."""
+    return postgresql if database.postgresql else sqlite
 
 
 def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, worker):
     def live():
         worker.ask().finish(*[0.5] * 10)
 
-    assert counted(database, live) == (2, 2, 0, 4 + 5)
+    statements = each(database, postgresql=3 + 1, sqlite=4 + 4)
+    assert counted(database, live) == (2, 0, statements)
 
 
 @pytest.mark.parametrize("rows", [1, 10, 200])
-def test_report_costs_one_commit_and_three_statements_however_many_rows(database, worker, rows):
+def test_report_costs_one_commit_and_one_statement_however_many_rows(database, worker, rows):
     run = worker.ask()
 
-    assert counted(database, lambda: run.report(*[0.5] * rows)) == (1, 1, 0, 3)
+    statements = each(database, postgresql=1, sqlite=2)
+    assert counted(database, lambda: run.report(*[0.5] * rows)) == (1, 0, statements)
 
 
 def test_claim_costs_one_commit(database, study, worker):
     enqueued(database, study)
 
-    assert counted(database, worker.claim) == (1, 1, 0, 3)
+    statements = each(database, postgresql=1, sqlite=3)
+    assert counted(database, worker.claim) == (1, 0, statements)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"max_concurrent": 9}, {"space": Space.read({"model": {"lr": uniform(0.0, 1.0)}})}],
+    ids=["a limit to count", "a nested space"],
+)
+def test_claim_that_one_statement_cannot_make_costs_one_commit(database, more):
+    study = new_study(database, **more)
+    worker = SimulatedWorker(database, study)
+    enqueued(database, study)
+
+    assert counted(database, worker.claim) == (1, 0, 3 + ("max_concurrent" in more))
 
 
 def test_decision_at_a_rung_costs_one_commit(database):
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
     run = SimulatedWorker(database, study).ask()
 
-    assert counted(database, lambda: run.report(0.5)) == (1, 1, 0, 7)
+    assert counted(database, lambda: run.report(0.5)) == (1, 0, 7)
 
 
 def test_step_between_two_decisions_costs_what_it_costs_without_a_scheduler(database):
@@ -64,32 +96,39 @@ def test_step_between_two_decisions_costs_what_it_costs_without_a_scheduler(data
     run = SimulatedWorker(database, study).ask()
     run.report(0.5)
 
-    assert counted(database, lambda: run.report(0.5)) == (1, 1, 0, 3)
+    statements = each(database, postgresql=1, sqlite=2)
+    assert counted(database, lambda: run.report(0.5)) == (1, 0, statements)
 
 
 def test_renewal_of_many_leases_is_one_statement(database, worker):
     runs = [worker.ask() for _ in range(4)]
 
-    assert counted(database, lambda: worker.renew(*runs)) == (1, 1, 0, 2)
+    assert counted(database, lambda: worker.renew(*runs)) == (1, 0, 2)
 
 
-def test_idle_look_commits_nothing(database, study, worker):
-    assert counted(database, lambda: look(database, study)) == (1, 0, 1, 3)
+def test_idle_look_is_one_transaction(database, study, worker):
+    transactions, _, statements = counted(database, lambda: look(database, study))
+
+    assert (transactions, statements) == (1, 3)
 
 
-def test_claim_of_nothing_commits_nothing(database, worker):
-    begins, commits, rollbacks, _ = counted(database, worker.claim)
+def test_claim_of_nothing_writes_nothing(database, worker):
+    before = dump(database)
 
-    assert (begins, commits, rollbacks) == (1, 0, 1)
+    assert worker.claim() is None
+    assert dump(database) == before
 
 
 def test_resend_writes_nothing(database, worker):
     run = worker.ask()
     batch = Batch(1, run.batch(0.5).results)
     run.send(batch)
+    before = dump(database)
 
-    assert counted(database, lambda: run.send(batch)) == (1, 1, 0, 1)
+    run.send(batch)
+
+    assert dump(database) == before
 
 
 def test_sweep_that_finds_nothing_is_one_commit(database, study):
-    assert counted(database, lambda: recover(database, study)) == (1, 1, 0, 4)
+    assert counted(database, lambda: recover(database, study)) == (1, 0, 4)

@@ -52,7 +52,8 @@ def sides(postgres_server, postgres_template):
         for name in names
     ]
     with Proxy(urls[0]) as proxy:
-        cut, whole = connect(proxy.url()), connect(urls[1])
+        cut = connect(f"{proxy.url()}?pooler=transaction")  # what is one statement has a COMMIT
+        whole = connect(urls[1])
         yield Sides(proxy, cut, whole)
         cut.close()
         whole.close()

@@ -174,7 +174,7 @@ def test_renewal_needs_the_token(database, clock, monkeypatch):
     by_id_alone = (
         sa.update(trial)
         .where(is_listed(trial.c.id, "ids"), in_state(State.RUNNING))
-        .values(leases._RENEWED)
+        .values(leases.RENEWED)
         .returning(*leases.RENEW.statement.exported_columns)
     )
 

@@ -1,6 +1,7 @@
 """A call is sent again while the COMMIT of its first send is on its way: PostgreSQL, two connections."""
 
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from arrange import LEASE_S, SimulatedWorker, dump, new_study, rows, token
@@ -8,7 +9,7 @@ from resends import (
     FINISHES,
     OPERATIONS,
     claiming,
-    claiming_the_last,
+    claiming_or_asking,
     leaving,
     pausing_the_study,
     renaming,
@@ -21,14 +22,21 @@ from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.store import counters, leases
 
-BLIND = (leaving, pausing_the_study, renaming)
-"""They read nothing, so all of them is still on its way: the resend overtakes its ghost."""
+BLIND = (leaving, pausing_the_study, renaming, claiming_or_asking)
+"""
+They have locked nothing where they are held, so the resend overtakes its ghost: most read nothing,
+and the last is held at the end of a claim of nothing.
+"""
+
+AT_BEGIN = (claims, "begin_attempt")
+"""Of a claim in several statements: what it sends from there on has not arrived yet."""
 
 
 @pytest.fixture
 def connections(postgres_url):
     """The ghost's connection, and the one on which the call is sent again."""
-    ghostly, fresh = connect(postgres_url), connect(postgres_url)
+    ghostly = connect(f"{postgres_url}&pooler=transaction")  # what is one statement has a COMMIT
+    fresh = connect(postgres_url)
     ghostly.clock = fresh.clock = lambda: datetime(2026, 1, 1, tzinfo=UTC)
     yield ghostly, fresh
     ghostly.close()
@@ -51,11 +59,11 @@ def test_resend_and_its_ghost_count_once(connections, postgres_url, subtests):
             assert third is None if arranged in FINISHES else first == second == third
 
 
-@pytest.mark.parametrize("at", [None, (claims, "begin_attempt")], ids=["commit", "all the rest"])
+@pytest.mark.parametrize("at", [None, AT_BEGIN], ids=["commit", "all the rest"])
 @pytest.mark.parametrize("waiting", [1, 5])
 def test_worker_never_owns_two_trials_by_one_token(connections, postgres_url, waiting, at):
     ghostly, fresh = connections
-    call = claiming(ghostly, waiting=waiting)
+    call = claiming(ghostly, waiting=waiting, max_concurrent=9 if at else None)
 
     first, second, _ = send_twice(call, ghostly, fresh, postgres_url, at=at)
 
@@ -77,7 +85,7 @@ def test_claim_finds_the_ask_that_is_on_its_way(connections, postgres_url):
 def test_claim_that_does_not_wait_misses_its_ghost(connections, postgres_url, monkeypatch, guard):
     ghostly, fresh = connections
     arranged, at, room = {
-        "await_claims": (claiming_the_last, (claims, "begin_attempt"), leases),
+        "await_claims": (partial(claiming, waiting=1, max_concurrent=9), AT_BEGIN, leases),
         "lock": (asking_then_claiming, None, counters),
     }[guard]
     call = arranged(ghostly)

@@ -234,7 +234,8 @@ def test_lock_and_entries_agree_only_when_read_one_after_the_other(
 # --- nobody waits for a claim
 
 
-def test_claim_passes_over_what_another_is_claiming(database, postgres_url):
+def test_claim_passes_over_what_another_is_claiming(database, postgres_url, monkeypatch):
+    monkeypatch.setattr(database, "_pooler", True)  # what is one statement has a COMMIT
     study = new_study(database)
     for _ in range(2):
         enqueued(database, study)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 from arrange import dump, persist
-from resends import FINISHES, OPERATIONS
+from resends import FINISHES, OPERATIONS, claiming_or_asking
 
 from studydb.domain.errors import StorageTransient, StorageUnreachable
 
@@ -16,11 +16,14 @@ def _standing_clock(clock):
 
 
 @contextmanager
-def cut(database, when):
-    """Lose the connection "before" the next COMMIT arrives, or "after" it, before its reply."""
-    end = database._end
+def cut(database, when, *, nth=1):
+    """Lose the connection "before" the n-th COMMIT arrives, or "after" it, before its reply."""
+    end, commits = database._end, iter(range(1, nth + 1))
 
     def cut_end(connection, *, commit):
+        if commit and next(commits) < nth:
+            end(connection, commit=True)
+            return
         if commit and when == "after":
             end(connection, commit=True)
             connection.cursor().execute("SELECT 1").fetchone()  # a pipeline would not send it yet
@@ -34,7 +37,14 @@ def cut(database, when):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "_end", cut_end)
+        patch.setattr(
+            database, "_pooler", database.postgresql
+        )  # what is one statement has a COMMIT
         yield
+
+
+def last_commit(arranged):
+    return 2 if arranged is claiming_or_asking else 1  # a claim of nothing has one
 
 
 def same(arranged, again, answer):
@@ -59,7 +69,7 @@ def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, sub
         call = arranged(database)
         before = dump(database)
 
-        with cut(database, "before"), pytest.raises(StorageUnreachable):
+        with cut(database, "before", nth=last_commit(arranged)), pytest.raises(StorageUnreachable):
             call(database)
         lost = dump(database)
         answer = persist(lambda call=call: call(database))
@@ -75,7 +85,7 @@ def test_cut_after_commit_is_answered_from_what_was_stored(database, subtests):
     for arranged in OPERATIONS:
         call = arranged(database)
 
-        with cut(database, "after"), pytest.raises(StorageTransient):
+        with cut(database, "after", nth=last_commit(arranged)), pytest.raises(StorageTransient):
             call(database)
         after = dump(database)
         answer = call(database)

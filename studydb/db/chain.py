@@ -1,0 +1,147 @@
+"""
+Statements that are one on PostgreSQL, and one after another on SQLite.
+
+A statement of its own is a transaction of its own: no BEGIN, no COMMIT, one round trip. PostgreSQL
+lets CTEs write; SQLite does not, but has no round trips either.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from studydb.db.statement import BulkInsert, Compiled, compile_for
+
+FIRST = "first"
+_IF_FIRST = "EXISTS (SELECT FROM first)"
+_ROW = "SELECT * FROM first"
+_ROW_LAZILY = "SELECT * FROM first WHERE set_config('synchronous_commit', 'off', true) = 'off'"
+
+_REQUIRED = object()
+
+Link = sa.Update | sa.Insert | BulkInsert
+
+
+class _OfFirst(sa.ColumnElement[Any]):
+    inherit_cache = True
+
+    def __init__(self, column: sa.ColumnElement[Any]) -> None:
+        self.column, self.type = column, column.type
+
+
+@compiles(_OfFirst, "postgresql")
+def _of_first_postgresql(element: _OfFirst, *_: Any, **_kw: Any) -> str:
+    return f"(SELECT {FIRST}.{element.column.key} FROM {FIRST})"  # noqa: S608  names of ours
+
+
+@compiles(_OfFirst, "sqlite")
+def _of_first_sqlite(element: _OfFirst, compiler: SQLCompiler, **kw: Any) -> str:
+    bind = sa.bindparam(f"{FIRST}_{element.column.key}", type_=element.column.type)
+    return compiler.process(bind, **kw)
+
+
+def of_first(column: sa.ColumnElement[Any]) -> Any:
+    """A column of the row that the first statement of a chain returns."""
+    return _OfFirst(column)
+
+
+class Chain:
+    """
+    A first statement that returns at most one row, and links that follow only if it does.
+
+    Links are UPDATE … WHERE without RETURNING, INSERT … SELECT without WHERE, or a `BulkInsert`;
+    they lock nothing before the first one's row. Binds of one name have one value throughout.
+    """
+
+    __slots__ = ("_links", "_whole", "first", "then")
+
+    def __init__(self, first: sa.Executable, **then: Link) -> None:
+        """Keep the statements; nothing is compiled before its first use."""
+        self.first, self.then = first, then
+        self._whole: dict[bool, Compiled] = {}
+        self._links: tuple[Compiled, ...] = ()
+
+    def whole(self, dialect: Dialect, *, durable: bool) -> Compiled:
+        """
+        The one statement that PostgreSQL takes.
+
+        Args:
+            durable: False not to wait for the disk at its commit.
+        """
+        whole = self._whole.get(durable)
+        if whole is None:
+            whole = self._whole[durable] = self._join(dialect, durable=durable)
+        return whole
+
+    def links(self, dialect: Dialect) -> tuple[Compiled, ...]:
+        """The statements in their order, the first one's before the links'."""
+        if not self._links:
+            self._links = tuple(self._compile(dialect))
+        return self._links
+
+    def _compile(self, dialect: Dialect) -> Iterator[Compiled]:
+        for link in (self.first, *self.then.values()):
+            yield (
+                link.compiled(dialect)
+                if isinstance(link, BulkInsert)
+                else compile_for(link, dialect)
+            )
+
+    def _join(self, dialect: Dialect, *, durable: bool) -> Compiled:
+        first, *links = self._compile(dialect)
+        gated = (
+            replace(compiled, sql=f"{compiled.sql} {_joint(link)} {_IF_FIRST}")
+            for link, compiled in zip(self.then.values(), links, strict=True)
+        )
+        parts = _apart(dict(zip((FIRST, *self.then), (first, *gated), strict=True)))
+        ctes = ",\n".join(f"{name} AS ({part.sql})" for name, part in parts.items())
+        row = _ROW if durable else _ROW_LAZILY
+        return Compiled(
+            sql=f"WITH {ctes}\n{row}",
+            defaults=_merged(part.defaults for part in parts.values()),
+            encode=_merged(part.encode for part in parts.values()),
+            required=frozenset[str]().union(*(part.required for part in parts.values())),
+            row=first.row,
+            decode=first.decode,
+        )
+
+
+def _joint(link: Link) -> str:
+    return "AND" if isinstance(link, sa.Update) else "WHERE"
+
+
+def _merged(mappings: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: value for mapping in mappings for name, value in mapping.items()}
+
+
+def _apart(parts: Mapping[str, Compiled]) -> dict[str, Compiled]:
+    """Rename constants of one name but several values: each gets its part's name before it."""
+    values: dict[str, set[Any]] = {}
+    for compiled in parts.values():
+        for name, value in compiled.defaults.items():
+            values.setdefault(name, set()).add(value)
+        for name in compiled.required:
+            values.setdefault(name, set()).add(_REQUIRED)
+    shared = {name for name, different in values.items() if len(different) == 1}
+    return {
+        part: _rename(compiled, f"{part}_", compiled.defaults.keys() - shared)
+        for part, compiled in parts.items()
+    }
+
+
+def _rename(compiled: Compiled, prefix: str, names: AbstractSet[str]) -> Compiled:
+    def new(name: str) -> str:
+        return f"{prefix}{name}" if name in names else name
+
+    return replace(
+        compiled,
+        sql=re.sub(r"%\((\w+)\)s", lambda found: f"%({new(found[1])})s", compiled.sql),
+        defaults={new(name): value for name, value in compiled.defaults.items()},
+        encode={new(name): codec for name, codec in compiled.encode.items()},
+    )

@@ -1,0 +1,202 @@
+"""
+Claims, flushes and ends of one statement: where nothing is judged and nobody asks for anything.
+
+Each is a fence that moves the trial, and what follows from the row that it returns. A trial that is
+not as its holder believes is left alone: the operation then goes the long way.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from studydb.db import Chain, Txn
+from studydb.db.chain import of_first
+from studydb.db.schema import checkpoint, trial
+from studydb.db.types import Json
+from studydb.domain.metrics import Summary
+from studydb.domain.records import Batch, Lease, Log, Study
+from studydb.domain.space import params_hash
+from studydb.domain.states import Origin, Reason, State, Status
+from studydb.store import attempts, counters, leases, results
+from studydb.store.trials import status_of_study
+
+_AS_BELIEVED = (
+    *leases.FENCE,
+    trial.c.flush_no < sa.bindparam("to_flush_no"),
+    trial.c.n_results == sa.bindparam("n_before"),
+    sa.or_(trial.c.attempt == 1, trial.c.flush_no > 0),  # a later one's first flush supersedes
+    trial.c.verdict.is_(None),
+    trial.c.request.is_(None),
+    status_of_study(trial.c.study_id) == Status.RUNNING,
+)
+_TIME = {
+    "time_total_s": sa.func.coalesce(leases.SUMMARY_VALUES["time_total_s"], trial.c.time_total_s)
+}
+
+_REPORT = Chain(
+    sa.update(trial)
+    .where(*_AS_BELIEVED)
+    .values(
+        leases.SUMMARY_VALUES | _TIME | leases.RENEWED | {"flush_no": sa.bindparam("to_flush_no")}
+    )
+    .returning(trial.c.id),
+    stored=results.APPEND,
+)
+
+_ended = leases.end_values(State.TERMINATED)
+_FINISH = Chain(
+    sa.update(trial)
+    .where(*_AS_BELIEVED)
+    .values({name: _ended[name] for name in _ended.keys() - {"failures", "losses"}} | _TIME)
+    .returning(trial.c.failures, trial.c.losses),
+    stored=results.APPEND,
+    closed=attempts.END,
+    counted=counters.MOVE,
+)
+
+_restored_step = (
+    sa.select(checkpoint.c.step)
+    .where(checkpoint.c.id == of_first(trial.c.checkpoint_id))
+    .scalar_subquery()
+)
+_CLAIM = Chain(
+    leases.CLAIM.statement,
+    begun=attempts.inserting(
+        trial_id=of_first(trial.c.id),
+        attempt=of_first(trial.c.attempt),
+        config=sa.bindparam("constants", type_=Json).op("||")(of_first(trial.c.params)),
+        restored_id=of_first(trial.c.checkpoint_id),
+        start_step=sa.func.coalesce(_restored_step, 0) + 1,
+    ),
+    counted=counters.MOVE,
+)
+
+_BEGIN = Chain(
+    leases.INSERT_RUNNING,
+    begun=attempts.inserting(trial_id=of_first(trial.c.id)),
+)
+
+
+def begin(
+    txn: Txn,
+    *,
+    study: Study,
+    ticket: Any,
+    params: Mapping[str, Any],
+    origin: Origin,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+) -> Callable[[], Any]:
+    """
+    Insert a trial that runs from its first moment, with its attempt.
+
+    Args:
+        ticket: Its number and draw.
+        token: Names the trial, too.
+
+    Returns:
+        What reads the row, like `claim`'s, once the transaction has ended.
+    """
+    return txn.chain_later(
+        _BEGIN,
+        study_id=study.id,
+        uuid=str(UUID(hex=token)),
+        number=ticket.number,
+        params=dict(params),
+        params_hash=params_hash(params),
+        space_version=study.space_version,
+        origin=origin,
+        parent_id=None,
+        draw=ticket.draw,
+        counted=True,
+        priority=0,
+        to_worker=worker_id,
+        to_token=token,
+        to_lease_s=lease_s,
+        **attempts.first_binds(token=token, worker_id=worker_id, config=study.space.config(params)),
+    )
+
+
+def claim(txn: Txn, *, study: Study, worker_id: int, token: str, lease_s: float) -> Any | None:
+    """
+    Claim a trial of a study with a flat space, and open its attempt; PostgreSQL.
+
+    Returns:
+        As `leases.claim` does.
+
+    Raises:
+        Duplicate: The token was used by an earlier send.
+    """
+    return txn.chain(
+        _CLAIM,
+        study=study.id,
+        study_id=study.id,
+        constants=dict(study.space.constants),
+        to_worker=worker_id,
+        worker_id=worker_id,
+        to_token=token,
+        token=token,
+        to_lease_s=lease_s,
+        rows=(),
+        **counters.binds(key=worker_id, out_of=State.PENDING, into=State.RUNNING),
+    )
+
+
+def report(txn: Txn, *, lease: Lease, batch: Batch, summary: Summary) -> bool:
+    """
+    Store a batch; `summary` is the trial's with it.
+
+    Returns:
+        False when nothing was done: the trial is not as the batch says, or somebody wants
+        something of it.
+    """
+    row = txn.chain(
+        _REPORT,
+        results.as_rows(batch.results),
+        **_flush_binds(lease, batch, summary),
+    )
+    return row is not None
+
+
+def finish(
+    txn: Txn,
+    *,
+    lease: Lease,
+    batch: Batch,
+    summary: Summary,
+    metric_summary: Mapping[str, Any] | None,
+    log: Log | None,
+) -> Any | None:
+    """
+    Store an attempt's last batch and complete its trial.
+
+    Returns:
+        A row with `failures` and `losses`; None when nothing was done, as for `report`.
+    """
+    return txn.chain(
+        _FINISH,
+        results.as_rows(batch.results),
+        study=lease.study_id,
+        to_rank_score=summary.rank_score,
+        to_metrics=metric_summary,
+        **_flush_binds(lease, batch, summary)
+        | attempts.end_binds(lease=lease, flush_no=batch.flush_no, reason=Reason.COMPLETED, log=log)
+        | counters.binds(key=lease.worker_id, out_of=State.RUNNING, into=State.TERMINATED),
+    )
+
+
+def _flush_binds(lease: Lease, batch: Batch, summary: Summary) -> dict[str, Any]:
+    assert batch.before is not None
+    time_total_s = batch.results[-1].time_total_s if batch.results else None
+    return {
+        **leases.fence_binds(lease),
+        **leases.summary_binds(summary, time_total_s),
+        "study_id": lease.study_id,
+        "trial_id": lease.trial_id,
+        "attempt": lease.attempt,
+        "to_flush_no": batch.flush_no,
+        "n_before": batch.before.n_results,
+    }
