@@ -8,7 +8,7 @@ cursor: a claim through Core's execution costs 0.8 ms of CPU, through psycopg's 
 """
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,23 +154,36 @@ class BulkInsert:
         codecs = self._codecs[dialect.name]
         return [[codec(value) for codec, value in zip(codecs, row, strict=True)] for row in rows]
 
-    def arrays(self, dialect: Dialect, rows: Rows) -> dict[str, list[Any]]:
-        """The rows as arrays by column, for `unnest`."""
-        by_column = map(list, zip(*self.encoded(dialect, rows), strict=True))
-        return (
-            dict(zip(self.columns, by_column, strict=True))
-            if rows
-            else {name: [] for name in self.columns}
+    def arrays(self, dialect: Dialect, rows: Rows) -> dict[str, str]:
+        """
+        The rows as PostgreSQL's arrays by column, for `unnest`.
+
+        Written out, because psycopg looks up a dumper for each element: 100 rows took 0.2 ms.
+        """
+        by_column = (
+            zip(*self.encoded(dialect, rows), strict=True) if rows else [()] * len(self.columns)
         )
+        return dict(zip(self.columns, map(array_literal, by_column), strict=True))
 
     def _unnest(self, types: Mapping[str, str]) -> str:
-        arrays = ", ".join(
-            f"%({name})s::{'text[]::' if kind == 'JSONB' else ''}{kind}[]"
-            for name, kind in types.items()
-        )
+        arrays = ", ".join(f"%({name})s::{kind}[]" for name, kind in types.items())
         common = "".join(f"%({name})s, " for name in self.common)
         stamp = f"coalesce(%({NOW})s::timestamptz, clock_timestamp())"
         return f"SELECT {common}rows.*, {stamp} FROM unnest({arrays}) AS rows"  # noqa: S608
+
+
+def array_literal(values: Iterable[Any]) -> str:
+    """Numbers, texts and None as PostgreSQL reads an array; NaN and infinities by their names."""
+    return f"{{{','.join(map(_element, values))}}}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return repr(value)
 
 
 def _codec(kind: Any, dialect: Dialect) -> Codec:
