@@ -149,6 +149,7 @@ class Run:
         self.flush_no = 0
         self.after_step = claimed.checkpoint.step if claimed.checkpoint else 0
         self.summary = Summary() if claimed.lease.attempt == 1 else None
+        self.flushed: list[Result] = []
 
     @property
     def lease(self) -> Lease:
@@ -162,6 +163,7 @@ class Run:
     def send(self, batch: Batch) -> Answer:
         answer = report(self.worker.database, self.worker.study, lease=self.lease, batch=batch)
         self.flush_no, self.summary = batch.flush_no, answer.summary
+        self.flushed.extend(batch.results)
         if batch.results:
             self.after_step = batch.results[-1].step
         return answer
@@ -178,6 +180,7 @@ class Run:
             lease=self.lease,
             outcome=outcome,
             batch=self.batch(*values),
+            flushed=self.flushed,
             **more,
         )
 

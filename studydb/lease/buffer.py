@@ -11,6 +11,8 @@ from studydb.domain.rules import first_hit
 
 FLUSH_S = 1.0
 FLUSH_ROWS = 200
+KEPT_ROWS = 1000
+"""So many flushed results are remembered, so that a trial's end need not read them again."""
 
 
 class Buffer:
@@ -19,6 +21,9 @@ class Buffer:
 
     A batch that was taken stays the same, number and rows, until it is acknowledged: whoever sends
     it again sends exactly what may have been stored.
+
+    Attributes:
+        flushed: All of the trial's results that are stored, None if this attempt has not all.
     """
 
     def __init__(
@@ -32,7 +37,9 @@ class Buffer:
         self._flush_no = 0
         self._after_step = claim.checkpoint.step if claim.checkpoint else 0
         self._next_decision_step = claim.next_decision_step
-        self._summary = Summary() if claim.lease.attempt == 1 else None
+        is_first = claim.lease.attempt == 1
+        self._summary = Summary() if is_first else None
+        self.flushed: list[Result] | None = [] if is_first else None
         self._oldest_s = 0.0
         self.last_step = self._after_step
         self.rises_from = 0
@@ -81,8 +88,15 @@ class Buffer:
             self._flush_no = batch.flush_no
             self._next_decision_step = answer.next_decision_step
             self._summary = answer.summary
+            self._remember(batch)
             if batch.results:
                 self._after_step = batch.results[-1].step
+
+    def _remember(self, batch: Batch) -> None:
+        if self.flushed is not None:
+            self.flushed.extend(batch.results)
+            if len(self.flushed) > KEPT_ROWS:
+                self.flushed = None
 
     def __len__(self) -> int:
         """Results that no flush has acknowledged."""

@@ -154,6 +154,7 @@ class HeldTrial:
                     lease=self.lease,
                     outcome=outcome,
                     batch=last,
+                    flushed=self.buffer.flushed,
                     failure=failure,
                     log=log,
                 ),

@@ -1,8 +1,10 @@
 """End an attempt, with its last flush: completed, failed, released, lost, or as a verdict wants."""
 
+from collections.abc import Sequence
+
 from studydb.db import Database, Txn
 from studydb.domain.ending import Ending, Limits, Standing, conclude, settle, wanted
-from studydb.domain.metrics import Summary
+from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Failure, Lease, Log, Study
 from studydb.domain.states import Reason, State
 from studydb.operations.flushing import Flushed, foresee, lock_rungs, refused, store_batch
@@ -17,6 +19,7 @@ def finish(
     lease: Lease,
     outcome: Reason,
     batch: Batch,
+    flushed: Sequence[Result] | None = (),
     failure: Failure | None = None,
     log: Log | None = None,
 ) -> Ending | None:
@@ -28,6 +31,7 @@ def finish(
     Args:
         outcome: COMPLETED; FAILED (the user's code raised); LOST (it died); PREEMPTED (released,
             which spends nothing); TIMED_OUT.
+        flushed: The trial's results before this batch, as far as they are known here.
 
     Returns:
         Where the trial went; None when an earlier send of this finish has committed.
@@ -36,7 +40,7 @@ def finish(
         LeaseLost: The attempt no longer holds its trial.
     """
     if outcome is Reason.COMPLETED and study.max_concurrent is None:
-        ending = _complete(database, study, lease=lease, batch=batch, log=log)
+        ending = _complete(database, study, lease, batch, flushed=flushed or (), log=log)
         if ending is not None:
             return ending
 
@@ -48,9 +52,9 @@ def finish(
             return None
 
         if held.refuses_results or held.flush_no >= batch.flush_no:
-            flushed = Flushed((), held.summary, held.time_total_s, None)
+            stored = Flushed((), held.summary, held.time_total_s, None)
         else:
-            flushed = store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
+            stored = store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
 
         return end_attempt(
             txn,
@@ -58,7 +62,7 @@ def finish(
             held,
             lease=lease,
             outcome=outcome,
-            flushed=flushed,
+            flushed=stored,
             flush_no=batch.flush_no,
             failure=failure,
             log=log,
@@ -66,11 +70,17 @@ def finish(
 
 
 def _complete(
-    database: Database, study: Study, *, lease: Lease, batch: Batch, log: Log | None
+    database: Database,
+    study: Study,
+    lease: Lease,
+    batch: Batch,
+    *,
+    flushed: Sequence[Result],
+    log: Log | None,
 ) -> Ending | None:
-    """Complete a trial whose results are all in this batch, in one statement, if that is all."""
-    summary = foresee(study, batch)
-    if summary is None or summary.n_results != len(batch.results):
+    """Complete a trial whose results are all known here, in one statement, if that is all."""
+    summary, known = foresee(study, batch), [*flushed, *batch.results]
+    if summary is None or summary.n_results != len(known):
         return None
     with database.begin(single=True) as txn:
         row = at_once.finish(
@@ -78,7 +88,7 @@ def _complete(
             lease=lease,
             batch=batch,
             summary=summary,
-            metric_summary=Summary.of_metrics(batch.results, study.metric) or None,
+            metric_summary=Summary.of_metrics(known, study.metric) or None,
             log=log,
         )
     if row is None:
