@@ -5,7 +5,6 @@ A statement of its own is a transaction of its own: no BEGIN, no COMMIT, one rou
 lets CTEs write; SQLite does not, but has no round trips either.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -16,7 +15,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from studydb.db.statement import BulkInsert, Compiled, compile_for
+from studydb.db.statement import BIND, BulkInsert, Compiled, compile_for
 
 FIRST = "first"
 _IF_FIRST = "EXISTS (SELECT FROM first)"
@@ -141,7 +140,7 @@ def _rename(compiled: Compiled, prefix: str, names: AbstractSet[str]) -> Compile
 
     return replace(
         compiled,
-        sql=re.sub(r"%\((\w+)\)s", lambda found: f"%({new(found[1])})s", compiled.sql),
+        sql=BIND.sub(lambda found: f"%({new(found[1])})s", compiled.sql),
         defaults={new(name): value for name, value in compiled.defaults.items()},
         encode={new(name): codec for name, codec in compiled.encode.items()},
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
@@ -57,8 +58,12 @@ class Txn:
         self._clock = clock
         self._single, self._ran = single, False
         self.waits_for_disk = durable
-        self._cursor = connection.cursor()
         self.postgresql = dialect.name == "postgresql"
+        self._cursor: Any = (
+            psycopg.RawCursor(connection.driver_connection)
+            if self.postgresql
+            else connection.cursor()
+        )
         self.abandoned = False
         self._now: datetime | None = self._injected_now()
 
@@ -202,7 +207,8 @@ class Txn:
         self._observe(compiled.sql)
         cursor = self._cursor
         if self.postgresql:
-            return cursor.execute(compiled.sql, bound, prepare=self._prepare)
+            sql, names = compiled.numbered
+            return cursor.execute(sql, [bound[name] for name in names], prepare=self._prepare)
         return cursor.execute(compiled.sql, bound)
 
     def _observe(self, sql: str) -> None:
