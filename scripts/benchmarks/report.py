@@ -13,7 +13,7 @@ from benchmarks.rounds import Contest, measure, show
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step
 from studydb.db import connect
-from studydb.domain.metrics import Result
+from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import LEASE_S, Batch
 from studydb.operations import report as operation
 from studydb.operations.ask import ask
@@ -79,16 +79,19 @@ def _ours(url: str, index: int, rows: int) -> tuple[Step, Callable[[], None]]:
     study = load(database, STUDY)
     claim = ask(database, study, worker_id=index + 1, token=uuid4().hex, lease_s=LEASE_S)
     assert claim is not None
-    flush_no = 0
+    flush_no, summary = 0, Summary()
 
     def step() -> int:
-        nonlocal flush_no
+        nonlocal flush_no, summary
         after, now_s = flush_no * rows, time.monotonic()
         flush_no += 1
         results = tuple(
             Result(after + number, random.random(), {}, now_s) for number in range(1, rows + 1)
         )
-        operation.report(database, study, lease=claim.lease, batch=Batch(flush_no, results, after))
+        batch = Batch(flush_no, results, after, summary)
+        answer = operation.report(database, study, lease=claim.lease, batch=batch)
+        assert answer.summary is not None
+        summary = answer.summary
         return rows
 
     return step, database.close

@@ -171,21 +171,22 @@ class BulkInsert:
             decode=(),
         )
 
-    def encoded(self, dialect: Dialect, rows: Rows) -> list[list[Any]]:
-        """The rows' values as the driver takes them; the statement is compiled."""
-        codecs = self._codecs[dialect.name]
-        return [[codec(value) for codec, value in zip(codecs, row, strict=True)] for row in rows]
+    def encoded(self, dialect: Dialect, rows: Rows) -> list[Sequence[Any]]:
+        """The rows' values by column, as the driver takes them; the statement is compiled."""
+        columns = zip(*rows, strict=True) if rows else [()] * len(self.columns)
+        return [
+            column if codec is _unchanged else [codec(value) for value in column]
+            for codec, column in zip(self._codecs[dialect.name], columns, strict=True)
+        ]
 
     def arrays(self, dialect: Dialect, rows: Rows) -> dict[str, str]:
         """
         The rows as PostgreSQL's arrays by column, for `unnest`.
 
-        Written out, because psycopg looks up a dumper for each element: 100 rows took 0.2 ms.
+        Written out, because psycopg looks up a dumper for each element.
         """
-        by_column = (
-            zip(*self.encoded(dialect, rows), strict=True) if rows else [()] * len(self.columns)
-        )
-        return dict(zip(self.columns, map(array_literal, by_column), strict=True))
+        literals = map(array_literal, self.encoded(dialect, rows))
+        return dict(zip(self.columns, literals, strict=True))
 
     def _unnest(self, types: Mapping[str, str]) -> str:
         arrays = ", ".join(f"%({name})s::{kind}[]" for name, kind in types.items())

@@ -113,7 +113,7 @@ class Txn:
             return
         self._observe(compiled.sql)
         before, stamp = [common[name] for name in statement.common], to_text(self.now)
-        encoded = statement.encoded(self._dialect, rows)
+        encoded = zip(*statement.encoded(self._dialect, rows), strict=True)
         self._cursor.executemany(compiled.sql, [[*before, *row, stamp] for row in encoded])
 
     def chain(self, chain: Chain, rows: Rows = (), **params: Any) -> Any | None:

@@ -1,7 +1,7 @@
 """Metrics: what one report holds, and how a value is ranked."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,22 +186,27 @@ class Summary:
     best_step: int | None = None
     best_score: float | None = None
 
-    def add(self, result: Result, mode: Mode) -> "Summary":
-        """Count one more live result; among equals the first step stays best."""
-        oriented = score(result.value, mode)
-        better = (
-            self.best_value is None
-            or self.best_score is None
-            or oriented < self.best_score
-            or (math.isnan(self.best_value) and not math.isnan(result.value))  # +Inf beats NaN
-        )
+    def add(self, results: Sequence[Result], mode: Mode) -> "Summary":
+        """Count more live results, by step; among equals the first one stays best."""
+        if not results:
+            return self
+        best_value, best_step, best_score = self.best_value, self.best_step, self.best_score
+        for result in results:
+            oriented = score(result.value, mode)
+            if (
+                best_value is None
+                or best_score is None
+                or oriented < best_score
+                or (math.isnan(best_value) and not math.isnan(result.value))  # +Inf beats NaN
+            ):
+                best_value, best_step, best_score = result.value, result.step, oriented
         return Summary(
-            n_results=self.n_results + 1,
-            last_step=result.step,
-            last_value=result.value,
-            best_value=result.value if better else self.best_value,
-            best_step=result.step if better else self.best_step,
-            best_score=oriented if better else self.best_score,
+            n_results=self.n_results + len(results),
+            last_step=results[-1].step,
+            last_value=results[-1].value,
+            best_value=best_value,
+            best_step=best_step,
+            best_score=best_score,
         )
 
     @staticmethod

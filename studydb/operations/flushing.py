@@ -44,7 +44,9 @@ def due_results(study: Study, batch: Batch) -> Iterator[Result]:
     before = batch.after_step
     for result in batch.results:
         due = study.scheduler.next_decision_step(before)
-        if due is not None and result.step >= due:
+        if due is None:
+            return
+        if result.step >= due:
             yield result
         before = result.step
 
@@ -60,13 +62,11 @@ def foresee(study: Study, batch: Batch) -> Summary | None:
         return None
     if batch.results and summary.n_results == 0 and batch.results[0].step != batch.after_step + 1:
         return None  # the attempt is told where it began
-    for result in batch.results:
-        summary = summary.add(result, study.mode)
-    return summary
+    return summary.add(batch.results, study.mode)
 
 
 def _hits(study: Study, batch: Batch) -> bool:
-    return any(
+    return bool(study.rules) and any(
         first_hit(study.rules, result, study_metric=study.metric) for result in batch.results
     )
 
@@ -90,8 +90,7 @@ def store_batch(
     summary, time_total_s = held.summary, held.time_total_s
     if stored and held.flush_no == 0:
         summary = _supersede(txn, study, summary, lease=lease, first=stored[0], batch=batch)
-    for result in stored:
-        summary = summary.add(result, study.mode)
+    summary = summary.add(stored, study.mode)
     results.append(txn, lease=lease, results=stored)
 
     if stored and stored[-1].time_total_s is not None:
@@ -154,10 +153,8 @@ def _supersede(
             attempts.begin_at(txn, lease=lease, step=first.step)
         return summary
     attempts.begin_at(txn, lease=lease, step=first.step)
-    summary = Summary()
-    for result in results.live(txn, study_id=study.id, trial_id=lease.trial_id):
-        summary = summary.add(result, study.mode)
-    return summary
+    live = results.live(txn, study_id=study.id, trial_id=lease.trial_id)
+    return Summary().add(live, study.mode)
 
 
 def next_step(study: Study, batch: Batch) -> int | None:

@@ -80,8 +80,7 @@ SURPRISES = [
 def summary_of(*batches):
     summary = Summary()
     for batch in batches:
-        for result in batch.results:
-            summary = summary.add(result, Mode.MIN)
+        summary = summary.add(batch.results, Mode.MIN)
     return summary
 
 
@@ -157,9 +156,7 @@ def test_both_ways_leave_the_same(database, study, run, way, life):
     ending = run.finish(*last)
 
     numbers = [value for values in life for value in values]
-    expected = Summary()
-    for result in results(*numbers):
-        expected = expected.add(result, Mode.MIN)
+    expected = Summary().add(results(*numbers), Mode.MIN)
     trial = run.trial()
     assert repr(trial.summary) == repr(expected)
     assert (ending.state, ending.reason) == (trial.state, trial.reason)

@@ -39,9 +39,7 @@ def live(worker):
     """Live values by step; the trial's summary must say the same."""
     found = live_results(worker.database, worker.study, 0)
     assert len({result.step for result in found}) == len(found)
-    expected = Summary()
-    for result in found:
-        expected = expected.add(result, Mode.MIN)
+    expected = Summary().add(found, Mode.MIN)
     assert rows(
         worker.database, "SELECT n_results, last_step, best_value, best_step FROM trial"
     ) == [(expected.n_results, expected.last_step, expected.best_value, expected.best_step)]

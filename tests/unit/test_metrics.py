@@ -180,7 +180,7 @@ def test_zero_has_one_score(zero, mode):
 def summed(*values, mode=Mode.MIN):
     summary = Summary()
     for step, value in enumerate(values, 1):
-        summary = summary.add(Result(step, value, {}), mode)
+        summary = summary.add([Result(step, value, {})], mode)
     return summary
 
 
