@@ -29,7 +29,15 @@ if TYPE_CHECKING:
         UnknownTrial,
         UsageError,
     )
-    from studydb.domain.space import choice, lograndint, loguniform, quniform, randint, uniform
+    from studydb.domain.space import (
+        choice,
+        constant,
+        lograndint,
+        loguniform,
+        quniform,
+        randint,
+        uniform,
+    )
     from studydb.schedulers import ASHA, FIFO
     from studydb.searchers import GridSearch, RandomSearch
     from studydb.study import Study, create_study, delete_study, load_study
@@ -56,6 +64,7 @@ _HOMES = {
     ),
     "studydb.domain.space": (
         "choice",
+        "constant",
         "lograndint",
         "loguniform",
         "quniform",
@@ -91,6 +100,7 @@ __all__ = [
     "UnknownTrial",
     "UsageError",
     "choice",
+    "constant",
     "create_study",
     "delete_study",
     "load_study",

@@ -16,6 +16,7 @@ from studydb.domain import grammar
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space import Space
 from studydb.domain.view import Scheduler, Searcher
+from studydb.domain.wording import counted
 from studydb.settings import KEY_FILE, SIGNING_KEY, key_file_path
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def read_space(params: Sequence[str], file: str | None) -> Space:
 
 def _tell(study: "Study", storage: Storage) -> None:
     record, again = study.record, storage.again(study.storage)
-    budget = "endless" if record.num_trials is None else f"{record.num_trials} trials"
+    budget = "endless" if record.num_trials is None else counted(record.num_trials, "trial")
     click.echo(
         f"Study {study.name!r} in {study.storage}: {record.metric} ({record.mode}), {budget}."
     )

@@ -39,7 +39,8 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
     """
     List the workers of all studies, or of NAME, newest first.
 
-    health: alive, silent (not seen for longer than its lease), or ended.
+    health: alive, draining (asked to end), silent (not seen for longer than its lease), dead (its
+    process is gone from this host), or ended.
     """
     from studydb.operations import listing  # noqa: PLC0415  brings SQLAlchemy
 

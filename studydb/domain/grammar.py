@@ -15,7 +15,7 @@ from studydb.domain.canonical import plain
 from studydb.domain.distributions import DISTRIBUTIONS
 from studydb.domain.domains import Domain
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.leaves import KIND, check_key
+from studydb.domain.leaves import KIND, Constant, check_key, constant
 from studydb.domain.near import did_you_mean
 from studydb.domain.reader import NAME, Call, read_all
 from studydb.domain.scanner import Scanner
@@ -67,7 +67,8 @@ def parse_parameter(text: str) -> tuple[str, Any]:
     Read "path=value": a call is a distribution, anything else a constant.
 
     Returns:
-        The path ("model/width") and its domain or constant; `parse_parameters` nests them.
+        The path ("model/width") and its domain or constant, a list as `Constant` where it was
+        said to be one; `parse_parameters` nests them.
 
     Raises:
         InvalidSpec: No "=", a bad path, a bad value, an unknown distribution or bad bounds.
@@ -80,8 +81,14 @@ def parse_parameter(text: str) -> tuple[str, Any]:
     for key in path.split("/"):
         check_key(key)
     if isinstance(value, Call):
-        return path, _distribution(value, path)
+        return path, _made(value, path)
     return path, plain(value, where=f"Parameter {path!r}")
+
+
+def _made(call: Call, path: str) -> Domain | Constant:
+    if call.name != "constant":
+        return _distribution(call, path)
+    return build(call, {"constant": constant}, what="distribution")
 
 
 def _distribution(call: Call, path: str) -> Domain:

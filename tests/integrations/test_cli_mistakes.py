@@ -6,8 +6,8 @@ from contextlib import closing
 import arrange
 import pytest
 
-from studydb import study as handle
 from studydb.db import connect
+from studydb.study import opening
 
 CREATE = ("create", "digits", "--metric", "error", "--mode", "min")
 
@@ -166,18 +166,18 @@ def test_other_schema_says_which_command_to_run(console, database, monkeypatch, 
         assert_one_line(console(*command, code=1), words)
 
 
-def test_read_only_server_is_told_so(bare_console, postgres_url, monkeypatch):
+def test_login_that_may_only_read_is_told_so_at_once(bare_console, postgres_url, monkeypatch):
     database = connect(postgres_url)
     study = arrange.new_study(database, num_trials=None)
     database.close()
-    monkeypatch.setattr(handle, "CONTROL_PATIENCE_S", 0)
+    monkeypatch.setattr(opening, "CONTROL_PATIENCE_S", 1e9)
     monkeypatch.setenv(
         "STUDYDB_STORAGE", f"{postgres_url}&options=-c%20default_transaction_read_only%3Don"
     )
 
     ran = bare_console("enqueue", study.name, code=1)
 
-    assert_one_line(ran, "read-only")
+    assert_one_line(ran, "lets 'postgres' only read: its default_transaction_read_only is on. Log")
     assert "status   RUNNING" in bare_console("status", study.name).lines
 
 

@@ -19,6 +19,7 @@ from studydb.analysis.wide import make_wide_views
 from studydb.db import Prepared, connect
 from studydb.db.roles import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES, Roles
 from studydb.db.schema import METADATA
+from studydb.domain.errors import StorageReadOnly
 from studydb.domain.records import Failure
 from studydb.domain.states import Mode, Reason, Status
 from studydb.operations import control
@@ -35,6 +36,7 @@ PEOPLES = {
     ("studies", "_EXTEND"),
     ("studies", "_RENAME"),
     ("studies", "_DROP_TRAINABLE"),
+    ("workers", "_ASK"),
     ("trials", "_INSERT_PENDING"),
     ("trials", "_REQUEST"),
     ("trials", "_MOVES"),
@@ -377,6 +379,50 @@ def test_worker_that_tries_more_is_told_in_one_line(roles, opened, bare_console,
         ran = bare_console(*arguments, code=1)
         assert "refuses: permission denied" in ran.err or "must be owner" in ran.err
         assert len(ran.err.splitlines()) == 1
+
+
+WRITING = [
+    ("pause", "digits"),
+    ("stop", "digits", "0"),
+    ("enqueue", "digits"),
+    ("extend", "digits", "--trials", "3"),
+    ("rename", "digits", "x"),
+    ("delete", "digits", "--yes"),
+    ("create", "x", "--metric", "m", "--mode", "min"),
+    ("worker", "--study", "runnable"),
+]
+
+
+@pytest.mark.parametrize("arguments", WRITING, ids=lambda arguments: arguments[0])
+def test_viewer_that_tries_more_is_told_at_once_that_it_is_the_role(
+    roles, opened, bare_console, monkeypatch, arguments
+):
+    lived_in(opened(roles.owner))
+    study = studydb.create_study(
+        "runnable",
+        "talkative:train",
+        metric="loss",
+        mode="min",
+        storage=roles.owner,
+        workdir=TRAINABLES,
+    )
+    study.close()
+    monkeypatch.setenv("STUDYDB_STORAGE", roles.viewer)
+    monkeypatch.setattr("studydb.study.opening.CONTROL_PATIENCE_S", 1e9)
+
+    ran = bare_console(*arguments, code=1)
+
+    assert f"lets {roles.role('viewer')!r} only read: its default_transaction_read_only" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_viewers_own_loop_is_refused_at_once(roles, opened):
+    lived_in(opened(roles.owner))
+    study = studydb.load_study("digits", storage=roles.viewer)
+
+    with pytest.raises(StorageReadOnly, match="only read"):
+        study.ask()
+    study.close()
 
 
 def test_command_prints_the_script_for_the_storages_database(bare_console):

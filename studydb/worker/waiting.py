@@ -1,0 +1,47 @@
+"""Saying once why a worker has nothing to run, so that nobody takes it for hung."""
+
+import shlex
+import threading
+from collections.abc import Callable
+
+from studydb.domain.states import Status
+from studydb.operations.look import Outlook
+
+
+class Waiting:
+    """What the slots of one worker wait for; a reason is said when it is a new one."""
+
+    def __init__(self, study_name: str, say: Callable[[str], None]) -> None:
+        """Wait for nothing yet."""
+        self._name, self._say = study_name, say
+        self._told: str | None = None
+        self._lock = threading.Lock()
+
+    def because(self, outlook: Outlook) -> None:
+        """Say why nothing was claimed, unless that was said last."""
+        why = self._why(outlook)
+        with self._lock:
+            if why is None or why == self._told:
+                return
+            self._told = why
+        self._say(why)
+
+    def over(self) -> None:
+        """Something was claimed: the same reason is worth a line again."""
+        with self._lock:
+            self._told = None
+
+    def _why(self, outlook: Outlook) -> str | None:
+        name = self._name
+        match outlook.status:
+            case Status.PAUSED:
+                return f"study {name!r} is paused; waiting for `studydb resume {shlex.quote(name)}`"
+            case Status.FINISHED | Status.STOPPED:
+                return f"study {name!r} is {outlook.status}; waiting in case that changes"
+            case _ if not outlook.has_room:
+                return "waiting: as many trials run as max_concurrent allows"
+            case _ if outlook.counts.pending and not outlook.runnable:
+                return "waiting: the trials that are left wait before they are tried again"
+            case _ if not outlook.open and not outlook.runnable:
+                return "waiting: nothing is left to begin, but other workers may give trials back"
+        return None
