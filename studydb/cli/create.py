@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,8 +105,7 @@ def create(
 def _read_scheduler(text: str | None) -> Scheduler | None:
     if text is None:
         return None
-    known: Mapping[str, Callable[..., Scheduler]] = schedulers.BY_NAME
-    return grammar.build(grammar.parse_call(text), known, what="scheduler")
+    return schedulers.from_call(grammar.parse_call(text))
 
 
 def _read_searcher(text: str | None) -> Searcher | None:

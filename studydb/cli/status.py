@@ -1,6 +1,7 @@
 """`studies` and `status`: what there is, what it does, what to type next."""
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -136,7 +137,7 @@ def _print_page(
             "trials": f"{total} of {budget}" + (f": {by_state}" if by_state else ""),
             "at once": row.max_concurrent and f"{row.max_concurrent} at most",
             "best": _best_line(row, best),
-            "params": best and assignments(study.record.space.flatten(best.params)),
+            "params": best and (assignments(study.record.space.flatten(best.params)) or None),
             "workers": _workers_line(roll),
         }
     )
@@ -156,10 +157,10 @@ def _print_page(
 
 
 def _workers_line(roll: "Roll") -> str:
-    """Those that have not ended, by health: "2 alive, 1 dead"."""
-    others = [f"{roll.by_health[health]} {health}" for health in ("draining", "silent", "dead")]
-    shown = [part for part in others if not part.startswith("0 ")]
-    return ", ".join([f"{roll.by_health['alive']} alive", *shown])
+    """By health, as in "2 alive, 1 dead"; of those that are gone only who still holds trials."""
+    holding = Counter(roll.health(worker) for worker in roll.workers if worker.running)
+    gone = [f"{holding[health]} {health}" for health in ("silent", "dead") if holding[health]]
+    return ", ".join([f"{roll.n_alive} alive", *gone])
 
 
 def _told(troubles: list[Any]) -> list[dict[str, Any]]:

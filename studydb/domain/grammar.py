@@ -29,6 +29,7 @@ __all__ = [
     "parse_parameters",
     "parse_value",
     "read_space_file",
+    "rebuild",
 ]
 
 T = TypeVar("T")
@@ -172,6 +173,19 @@ def build(call: Call, known: Mapping[str, Callable[..., T]], *, what: str) -> T:
     except TypeError as error:
         raise InvalidSpec(f"Cannot make {call.name}: {error}; it takes {wanted}.") from None
     return known[call.name](*call.args, **call.kwargs)
+
+
+def rebuild(spec: Mapping[str, Any], known: Mapping[str, Callable[..., T]], *, what: str) -> T:
+    """
+    Make what a row holds, {"name": "ASHA", "max_t": 27}, out of a closed list.
+
+    Raises:
+        InvalidSpec: As `build`; or the row has no name.
+    """
+    options = dict(spec)
+    if "name" not in options:
+        raise InvalidSpec(f"The {what} {options!r} has no name; there are {', '.join(known)}.")
+    return build(Call(str(options.pop("name")), kwargs=options), known, what=what)
 
 
 def read_space_file(path: Path | str) -> Space:

@@ -1,6 +1,5 @@
 """What tables and frames read: rows of the stable views, whole or in pages; without locks."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,12 +53,7 @@ class Roll:
     @property
     def n_alive(self) -> int:
         """How many of them live."""
-        return self.by_health["alive"] + self.by_health["draining"]
-
-    @property
-    def by_health(self) -> Counter[str]:
-        """How many there are of each kind."""
-        return Counter(map(self.health, self.workers))
+        return sum(self.health(worker) in {"alive", "draining"} for worker in self.workers)
 
 
 def _process(worker: Any) -> Process:

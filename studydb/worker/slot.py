@@ -149,6 +149,14 @@ class Slot(threading.Thread):
         lease = held.lease
         reason = ending.attempt_reason if ending else outcome.reason
         again = " (will run again)" if ending and ending.state is State.PENDING else ""
-        why = f": {outcome.failure.message.strip()}" if outcome.failure else ""
+        why = f": {_words(outcome.failure)}" if outcome.failure else ""
         step = held.buffer.last_step
         return f"trial {lease.number}, attempt {lease.attempt}: {reason} at step {step}{again}{why}"
+
+
+def _words(failure: Failure) -> str:
+    """What went wrong; the message of many an exception says nothing without its type."""
+    words = failure.message.strip()
+    if not failure.traceback or failure.type.startswith("studydb."):
+        return words
+    return f"{failure.type.rpartition('.')[2]}: {words}"

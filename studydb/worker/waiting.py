@@ -40,8 +40,6 @@ class Waiting:
                 return f"study {name!r} is {outlook.status}; waiting in case that changes"
             case _ if not outlook.has_room:
                 return "waiting: as many trials run as max_concurrent allows"
-            case _ if outlook.counts.pending and not outlook.runnable:
-                return "waiting: the trials that are left wait before they are tried again"
-            case _ if not outlook.open and not outlook.runnable:
-                return "waiting: nothing is left to begin, but other workers may give trials back"
+            case _ if not (outlook.open or outlook.counts.pending):
+                return "waiting: nothing is left to begin while the last trials run"
         return None

@@ -24,7 +24,6 @@ from studydb.domain.records import Failure
 from studydb.domain.states import Mode, Reason, Status
 from studydb.operations import control
 from studydb.operations.register import leave
-from studydb.operations.release import release
 from studydb.operations.restore import restore
 from studydb.operations.save import condemn, forget
 from studydb.operations.tell import tell
@@ -147,7 +146,7 @@ def test_every_operation_of_a_worker_is_allowed(roles, opened):
     second.finish()
 
     third = worker.ask()
-    release(database, study, lease=third.lease, batch=third.batch(0.75))
+    third.finish(0.75, outcome=Reason.PREEMPTED)
     arrange.recover(database, study)
     worker.take().report(0.125)
     leave(database, worker_id=worker.id)
