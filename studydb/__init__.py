@@ -4,6 +4,7 @@ studydb: a SQL-backed, persistent study store with stateless workers.
 Names are resolved when first used, so that `import studydb` in a trainable brings no SQLAlchemy.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,9 @@ def __getattr__(name: str) -> Any:
     """Import the home of a public name when it is first used."""
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(f"module 'studydb' has no attribute {name!r}")
+        raise AttributeError(
+            f"module 'studydb' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )  # the interpreter looks for near names there
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

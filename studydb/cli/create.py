@@ -150,9 +150,11 @@ def _tell(study: "Study", storage: Storage) -> None:
     name = shlex.quote(study.name)
     print_next(f"studydb worker --study {name}{again}", f"studydb status {name}{again}")
     if study.database.postgresql:
+        note = "    # *** is the password" if "***" in study.storage else ""
         click.echo(
             "\nOn another machine, with your code and a copy of the key:\n"
-            f"  {_key()} studydb worker --study {name} --storage {shlex.quote(study.storage)}"
+            f"  export STUDYDB_STORAGE={shlex.quote(study.storage)}{note}\n"
+            f"  {_key()} studydb worker --study {name}"
         )
     else:
         click.echo("\nAn SQLite file serves one machine; for several use --storage postgresql://…")
