@@ -2,6 +2,7 @@
 
 import operator
 import os
+from pathlib import Path
 from typing import Any, TypeVar
 
 from studydb.artifacts import open_store
@@ -44,6 +45,33 @@ def count(name: str, value: Any, *, least: int) -> int:
 def count_or_none(name: str, value: Any, *, least: int) -> int | None:
     """As `count`; None for no limit."""
     return None if value is None else count(name, value, least=least)
+
+
+def seconds_or_none(name: str, value: Any) -> float | None:
+    """
+    Read a span of time; None for no limit.
+
+    Raises:
+        InvalidSpec: It is no number.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidSpec(f"{name} is {value!r}; it must be a number of seconds.")
+    return float(value)
+
+
+def directory(name: str, value: Any) -> Path:
+    """
+    Read the path of a directory.
+
+    Raises:
+        InvalidSpec: It is none.
+    """
+    path = Path(value).expanduser() if isinstance(value, str | os.PathLike) else None
+    if path is None or not path.is_dir():
+        raise InvalidSpec(f"{name} is {value!r}; it must be a directory.")
+    return path
 
 
 def mode(value: Any) -> Mode:

@@ -80,6 +80,7 @@ def create_study(
         UsageError: An argument makes no sense; nothing was written.
         StorageError: The database needs attention.
     """
+    place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
     new = _new_study(
         name=check_study_name(name),
         metric=check_metric_name(metric),
@@ -97,7 +98,7 @@ def create_study(
         max_failures=checking.count("max_failures", max_failures, least=-1),
         max_losses=checking.count("max_losses", max_losses, least=0),
         checkpoints=checking.store_url(checkpoints),
-        trainable=None if trainable is None else describe(trainable, workdir=workdir or Path.cwd()),
+        trainable=None if trainable is None else describe(trainable, workdir=place),
     )
     database = open_database(storage, make=True)
     with closed_on_error(database):

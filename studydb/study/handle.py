@@ -168,10 +168,11 @@ class Study:
         Raises:
             TimeoutError: Nothing came in time.
         """
+        timeout_s = checking.seconds_or_none("timeout", timeout)
         with self._opening:
             if self._loop is None or self._loop.is_foreign:
                 self._loop = OwnLoop(full_url(self.database), self.record)
-        return self._loop.ask(timeout)
+        return self._loop.ask(timeout_s)
 
     def run(self, workers: int = 1) -> Counts:
         """

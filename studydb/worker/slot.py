@@ -143,6 +143,7 @@ class Slot(threading.Thread):
 
     def _end(self, held: HeldTrial, attempt: Attempt, outcome: Outcome) -> None:
         ending = held.end(outcome.reason, failure=outcome.failure, log=attempt.log)
+        self._equipment.waiting.answered()
         self._equipment.options.say(self._line(held, outcome, ending))
 
     def _line(self, held: HeldTrial, outcome: Outcome, ending: Ending | None) -> str:

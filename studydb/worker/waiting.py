@@ -1,9 +1,10 @@
-"""Saying once why a worker has nothing to run, so that nobody takes it for hung."""
+"""Saying once what a worker waits for, so that nobody takes it for hung."""
 
 import shlex
 import threading
 from collections.abc import Callable
 
+from studydb.domain.errors import StorageTransient
 from studydb.domain.states import Status
 from studydb.operations.look import Outlook
 
@@ -15,6 +16,7 @@ class Waiting:
         """Wait for nothing yet."""
         self._name, self._say = study_name, say
         self._told: str | None = None
+        self._is_away = False
         self._lock = threading.Lock()
 
     def because(self, outlook: Outlook) -> None:
@@ -30,6 +32,20 @@ class Waiting:
         """Something was claimed: the same reason is worth a line again."""
         with self._lock:
             self._told = None
+
+    def unanswered(self, error: StorageTransient) -> None:
+        """Say that the database does not answer a trial that runs, once per outage."""
+        with self._lock:
+            was_away, self._is_away = self._is_away, True
+        if not was_away:
+            self._say(f"training goes on without the database, results wait: {error}")
+
+    def answered(self) -> None:
+        """Say that an outage is over."""
+        with self._lock:
+            was_away, self._is_away = self._is_away, False
+        if was_away:
+            self._say("the database answers again")
 
     def _why(self, outlook: Outlook) -> str | None:
         name = self._name

@@ -83,6 +83,7 @@ URLS = [
     ("sqlite:///missing.db", 1, "here/missing.db. `studydb create` or `studydb db upgrade` makes"),
     ("sqlite:///no/folder/studydb.db", 1, "here/no/folder of the database does not exist"),
     ("sqlite:////", 1, "is a folder"),
+    ("postgresql://me:***@localhost:1/db", 2, "holds ***, which studydb prints in the place of"),
 ]
 
 
@@ -97,6 +98,13 @@ def test_wrong_url_is_told_without_its_password(bare_console, here, url, code, w
         assert_one_line(ran, words)
         assert "ter2" not in ran.err
     assert list(here.iterdir()) == []
+
+
+def test_file_that_cannot_be_made_is_told_so_in_one_line(bare_console, here):
+    (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # rights do not bind root
+
+    for command in (CREATE, ("hello",), ("db", "upgrade")):
+        assert_one_line(bare_console(*command, code=1), "cannot be opened. Check the path and its")
 
 
 def test_password_is_masked_in_what_create_prints_too(bare_console, postgres_url, here):

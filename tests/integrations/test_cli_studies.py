@@ -43,7 +43,8 @@ def test_create_makes_the_study_that_was_typed_and_says_what_to_type_next(consol
     assert study.trainable.workdir == str(here)
     assert "  studydb worker --study digits" in ran.lines
     if database.postgresql:
-        assert "/.config/studydb/keys studydb worker --study digits --storage" in ran.out
+        assert "  export STUDYDB_STORAGE='postgresql://postgres@/" in ran.out
+        assert ran.lines[-1].endswith("/.config/studydb/keys studydb worker --study digits")
     else:
         assert "An SQLite file serves one machine" in ran.out
 

@@ -80,10 +80,10 @@ def test_five_minutes_and_a_loop_of_ones_own(tmp_path):
     told = "\n".join(newcomer.follow("Five minutes") + newcomer.follow("A loop of your own"))
 
     assert "Best loss (min): " in told
-    assert "study 'more' is FINISHED: 70 TERMINATED" in told
+    assert "study 'more' is FINISHED: 40 TERMINATED" in told
     assert "made v_trial_more and v_result_more" in told
     url = f"sqlite:///{tmp_path}/studydb.db"
-    assert counts(url) == {"hello": 20, "digits": 60, "more": 70, "mine": 20}
+    assert counts(url) == {"hello": 20, "digits": 30, "more": 40, "mine": 20}
 
 
 def test_second_machine_roles_and_a_backup(tmp_path):
@@ -98,11 +98,11 @@ def test_second_machine_roles_and_a_backup(tmp_path):
         (dump, _sqlite) = blocks("Backup and restore")
         newcomer.do(*dump)
 
-        assert "study 'digits' is FINISHED: 60 TERMINATED" in told
-        assert counts(url) == counts(url.replace("/studies?", "/restored?")) == {"digits": 60}
+        assert "study 'digits' is FINISHED: 30 TERMINATED" in told
+        assert counts(url) == counts(url.replace("/studies?", "/restored?")) == {"digits": 30}
         for role in ("owner", "worker", "viewer"):
             found = counts(url.replace("postgres@", f"studydb_{role}@"))
-            assert found == {"digits": 60}
+            assert found == {"digits": 30}
 
 
 def test_copy_of_a_file_is_whole(tmp_path, sqlite_url):
