@@ -16,7 +16,7 @@ from fleet.workers import TRAINABLES, Fleet
 import studydb
 import studydb.store
 from studydb.analysis.wide import make_wide_views
-from studydb.db import Prepared, connect
+from studydb.db import Chain, Prepared, connect
 from studydb.db.roles import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES, Roles
 from studydb.db.schema import METADATA
 from studydb.domain.errors import StorageReadOnly
@@ -260,7 +260,7 @@ def test_listed_columns_are_those_that_workers_write():
 
 
 def statements():
-    """Every prepared statement of the store: its file, its name, and itself."""
+    """Every constant statement of the store: its file, its name, and itself."""
     for found in pkgutil.iter_modules(studydb.store.__path__):
         module = importlib.import_module(f"studydb.store.{found.name}")
         for name, value in vars(module).items():
@@ -268,6 +268,9 @@ def statements():
             for each in many if isinstance(many, tuple) or many is not value else [value]:
                 if isinstance(each, Prepared):
                     yield found.name, name, each.statement
+                elif isinstance(each, Chain):
+                    for link in (each.first, *each.then.values()):
+                        yield found.name, name, link
 
 
 def column_name(column):
