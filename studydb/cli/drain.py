@@ -7,6 +7,7 @@ import click
 from studydb.cli.opening import opened
 from studydb.cli.options import Storage, storage_option
 from studydb.cli.output import print_next
+from studydb.cli.workers import SHORT_ID
 from studydb.domain.records import renewal_s
 
 
@@ -31,7 +32,7 @@ def drain(*, worker: str, storage: Storage) -> None:
         write_patiently(database, lambda: ask(database, found, token=token, actor=whoami()))
         again = storage.again(database.url)
     click.echo(
-        f"Worker {found.uuid[:8]} on {found.process.host}: gives back what it runs and ends, "
-        f"within {renewal_s(found.lease_s):.0f} s and the time that its trials need to save."
+        f"Worker {found.uuid[:SHORT_ID]} on {found.process.host}: gives back what it runs and "
+        f"ends, within {renewal_s(found.lease_s):.0f} s and the time that its trials need to save."
     )
     print_next(f"studydb workers{again}")

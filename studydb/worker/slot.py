@@ -157,7 +157,8 @@ class Slot(threading.Thread):
 
 def _words(failure: Failure) -> str:
     """What went wrong; the message of many an exception says nothing without its type."""
-    words = failure.message.strip()
+    first, *more = failure.message.strip().splitlines() or [""]
+    words = f"{first} …" if more else first
     if not failure.traceback or failure.type.startswith("studydb."):
         return words
     return f"{failure.type.rpartition('.')[2]}: {words}"

@@ -91,3 +91,21 @@ def test_status_tells_of_checkpoints_that_were_not_stored_or_not_read(console, d
     assert told[1].endswith("trial 0: checkpoint corrupt: inline:, step 1")
     document = console("status", "digits", "--format", "json").json
     assert [each["times"] for each in document["troubles"]] == [2, 1]
+
+
+def test_worker_is_listed_by_what_drain_takes_in_a_table_and_in_full_elsewhere(
+    console, database, neighbour
+):
+    process, _ = neighbour
+    worker = arrange.SimulatedWorker(database, arrange.new_study(database, name="d"), of=process)
+    ((uuid,),) = arrange.rows(database, "SELECT worker FROM v_worker")
+
+    listed = console("workers").lines[1].split()[0]
+    drained = console("drain", listed)
+
+    assert uuid == console("workers", "--format", "json").json[0]["worker"]
+    assert listed == uuid[:8]
+    assert f"Worker {listed} on {process.host}: gives back what it runs" in drained.out
+    assert console("workers", "--format", "json").json[0]["health"] == "draining"
+    assert "workers  1 alive" in console("status", "d").lines
+    assert worker.renew().request == "DRAIN"

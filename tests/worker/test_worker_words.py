@@ -38,3 +38,4 @@ def test_line_of_a_failed_trial_names_the_exception_where_it_is_the_users(
 
     assert worker.exit_code() == 0
     assert words in worker.words()
+    assert f"`studydb trials {stage.study.name} --state ERROR` lists" in worker.words()
