@@ -188,11 +188,12 @@ class Study:
             NotAllowed: The study has no trainable.
             StudydbError: All workers ended with an error; the message has one's last words.
         """
+        n_workers = checking.count("workers", workers, least=1)
         if self.record.trainable is None:
             raise NotAllowed(
                 f"Study {self.name!r} has no trainable for workers to run; use study.ask()."
             )
-        return run(self.database, self.record, workers=checking.count("workers", workers, least=1))
+        return run(self.database, self.record, workers=n_workers)
 
     def close(self) -> None:
         """Give back what own loops hold and close the connections."""
