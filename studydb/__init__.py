@@ -4,6 +4,7 @@ studydb: a SQL-backed, persistent study store with stateless workers.
 Names are resolved when first used, so that `import studydb` in a trainable brings no SQLAlchemy.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,15 @@ if TYPE_CHECKING:
         UnknownTrial,
         UsageError,
     )
-    from studydb.domain.space import choice, lograndint, loguniform, quniform, randint, uniform
+    from studydb.domain.space import (
+        choice,
+        constant,
+        lograndint,
+        loguniform,
+        quniform,
+        randint,
+        uniform,
+    )
     from studydb.schedulers import ASHA, FIFO
     from studydb.searchers import GridSearch, RandomSearch
     from studydb.study import Study, create_study, delete_study, load_study
@@ -56,6 +65,7 @@ _HOMES = {
     ),
     "studydb.domain.space": (
         "choice",
+        "constant",
         "lograndint",
         "loguniform",
         "quniform",
@@ -91,6 +101,7 @@ __all__ = [
     "UnknownTrial",
     "UsageError",
     "choice",
+    "constant",
     "create_study",
     "delete_study",
     "load_study",
@@ -107,7 +118,9 @@ def __getattr__(name: str) -> Any:
     """Import the home of a public name when it is first used."""
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(f"module 'studydb' has no attribute {name!r}")
+        raise AttributeError(
+            f"module 'studydb' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )  # the interpreter looks for near names there
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -32,9 +32,20 @@ _OTHERS_MODE_BITS = 0o077
 
 
 def storage_url(explicit: str | None = None, environ: Mapping[str, str] | None = None) -> str:
-    """The database to use: the one that was named, else the environment's, else the default."""
+    """
+    The database to use: the one that was named, else the environment's, else the default.
+
+    Raises:
+        UsageError: It was copied from where its password is masked.
+    """
     environ = os.environ if environ is None else environ
-    return explicit or environ.get(STORAGE) or DEFAULT_STORAGE
+    url = explicit or environ.get(STORAGE) or DEFAULT_STORAGE
+    if ":***@" in url:
+        raise UsageError(
+            "The storage URL holds ***, which studydb prints in the place of a password. Write the "
+            "password, or leave it to ~/.pgpass."
+        )
+    return url
 
 
 def scrubbed_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -18,6 +18,7 @@ COMMANDS = {
     "results": ("trials", "List one trial's results, step by step."),
     "best": ("trials", "Show a study's best trial."),
     "workers": ("workers", "List the workers."),
+    "drain": ("drain", "Have a worker give back what it runs, and end."),
     "logs": ("logs", "Print what a trial has printed."),
     "pause": ("control", "Pause trials, or a whole study."),
     "resume": ("control", "Resume trials, or a whole study."),

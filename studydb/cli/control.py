@@ -10,6 +10,7 @@ from studydb.cli.options import Number, Spec, Storage, storage_option, study_arg
 from studydb.domain.domains import Domain
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.grammar import parse_parameter, parse_parameters
+from studydb.domain.wording import counted
 
 numbers_argument = click.argument("numbers", metavar="[NUMBER]...", type=Number(), nargs=-1)
 
@@ -77,7 +78,7 @@ def extend(*, name: str, trials: int, storage: Storage) -> None:
     """Add trials to the budget of NAME; a finished study goes on."""
     with opened_study(storage, name) as study:
         budget = study.extend(num_trials=trials)
-    click.echo(f"Study {name!r}: {budget} trials in all.")
+    click.echo(f"Study {name!r}: {counted(budget, 'trial')} in all.")
 
 
 def read_values(params: Sequence[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from studydb.domain import grammar
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space import Space
 from studydb.domain.view import Scheduler, Searcher
+from studydb.domain.wording import counted
 from studydb.settings import KEY_FILE, SIGNING_KEY, key_file_path
 
 if TYPE_CHECKING:
@@ -104,8 +105,7 @@ def create(
 def _read_scheduler(text: str | None) -> Scheduler | None:
     if text is None:
         return None
-    known: Mapping[str, Callable[..., Scheduler]] = schedulers.BY_NAME
-    return grammar.build(grammar.parse_call(text), known, what="scheduler")
+    return schedulers.from_call(grammar.parse_call(text))
 
 
 def _read_searcher(text: str | None) -> Searcher | None:
@@ -137,7 +137,7 @@ def read_space(params: Sequence[str], file: str | None) -> Space:
 
 def _tell(study: "Study", storage: Storage) -> None:
     record, again = study.record, storage.again(study.storage)
-    budget = "endless" if record.num_trials is None else f"{record.num_trials} trials"
+    budget = "endless" if record.num_trials is None else counted(record.num_trials, "trial")
     click.echo(
         f"Study {study.name!r} in {study.storage}: {record.metric} ({record.mode}), {budget}."
     )
@@ -150,9 +150,11 @@ def _tell(study: "Study", storage: Storage) -> None:
     name = shlex.quote(study.name)
     print_next(f"studydb worker --study {name}{again}", f"studydb status {name}{again}")
     if study.database.postgresql:
+        note = "    # *** is the password" if "***" in study.storage else ""
         click.echo(
             "\nOn another machine, with your code and a copy of the key:\n"
-            f"  {_key()} studydb worker --study {name} --storage {shlex.quote(study.storage)}"
+            f"  export STUDYDB_STORAGE={shlex.quote(study.storage)}{note}\n"
+            f"  {_key()} studydb worker --study {name}"
         )
     else:
         click.echo("\nAn SQLite file serves one machine; for several use --storage postgresql://…")

@@ -8,6 +8,7 @@ import click
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
 from studydb.domain.errors import UsageError
+from studydb.domain.wording import counted
 
 if TYPE_CHECKING:
     from studydb.study import Study
@@ -29,17 +30,15 @@ def delete(*, name: str, yes: bool, storage: Storage) -> None:
     from studydb.study import delete_study  # noqa: PLC0415  brings SQLAlchemy
 
     with opened_study(storage, name) as study:
-        n_trials, shown = study.counts.total, study.storage
+        trials, shown = counted(study.counts.total, "trial"), study.storage
         elsewhere = _output_elsewhere(study)
     if not yes:
         raise UsageError(
-            f"Study {name!r} in {shown} would be deleted with its {n_trials} trials, their results "
+            f"Study {name!r} in {shown} would be deleted with its {trials}, their results "
             "and checkpoints, for good. Add --yes if that is meant."
         )
     delete_study(name, storage=storage.url)
-    click.echo(
-        f"Study {name!r}: deleted with its {n_trials} trials, results and checkpoints.{elsewhere}"
-    )
+    click.echo(f"Study {name!r}: deleted with its {trials}, results and checkpoints.{elsewhere}")
 
 
 def _output_elsewhere(study: "Study") -> str:

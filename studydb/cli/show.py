@@ -18,9 +18,10 @@ from studydb.cli.spelling import assignments, table_cell, visible
 from studydb.domain.metrics import Result
 from studydb.domain.rules import first_hit
 from studydb.domain.states import Mode, Reason
+from studydb.domain.wording import counted
 
 if TYPE_CHECKING:
-    from studydb.domain.records import Study
+    from studydb.domain.records import Study, Trial
     from studydb.operations.reading import Details
 
 ATTEMPT_COLUMNS = (
@@ -103,10 +104,15 @@ def explain(
             return _explain_rule(study, last)
         case Reason.FAILED | Reason.LOST if details.attempts:
             newest = details.attempts[-1]
-            spent = f"{details.trial.failures} failures, {details.trial.losses} losses"
+            spent = _spent(details.trial)
             words = f"{newest.error_type}: {newest.error_message}" if newest.error_type else None
             return f"{spent}; {words}" if words else spent
     return None
+
+
+def _spent(trial: "Trial") -> str:
+    losses = f"{trial.losses} {'loss' if trial.losses == 1 else 'losses'}"
+    return f"{counted(trial.failures, 'failure')}, {losses}"
 
 
 def _explain_rung(judged: dict[str, Any], study: "Study") -> str:

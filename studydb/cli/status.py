@@ -1,6 +1,7 @@
 """`studies` and `status`: what there is, what it does, what to type next."""
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import click
 from studydb.cli.opening import opened, opened_study
 from studydb.cli.options import Storage, format_option, storage_option
 from studydb.cli.output import print_fields, print_json, print_next, print_rows, print_table
-from studydb.cli.spelling import assignments, visible
+from studydb.cli.spelling import assignments, table_cell, visible
 from studydb.domain.errors import NoResults
 from studydb.domain.records import Trial
 from studydb.domain.states import State, Status
@@ -68,16 +69,18 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
             return
         live = listing.live_rows(study.database, study.record, most=MOST_LIVE)
         roll = listing.roll(study.database, study.record)
+        troubles = listing.troubles(study.database, study.record)
         best = None
         with suppress(NoResults):
             best = study.best_trial
     shown = share({state: len(rows) for state, rows in live.items()}, MOST_LIVE)
     chosen = [each for state, rows in live.items() for each in rows[: shown[state]]]
     if form == "json":
-        print_json(_document(row, best, chosen, roll))
+        print_json(_document(row, best, chosen, roll) | {"troubles": _told(troubles)})
     else:
         _print_page(study, row, best, chosen, roll)
-        print_next(*next_commands(study, row, roll, storage))
+        _print_troubles(troubles)
+        print_next(*next_commands(study, row, best, roll, storage))
 
 
 def share(sizes: Mapping[Any, int], most: int) -> dict[Any, int]:
@@ -134,8 +137,8 @@ def _print_page(
             "trials": f"{total} of {budget}" + (f": {by_state}" if by_state else ""),
             "at once": row.max_concurrent and f"{row.max_concurrent} at most",
             "best": _best_line(row, best),
-            "params": best and assignments(study.record.space.flatten(best.params)),
-            "workers": f"{roll.n_alive} alive",
+            "params": best and (assignments(study.record.space.flatten(best.params)) or None),
+            "workers": _workers_line(roll),
         }
     )
     if live:
@@ -153,6 +156,28 @@ def _print_page(
             click.echo(f"and {more} more")
 
 
+def _workers_line(roll: "Roll") -> str:
+    """By health, as in "2 alive, 1 dead"; of those that are gone only who still holds trials."""
+    holding = Counter(roll.health(worker) for worker in roll.workers if worker.running)
+    gone = [f"{holding[health]} {health}" for health in ("silent", "dead") if holding[health]]
+    return ", ".join([f"{roll.n_alive} alive", *gone])
+
+
+def _told(troubles: list[Any]) -> list[dict[str, Any]]:
+    return [row._asdict() for row in troubles]
+
+
+def _print_troubles(troubles: list[Any]) -> None:
+    """Say what of the study is not stored as it should be, though training goes on."""
+    if troubles:
+        click.echo("\nTrouble:")
+    for row in troubles:
+        more = f" (the newest of {row.times})" if row.times > 1 else ""
+        about = row.data.get("error") or f"{row.data.get('url')}, step {row.data.get('step')}"
+        at = table_cell(row.at)
+        click.echo(f"  {at}  trial {row.number}: {row.kind}{more}: {visible(about)}")
+
+
 def _cell(study: "Study", row: Any, name: str) -> Any:
     value = getattr(row, name)
     return study.record.space.flatten(value) if name == "params" else value
@@ -167,7 +192,9 @@ def _best_line(row: Any, best: Trial | None) -> str:
     )
 
 
-def next_commands(study: "Study", row: Any, roll: "Roll", storage: Storage) -> list[str]:
+def next_commands(
+    study: "Study", row: Any, best: Trial | None, roll: "Roll", storage: Storage
+) -> list[str]:
     """What a user most probably wants to type after a look at a study."""
     name, again = shlex.quote(study.name), storage.again(study.storage)
     commands = []
@@ -175,7 +202,8 @@ def next_commands(study: "Study", row: Any, roll: "Roll", storage: Storage) -> l
         commands.append(f"studydb trials {name} --state ERROR{again}")
     match Status(row.status):
         case Status.FINISHED:
-            commands += [f"studydb best {name}{again}", f"studydb extend {name} --trials N{again}"]
+            commands += [f"studydb best {name}{again}"] if best is not None else []
+            commands.append(f"studydb extend {name} --trials N{again}")
         case Status.PAUSED | Status.STOPPED:
             commands.append(f"studydb resume {name}{again}")
         case _ if study.record.trainable is None:

@@ -74,7 +74,7 @@ def trials(
             by_best=sort == "best",
             limit=limit,
         )
-        space = study.record.space
+        space, again = study.record.space, storage.again(study.storage)
     fields = [{**row._asdict(), "params": space.flatten(row.params)} for row in rows]
     if form == "json":
         print_rows(listing.TRIAL_COLUMNS, rows, form=form)
@@ -86,6 +86,8 @@ def trials(
     else:
         shown = [[each[column] for column in TABLE_COLUMNS] for each in fields]
         print_rows(TABLE_COLUMNS, shown, form=form, of="trials", spare=SPARE_COLUMNS)
+        if state == State.ERROR and rows:  # the table has no room for a traceback
+            print_next(f"studydb show {shlex.quote(name)} {rows[0].number}{again}")
 
 
 def spread(

@@ -20,7 +20,9 @@ COLUMNS = (
     "ended_at",
 )
 
-SPARE_COLUMNS = ("version", "ended_at", "worker", "started_at", "pid")
+SPARE_COLUMNS = ("version", "ended_at", "started_at", "pid", "slots")
+SHORT_ID = 8
+"""Characters of a worker's id in a table: as it calls itself, and enough for `drain`."""
 
 
 @click.command()
@@ -39,7 +41,8 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
     """
     List the workers of all studies, or of NAME, newest first.
 
-    health: alive, silent (not seen for longer than its lease), or ended.
+    health: alive, draining (asked to end), silent (not seen for longer than its lease), dead (its
+    process is gone from this host), or ended.
     """
     from studydb.operations import listing  # noqa: PLC0415  brings SQLAlchemy
 
@@ -50,5 +53,7 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
         with opened_study(storage, name) as study:
             roll = listing.roll(study.database, study.record, most=limit)
     rows = [{**each._asdict(), "health": roll.health(each)} for each in roll.workers]
+    if form == "table":
+        rows = [{**row, "worker": row["worker"][:SHORT_ID]} for row in rows]
     shown = [[row[name] for name in COLUMNS] for row in rows]
     print_rows(COLUMNS, shown, form=form, of="workers", spare=SPARE_COLUMNS)

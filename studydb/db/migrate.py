@@ -8,7 +8,7 @@ locks (PostgreSQL: a session's advisory lock; SQLite: BEGIN IMMEDIATE), reads ag
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,13 @@ def _refuse_newer(database: Database, found: str | None) -> None:
 
 def _make_file(path: Path) -> None:
     check_file(path)
-    connection = sqlite3.connect(path, timeout=CREATE_WAIT_S, isolation_level=None)
     try:
-        connection.execute("PRAGMA journal_mode=WAL")
+        with closing(
+            sqlite3.connect(path, timeout=CREATE_WAIT_S, isolation_level=None)
+        ) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
     except sqlite3.Error as error:
         raise faults.translate(error, url=str(path)) or StorageError(str(error)) from error
-    finally:
-        connection.close()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from studydb.domain.canonical import plain
 from studydb.domain.distributions import DISTRIBUTIONS
 from studydb.domain.domains import Domain
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.leaves import KIND, check_key
+from studydb.domain.leaves import KIND, Constant, check_key, constant
 from studydb.domain.near import did_you_mean
 from studydb.domain.reader import NAME, Call, read_all
 from studydb.domain.scanner import Scanner
@@ -29,6 +29,7 @@ __all__ = [
     "parse_parameters",
     "parse_value",
     "read_space_file",
+    "rebuild",
 ]
 
 T = TypeVar("T")
@@ -67,7 +68,8 @@ def parse_parameter(text: str) -> tuple[str, Any]:
     Read "path=value": a call is a distribution, anything else a constant.
 
     Returns:
-        The path ("model/width") and its domain or constant; `parse_parameters` nests them.
+        The path ("model/width") and its domain or constant, a list as `Constant` where it was
+        said to be one; `parse_parameters` nests them.
 
     Raises:
         InvalidSpec: No "=", a bad path, a bad value, an unknown distribution or bad bounds.
@@ -80,8 +82,14 @@ def parse_parameter(text: str) -> tuple[str, Any]:
     for key in path.split("/"):
         check_key(key)
     if isinstance(value, Call):
-        return path, _distribution(value, path)
+        return path, _made(value, path)
     return path, plain(value, where=f"Parameter {path!r}")
+
+
+def _made(call: Call, path: str) -> Domain | Constant:
+    if call.name != "constant":
+        return _distribution(call, path)
+    return build(call, {"constant": constant}, what="distribution")
 
 
 def _distribution(call: Call, path: str) -> Domain:
@@ -165,6 +173,19 @@ def build(call: Call, known: Mapping[str, Callable[..., T]], *, what: str) -> T:
     except TypeError as error:
         raise InvalidSpec(f"Cannot make {call.name}: {error}; it takes {wanted}.") from None
     return known[call.name](*call.args, **call.kwargs)
+
+
+def rebuild(spec: Mapping[str, Any], known: Mapping[str, Callable[..., T]], *, what: str) -> T:
+    """
+    Make what a row holds, {"name": "ASHA", "max_t": 27}, out of a closed list.
+
+    Raises:
+        InvalidSpec: As `build`; or the row has no name.
+    """
+    options = dict(spec)
+    if "name" not in options:
+        raise InvalidSpec(f"The {what} {options!r} has no name; there are {', '.join(known)}.")
+    return build(Call(str(options.pop("name")), kwargs=options), known, what=what)
 
 
 def read_space_file(path: Path | str) -> Space:

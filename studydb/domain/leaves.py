@@ -1,6 +1,7 @@
 """The leaves of a search space: names, distributions and constants, read from Python or JSON."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from studydb.domain.canonical import MAX_DEPTH, plain, plain_text
@@ -9,8 +10,28 @@ from studydb.domain.domains import Domain
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.near import did_you_mean
 
+LONGEST_SHOWN = 80
+"""Characters of a list in an error."""
+
 KIND = "$"
 """The key that marks a distribution in JSON; no name of the user's may begin with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """What every configuration receives as it is; made by `constant`."""
+
+    value: Any
+
+
+def constant(value: Any) -> Constant:
+    """
+    Say that a list is meant as it is: every trial receives it whole.
+
+    Numbers, texts, booleans and None are constants without it. A bare list is refused, because who
+    writes (0, 1) mostly means a range, and who writes [0, 1] a choice.
+    """
+    return Constant(value)
 
 
 def walk(tree: Mapping[Any, Any], *, stored: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -35,7 +56,7 @@ def walk(tree: Mapping[Any, Any], *, stored: bool, prefix: str = "") -> Iterator
     for key, value in tree.items():
         path = prefix + check_key(key, prefix=prefix)
         if not isinstance(value, Mapping) or not value:
-            yield path, _read_constant(value, path)
+            yield path, _read_constant(value, path, stored=stored)
         elif stored and KIND in value:
             yield path, _read_domain(value, path)
         else:
@@ -66,9 +87,11 @@ def leaf_json(leaf: Any) -> Any:
     return leaf.to_json() if isinstance(leaf, Domain) else leaf
 
 
-def _read_constant(value: Any, path: str) -> Any:
+def _read_constant(value: Any, path: str, *, stored: bool) -> Any:
     if isinstance(value, Domain):
         return value
+    if isinstance(value, Constant):
+        return plain(value.value, where=f"Parameter {path!r}")
     if callable(value):
         raise InvalidSpec(
             f"Parameter {path!r} is {getattr(value, '__name__', value)!r}, which is not called; "
@@ -78,7 +101,24 @@ def _read_constant(value: Any, path: str) -> Any:
         raise InvalidSpec(
             f"Parameter {path!r} is a list that holds a distribution; give each a name of its own."
         )
+    if isinstance(value, list | tuple) and not stored:
+        raise _bare_list(plain(value, where=f"Parameter {path!r}"), path)
     return plain(value, where=f"Parameter {path!r}")
+
+
+def _bare_list(values: list[Any], path: str) -> InvalidSpec:
+    """Say what a list can have been meant for."""
+    shown = repr(values) if len(repr(values)) <= LONGEST_SHOWN else "[…]"
+    is_pair = [isinstance(value, int | float) for value in values] == [True, True]
+    ways = [f"constant({shown}) to give it to every trial as it is"]
+    if values:
+        ways.insert(0, f"choice({shown}) for one of them")
+    if is_pair and values[0] < values[1]:
+        ways.insert(0, f"uniform({shown[1:-1]}) for a range")
+    return InvalidSpec(
+        f"Parameter {path!r} is the list {shown}, which does not say how to sample. "
+        f"Write {', or '.join(ways)}."
+    )
 
 
 def _read_domain(spec: Mapping[str, Any], path: str) -> Domain:

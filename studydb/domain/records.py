@@ -227,11 +227,16 @@ class Process:
     started: int
 
 
+DRAIN = "DRAIN"
+"""Asked of a worker: give back what runs, claim no more, and end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """A worker's row: one per process start, never reused."""
 
     id: int
+    study_id: int
     uuid: str
     process: Process
     slots: int

@@ -8,6 +8,7 @@ from typing import Any
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.metrics import STEP, Result
+from studydb.domain.names import check_metric_name
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -60,20 +61,25 @@ def read_rules(stop: Mapping[str, Any] | Iterable[str] | None) -> tuple[Threshol
     if stop is None:
         return ()
     if isinstance(stop, Mapping):
-        return tuple(_threshold(str(metric), ">=", bound) for metric, bound in stop.items())
+        return tuple(_threshold(metric, ">=", bound) for metric, bound in stop.items())
     if isinstance(stop, str):
         stop = [stop]
+    if not isinstance(stop, Iterable):
+        raise InvalidSpec(
+            f"stop is {stop!r}; give metrics and bounds, as {{'loss': 3}} or ['loss>=3']."
+        )
     return tuple(_read_text(text) for text in stop)
 
 
-def _read_text(text: str) -> Threshold:
-    match = _TEXT.fullmatch(text)
+def _read_text(text: Any) -> Threshold:
+    match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise InvalidSpec(f"The stop rule {text!r} is no comparison; write for example 'loss>=3'.")
     return _threshold(match["metric"], match["op"], match["bound"])
 
 
-def _threshold(metric: str, op: str, bound: Any) -> Threshold:
+def _threshold(metric: Any, op: str, bound: Any) -> Threshold:
+    check_metric_name(metric)
     try:
         number = float("nan" if isinstance(bound, bool) else bound)
     except (TypeError, ValueError):

@@ -20,7 +20,7 @@ from studydb.domain.distributions import (
 )
 from studydb.domain.domains import Domain, Enumerable
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.leaves import leaf_json, walk
+from studydb.domain.leaves import constant, leaf_json, walk
 from studydb.domain.near import did_you_mean
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Space",
     "canonical_json",
     "choice",
+    "constant",
     "lograndint",
     "loguniform",
     "params_hash",
@@ -67,7 +68,8 @@ class Space:
         """
         Read what the user wrote: a nested dict of distributions and constants.
 
-        None is the space without parameters. A list is a constant; `choice` samples from one.
+        None is the space without parameters. `choice` samples from a list, `constant` gives one
+        to every trial; a bare list is refused.
 
         Raises:
             InvalidSpec: A name or a constant that cannot be stored; the message has its path.

@@ -19,7 +19,7 @@ class Heartbeat:
     Without the database it goes on trying: the fence, not this thread's opinion, protects the data.
 
     Attributes:
-        request: What people ask of this worker: "DRAIN" or None.
+        request: What people ask of this worker: `DRAIN` or None.
         trouble: Why the last beat failed; None if it did not.
     """
 

@@ -13,7 +13,7 @@ from studydb import __version__
 from studydb.child.process import is_alive, this_process
 from studydb.db import Database, connect
 from studydb.domain.errors import StorageTransient, StudydbError
-from studydb.domain.records import LEASE_S, Claim, Study
+from studydb.domain.records import DRAIN, LEASE_S, Claim, Study
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.buffer import FLUSH_S
 from studydb.lease.heartbeat import Heartbeat
@@ -22,6 +22,7 @@ from studydb.lease.retries import PATIENCE_S, Answered, persist
 from studydb.lease.trial import Trial, give_back
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
+from studydb.operations.writing import write
 
 
 class OwnLoop:
@@ -42,11 +43,11 @@ class OwnLoop:
         self.pid = os.getpid()
         self._study, self._lease_s = study, lease_s
         self._database, self._beats = connect(storage), connect(storage, connections=1)
-        uuid = uuid4().hex
-        self._worker_id = persist(lambda: self._register(uuid))
-        persist(
-            lambda: recover_host(self._database, study, process=this_process(), is_alive=is_alive)
-        )
+        try:
+            self._worker_id = self._enter()
+        except BaseException:
+            self._close_connections()
+            raise
         self._acquirer = Acquirer(self._database, study, worker_id=self._worker_id, lease_s=lease_s)
         self._acquiring = threading.Lock()
         self._heartbeat = Heartbeat(
@@ -65,6 +66,15 @@ class OwnLoop:
             daemon=True,
         ).start()
         atexit.register(self.close)
+
+    def _enter(self) -> int:
+        uuid = uuid4().hex
+        worker_id = persist(lambda: write(self._database, lambda: self._register(uuid)))
+        process = this_process()
+        persist(
+            lambda: recover_host(self._database, self._study, process=process, is_alive=is_alive)
+        )
+        return worker_id
 
     def _register(self, uuid: str) -> int:
         return register(
@@ -89,15 +99,15 @@ class OwnLoop:
         Waits while the study is paused, at `max_concurrent`, or has only trials that back off.
 
         Returns:
-            None when the budget is spent and nothing is or becomes runnable, or the study is
-            stopped.
+            None when the budget is spent and nothing is or becomes runnable, the study is
+            stopped, or somebody has drained this process.
 
         Raises:
             TimeoutError: Nothing came in time.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         patience = Patience()
-        while True:
+        while self._heartbeat.request != DRAIN:
             claim = self._acquire(deadline)
             if claim is not None:
                 held = HeldTrial(self._database, self._study, claim)
@@ -114,6 +124,7 @@ class OwnLoop:
             if outlook.is_barren:
                 return None
             _wait(patience.next_s(), deadline)
+        return None
 
     def _acquire(self, deadline: float | None) -> Claim | None:
         with self._acquiring:  # a token is for one claim at a time
@@ -130,6 +141,9 @@ class OwnLoop:
         self._heartbeat.stop()
         with suppress(StudydbError):
             leave(self._database, worker_id=self._worker_id)
+        self._close_connections()
+
+    def _close_connections(self) -> None:
         self._database.close()
         self._beats.close()
 

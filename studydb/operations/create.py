@@ -1,5 +1,6 @@
 """Create a study: its row, space, trainable, rungs and counters in one transaction."""
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +63,9 @@ def create(database: Database, new: NewStudy) -> Study:
         found = load(database, new.name)
         if found.uuid != new.uuid:  # else it is our own, sent again
             raise StudyExists(
-                f"There is a study {new.name!r} in {database.url} already. Choose another name, or "
-                "go on with it: load_if_exists=True, on the command line --if-not-exists."
+                f"There is a study {new.name!r} in {database.url} already. Choose another name; "
+                "or go on with it: load_if_exists=True, on the command line --if-not-exists; or "
+                f"delete it: `studydb delete {shlex.quote(new.name)} --yes`."
             ) from None
         return found
     return load(database, new.name)

@@ -4,6 +4,7 @@ from studydb.db import Database
 from studydb.domain.errors import NotAllowed
 from studydb.domain.records import Study
 from studydb.domain.states import Status
+from studydb.domain.wording import counted
 from studydb.store import counters, deletion, studies
 
 
@@ -18,11 +19,11 @@ def close(database: Database, study: Study) -> None:
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
         running = counters.read(txn, study_id=study.id).running
     if running:
-        some = "1 trial" if running == 1 else f"{running} trials"
         verb = "is" if running == 1 else "are"
         raise NotAllowed(
-            f"{some} of study {study.name!r} {verb} running. The study is stopped now: delete it "
-            "again once they have ended, or once the lease of a dead worker has run out."
+            f"{counted(running, 'trial')} of study {study.name!r} {verb} running. The study is "
+            "stopped now: delete it again once they have ended, or once the lease of a dead worker "
+            "has run out."
         )
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from studydb.child.process import is_alive
 from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownTrial
-from studydb.domain.records import Study
+from studydb.domain.records import DRAIN, Process, Study
 from studydb.domain.states import State
-from studydb.store import live, trials, views
+from studydb.store import events, live, trials, views
 
 STUDY_COLUMNS = tuple(views.STUDY.c.keys())
 TRIAL_COLUMNS = tuple(views.TRIAL.c.keys())
@@ -24,7 +25,7 @@ RESULTS_PER_PAGE = 10_000
 @dataclass(frozen=True, slots=True)
 class Roll:
     """
-    Workers as rows of `v_worker` with `lease_s`, newest first.
+    Workers as rows of `v_worker` and what tells a process apart, newest first.
 
     Attributes:
         at: The database's clock when they were read.
@@ -34,16 +35,29 @@ class Roll:
     at: datetime
 
     def health(self, worker: Any) -> str:
-        """Say "ended", "silent" (unseen for longer than its lease), or "alive"."""
+        """
+        Say how a worker is.
+
+        Returns:
+            "ended"; "dead", of a process of this host that is gone; "silent", of one unseen for
+            longer than its lease; "draining", of one that was asked to end; or "alive".
+        """
         if worker.ended_at is not None:
             return "ended"
-        silent_s = (self.at - worker.seen_at).total_seconds()
-        return "silent" if silent_s > worker.lease_s else "alive"
+        if not is_alive(_process(worker)):
+            return "dead"
+        if (self.at - worker.seen_at).total_seconds() > worker.lease_s:
+            return "silent"
+        return "draining" if worker.request == DRAIN else "alive"
 
     @property
     def n_alive(self) -> int:
         """How many of them live."""
-        return sum(self.health(worker) == "alive" for worker in self.workers)
+        return sum(self.health(worker) in {"alive", "draining"} for worker in self.workers)
+
+
+def _process(worker: Any) -> Process:
+    return Process(worker.host, worker.boot_id, worker.pid_namespace, worker.pid, worker.started)
 
 
 def studies(database: Database) -> list[Any]:
@@ -111,6 +125,12 @@ def roll(database: Database, study: Study | None = None, *, most: int = 100) -> 
     with database.begin(write=False) as txn:
         found = views.workers(txn, study_id=None if study is None else study.id, most=most)
         return Roll(found, txn.now)
+
+
+def troubles(database: Database, study: Study) -> list[Any]:
+    """What went wrong lately with what a study stores: a row per kind of event, newest first."""
+    with database.begin(write=False) as txn:
+        return events.troubles(txn, study_id=study.id)
 
 
 def trial_pages(database: Database, study: Study) -> Iterator[list[Any]]:

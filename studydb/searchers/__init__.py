@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from studydb.domain.errors import InvalidSpec
-from studydb.domain.grammar import Call, build
+from studydb.domain.grammar import Call, build, rebuild
 from studydb.domain.view import Searcher
 from studydb.searchers.grid_search import GridSearch
 from studydb.searchers.random_search import RandomSearch
@@ -34,11 +33,4 @@ def read(spec: Mapping[str, Any] | None) -> Searcher | None:
     Raises:
         InvalidSpec: No such searcher, or one that takes other arguments.
     """
-    if spec is None:
-        return None
-    if "name" not in spec:
-        raise InvalidSpec(
-            f"The searcher {dict(spec)!r} has no name; there are {', '.join(BY_NAME)}."
-        )
-    options = dict(spec)
-    return from_call(Call(str(options.pop("name")), kwargs=options))
+    return None if spec is None else rebuild(spec, BY_NAME, what="searcher")

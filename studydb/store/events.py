@@ -7,12 +7,40 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
-from studydb.db.schema import event
+from studydb.db.schema import event, trial
 
 _COLUMNS = ("study_id", "trial_id", "attempt", "worker_id", "kind", "actor", "data", "token")
 
 _APPEND = Prepared(
     sa.insert(event).values({name: sa.bindparam(name) for name in _COLUMNS} | {"at": now()})
+)
+
+TROUBLES = ("checkpoint failed", "checkpoint corrupt")
+"""What a person should know of although training goes on."""
+
+NEWEST = 2_000
+"""In so many events of a study troubles are looked for; each attempt leaves one or two."""
+
+_RECENT = (
+    sa.select(event.c.id, event.c.trial_id, event.c.attempt, event.c.kind, event.c.data, event.c.at)
+    .where(event.c.study_id == sa.bindparam("study"))
+    .order_by(event.c.id.desc())
+    .limit(NEWEST)
+    .subquery()
+)
+_TALLY = (
+    sa.select(sa.func.max(_RECENT.c.id).label("newest"), sa.func.count().label("times"))
+    .where(sa.or_(*(_RECENT.c.kind == kind for kind in TROUBLES)))
+    .group_by(_RECENT.c.kind)
+    .subquery()
+)
+_TROUBLES = Prepared(
+    sa.select(
+        event.c.kind, event.c.at, _TALLY.c.times, trial.c.number, event.c.attempt, event.c.data
+    )
+    .join(_TALLY, _TALLY.c.newest == event.c.id)
+    .join(trial, trial.c.id == event.c.trial_id)
+    .order_by(event.c.id.desc())
 )
 
 _BY_TOKEN = Prepared(sa.select(event.c.data).where(event.c.token == sa.bindparam("by_token")))
@@ -51,6 +79,11 @@ def append(
         data=dict(data) if data is not None else None,
         token=token,
     )
+
+
+def troubles(txn: Txn, *, study_id: int) -> list[Any]:
+    """The newest event of each kind of trouble, and how many there were of it lately."""
+    return txn.all(_TROUBLES, study=study_id)
 
 
 def data_of(txn: Txn, *, token: str) -> dict[str, Any]:

@@ -175,7 +175,13 @@ _ATTEMPTS = Prepared(
 )
 
 _WORKERS = (
-    sa.select(WORKER, worker.c.lease_s)
+    sa.select(
+        WORKER,
+        worker.c.lease_s,
+        worker.c.boot_id,
+        worker.c.pid_namespace,
+        worker.c.started,
+    )
     .join(worker, worker.c.uuid == WORKER.c.worker)
     .order_by(worker.c.id.desc())
     .limit(sa.bindparam("most"))
@@ -267,7 +273,7 @@ def attempts(txn: Txn, *, name: str, number: int) -> list[Any]:
 
 
 def workers(txn: Txn, *, study_id: int | None = None, most: int) -> list[Any]:
-    """`v_worker` with `lease_s`, newest first; of one study or of all."""
+    """`v_worker` with `lease_s` and what tells a process apart, newest first; of one or all."""
     if study_id is None:
         return txn.all(_ALL_WORKERS, most=most)
     return txn.all(_WORKERS_OF_STUDY, study=study_id, most=most)

@@ -43,6 +43,18 @@ _END = Prepared(
     .where(worker.c.id == sa.bindparam("worker"), worker.c.ended_at.is_(None))
     .values(ended_at=now(), seen_at=now())
 )
+_ASK = Prepared(
+    sa.update(worker)
+    .where(worker.c.id == sa.bindparam("worker"), worker.c.ended_at.is_(None))
+    .values(request=sa.bindparam("asked"))
+    .returning(worker.c.id)
+)
+_BEGINNING = Prepared(
+    sa.select(worker)
+    .where(worker.c.uuid.startswith(sa.bindparam("beginning")))
+    .order_by(worker.c.id.desc())
+    .limit(sa.bindparam("most"))
+)
 _OF_STUDY = Prepared(
     sa.select(worker)
     .where(worker.c.study_id == sa.bindparam("study"))
@@ -99,6 +111,21 @@ def end(txn: Txn, *, worker_id: int) -> None:
     txn.run(_END, worker=worker_id)
 
 
+def ask(txn: Txn, *, worker_id: int, request: str) -> bool:
+    """Leave a request for a worker, which hears it at its next renewal; False if it has ended."""
+    return txn.count(_ASK, worker=worker_id, asked=request) > 0
+
+
+def beginning_with(txn: Txn, *, uuid: str, most: int) -> list[Worker]:
+    """
+    The workers whose uuid begins so, newest first.
+
+    Args:
+        uuid: Without what LIKE takes for a pattern.
+    """
+    return [_read(row) for row in txn.all(_BEGINNING, beginning=uuid, most=most)]
+
+
 def of_study(txn: Txn, *, study_id: int, most: int) -> list[Worker]:
     """A study's workers, newest first."""
     return [_read(row) for row in txn.all(_OF_STUDY, study=study_id, most=most)]
@@ -107,6 +134,7 @@ def of_study(txn: Txn, *, study_id: int, most: int) -> list[Worker]:
 def _read(row: Any) -> Worker:
     return Worker(
         id=row.id,
+        study_id=row.study_id,
         uuid=row.uuid,
         process=Process(row.host, row.boot_id, row.pid_namespace, row.pid, row.started),
         slots=row.slots,

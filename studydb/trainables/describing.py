@@ -18,6 +18,7 @@ from typing import Any
 import cloudpickle
 
 from studydb.domain.errors import TrainableError
+from studydb.domain.near import did_you_mean
 from studydb.domain.records import Trainable
 from studydb.settings import scrubbed_environment
 from studydb.trainables import modules
@@ -173,11 +174,17 @@ def _check_path(path: str, workdir: Path) -> None:
             f"The trainable {path!r} is no import path; write 'module:function', "
             "for example 'train:main'."
         )
-    place = _fresh_places([match["module"]], workdir)[match["module"]]
+    module = match["module"]
+    place = _fresh_places([module], workdir)[module]
     if place is None:
+        near = did_you_mean(module, [file.stem for file in workdir.glob("*.py")])
+        if module.endswith(".py"):
+            near = (
+                f" Without its ending, perhaps: {module.removesuffix('.py')}:{match['attribute']}."
+            )
         raise TrainableError(
-            f"There is no module {match['module']!r} for an interpreter in {workdir}. "
-            "Create the study in the directory that holds it, or install its package."
+            f"There is no module {module!r} for an interpreter in {workdir}. "
+            f"Create the study in the directory that holds it, or install its package.{near}"
         )
     _check_mentioned(match["attribute"].partition(".")[0], place)
 
@@ -188,7 +195,8 @@ def _check_mentioned(name: str, place: list[str]) -> None:
         return
     text = Path(place[0]).read_text(encoding="utf-8", errors="replace")
     if not re.search(rf"\b{re.escape(name)}\b|\bimport\s*\*|\b__getattr__\b", text):
-        raise TrainableError(f"{place[0]} has no {name!r}; name a function that it defines.")
+        near = did_you_mean(name, re.findall(r"^(?:def|class)\s+(\w+)", text, re.MULTILINE))
+        raise TrainableError(f"{place[0]} has no {name!r}; name a function that it defines.{near}")
 
 
 def _pickle(function: Callable[..., Any], missing: Iterable[ModuleType], workdir: Path) -> bytes:

@@ -38,6 +38,9 @@ MOST_BUFFERED_ROWS = 100_000
 SIGNAL_SPREAD_S = 1.0
 """In which a signal for all processes of a worker reaches each of them."""
 
+COMPLAINT_PAUSE_S = 60.0
+"""Between two complaints of one attempt about checkpoints that cannot be stored."""
+
 OUTAGE_PAUSE_S = 2.0
 """Between two background flushes that the database does not answer."""
 
@@ -57,6 +60,7 @@ class _Progress:
     deadline_s: float | None = None
     ended: Ended | None = None
     quiet_until_s: float = 0.0
+    complaint_due_s: float = 0.0
     refused: Failure | None = field(default=None)
 
 
@@ -193,8 +197,10 @@ class Attempt:
             return
         try:
             self._held.flush(patience_s=0.0)
-        except StorageTransient:
+            self._equipment.waiting.answered()
+        except StorageTransient as error:
             self._progress.quiet_until_s = now_s + OUTAGE_PAUSE_S
+            self._equipment.waiting.unanswered(error)
         except LeaseLost:
             pass  # the next tick tells the child
 
@@ -224,9 +230,14 @@ class Attempt:
         if saved is not None:
             self._safely(lambda: self._equipment.checkpoints.record(held, saved))
         if message.artifact_error is not None:
-            self._safely(
-                lambda: self._equipment.tell_artifact_error(held, message.artifact_error or "")
-            )
+            self._tell_artifact_error(message.artifact_error)
+
+    def _tell_artifact_error(self, error: str) -> None:
+        """Say and record it, but not at every step: a full disk stays full for hours."""
+        progress, now_s = self._progress, time.monotonic()
+        if now_s >= progress.complaint_due_s:
+            progress.complaint_due_s = now_s + COMPLAINT_PAUSE_S
+            self._safely(lambda: self._equipment.tell_artifact_error(self._held, error))
 
     def _checked(self, result: Result) -> Result:
         """The result, if a child of ours can have sent it: nothing that it says is trusted."""

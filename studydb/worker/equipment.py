@@ -16,6 +16,7 @@ from studydb.worker.interruptible import Interruption
 from studydb.worker.options import Options
 from studydb.worker.output import OutputPump
 from studydb.worker.places import log_dir
+from studydb.worker.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Equipment:
     checkpoints: Checkpoints
     heartbeat: Heartbeat
     interruption: Interruption
+    waiting: Waiting
 
     def log_dir(self, lease: Lease) -> Path:
         """The folder for what one attempt prints."""

@@ -12,6 +12,7 @@ class Interruption:
 
     Attributes:
         signal: The first signal that came, None if none did.
+        is_drained: Whether a person has asked this worker to go.
         gave_up: Why the worker ends with an error, None if it does not.
     """
 
@@ -20,14 +21,16 @@ class Interruption:
         self._stopping = threading.Event()
         self.signal: int | None = None
         self.gave_up: str | None = None
+        self.is_drained = False
 
     @property
     def is_stopping(self) -> bool:
         """Whether no more trials are to be claimed, and those that run are to be given back."""
         return self._stopping.is_set()
 
-    def stop(self) -> None:
-        """Give back what runs and go."""
+    def drain(self) -> None:
+        """Give back what runs and go, because a person has asked for it."""
+        self.is_drained = True
         self._stopping.set()
 
     def give_up(self, why: str) -> None:

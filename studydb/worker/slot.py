@@ -14,8 +14,6 @@ from studydb.lease.held import HeldTrial
 from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment
 
-DRAIN = "DRAIN"
-
 
 class Tickets:
     """How many more trials the worker may claim; shared by its slots."""
@@ -75,6 +73,7 @@ class Slot(threading.Thread):
             claim = self._acquire()
             if claim is not None:
                 self._patience.reset()
+                self._equipment.waiting.over()
                 self._run(claim)
                 continue
             self._tickets.give_back()
@@ -83,8 +82,7 @@ class Slot(threading.Thread):
             self._equipment.interruption.wait(self._patience.next_s())
 
     def _may_claim(self) -> bool:
-        stopping = self._equipment.interruption.is_stopping
-        return not stopping and self._equipment.heartbeat.request != DRAIN
+        return not self._equipment.interruption.is_stopping
 
     def _acquire(self) -> Claim | None:
         try:
@@ -103,7 +101,10 @@ class Slot(threading.Thread):
             return False
         if outlook.inviting:
             self._patience.reset()
-        return outlook.over and not self._equipment.options.wait
+        if outlook.over and not self._equipment.options.wait:
+            return True
+        self._equipment.waiting.because(outlook)
+        return False
 
     def _endure(self, error: StorageTransient) -> None:
         """Bear that the database is away; raise when patience is over."""
@@ -142,12 +143,22 @@ class Slot(threading.Thread):
 
     def _end(self, held: HeldTrial, attempt: Attempt, outcome: Outcome) -> None:
         ending = held.end(outcome.reason, failure=outcome.failure, log=attempt.log)
+        self._equipment.waiting.answered()
         self._equipment.options.say(self._line(held, outcome, ending))
 
     def _line(self, held: HeldTrial, outcome: Outcome, ending: Ending | None) -> str:
         lease = held.lease
         reason = ending.attempt_reason if ending else outcome.reason
         again = " (will run again)" if ending and ending.state is State.PENDING else ""
-        why = f": {outcome.failure.message.strip()}" if outcome.failure else ""
+        why = f": {_words(outcome.failure)}" if outcome.failure else ""
         step = held.buffer.last_step
         return f"trial {lease.number}, attempt {lease.attempt}: {reason} at step {step}{again}{why}"
+
+
+def _words(failure: Failure) -> str:
+    """What went wrong; the message of many an exception says nothing without its type."""
+    first, *more = failure.message.strip().splitlines() or [""]
+    words = f"{first} …" if more else first
+    if not failure.traceback or failure.type.startswith("studydb."):
+        return words
+    return f"{failure.type.rpartition('.')[2]}: {words}"

@@ -20,14 +20,16 @@ from studydb.domain.errors import (
     StudydbError,
     UsageError,
 )
-from studydb.domain.records import LEASE_S, Study
+from studydb.domain.records import DRAIN, LEASE_S, Study
 from studydb.domain.states import State
+from studydb.domain.wording import counted
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.retries import PATIENCE_S, persist
 from studydb.operations.create import load
 from studydb.operations.look import look
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
+from studydb.operations.writing import write
 from studydb.settings import PARENT, Keyring, load_keyring
 from studydb.trainables import Trust, check_python, check_trusted
 from studydb.worker.checkpoints import Checkpoints
@@ -38,6 +40,7 @@ from studydb.worker.options import Options
 from studydb.worker.output import OutputPump
 from studydb.worker.places import checkpoint_store
 from studydb.worker.slot import Slot, Tickets
+from studydb.worker.waiting import Waiting
 
 START_PATIENCE_S = 30.0
 """A server that starts with us gets so long; a wrong URL shows itself at once."""
@@ -150,7 +153,7 @@ def _work(
         beats,
         worker_id=worker_id,
         lease_s=options.lease_s,
-        also=lambda: _sweep(beats, study),
+        also=lambda: _after_beat(heartbeat, interruption, beats, study),
     )
     pump = OutputPump()
     stack.callback(pump.close)
@@ -174,6 +177,7 @@ def _work(
         ),
         heartbeat=heartbeat,
         interruption=interruption,
+        waiting=Waiting(study.name, options.say),
     )
     heartbeat.start()
     stack.callback(heartbeat.stop)
@@ -228,29 +232,32 @@ def _register(
 ) -> int:
     uuid = str(uuid4())
     process = this_process()
-    worker_id = persist(
-        lambda: register(
-            database,
-            study,
-            uuid=uuid,
-            process=process,
-            slots=options.slots,
-            lease_s=options.lease_s,
-            version=__version__,
-        ),
-        give_up=_asked_to_go(interruption),
+    send = partial(
+        register,
+        database,
+        study,
+        uuid=uuid,
+        process=process,
+        slots=options.slots,
+        lease_s=options.lease_s,
+        version=__version__,
     )
+    worker_id = persist(lambda: write(database, send), give_up=_asked_to_go(interruption))
     taken = persist(
         lambda: recover_host(database, study, process=process, is_alive=is_alive),
         give_up=_asked_to_go(interruption),
     )
     options.say(f"worker {uuid[:8]} works on {study.name!r} in {database.url}")
     if taken:
-        options.say(f"took back {taken} trials of workers that died on this host")
+        options.say(f"took back {counted(taken, 'trial')} of workers that died on this host")
     return worker_id
 
 
-def _sweep(database: Database, study: Study) -> None:
+def _after_beat(
+    heartbeat: Heartbeat, interruption: Interruption, database: Database, study: Study
+) -> None:
+    if heartbeat.request == DRAIN:
+        interruption.drain()
     recover(database, study)
 
 
@@ -290,4 +297,8 @@ def _exit_code(interruption: Interruption, options: Options) -> int:
             name = signal.Signals(interruption.signal).name
             options.say(f"gave back what was running, because of {name}")
         return 128 + interruption.signal
-    return 0 if interruption.gave_up is None else 1
+    if interruption.gave_up is not None:
+        return 1
+    if interruption.is_drained:
+        options.say("gave back what was running, because somebody drained this worker")
+    return 0

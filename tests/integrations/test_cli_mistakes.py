@@ -6,8 +6,8 @@ from contextlib import closing
 import arrange
 import pytest
 
-from studydb import study as handle
 from studydb.db import connect
+from studydb.study import opening
 
 CREATE = ("create", "digits", "--metric", "error", "--mode", "min")
 
@@ -83,6 +83,7 @@ URLS = [
     ("sqlite:///missing.db", 1, "here/missing.db. `studydb create` or `studydb db upgrade` makes"),
     ("sqlite:///no/folder/studydb.db", 1, "here/no/folder of the database does not exist"),
     ("sqlite:////", 1, "is a folder"),
+    ("postgresql://me:***@localhost:1/db", 2, "holds ***, which studydb prints in the place of"),
 ]
 
 
@@ -97,6 +98,13 @@ def test_wrong_url_is_told_without_its_password(bare_console, here, url, code, w
         assert_one_line(ran, words)
         assert "ter2" not in ran.err
     assert list(here.iterdir()) == []
+
+
+def test_file_that_cannot_be_made_is_told_so_in_one_line(bare_console, here):
+    (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # rights do not bind root
+
+    for command in (CREATE, ("hello",), ("db", "upgrade")):
+        assert_one_line(bare_console(*command, code=1), "cannot be opened. Check the path and its")
 
 
 def test_password_is_masked_in_what_create_prints_too(bare_console, postgres_url, here):
@@ -166,18 +174,18 @@ def test_other_schema_says_which_command_to_run(console, database, monkeypatch, 
         assert_one_line(console(*command, code=1), words)
 
 
-def test_read_only_server_is_told_so(bare_console, postgres_url, monkeypatch):
+def test_login_that_may_only_read_is_told_so_at_once(bare_console, postgres_url, monkeypatch):
     database = connect(postgres_url)
     study = arrange.new_study(database, num_trials=None)
     database.close()
-    monkeypatch.setattr(handle, "CONTROL_PATIENCE_S", 0)
+    monkeypatch.setattr(opening, "CONTROL_PATIENCE_S", 1e9)
     monkeypatch.setenv(
         "STUDYDB_STORAGE", f"{postgres_url}&options=-c%20default_transaction_read_only%3Don"
     )
 
     ran = bare_console("enqueue", study.name, code=1)
 
-    assert_one_line(ran, "read-only")
+    assert_one_line(ran, "lets 'postgres' only read: its default_transaction_read_only is on. Log")
     assert "status   RUNNING" in bare_console("status", study.name).lines
 
 

@@ -43,7 +43,8 @@ def test_create_makes_the_study_that_was_typed_and_says_what_to_type_next(consol
     assert study.trainable.workdir == str(here)
     assert "  studydb worker --study digits" in ran.lines
     if database.postgresql:
-        assert "/.config/studydb/keys studydb worker --study digits --storage" in ran.out
+        assert "  export STUDYDB_STORAGE='postgresql://postgres@/" in ran.out
+        assert ran.lines[-1].endswith("/.config/studydb/keys studydb worker --study digits")
     else:
         assert "An SQLite file serves one machine" in ran.out
 
@@ -226,7 +227,7 @@ def test_show_has_the_error_of_a_trial_that_failed(console, database):
     document = console("show", "digits", "0", "--format", "json").json
     logs = console("logs", "digits", "0")
 
-    assert "1 failures, 0 losses; ValueError: bad \\x1b[31m luck" in page.out
+    assert "1 failure, 0 losses; ValueError: bad \\x1b[31m luck" in page.out
     assert "\x1b" not in page.out
     assert page.out.endswith("Traceback:\n  line 1\nValueError\n")
     assert document["attempts"][0]["error_type"] == "ValueError"

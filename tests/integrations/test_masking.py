@@ -103,6 +103,7 @@ IN_ONE_PROCESS = [
     ("best", "mine"),
     ("workers", "--format", "csv"),
     ("logs", "digits", "0"),
+    ("drain", "0"),
     ("pause", "digits"),
     ("resume", "digits"),
     ("enqueue", "mine"),

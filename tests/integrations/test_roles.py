@@ -16,14 +16,14 @@ from fleet.workers import TRAINABLES, Fleet
 import studydb
 import studydb.store
 from studydb.analysis.wide import make_wide_views
-from studydb.db import Prepared, connect
+from studydb.db import Chain, Prepared, connect
 from studydb.db.roles import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES, Roles
 from studydb.db.schema import METADATA
+from studydb.domain.errors import StorageReadOnly
 from studydb.domain.records import Failure
 from studydb.domain.states import Mode, Reason, Status
 from studydb.operations import control
 from studydb.operations.register import leave
-from studydb.operations.release import release
 from studydb.operations.restore import restore
 from studydb.operations.save import condemn, forget
 from studydb.operations.tell import tell
@@ -35,6 +35,7 @@ PEOPLES = {
     ("studies", "_EXTEND"),
     ("studies", "_RENAME"),
     ("studies", "_DROP_TRAINABLE"),
+    ("workers", "_ASK"),
     ("trials", "_INSERT_PENDING"),
     ("trials", "_REQUEST"),
     ("trials", "_MOVES"),
@@ -145,7 +146,7 @@ def test_every_operation_of_a_worker_is_allowed(roles, opened):
     second.finish()
 
     third = worker.ask()
-    release(database, study, lease=third.lease, batch=third.batch(0.75))
+    third.finish(0.75, outcome=Reason.PREEMPTED)
     arrange.recover(database, study)
     worker.take().report(0.125)
     leave(database, worker_id=worker.id)
@@ -259,7 +260,7 @@ def test_listed_columns_are_those_that_workers_write():
 
 
 def statements():
-    """Every prepared statement of the store: its file, its name, and itself."""
+    """Every constant statement of the store: its file, its name, and itself."""
     for found in pkgutil.iter_modules(studydb.store.__path__):
         module = importlib.import_module(f"studydb.store.{found.name}")
         for name, value in vars(module).items():
@@ -267,6 +268,9 @@ def statements():
             for each in many if isinstance(many, tuple) or many is not value else [value]:
                 if isinstance(each, Prepared):
                     yield found.name, name, each.statement
+                elif isinstance(each, Chain):
+                    for link in (each.first, *each.then.values()):
+                        yield found.name, name, link
 
 
 def column_name(column):
@@ -377,6 +381,50 @@ def test_worker_that_tries_more_is_told_in_one_line(roles, opened, bare_console,
         ran = bare_console(*arguments, code=1)
         assert "refuses: permission denied" in ran.err or "must be owner" in ran.err
         assert len(ran.err.splitlines()) == 1
+
+
+WRITING = [
+    ("pause", "digits"),
+    ("stop", "digits", "0"),
+    ("enqueue", "digits"),
+    ("extend", "digits", "--trials", "3"),
+    ("rename", "digits", "x"),
+    ("delete", "digits", "--yes"),
+    ("create", "x", "--metric", "m", "--mode", "min"),
+    ("worker", "--study", "runnable"),
+]
+
+
+@pytest.mark.parametrize("arguments", WRITING, ids=lambda arguments: arguments[0])
+def test_viewer_that_tries_more_is_told_at_once_that_it_is_the_role(
+    roles, opened, bare_console, monkeypatch, arguments
+):
+    lived_in(opened(roles.owner))
+    study = studydb.create_study(
+        "runnable",
+        "talkative:train",
+        metric="loss",
+        mode="min",
+        storage=roles.owner,
+        workdir=TRAINABLES,
+    )
+    study.close()
+    monkeypatch.setenv("STUDYDB_STORAGE", roles.viewer)
+    monkeypatch.setattr("studydb.study.opening.CONTROL_PATIENCE_S", 1e9)
+
+    ran = bare_console(*arguments, code=1)
+
+    assert f"lets {roles.role('viewer')!r} only read: its default_transaction_read_only" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_viewers_own_loop_is_refused_at_once(roles, opened):
+    lived_in(opened(roles.owner))
+    study = studydb.load_study("digits", storage=roles.viewer)
+
+    with pytest.raises(StorageReadOnly, match="only read"):
+        study.ask()
+    study.close()
 
 
 def test_command_prints_the_script_for_the_storages_database(bare_console):

@@ -16,6 +16,7 @@ from fleet.workers import MARK, TRAINABLES, eventually
 import studydb
 from studydb.domain.errors import NotAllowed, StudydbError, UsageError
 from studydb.domain.states import Status
+from studydb.study.running import full_url
 from studydb.worker.processes import WorkerProcesses
 
 SCRIPT = """
@@ -223,7 +224,7 @@ def test_killed_worker_is_made_up_for_by_the_others(create, tmp_path):
     def start_another():
         """Who starts finds dead processes of this host at once; others wait for their lease."""
         killer.join()
-        with WorkerProcesses(storage=study._secret_url, study="digits", workers=1) as team:
+        with WorkerProcesses(storage=full_url(study.database), study="digits", workers=1) as team:
             eventually(lambda: team.alive == 0)
 
     killer = in_a_thread(kill_one)

@@ -14,6 +14,7 @@ from studydb.domain.space import (
     Enumerable,
     Space,
     choice,
+    constant,
     lograndint,
     loguniform,
     quniform,
@@ -67,7 +68,12 @@ domains = st.one_of(
 names = texts.filter(lambda name: name and "/" not in name and not name.startswith("$"))
 trees = st.recursive(
     st.dictionaries(
-        names, domains | plain_values.filter(lambda v: not isinstance(v, dict)), max_size=4
+        names,
+        domains
+        | plain_values.filter(lambda v: not isinstance(v, dict)).map(
+            lambda v: constant(v) if isinstance(v, list) else v
+        ),
+        max_size=4,
     ),
     lambda inner: st.dictionaries(names, domains | inner, max_size=3),
     max_leaves=6,

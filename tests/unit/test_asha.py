@@ -8,9 +8,10 @@ import pytest
 
 from studydb.domain.decisions import CONTINUE, Action, Decision
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.grammar import parse_call
 from studydb.domain.states import Reason
 from studydb.domain.view import Report, RungView
-from studydb.schedulers import ASHA, FIFO, make, read
+from studydb.schedulers import ASHA, FIFO, from_call, read
 
 STOP, EARLY = Action.STOP, Reason.EARLY_STOPPED
 
@@ -166,11 +167,13 @@ def test_scheduler_survives_its_row(scheduler):
 
 def test_unknown_scheduler_and_options_are_refused_with_what_is_near():
     with pytest.raises(InvalidSpec, match=r"no scheduler 'AHSA'.*ASHA"):
-        make("AHSA")
-    with pytest.raises(InvalidSpec, match=r"ASHA .*unexpected keyword argument 'min_t'"):
-        make("ASHA", max_t=9, min_t=1)
-    with pytest.raises(InvalidSpec, match="max_t"):
-        make("ASHA")
+        from_call(parse_call("AHSA"))
+    with pytest.raises(InvalidSpec, match=r"ASHA has no argument 'max'.*Did you mean 'max_t'"):
+        from_call(parse_call("ASHA(max=9)"))
+    with pytest.raises(InvalidSpec, match=r"Cannot make ASHA: .*'max_t'"):
+        read({"name": "ASHA"})
+    with pytest.raises(InvalidSpec, match=r"The scheduler {'max_t': 9} has no name"):
+        read({"max_t": 9})
 
 
 def test_fifo_judges_nothing():

@@ -12,6 +12,7 @@ from studydb.domain.near import did_you_mean
 from studydb.domain.space import (
     Space,
     choice,
+    constant,
     lograndint,
     loguniform,
     quniform,
@@ -29,7 +30,7 @@ def sample_space():
             "lr": loguniform(1e-4, 1.0),
             "model": {"width": randint(1, 4), "act": choice(["relu", None, {"leaky": 0.1}])},
             "epochs": 27,
-            "z": {"deep": {"tags": ["a", 1]}},
+            "z": {"deep": {"tags": constant(["a", 1])}},
             "empty": {},
         }
     )
@@ -116,7 +117,7 @@ def test_config_keeps_params_that_a_later_space_lacks():
 
 
 def test_config_is_the_callers_to_change():
-    space = Space.read({"layers": [1, 2], "act": choice([{"k": [1]}])})
+    space = Space.read({"layers": constant([1, 2]), "act": choice([{"k": [1]}])})
 
     config = space.config({"act": {"k": [1]}})
     config["layers"].append(3)
@@ -216,6 +217,33 @@ def test_read_refuses_and_names_the_parameter(mapping, words):
         Space.read(mapping)
 
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "cure"),
+    [
+        ((0, 1), "uniform(0, 1) for a range, or choice([0, 1]) for one of them, or constant("),
+        ([1, 0], "Write choice([1, 0]) for one of them, or constant([1, 0]) to give it to"),
+        (["a", "b"], "Write choice(['a', 'b']) for one of them, or constant("),
+        ([], "Write constant([]) to give it to every trial as it is."),
+        (list(range(99)), "is the list […], which does not say how to sample. Write choice([…])"),
+    ],
+    ids=str,
+)
+def test_bare_list_is_no_constant_and_the_error_says_what_to_write(value, cure):
+    with pytest.raises(InvalidSpec) as error:
+        Space.read({"opt": {"betas": value}})
+
+    assert str(error.value).startswith("Parameter 'opt/betas' is the list ")
+    assert cure in str(error.value)
+
+
+def test_constant_list_goes_to_every_trial_as_it_is():
+    space = Space.read({"lr": uniform(0, 1), "betas": constant((0.9, 0.999))})
+
+    assert space.constants == {"betas": [0.9, 0.999]}
+    assert Space.from_json(space.to_json()) == space
+    assert space.config({"lr": 0.5})["betas"] == [0.9, 0.999]
 
 
 def test_a_space_that_holds_itself_is_refused():

@@ -90,6 +90,8 @@ def test_worker_outlives_the_database_and_loses_no_result(crashable_postgres, tm
         stage.study.database.close()  # its connections died with the server
 
         assert worker.exit_code(60.0) == 0, worker.words()
+        assert worker.words().count("training goes on without the database, results wait") == 1
+        assert worker.words().count("the database answers again") == 1
         assert stage.trial().attempt == 1
         assert stage.steps() == list(range(1, 101))
 

@@ -1,0 +1,38 @@
+"""`drain`: have a worker give back what it runs, and end."""
+
+from uuid import uuid4
+
+import click
+
+from studydb.cli.opening import opened
+from studydb.cli.options import Storage, storage_option
+from studydb.cli.output import print_next
+from studydb.cli.workers import SHORT_ID
+from studydb.domain.records import renewal_s
+
+
+@click.command()
+@click.argument("worker", metavar="WORKER")
+@storage_option
+def drain(*, worker: str, storage: Storage) -> None:
+    """
+    Have a worker give back what it runs and end; `studydb workers` lists them.
+
+    WORKER is the beginning of its id. It obeys at its next renewal, as it would obey SIGTERM: its
+    trials save a checkpoint, wait for another worker, and have spent nothing. Its exit code is 0,
+    so that nothing starts it again.
+    """
+    from studydb.operations.drain import drain as ask  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.operations.drain import find_worker  # noqa: PLC0415  as above
+    from studydb.study.opening import read_patiently, whoami, write_patiently  # noqa: PLC0415
+
+    with opened(storage) as database:
+        found = read_patiently(lambda: find_worker(database, worker))
+        token = uuid4().hex
+        write_patiently(database, lambda: ask(database, found, token=token, actor=whoami()))
+        again = storage.again(database.url)
+    click.echo(
+        f"Worker {found.uuid[:SHORT_ID]} on {found.process.host}: gives back what it runs and "
+        f"ends, within {renewal_s(found.lease_s):.0f} s and the time that its trials need to save."
+    )
+    print_next(f"studydb workers{again}")

@@ -1,0 +1,64 @@
+"""Ask a worker to give back what it runs and to end."""
+
+import re
+
+from studydb.child.process import is_alive
+from studydb.db import Database
+from studydb.db.faults import Duplicate
+from studydb.domain.errors import NotAllowed, NotFound, UsageError
+from studydb.domain.records import DRAIN, Worker
+from studydb.store import events, workers
+
+SHOWN = 5
+"""Of the workers that a text is short for."""
+
+
+def find_worker(database: Database, text: str) -> Worker:
+    """
+    The worker that a text is short for: the first characters of its id.
+
+    Raises:
+        NotFound: No id begins so.
+        UsageError: Several do.
+    """
+    found: list[Worker] = []
+    if re.fullmatch(r"[0-9a-f-]+", text):
+        with database.begin(write=False) as txn:
+            found = workers.beginning_with(txn, uuid=text, most=SHOWN)
+    if not found:
+        raise NotFound(f"There is no worker {text!r}. `studydb workers` lists them.")
+    if len(found) > 1:
+        names = ", ".join(worker.uuid[: len(text) + 4] for worker in found)
+        raise UsageError(f"{text!r} is the beginning of several workers: {names}. Type more of it.")
+    return found[0]
+
+
+def drain(database: Database, worker: Worker, *, token: str, actor: str) -> None:
+    """
+    Ask a worker to end; it hears of it at its next renewal.
+
+    Args:
+        token: Random, used for one request only; sent again after a lost reply.
+
+    Raises:
+        NotAllowed: It has ended, or its process is dead.
+    """
+    if not is_alive(worker.process):
+        raise NotAllowed(
+            f"The process of worker {worker.uuid} is dead. What it held is taken back by the next "
+            "worker that starts on this host, by others once its lease is over."
+        )
+    try:
+        with database.begin() as txn:
+            events.append(
+                txn,
+                study_id=worker.study_id,
+                worker_id=worker.id,
+                kind="drained",
+                actor=actor,
+                token=token,
+            )
+            if not workers.ask(txn, worker_id=worker.id, request=DRAIN):
+                raise NotAllowed(f"The worker {worker.uuid} has ended already.")
+    except Duplicate:
+        return

@@ -1,0 +1,23 @@
+"""Who is connected, and what the server lets them do."""
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+
+_SETTING = sa.func.current_setting("default_transaction_read_only")
+_WHO = Prepared(
+    sa.select(
+        sa.func.current_user().label("name"),
+        sa.and_(_SETTING == "on", sa.not_(sa.func.pg_is_in_recovery())).label("only_reads"),
+    )
+)
+
+
+def reader(txn: Txn) -> str | None:
+    """
+    The connected role of PostgreSQL if it may only read; None if it may write.
+
+    None on a standby, too: whoever comes there is led to the primary by the next connection.
+    """
+    row = txn.first(_WHO)
+    return row.name if row is not None and row.only_reads else None

@@ -1,0 +1,170 @@
+"""Creating a study, or going on with one of the same name."""
+
+import dataclasses
+import os
+import secrets
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from studydb.db import Database
+from studydb.domain.errors import StudyExists
+from studydb.domain.names import check_metric_name, check_study_name
+from studydb.domain.records import Study as Record
+from studydb.domain.records import Trainable
+from studydb.domain.rules import read_rules
+from studydb.domain.space import Space
+from studydb.domain.view import Scheduler, Searcher
+from studydb.operations.create import NewStudy, create, load
+from studydb.operations.revise import revise
+from studydb.schedulers import FIFO
+from studydb.searchers import RandomSearch
+from studydb.settings import load_keyring
+from studydb.study import checking
+from studydb.study.handle import Study
+from studydb.study.opening import (
+    closed_on_error,
+    open_database,
+    read_patiently,
+    whoami,
+    write_patiently,
+)
+from studydb.trainables import describe, sign, signed_payload
+
+MAX_LOSSES = 10
+
+
+def create_study(
+    name: str,
+    trainable: Callable[..., Any] | str | None,
+    *,
+    metric: str,
+    mode: str,
+    space: Mapping[str, Any] | None = None,
+    num_trials: int | None = None,
+    max_concurrent: int | None = None,
+    scheduler: Scheduler | None = None,
+    searcher: Searcher | None = None,
+    stop: Mapping[str, Any] | Iterable[str] | None = None,
+    max_failures: int = 0,
+    max_losses: int = MAX_LOSSES,
+    checkpoints: str | os.PathLike[str] | None = None,
+    storage: str | None = None,
+    load_if_exists: bool = False,
+    workdir: str | Path | None = None,
+) -> Study:
+    """
+    Create a study; an SQLite database is made when missing.
+
+    Args:
+        name: 1 to 200 printable characters, without "/".
+        trainable: A function, or "module:function"; None for an own loop with `ask`.
+        metric: What trials report and are compared by; nested names joined by "/".
+        mode: "min" or "max".
+        space: A nested dict of distributions and constants.
+        num_trials: How many trials there may ever be; None for endless (a grid: its size).
+        max_concurrent: How many may run at once, over all workers.
+        stop: {"loss": 3} stops a trial at >=; or texts, such as ["loss>=3", "error<=0.01"].
+        max_failures: Exceptions that a trial survives; -1 for ever.
+        max_losses: Deaths without an exception that a trial survives between two checkpoints.
+        checkpoints: URL or path of the store; None for the database's default.
+        storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
+        load_if_exists: Whether to go on with a study of this name; metric, mode and space must
+            agree, and everything else stays as it was created.
+        workdir: Where workers look for the trainable after their own; None for the current one.
+
+    Raises:
+        StudyExists: The name is taken.
+        UsageError: An argument makes no sense; nothing was written.
+        StorageError: The database needs attention.
+    """
+    place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
+    new = _new_study(
+        name=check_study_name(name),
+        metric=check_metric_name(metric),
+        mode=checking.mode(mode),
+        space=Space.read(space),
+        scheduler=checking.made(
+            "scheduler", scheduler, FIFO(), has="judge", like="studydb.ASHA(max_t=27)"
+        ),
+        searcher=checking.made(
+            "searcher", searcher, RandomSearch(), has="propose", like="studydb.RandomSearch(seed=0)"
+        ),
+        rules=read_rules(stop),
+        num_trials=checking.count_or_none("num_trials", num_trials, least=1),
+        max_concurrent=checking.count_or_none("max_concurrent", max_concurrent, least=1),
+        max_failures=checking.count("max_failures", max_failures, least=-1),
+        max_losses=checking.count("max_losses", max_losses, least=0),
+        checkpoints=checking.store_url(checkpoints),
+        trainable=None if trainable is None else describe(trainable, workdir=place),
+    )
+    database = open_database(storage, make=True)
+    with closed_on_error(database):
+        return Study(database, _create(database, new, load_if_exists=load_if_exists))
+
+
+def _create(database: Database, new: NewStudy, *, load_if_exists: bool) -> Record:
+    try:
+        return write_patiently(database, lambda: create(database, new))
+    except StudyExists:
+        if not load_if_exists:
+            raise
+    found = read_patiently(lambda: load(database, new.name))
+    return _revised(database, _same_study(found, new), new)
+
+
+def _new_study(*, trainable: Trainable | None, searcher: Searcher, **columns: Any) -> NewStudy:
+    uuid = str(uuid4())
+    if trainable is not None:
+        trainable = sign(trainable, uuid, load_keyring())
+    searcher.size(columns["space"])  # refuse a grid that cannot be walked before making a file
+    seed = secrets.randbelow(2**31) if searcher.seed is None else searcher.seed
+    return NewStudy(
+        uuid=uuid,
+        seed=seed,
+        searcher=searcher,
+        trainable=trainable,
+        created_by=whoami(),
+        **columns,
+    )
+
+
+def _same_study(found: Record, new: NewStudy) -> Record:
+    """Refuse to go on with a study that was created for something else."""
+    for what, old, asked in (
+        ("metric", found.metric, new.metric),
+        ("mode", found.mode, new.mode),
+        ("space", found.space, new.space),
+        ("trainable", _name_of(found.trainable), _name_of(new.trainable)),
+    ):
+        if old != asked:
+            raise StudyExists(
+                f"Study {found.name!r} exists with another {what}: {old}, not {asked}. Choose "
+                "another name, ask for what it has, or delete it: "
+                f"`studydb delete {shlex.quote(found.name)} --yes`."
+            )
+    return found
+
+
+def _name_of(trainable: Trainable | None) -> str | None:
+    return None if trainable is None else trainable.name
+
+
+def _revised(database: Database, found: Record, new: NewStudy) -> Record:
+    """
+    Go on with the function as it is now, if it goes by value: who edits one means what it says.
+
+    A colleague's is left as it was signed, or their own workers would refuse it.
+    """
+    old, asked = found.trainable, new.trainable
+    if old is None or asked is None or (old.kind, old.source) == (asked.kind, asked.source):
+        return found
+    keyring = load_keyring()
+    if not keyring.verify(signed_payload(old, found.uuid), old.signatures):
+        return found
+    signed = sign(dataclasses.replace(asked, signatures={}), found.uuid, keyring)
+    token = uuid4().hex
+    write_patiently(database, lambda: revise(database, found, signed, token=token, actor=whoami()))
+    return dataclasses.replace(found, trainable=signed)

@@ -1,0 +1,227 @@
+"""A study in a database, as its user holds it."""
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from studydb.db import Database
+from studydb.domain.errors import NotAllowed
+from studydb.domain.records import Counts, Trial
+from studydb.domain.records import Study as Record
+from studydb.domain.states import Status
+from studydb.lease.loop import OwnLoop
+from studydb.lease.trial import Trial as HeldTrial
+from studydb.operations import control, reading
+from studydb.operations.look import Outlook, look
+from studydb.operations.rename import rename
+from studydb.study import checking
+from studydb.study.opening import Answered, read_patiently, whoami, write_patiently
+from studydb.study.running import full_url, run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Study:
+    """
+    A study in a database; cheap to make, safe to share among threads.
+
+    Attributes:
+        record: The study's row with its specs, as it was when the handle was made.
+    """
+
+    def __init__(self, database: Database, record: Record) -> None:
+        """Wrap a loaded study; made by `create_study` and `load_study`."""
+        self.database, self.record = database, record
+        self._loop: OwnLoop | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.record.name
+
+    @property
+    def storage(self) -> str:
+        """The database's URL, its password masked."""
+        return self.database.url
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials by number, as frozen records."""
+        return self._read(reading.list_trials)
+
+    @property
+    def best_trial(self) -> Trial:
+        """
+        The trial with the best `best_value`: over all trials that have one, over their live steps.
+
+        NaN never wins; ties go to the lower number.
+
+        Raises:
+            NoResults: No trial has a value yet.
+        """
+        return self._read(reading.best_trials)[0]
+
+    @property
+    def best_params(self) -> Mapping[str, Any]:
+        """The best trial's params."""
+        return self.best_trial.params
+
+    @property
+    def best_value(self) -> float:
+        """The best trial's `best_value`."""
+        value = self.best_trial.best_value
+        assert value is not None
+        return value
+
+    @property
+    def outlook(self) -> Outlook:
+        """Status, counts and what there is to do, in one look."""
+        return self._read(look)
+
+    @property
+    def status(self) -> Status:
+        """RUNNING, PAUSED, STOPPED, or FINISHED: budget spent, nothing PENDING or RUNNING."""
+        return self.outlook.status
+
+    @property
+    def counts(self) -> Counts:
+        """Trials by state."""
+        return self.outlook.counts
+
+    def trials_dataframe(self) -> "pd.DataFrame":
+        """A row per trial: the columns of `v_trial`, with one per parameter."""
+        from studydb.analysis.frames import trials_dataframe  # noqa: PLC0415  pandas is an extra
+
+        return trials_dataframe(self.database, self.record)
+
+    def results_dataframe(self) -> "pd.DataFrame":
+        """A row per live result: the columns of `v_result`, with one per metric."""
+        from studydb.analysis.frames import results_dataframe  # noqa: PLC0415  pandas is an extra
+
+        return results_dataframe(self.database, self.record)
+
+    def enqueue(self, params: Mapping[str, Any], *, priority: int = 0) -> int:
+        """
+        Add a PENDING trial with these params; what is missing is drawn from the space.
+
+        Args:
+            priority: Lower runs first.
+
+        Returns:
+            The trial's number.
+
+        Raises:
+            BudgetSpent: `num_trials` trials exist; `extend` makes room.
+            InvalidSpec: A parameter that the space does not have, or a value outside it.
+        """
+        rank = checking.integer("priority", priority)
+        return int(self._ask_once(control.enqueue, params, priority=rank))
+
+    def pause(self, *numbers: int) -> None:
+        """Pause these trials, or with none the whole study: nothing more is claimed."""
+        self._steer(control.pause, Status.PAUSED, numbers)
+
+    def resume(self, *numbers: int) -> None:
+        """Resume these trials, or with none the whole study."""
+        self._steer(control.resume, Status.RUNNING, numbers)
+
+    def stop(self, *numbers: int) -> None:
+        """Stop these trials as CANCELLED, or with none the whole study."""
+        self._steer(control.stop, Status.STOPPED, numbers)
+
+    def extend(self, *, num_trials: int) -> int:
+        """
+        Raise the budget by so many trials; an already FINISHED study goes on.
+
+        Returns:
+            The new budget.
+        """
+        return int(self._ask_once(control.extend, by=checking.integer("num_trials", num_trials)))
+
+    def rename(self, new_name: str) -> None:
+        """
+        Give the study another name; workers that run its trials go on undisturbed.
+
+        Raises:
+            InvalidName: The name is outside the rules.
+            StudyExists: Another study has it.
+        """
+        self._ask_once(rename, new_name)
+        self.record = dataclasses.replace(self.record, name=new_name)
+
+    def ask(self, timeout: float | None = None) -> HeldTrial | None:
+        """
+        Claim a PENDING trial, else make a new one, to be run by this process.
+
+        Waits while the study is paused or at `max_concurrent`.
+
+        Args:
+            timeout: Seconds to wait; None for as long as it takes.
+
+        Returns:
+            None when the budget is spent and nothing is runnable, or the study is stopped.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+        """
+        timeout_s = checking.seconds_or_none("timeout", timeout)
+        with self._opening:
+            if self._loop is None or self._loop.is_foreign:
+                self._loop = OwnLoop(full_url(self.database), self.record)
+        return self._loop.ask(timeout_s)
+
+    def run(self, workers: int = 1) -> Counts:
+        """
+        Run the study with worker processes on this machine until it is done; progress is shown.
+
+        Ctrl-C lets the workers give their trials back, and raises KeyboardInterrupt; a second one
+        kills them. They end with this process, however that ends (on Linux).
+
+        Returns:
+            Trials by state; at once if the study is done or stopped.
+
+        Raises:
+            NotAllowed: The study has no trainable.
+            StudydbError: All workers ended with an error; the message has one's last words.
+        """
+        n_workers = checking.count("workers", workers, least=1)
+        if self.record.trainable is None:
+            raise NotAllowed(
+                f"Study {self.name!r} has no trainable for workers to run; use study.ask()."
+            )
+        return run(self.database, self.record, workers=n_workers)
+
+    def close(self) -> None:
+        """Give back what own loops hold and close the connections."""
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+        self.database.close()
+
+    def _read(self, operation: Callable[[Database, Record], Answered]) -> Answered:
+        return read_patiently(lambda: operation(self.database, self.record))
+
+    def _steer(
+        self, of_trials: Callable[..., None], of_study: Status, numbers: tuple[int, ...]
+    ) -> None:
+        if numbers:
+            self._ask_once(of_trials, [checking.integer("A trial's number", n) for n in numbers])
+        else:
+            self._ask_once(control.set_status, of_study)
+
+    def _ask_once(self, operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        token, actor = uuid4().hex, whoami()
+        return write_patiently(
+            self.database,
+            lambda: operation(
+                self.database, self.record, *args, token=token, actor=actor, **options
+            ),
+        )
+
+    def __repr__(self) -> str:
+        """Name and database."""
+        return f"<Study {self.name!r} in {self.storage}>"

@@ -1,0 +1,64 @@
+"""Loading a study, and deleting one with all that is its own."""
+
+from studydb.child.process import is_alive, this_process
+from studydb.db import Database
+from studydb.domain.errors import UnknownStudy
+from studydb.domain.names import check_study_name
+from studydb.domain.records import Study as Record
+from studydb.operations.create import load
+from studydb.operations.delete import close, delete
+from studydb.operations.recover import recover, recover_host
+from studydb.operations.views import drop_views
+from studydb.study.handle import Study
+from studydb.study.opening import (
+    closed_on_error,
+    open_database,
+    read_patiently,
+    write_patiently,
+)
+from studydb.worker.places import remove_files
+
+
+def load_study(name: str, *, storage: str | None = None) -> Study:
+    """
+    Load a study.
+
+    Raises:
+        UnknownStudy: No study of that name.
+        StorageError: The database needs attention.
+    """
+    check_study_name(name)
+    database = open_database(storage, make=False)
+    with closed_on_error(database):
+        return Study(database, read_patiently(lambda: load(database, name)))
+
+
+def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = False) -> None:
+    """
+    Delete a study: trials, results, checkpoints with their bytes, and its output on this host.
+
+    Raises:
+        UnknownStudy: No study of that name.
+        NotAllowed: Trials are running.
+        CheckpointError: The bytes of its checkpoints cannot be removed; its rows are still there.
+    """
+    check_study_name(name)
+    database = open_database(storage, make=False)
+    try:
+        study = read_patiently(lambda: load(database, name))
+        write_patiently(database, lambda: _delete(database, study))
+    except UnknownStudy:
+        if not missing_ok:
+            raise
+    finally:
+        database.close()
+
+
+def _delete(database: Database, study: Record) -> None:
+    """Rows last: as long as they are there, another call finds what else is to go."""
+    recover_host(database, study, process=this_process(), is_alive=is_alive)
+    recover(database, study)
+    close(database, study)
+    drop_views(database, study)
+    remove_files(database, study)
+    delete(database, study)

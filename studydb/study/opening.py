@@ -1,0 +1,66 @@
+"""What every call on a study begins with: a database, a name for who asks, and some patience."""
+
+import getpass
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from studydb.db import Database, connect, migrate
+from studydb.domain.errors import InvalidSpec
+from studydb.lease.retries import persist
+from studydb.operations.writing import write
+from studydb.settings import storage_url
+
+CONTROL_PATIENCE_S = 10.0
+"""A person waits for the database no longer than this."""
+
+Answered = TypeVar("Answered")
+
+
+def open_database(storage: str | os.PathLike[str] | None, *, make: bool) -> Database:
+    """
+    Connect to the database that was named, else to the environment's, else to the default.
+
+    Args:
+        make: Whether to make an SQLite file that is missing.
+    """
+    if storage is not None and not isinstance(storage, str):
+        raise InvalidSpec(
+            f"storage is {storage!r}; give a URL, such as 'sqlite:///studydb.db' or "
+            "'postgresql://user@host/database'."
+        )
+    url = storage_url(storage)
+    if make:
+        migrate.make_embedded(url)
+    return connect(url)
+
+
+@contextmanager
+def closed_on_error(database: Database) -> Iterator[None]:
+    """Close a database that nobody will get a handle on."""
+    try:
+        yield
+    except BaseException:
+        database.close()
+        raise
+
+
+def read_patiently(call: Callable[[], Answered]) -> Answered:
+    """Make a call until it answers, as long as a person waits."""
+    return persist(call, patience_s=CONTROL_PATIENCE_S)
+
+
+def write_patiently(database: Database, call: Callable[[], Answered]) -> Answered:
+    """Make a call that writes until it answers, unless the login may only read."""
+    return persist(lambda: write(database, call), patience_s=CONTROL_PATIENCE_S)
+
+
+def whoami() -> str:
+    """The actor of a person's requests: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

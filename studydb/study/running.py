@@ -1,0 +1,114 @@
+"""Running a study with worker processes on this machine, its progress shown."""
+
+import shlex
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from studydb.db import Database
+from studydb.domain.errors import NoResults, StorageTransient, StudydbError
+from studydb.domain.records import Counts
+from studydb.domain.records import Study as Record
+from studydb.domain.states import State, Status
+from studydb.operations import reading
+from studydb.operations.look import look
+from studydb.study.opening import read_patiently
+from studydb.worker.processes import WorkerProcesses
+
+if TYPE_CHECKING:
+    from studydb.analysis.progress import Progress
+
+LOOK_S = 0.5
+"""Between two looks."""
+
+GOING = "Waiting for the workers to save and give back their trials; Ctrl-C again kills them."
+
+
+def run(database: Database, study: Record, *, workers: int) -> Counts:
+    """
+    Have worker processes run a study until it is done.
+
+    Returns:
+        Trials by state; at once if the study is done or stopped.
+
+    Raises:
+        StudydbError: All workers ended with an error; the message has one's last words.
+    """
+    from studydb.analysis.progress import Progress  # noqa: PLC0415  brings the display
+
+    if (outlook := read_patiently(lambda: look(database, study))).over:
+        return outlook.counts
+    progress = Progress(study.name, study.metric, study.mode)
+    team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
+    with progress, team:
+        try:
+            _Watch(database, study, progress).until_ended(team)
+        except KeyboardInterrupt:
+            progress.tell(GOING)
+            raise
+    counts = read_patiently(lambda: look(database, study)).counts
+    if counts.error:
+        progress.tell(_describe_errors(database, study, counts.error))
+    return counts
+
+
+def full_url(database: Database) -> str:
+    """The URL with its password: for other connections to the same database, never to be shown."""
+    return database.secret_url.render_as_string(hide_password=False)
+
+
+class _Watch:
+    """Looks at a study again and again."""
+
+    def __init__(self, database: Database, study: Record, progress: "Progress") -> None:
+        self._database, self._study, self._progress = database, study, progress
+        self._began_s = time.monotonic()
+        self._was_paused = False
+
+    def until_ended(self, team: WorkerProcesses) -> None:
+        while team.alive:
+            with suppress(StorageTransient):  # the workers wait for the database, so do we
+                self._look()
+            time.sleep(LOOK_S)
+        if team.failed is not None and not self._is_over():
+            raise StudydbError(
+                f"All workers of {self._study.name!r} have ended before it was done; what they "
+                "had saved is kept, and running it again goes on from there. "
+                f"The cause: {team.failed}"
+            )
+        read_patiently(self._look)
+
+    def _look(self) -> None:
+        outlook = look(self._database, self._study)
+        elapsed_s = time.monotonic() - self._began_s
+        self._progress.update(outlook.counts, self._best_value(), elapsed_s)
+        is_paused = outlook.status is Status.PAUSED
+        if is_paused and not self._was_paused:
+            name = shlex.quote(self._study.name)
+            self._progress.tell(
+                f"Study {self._study.name!r} is paused: the workers wait for "
+                f"`studydb resume {name}` or study.resume()."
+            )
+        self._was_paused = is_paused
+
+    def _best_value(self) -> float | None:
+        try:
+            return reading.best_trials(self._database, self._study)[0].best_value
+        except NoResults:
+            return None
+
+    def _is_over(self) -> bool:
+        try:
+            return look(self._database, self._study).over
+        except StorageTransient:
+            return False
+
+
+def _describe_errors(database: Database, study: Record, n_errors: int) -> str:
+    first = reading.list_trials(database, study, state=State.ERROR, limit=1)[0]
+    last = reading.details(database, study, first.number).attempts[-1]
+    why = f"{last.error_type or last.reason}: {last.error_message or ''}".splitlines()[0]
+    return (
+        f"{n_errors} of {study.name!r} ended with an error, trial {first.number} with {why}\n"
+        f"The traceback: studydb show {shlex.quote(study.name)} {first.number}"
+    )

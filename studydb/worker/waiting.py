@@ -1,0 +1,61 @@
+"""Saying once what a worker waits for, so that nobody takes it for hung."""
+
+import shlex
+import threading
+from collections.abc import Callable
+
+from studydb.domain.errors import StorageTransient
+from studydb.domain.states import Status
+from studydb.operations.look import Outlook
+
+
+class Waiting:
+    """What the slots of one worker wait for; a reason is said when it is a new one."""
+
+    def __init__(self, study_name: str, say: Callable[[str], None]) -> None:
+        """Wait for nothing yet."""
+        self._name, self._say = study_name, say
+        self._told: str | None = None
+        self._is_away = False
+        self._lock = threading.Lock()
+
+    def because(self, outlook: Outlook) -> None:
+        """Say why nothing was claimed, unless that was said last."""
+        why = self._why(outlook)
+        with self._lock:
+            if why is None or why == self._told:
+                return
+            self._told = why
+        self._say(why)
+
+    def over(self) -> None:
+        """Something was claimed: the same reason is worth a line again."""
+        with self._lock:
+            self._told = None
+
+    def unanswered(self, error: StorageTransient) -> None:
+        """Say that the database does not answer a trial that runs, once per outage."""
+        with self._lock:
+            was_away, self._is_away = self._is_away, True
+        if not was_away:
+            self._say(f"training goes on without the database, results wait: {error}")
+
+    def answered(self) -> None:
+        """Say that an outage is over."""
+        with self._lock:
+            was_away, self._is_away = self._is_away, False
+        if was_away:
+            self._say("the database answers again")
+
+    def _why(self, outlook: Outlook) -> str | None:
+        name = self._name
+        match outlook.status:
+            case Status.PAUSED:
+                return f"study {name!r} is paused; waiting for `studydb resume {shlex.quote(name)}`"
+            case Status.FINISHED | Status.STOPPED:
+                return f"study {name!r} is {outlook.status}; waiting in case that changes"
+            case _ if not outlook.has_room:
+                return "waiting: as many trials run as max_concurrent allows"
+            case _ if not (outlook.open or outlook.counts.pending):
+                return "waiting: nothing is left to begin while the last trials run"
+        return None

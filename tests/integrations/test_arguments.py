@@ -1,0 +1,119 @@
+"""Arguments that make no sense in Python: what is wrong and what to write, and nothing is made."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import studydb
+from studydb.domain.errors import UsageError
+
+WRONG = [
+    (
+        {"space": {"x": (0, 1)}},
+        "'x' is the list [0, 1], which does not say how to sample. Write un",
+    ),
+    ({"space": ["x"]}, "The space is ['x'], which is no dict"),
+    ({"stop": 3}, "stop is 3; give metrics and bounds, as {'loss': 3} or ['loss>=3']"),
+    ({"stop": [3]}, "The stop rule 3 is no comparison; write for example 'loss>=3'"),
+    ({"stop": {3: 4}}, "The metric name is 3, a int; give a text"),
+    ({"stop": {"loss": "much"}}, "The stop rule for 'loss' needs a number, not 'much'"),
+    ({"checkpoints": 3}, "checkpoints is 3; give a directory that all workers see, as a path"),
+    ({"checkpoints": "s3://b/x"}, "Checkpoints cannot go to 's3://b/x'"),
+    ({"storage": 3}, "storage is 3; give a URL, such as 'sqlite:///studydb.db'"),
+    ({"storage": Path("x.db")}, "give a URL, such as 'sqlite:///studydb.db'"),
+    ({"storage": "x.db"}, "'x.db' is no storage URL. Write sqlite:///studydb.db or"),
+    ({"name": 3}, "The study name is 3, a int; give a text"),
+    ({"metric": None}, "The metric name is None, a NoneType; give a text"),
+    ({"mode": "minimize"}, "mode is 'minimize'; it is 'min' or 'max'"),
+    ({"num_trials": "10"}, "num_trials is '10'; it must be an integer of 1 or more"),
+    ({"num_trials": 10.0}, "num_trials is 10.0; it must be an integer of 1 or more"),
+    ({"num_trials": True}, "num_trials is True; it must be an integer of 1 or more"),
+    ({"max_failures": None}, "max_failures is None; it must be an integer of -1 or more"),
+    ({"scheduler": "ASHA"}, "scheduler is 'ASHA'; give an object, such as studydb.ASHA("),
+    ({"scheduler": studydb.ASHA}, "give an object, such as studydb.ASHA(max_t=27)"),
+    ({"scheduler": studydb.RandomSearch()}, "scheduler is RandomSearch"),
+    ({"searcher": studydb.ASHA(max_t=3)}, "searcher is ASHA"),
+    ({"workdir": "nowhere"}, "workdir is 'nowhere'; it must be a directory"),
+    ({"workdir": 3}, "workdir is 3; it must be a directory"),
+]
+
+
+@pytest.mark.parametrize(("argument", "words"), WRONG, ids=lambda value: str(value)[:40])
+def test_wrong_argument_is_told_with_its_cure_and_makes_nothing(here, argument, words):
+    given = {"name": "digits", "metric": "loss", "mode": "min", **argument}
+
+    with pytest.raises(UsageError) as error:
+        studydb.create_study(given.pop("name"), None, **given)
+
+    assert words in str(error.value)
+    assert list(here.iterdir()) == []
+
+
+@pytest.fixture
+def study(sqlite_url):
+    study = studydb.create_study(
+        "digits", None, metric="loss", mode="min", num_trials=np.int64(2), storage=sqlite_url
+    )
+    yield study
+    study.close()
+
+
+REFUSED = [
+    (lambda study: study.extend(num_trials="3"), "num_trials is '3'; it must be an integer"),
+    (lambda study: study.extend(num_trials=1.5), "num_trials is 1.5; it must be an integer"),
+    (lambda study: study.extend(num_trials=0), "1 trial or more, not by 0"),
+    (lambda study: study.pause([0]), "A trial's number is [0]; it must be an integer"),
+    (lambda study: study.stop("0"), "A trial's number is '0'; it must be an integer"),
+    (lambda study: study.enqueue([1]), "Params are list, not a dict"),
+    (lambda study: study.enqueue({}, priority="high"), "priority is 'high'; it must be an"),
+    (lambda study: study.ask(timeout="soon"), "timeout is 'soon'; it must be a number of sec"),
+    (lambda study: study.rename(3), "The study name is 3, a int; give a text"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words[:30] for _, words in REFUSED])
+def test_wrong_request_is_told_with_its_cure_and_changes_nothing(study, call, words):
+    with pytest.raises(UsageError) as error:
+        call(study)
+
+    assert words in str(error.value)
+    assert study.record.num_trials == 2
+    assert study.counts.total == 0
+
+
+def test_numpys_integers_are_integers(study):
+    assert study.extend(num_trials=np.int32(3)) == 5
+    assert study.enqueue({}, priority=np.int8(1)) == 0
+    study.stop(np.int64(0))
+    assert study.counts.terminated == 1
+
+
+def test_checkpoints_may_be_given_as_a_path(sqlite_url, tmp_path):
+    study = studydb.create_study(
+        "digits", None, metric="loss", mode="min", storage=sqlite_url, checkpoints=tmp_path / "kept"
+    )
+
+    assert study.record.checkpoints == f"file://{tmp_path}/kept"
+    study.close()
+
+
+def test_name_that_cannot_be_is_told_so_also_when_loaded(sqlite_url):
+    for call in (studydb.load_study, studydb.delete_study):
+        with pytest.raises(UsageError, match="The study name is 3"):
+            call(3, storage=sqlite_url)
+
+
+def test_taken_name_names_every_way_out(study, sqlite_url):
+    with pytest.raises(studydb.StudyExists) as error:
+        studydb.create_study("digits", None, metric="loss", mode="min", storage=sqlite_url)
+
+    for way in ("load_if_exists=True", "--if-not-exists", "`studydb delete digits --yes`"):
+        assert way in str(error.value)
+
+
+def test_misspelt_name_of_the_package_is_one_that_the_interpreter_can_suggest_for():
+    with pytest.raises(AttributeError) as error:
+        _ = studydb.AHSA
+
+    assert (error.value.name, error.value.obj) == ("AHSA", studydb)

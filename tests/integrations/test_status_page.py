@@ -1,0 +1,111 @@
+"""What `status` and `workers` say of processes that are gone, of trouble, and of what to do."""
+
+import subprocess
+import sys
+
+import arrange
+import pytest
+
+from studydb.child.process import process_record, start_of
+from studydb.domain.records import Failure, Trainable
+from studydb.domain.states import Reason
+from studydb.operations.save import condemn
+from studydb.operations.tell import tell
+from studydb.store import checkpoints
+
+
+@pytest.fixture
+def neighbour():
+    """Another process of this host, as a worker registers itself, and how to kill it."""
+    popen = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    def kill():
+        popen.kill()
+        popen.wait()
+
+    yield process_record(popen.pid, start_of(popen.pid)), kill
+    kill()
+    popen.stdin.close()
+
+
+def test_worker_that_was_killed_on_this_host_is_dead_at_once(console, database, neighbour):
+    process, kill = neighbour
+    study = arrange.new_study(database, name="digits")
+    arrange.SimulatedWorker(database, study, of=process).take()
+    arrange.SimulatedWorker(database, study)  # of another host
+    assert "workers  2 alive" in console("status", "digits").lines
+
+    kill()
+
+    assert "workers  1 alive, 1 dead" in console("status", "digits").lines
+    assert console("status", "digits", "--format", "json").json["workers_alive"] == 1
+    shown = console("workers", "digits", "--format", "json").json
+    assert [row["health"] for row in shown] == ["alive", "dead"]
+
+
+def test_only_worker_that_is_dead_is_made_up_for_by_another(console, database, neighbour):
+    process, kill = neighbour
+    study = arrange.new_study(database, name="digits", trainable=trainable())
+    arrange.SimulatedWorker(database, study, of=process).take()
+
+    kill()
+
+    assert "  studydb worker --study digits" in console("status", "digits").lines
+
+
+def trainable():
+    return Trainable(arrange.token(), "import", "a:b", "/", "3.11", None, {"key": "mac"})
+
+
+def test_study_without_a_value_is_not_said_to_have_a_best(console, database):
+    study = arrange.new_study(database, name="digits", num_trials=1)
+    run = arrange.SimulatedWorker(database, study).take()
+    run.finish(outcome=Reason.FAILED, failure=Failure("ValueError", "no", "no"))
+
+    page = console("status", "digits")
+    listed = console("trials", "digits", "--state", "ERROR")
+
+    assert "studydb best" not in page.out
+    assert "  studydb trials digits --state ERROR" in page.lines
+    assert listed.lines[-1] == "  studydb show digits 0"
+    assert "why         1 failure, 0 losses" in console("show", "digits", "0").out
+
+
+def test_status_tells_of_checkpoints_that_were_not_stored_or_not_read(console, database):
+    study = arrange.new_study(database, name="digits")
+    run = arrange.SimulatedWorker(database, study).take()
+    assert "Trouble" not in console("status", "digits").out
+    run.report(0.5)
+    saved = run.checkpoint()
+    run.save(saved)
+    with database.begin(write=False) as txn:
+        stored = checkpoints.by_uuid(txn, uuid=saved.uuid)
+    condemn(database, lease=run.lease, checkpoint=stored)
+
+    for words in ("No space left on device", "Still no \x1b[31mspace"):
+        tell(database, lease=run.lease, kind="checkpoint failed", data={"error": words})
+
+    lines = console("status", "digits").lines
+    told = lines[lines.index("Trouble:") + 1 :]
+    assert told[0].endswith(r"trial 0: checkpoint failed (the newest of 2): Still no \x1b[31mspace")
+    assert told[1].endswith("trial 0: checkpoint corrupt: inline:, step 1")
+    document = console("status", "digits", "--format", "json").json
+    assert [each["times"] for each in document["troubles"]] == [2, 1]
+
+
+def test_worker_is_listed_by_what_drain_takes_in_a_table_and_in_full_elsewhere(
+    console, database, neighbour
+):
+    process, _ = neighbour
+    worker = arrange.SimulatedWorker(database, arrange.new_study(database, name="d"), of=process)
+    ((uuid,),) = arrange.rows(database, "SELECT worker FROM v_worker")
+
+    listed = console("workers").lines[1].split()[0]
+    drained = console("drain", listed)
+
+    assert uuid == console("workers", "--format", "json").json[0]["worker"]
+    assert listed == uuid[:8]
+    assert f"Worker {listed} on {process.host}: gives back what it runs" in drained.out
+    assert console("workers", "--format", "json").json[0]["health"] == "draining"
+    assert "workers  1 alive" in console("status", "d").lines
+    assert worker.renew().request == "DRAIN"

@@ -1,0 +1,128 @@
+"""Workers that a person has asked to end, wait in words, or are gone without a word."""
+
+import arrange
+import pytest
+from fleet.workers import eventually
+
+import studydb
+from studydb.child.process import this_process
+from studydb.db.schema import worker as worker_table
+from studydb.domain.errors import NotAllowed, NotFound, UsageError
+from studydb.operations.drain import drain, find_worker
+
+PERSON = "ada@laptop"
+
+
+def drained(database, text):
+    worker = find_worker(database, text)
+    drain(database, worker, token=arrange.token(), actor=PERSON)
+    return worker
+
+
+def worker_uuids(stage):
+    return [row[0] for row in arrange.rows(stage.study.database, "SELECT worker FROM v_worker")]
+
+
+def test_drained_worker_gives_its_trials_back_and_ends_well(stage):
+    stage.create("obedient:unhurried", num_trials=2)
+    worker = stage.start(slots=2)
+    for number in (0, 1):
+        stage.await_trial(lambda row: row.n_results > 0, number)
+    (uuid,) = worker_uuids(stage)
+
+    drained(stage.study.database, uuid[:8])
+
+    assert worker.exit_code() == 0
+    assert "gave back what was running, because somebody drained this worker" in worker.words()
+    for number in (0, 1):
+        given_back = stage.trial(number)
+        assert (given_back.state, given_back.failures, given_back.losses) == ("PENDING", 0, 0)
+        assert given_back.checkpoint_step > 0
+        assert [one.reason for one in stage.attempts(number)] == ["PREEMPTED"]
+    kinds = "SELECT actor FROM event WHERE kind = 'drained' AND worker_id IS NOT NULL"
+    assert arrange.rows(stage.study.database, kinds) == [(PERSON,)]
+
+
+def test_drained_worker_is_the_only_one_that_ends(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("obedient:unhurried", num_trials=2)
+    first, second = stage.start(), stage.start()
+    for number in (0, 1):
+        stage.await_trial(lambda row: row.n_results > 0, number)
+    mine = stage.row(worker_table, worker_table.c.pid == first.pid).uuid
+
+    drained(stage.study.database, mine)
+    assert first.exit_code() == 0
+    stage.open("all")
+
+    assert second.exit_code() == 0
+    assert {stage.trial(number).reason for number in (0, 1)} == {"COMPLETED"}
+
+
+def test_worker_of_a_paused_study_says_once_what_it_waits_for_and_can_be_drained(sqlite_stage):
+    stage = sqlite_stage
+    study = stage.create("obedient:one_step", num_trials=None)
+    study.pause()
+    worker = stage.start(slots=2)
+    line = "study 'staged' is paused; waiting for `studydb resume staged`"
+    eventually(lambda: line in worker.words())
+    (uuid,) = worker_uuids(stage)
+
+    drained(study.database, uuid)
+
+    assert worker.exit_code() == 0
+    assert worker.words().count(line) == 1
+    assert study.trials == []
+
+
+def test_drained_own_loop_is_given_nothing_more(storage_url):
+    study = studydb.create_study("mine", None, metric="loss", mode="min", storage=storage_url)
+    with study.ask() as trial:
+        ((uuid,),) = arrange.rows(study.database, "SELECT worker FROM v_worker")
+        drained(study.database, uuid)
+        study._loop._heartbeat.beat()
+        assert trial.report({"loss": 0.5})
+
+    assert study.ask() is None
+    assert study.counts.terminated == 1
+    study.close()
+
+
+def test_request_that_is_sent_again_counts_once(database):
+    worker = arrange.SimulatedWorker(database, arrange.new_study(database), of=alive())
+    found, token = find_worker(database, uuids(database)[0]), arrange.token()
+
+    for _ in range(2):
+        drain(database, found, token=token, actor=PERSON)
+
+    assert worker.renew().request == "DRAIN"
+    assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'drained'") == [(1,)]
+
+
+def test_worker_that_is_not_there_is_ambiguous_or_has_ended_is_told_so(database):
+    study = arrange.new_study(database)
+    ended, dead = (arrange.SimulatedWorker(database, study, of=alive()) for _ in range(2))
+    arrange.change(
+        database, f"UPDATE worker SET uuid = 'ab1', ended_at = started_at WHERE id = {ended.id}"
+    )
+    arrange.change(database, f"UPDATE worker SET uuid = 'ab2', pid = 4194305 WHERE id = {dead.id}")
+
+    for text in ("nobody", "", "%", "abc", "a_1"):
+        with pytest.raises(NotFound, match="There is no worker"):
+            find_worker(database, text)
+    with pytest.raises(UsageError, match="'ab' is the beginning of several workers: ab2, ab1"):
+        find_worker(database, "ab")
+    with pytest.raises(NotAllowed, match="The worker ab1 has ended already"):
+        drained(database, "ab1")
+    with pytest.raises(NotAllowed, match="The process of worker ab2 is dead"):
+        drained(database, "ab2")
+    assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'drained'") == [(0,)]
+
+
+def alive():
+    """This very process, of which studydb knows that it lives."""
+    return this_process()
+
+
+def uuids(database):
+    return [uuid for (uuid,) in arrange.rows(database, "SELECT uuid FROM worker ORDER BY id")]

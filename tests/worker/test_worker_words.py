@@ -1,0 +1,41 @@
+"""What a worker says to the terminal that it runs in."""
+
+import arrange
+import pytest
+
+
+def test_store_that_refuses_is_complained_of_once_and_training_goes_on(sqlite_stage):
+    stage = sqlite_stage
+    (stage.folder / "file").touch()
+    stage.create("obedient:gated", checkpoints=stage.folder / "file" / "below")
+    stage.open("all")
+
+    worker = stage.start()
+
+    assert worker.exit_code() == 0
+    assert stage.trial().reason == "COMPLETED"
+    assert stage.steps() == [1, 2, 3, 4]
+    assert worker.words().count("a checkpoint could not be stored") == 1
+    ((times,),) = arrange.rows(
+        stage.study.database, "SELECT count(*) FROM event WHERE kind = 'checkpoint failed'"
+    )
+    assert times == 1
+
+
+@pytest.mark.parametrize(
+    ("trainable", "words"),
+    [
+        ("misbehaving:raises", "FAILED at step 0: ValueError: the learning rate"),
+        ("misbehaving:returns_nothing", "FAILED at step 0: The trainable ended without reporting"),
+    ],
+)
+def test_line_of_a_failed_trial_names_the_exception_where_it_is_the_users(
+    sqlite_stage, trainable, words
+):
+    stage = sqlite_stage
+    stage.create(trainable)
+    worker = stage.start()
+
+    assert worker.exit_code() == 0
+    assert words in worker.words()
+    assert f"`studydb trials {stage.study.name} --state ERROR` lists" in worker.words()
