@@ -26,6 +26,7 @@ _NO_SUCH_TABLE = "42P01"
 _NO_SUCH_DATABASE = "3D000"
 _DENIED = {"42501", "28P01", "28000"}
 _UNIQUE = "23505"
+_LOGIN = ("authentication failed", "no password supplied")
 
 
 class Duplicate(Exception):
@@ -95,7 +96,7 @@ def _cannot_connect(error: psycopg.Error, url: str) -> Exception:
     text = _first_line(error)
     if "database" in text and "does not exist" in text:
         return StorageMissing(f"There is no such database: {url}. Create it with `createdb`.")
-    if "authentication failed" in text or ("role" in text and "does not exist" in text):
+    if any(words in text for words in _LOGIN) or ("role" in text and "does not exist" in text):
         return StorageError(f"{url} refuses the login. Check user and password.")
     return StorageUnreachable(
         f"No connection to {url}: {text}. Is the server running, and the URL right?"

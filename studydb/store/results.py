@@ -18,18 +18,18 @@ APPEND = BulkInsert(
     stamped="reported_at",
 )
 
+IS_LIVE = sa.and_(
+    attempt.c.trial_id == result.c.trial_id,
+    attempt.c.attempt == result.c.attempt,
+    result.c.step <= attempt.c.live_through,
+)
+"""The join of a result with its attempt if no later attempt has superseded it."""
+
 _LIVE = Prepared(
     sa.select(
         result.c.step, result.c.value, result.c.metrics, result.c.time_total_s, result.c.attempt
     )
-    .join(
-        attempt,
-        sa.and_(
-            attempt.c.trial_id == result.c.trial_id,
-            attempt.c.attempt == result.c.attempt,
-            result.c.step <= attempt.c.live_through,
-        ),
-    )
+    .join(attempt, IS_LIVE)
     .where(
         result.c.study_id == sa.bindparam("study"),
         result.c.trial_id == sa.bindparam("trial"),

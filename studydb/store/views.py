@@ -10,6 +10,7 @@ from studydb.db.dialect import is_listed
 from studydb.db.schema import attempt, result, trial, worker
 from studydb.db.types import Json, Number, UtcDateTime
 from studydb.domain.states import State
+from studydb.store.results import IS_LIVE
 
 _Int = sa.BigInteger()
 _Text = sa.Text()
@@ -149,14 +150,7 @@ _RESULT_PAGE = Prepared(
         result.c.reported_at,
         result.c.trial_id,
     )
-    .join(
-        attempt,
-        sa.and_(
-            attempt.c.trial_id == result.c.trial_id,
-            attempt.c.attempt == result.c.attempt,
-            result.c.step <= attempt.c.live_through,
-        ),
-    )
+    .join(attempt, IS_LIVE)
     .join(trial, trial.c.id == result.c.trial_id)
     .where(
         result.c.study_id == sa.bindparam("study"),

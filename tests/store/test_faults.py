@@ -73,6 +73,7 @@ def test_bug_of_ours_stays_what_it_is(code):
         (sqlalchemy.exc.TimeoutError(), StorageBusy),
         (psycopg.OperationalError('database "x" does not exist'), StorageMissing),
         (psycopg.OperationalError('password authentication failed for user "x"'), StorageError),
+        (psycopg.OperationalError("fe_sendauth: no password supplied"), StorageError),
     ],
 )
 def test_fault_without_sqlstate_has_a_meaning(error, meaning):
