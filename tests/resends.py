@@ -12,6 +12,7 @@ from uuid import uuid4
 from arrange import (
     LEASE_S,
     PERSON,
+    Run,
     SimulatedWorker,
     enqueued,
     new_spec,
@@ -31,6 +32,7 @@ from studydb.operations.claim import claim
 from studydb.operations.create import create
 from studydb.operations.finish import finish
 from studydb.operations.register import leave, register
+from studydb.operations.release import release
 from studydb.operations.rename import rename
 from studydb.operations.renew import renew
 from studydb.operations.report import report
@@ -101,6 +103,12 @@ def extending(database: Database) -> Call:
 def pausing_the_study(database: Database) -> Call:
     study, given = new_study(database), _request()
     return lambda over: control.set_status(over, study, Status.PAUSED, **given)
+
+
+def resuming_the_study(database: Database) -> Call:
+    study, given = new_study(database), _request()
+    control.set_status(database, study, Status.STOPPED, **_request())
+    return lambda over: control.set_status(over, study, Status.RUNNING, **given)
 
 
 def pausing_a_waiting_one(database: Database) -> Call:
@@ -203,16 +211,27 @@ def failing(database: Database) -> Call:
     return _finishing(database, Reason.FAILED, max_failures=2)
 
 
+def completing_at_rungs(database: Database) -> Call:
+    return _finishing(database, Reason.COMPLETED, scheduler=ASHA(max_t=9, reduction_factor=3))
+
+
 def releasing(database: Database) -> Call:
-    return _finishing(database, Reason.PREEMPTED, max_concurrent=3)
+    study, run = _running(database, max_concurrent=3)
+    batch = run.batch(0.4, 0.3)
+    return lambda over: release(over, study, lease=run.lease, batch=batch)
 
 
 def _finishing(database: Database, outcome: Reason, **overrides: Any) -> Call:
+    study, run = _running(database, **overrides)
+    batch = run.batch(0.4, 0.3)
+    return lambda over: finish(over, study, lease=run.lease, outcome=outcome, batch=batch)
+
+
+def _running(database: Database, **overrides: Any) -> tuple[Any, Run]:
     study = new_study(database, **overrides)
     run = SimulatedWorker(database, study).take()
     run.report(0.5)
-    batch = run.batch(0.4, 0.3)
-    return lambda over: finish(over, study, lease=run.lease, outcome=outcome, batch=batch)
+    return study, run
 
 
 def saving(database: Database) -> Call:
@@ -245,7 +264,7 @@ def renewing(database: Database) -> Call:
     return lambda over: renew(over, worker_id=worker.id, held=[run.lease])
 
 
-FINISHES = (completing, failing, releasing)
+FINISHES = (completing, completing_at_rungs, failing, releasing)
 """A finish that is sent again answers None: it has ended."""
 
 OPERATIONS = (
@@ -260,6 +279,7 @@ OPERATIONS = (
     enqueueing_the_last,
     extending,
     pausing_the_study,
+    resuming_the_study,
     pausing_a_waiting_one,
     pausing_a_running_one,
     stopping_a_waiting_one,
