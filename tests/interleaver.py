@@ -155,7 +155,7 @@ class Interleaver:
                 self._news.notify_all()
 
     def _wait_for_turn(self, player: Player, statement: str) -> None:
-        getattr(_of_thread, "sync", engine.no_pipeline)()
+        catch_up()
         with self._news:
             player.where, player.next_statement = "waiting", " ".join(statement.split())
             self._news.notify_all()
@@ -179,10 +179,15 @@ def _pid_of(database: Database) -> int:
         return int(txn.raw("SELECT pg_backend_pid()")[1][0][0])
 
 
+def catch_up() -> None:
+    """Within `step_by_step`: wait until all that this thread's transaction has sent is carried out."""
+    getattr(_of_thread, "sync", engine.no_pipeline)()
+
+
 @contextmanager
 def step_by_step() -> Iterator[None]:
     """
-    Let what a pipeline has sent be carried out before the next statement.
+    Let whoever is stopped before a statement wait until those before it were carried out.
 
     Otherwise the server is at it some time later, and who comes between is left to chance.
     """

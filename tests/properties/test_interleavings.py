@@ -158,7 +158,8 @@ class Script:
 
 def compete(stage, plan, seed):
     rng = Random(f"{plan} {seed}")
-    life = Life(stage.database, rng, num_trials=rng.choice([2, 3, 6]))
+    room = {"max_concurrent": rng.choice([None, 3])} if n_writers(plan) > 1 else {}
+    life = Life(stage.database, rng, num_trials=rng.choice([2, 3, 6]), **room)
     for _ in range(rng.randint(2, 12)):
         life.step(rng)
     prepare(life, plan, rng)
@@ -177,13 +178,18 @@ def compete(stage, plan, seed):
     return played
 
 
+def n_writers(plan):
+    return sum(name in {"report", "finish", "save", "condemn"} for name in plan)
+
+
 def prepare(life, plan, rng):
     """Make what the plan is about likely: somebody who writes, something to take or to claim."""
     if any(name.startswith("zombie") for name in plan):
         life.take_a_trial(rng)
         life.be_silent(rng)
-    if len(life.hands(held=True)) < 2:
-        life.take_a_trial(rng)
+    for _ in range(6):
+        if len(life.hands(held=True)) < max(2, n_writers(plan)):
+            life.take_a_trial(rng)
     if "condemn" in plan:
         life.do(life.company.save(rng.choice(life.hands(held=True))))
         life.be_silent(rng)
