@@ -78,6 +78,8 @@ class WorkerProcess:
         self.was_killed = True
         self.popen.kill()
         self.popen.wait()
+        if self.line is not None:
+            self.line.close()
 
     def freeze(self) -> None:
         """SIGSTOP everything, as a host does that falls asleep."""
@@ -94,8 +96,6 @@ class WorkerProcess:
         while family := self.family():
             _signal_all(family, signal.SIGKILL)
             psutil.wait_procs(family, timeout=1.0)
-        if self.line is not None:
-            self.line.close()
 
     def exit_code(self, timeout_s: float = 30.0) -> int:
         """Wait for the end of the supervisor."""
