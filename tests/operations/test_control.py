@@ -225,6 +225,26 @@ def test_verdict_stands_although_its_request_is_withdrawn(database, study, run, 
     assert run.trial().verdict == told
 
 
+@pytest.mark.parametrize("learn", LEARN)
+def test_verdict_stands_although_more_is_asked_for(database, study, run, learn):
+    ask_for(control.pause, study, database)
+    told = renewed(run)
+
+    ask_for(control.stop, study, database)
+
+    assert LEARN[learn](run) == told
+    assert run.trial().verdict == told
+
+
+@pytest.mark.parametrize("learn", LEARN)
+def test_pause_takes_no_stop_back(database, study, run, learn):
+    ask_for(control.stop, study, database)
+
+    ask_for(control.pause, study, database)
+
+    assert LEARN[learn](run) == STOPPED_BY_PERSON
+
+
 def test_first_verdict_stands(database, study, run):
     ask_for(control.stop, study, database)
     run.report(0.5)
