@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -247,14 +248,16 @@ def change(database: Database, sql: str) -> None:
         txn.raw(sql)
 
 
-def persist(call: Callable[[], Answered], times: int = 200) -> Answered:
-    """Call again while the database is busy, as a worker does."""
-    for _ in range(times):
+def persist(call: Callable[[], Answered], *, patience_s: float = 30.0) -> Answered:
+    """Call again while the database is busy or away, as a worker does."""
+    deadline_s = time.monotonic() + patience_s
+    while True:
         try:
             return call()
-        except StorageTransient as error:
-            last = error
-    raise last
+        except StorageTransient:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.005)
 
 
 def at_once(calls: Iterable[Callable[[], Answered]]) -> list[Answered]:

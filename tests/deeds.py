@@ -5,7 +5,7 @@ A deed may be done over any connection, and again: it carries its own token or f
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -14,6 +14,7 @@ from arrange import PERSON, process, results, token
 from model import Model, ModelAttempt
 
 from studydb.db import Database
+from studydb.domain.ending import Ending
 from studydb.domain.errors import StudydbError
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch, Checkpoint, Claim, Lease, Study
@@ -69,6 +70,7 @@ class Hand:
     flush_no: int = 0
     after_step: int = 0
     summary: Summary | None = None
+    flushed: dict[int, Batch] = field(default_factory=dict)
     has_flushed: bool = False
     has_saved: bool = False
 
@@ -164,7 +166,7 @@ class Company:
 
         def act(database: Database) -> Any:
             answer = report(database, self.study, lease=hand.lease, batch=batch)
-            hand.summary = answer.summary
+            hand.summary, hand.flushed[batch.flush_no] = answer.summary, batch
             return answer.verdict, answer.next_decision_step
 
         return Deed("report", act, lambda model: model.report(hand.lease.token, **_sent(batch)))
@@ -172,9 +174,15 @@ class Company:
     def finish(self, hand: Hand, values: Sequence[float], outcome: Reason) -> Deed:
         batch = hand.batch(values)
         given: Any = {"lease": hand.lease, "outcome": outcome, "batch": batch}
+
+        def act(database: Database) -> Ending | None:
+            before = [hand.flushed[no] for no in sorted(hand.flushed) if no < batch.flush_no]
+            flushed = [result for one in before for result in one.results]
+            return finish(database, self.study, **given, flushed=flushed)
+
         return Deed(
             f"finish {outcome}",
-            lambda database: finish(database, self.study, **given),
+            act,
             lambda model: model.finish(hand.lease.token, outcome, **_sent(batch)),
         )
 

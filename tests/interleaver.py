@@ -32,6 +32,7 @@ Call = Callable[[Database], Any]
 class Player:
     """A call, its connection, and where it is: "waiting" before a statement, "running", "done"."""
 
+    place: int
     call: Call
     database: Database
     pid: int
@@ -58,6 +59,10 @@ class Played:
     faults: list[str]
 
 
+_of_thread = threading.local()
+"""`sync` awaits what a player's pipeline has sent, where each statement is awaited."""
+
+
 class Interleaver:
     """A few connections to one PostgreSQL database, and one that watches them."""
 
@@ -74,8 +79,8 @@ class Interleaver:
     def play(self, calls: Sequence[Call], rng: Random, *, clock: Callable[[], datetime]) -> Played:
         """Run calls in an order drawn from `rng`, each to its end."""
         players = [
-            Player(call, database, _pid_of(database))
-            for call, database in zip(calls, self._databases, strict=False)
+            Player(place, call, database, _pid_of(database))
+            for place, (call, database) in enumerate(zip(calls, self._databases, strict=False))
         ]
         assert len(players) == len(calls)
         for player in players:
@@ -106,7 +111,7 @@ class Interleaver:
             if not waiting:
                 continue  # all wait for locks; the server ends the deadlock
             player = rng.choice(waiting)
-            schedule.append(f"{players.index(player)}: {player.next_statement[:100]}")
+            schedule.append(f"{player.place}: {player.next_statement[:100]}")
             with self._news:
                 player.where = "running"
                 self._news.notify_all()
@@ -150,6 +155,7 @@ class Interleaver:
                 self._news.notify_all()
 
     def _wait_for_turn(self, player: Player, statement: str) -> None:
+        catch_up()
         with self._news:
             player.where, player.next_statement = "waiting", " ".join(statement.split())
             self._news.notify_all()
@@ -173,14 +179,29 @@ def _pid_of(database: Database) -> int:
         return int(txn.raw("SELECT pg_backend_pid()")[1][0][0])
 
 
+def catch_up() -> None:
+    """Within `step_by_step`: wait until all that this thread's transaction has sent is carried out."""
+    getattr(_of_thread, "sync", engine.no_pipeline)()
+
+
 @contextmanager
-def without_pipeline() -> Iterator[None]:
-    """Let every statement wait for its answer, so that rivals come between any two."""
+def step_by_step() -> Iterator[None]:
+    """
+    Let whoever is stopped before a statement wait until those before it were carried out.
+
+    Otherwise the server is at it some time later, and who comes between is left to chance.
+    """
+    piped = engine._pipeline
 
     @contextmanager
-    def one_by_one(connection: Any) -> Iterator[Callable[[], None]]:
-        yield lambda: None
+    def synced(connection: Any) -> Iterator[Callable[[], None]]:
+        with piped(connection) as sync:
+            _of_thread.sync = sync
+            try:
+                yield sync
+            finally:
+                _of_thread.sync = engine.no_pipeline
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_pipeline", one_by_one)
+        patch.setattr(engine, "_pipeline", synced)
         yield

@@ -6,7 +6,7 @@ What happens is drawn from generators that the caller gives, so a life can be li
 
 import functools
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
@@ -18,6 +18,8 @@ from model import Model
 from picture import BEGINNING
 
 from studydb.db import Database
+from studydb.domain.decisions import Verdict
+from studydb.domain.ending import Ending
 from studydb.domain.rules import read_rules
 from studydb.domain.states import FINAL, Mode, Reason, Status
 from studydb.operations.create import create
@@ -26,17 +28,18 @@ from studydb.schedulers import ASHA, FIFO
 LEASES_S = (90.0, 9.0)
 """Of the two workers that a life has at any time."""
 
+ASHAS = [
+    ASHA(max_t=9, reduction_factor=3),
+    ASHA(max_t=8, grace_period=2, reduction_factor=2),
+]
+
 STUDIES: dict[str, list[Any]] = {
     "num_trials": [10, 6, 3, None],
     "max_concurrent": [None, 3, 2, 1],
     "max_failures": [1, 0, -1],
     "max_losses": [10, 10, 1, 0],
     "mode": list(Mode),
-    "scheduler": [
-        FIFO(),
-        ASHA(max_t=9, reduction_factor=3),
-        ASHA(max_t=8, grace_period=2, reduction_factor=2),
-    ],
+    "scheduler": [FIFO(), *ASHAS],
     "rules": [
         *[()] * 4,
         read_rules(["loss<-0.5"]),
@@ -66,6 +69,7 @@ WEIGHTS = {
     "crash": 1,
     "leave": 0.5,
     "wait": 2,
+    "turn_back": 0.5,
     "recover": 2,
     "be_silent": 3,
     "recover_host": 1,
@@ -94,6 +98,7 @@ class Life:
         self.study = create(database, spec)
         self.company = Company(self.study)
         self.sent: deque[Deed] = deque(maxlen=8)
+        self.happened: Counter[str] = Counter()
         self.dead: frozenset[int] = frozenset()
         self.busy: list[Hand] = []
         self._pids = iter(range(1, 10_000))
@@ -104,6 +109,7 @@ class Life:
     def step(self, rng: Random) -> None:
         """Let something happen."""
         (name,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        self.happened[name] += 1
         several: Callable[[Random], None] | None = getattr(self, name, None)
         if several is not None:
             several(rng)
@@ -116,6 +122,7 @@ class Life:
         self.sent.append(deed)
         awaited = outcome_of(lambda: deed.expect(self.model))
         assert outcome_of(lambda: deed.act(self.database)) == awaited, deed.name
+        self.happened[f"{deed.name.split()[0]}: {_kind(awaited)}"] += 1
 
     def deed(self, name: str, rng: Random) -> Deed | None:
         """One call of the kind that a name says; None if nobody can make it now."""
@@ -145,6 +152,10 @@ class Life:
 
     def wait(self, rng: Random) -> None:
         self.let_pass(rng.choice([0.5, 1, 2, 9, 20, 90, 91, 400]))
+
+    def turn_back(self, rng: Random) -> None:
+        """The clock is set, or another server with a slower one takes over."""
+        self.let_pass(-rng.choice([1, 20, 200]))
 
     def be_silent(self, rng: Random) -> None:
         """All holders of one lease or both, until their trials are taken."""
@@ -299,6 +310,17 @@ class Life:
     def _hand(self, rng: Random, *, held: bool = True) -> Hand | None:
         hands = self.hands(held=held)
         return rng.choice(hands[-6:]) if hands else None
+
+
+def _kind(answer: Any) -> str:
+    """What is told apart of answers: refusals, None, verdicts, ends."""
+    if isinstance(answer, type):
+        return answer.__name__
+    if isinstance(answer, Ending):
+        return str(answer.state)
+    if isinstance(answer, tuple) and isinstance(answer[0], Verdict):
+        return f"{answer[0].action} by {answer[0].by}"
+    return "nothing" if answer is None or answer == 0 else "something"
 
 
 def some_values(rng: Random) -> list[float]:

@@ -163,6 +163,7 @@ def _rung(model: Model, entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _worker(worker: Any) -> dict[str, Any]:
-    return {
+    told = {
         name: getattr(worker, name) for name in ("uuid", "pid", "lease_s", "seen_at", "ended_at")
     }
+    return told | {"request": None}

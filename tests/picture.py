@@ -88,7 +88,7 @@ _ATTEMPT = (
 _CHECKPOINT = ("uuid", "attempt", "step", "pins")
 _ENTRY = ("attempt", "step", "value", "score", "ranked", "action", "cutoff")
 _EVENT = ("attempt", "kind", "actor", "token", "data")
-_WORKER = ("uuid", "pid", "lease_s", "seen_at", "ended_at")
+_WORKER = ("uuid", "pid", "lease_s", "seen_at", "ended_at", "request")
 
 
 def _of_study(table: sa.Table, *order: Any) -> Prepared:

@@ -1,13 +1,16 @@
 """
-Stands between clients and PostgreSQL on a TCP port, and severs a connection at its COMMIT.
+Stands between clients and PostgreSQL on a TCP port: severs a connection at a byte, or lets nothing by.
 
-It reads the protocol's frames: what the server has answered is known to the byte, so a cut falls
-exactly before the COMMIT arrives, or after it has been carried out and before its reply.
+It reads the protocol's frames. What a client sends up to its next Sync is an exchange, and the
+server's ReadyForQuery after it says whether a transaction is open still. So a cut falls exactly
+before a transaction's end has been sent, or after it was carried out and before its reply, whatever
+the statement was that ended it.
 """
 
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -21,23 +24,36 @@ _STARTUP = struct.Struct("!ii")
 _ENCRYPTION = (80877103, 80877104)
 """A client asks for TLS or GSS before anything else; "N" says that there is none."""
 
-_COMMIT = b"COMMIT"
+_HELD_BACK = frozenset([b"P", b"B", b"D", b"C", b"E"])
+"""Parse, Bind, Describe, Close, Execute: nothing hears of them before what follows them."""
+
+_EXECUTES = frozenset([b"E", b"Q"])
+_ENDS_EXCHANGE = frozenset([b"S", b"Q"])
+_READY = b"Z"
+
+IDLE = "I"
+"""The server's word for: no transaction is open."""
 
 
 class Proxy:
     """
-    Forwards every byte until it is told where to cut.
+    Forwards every byte until it is told otherwise.
 
     Attributes:
+        statuses: A letter for each exchange that executed something, since `listen`: "I" when no
+            transaction was open after it, else "T" or "E".
         was_cut: Whether the cut that was last asked for has been made.
     """
 
     def __init__(self, server_url: str) -> None:
         """Listen on a free port of this host."""
         self._server = conninfo_to_dict(server_url)
-        self._when, self._commits_left = "", 0
         self._mutex = threading.Lock()
-        self.was_cut = False
+        self._when, self._exchanges_left = "", 0
+        self._passing, self._refuses = threading.Event(), False
+        self._passing.set()
+        self._pairs: weakref.WeakSet[_Pair] = weakref.WeakSet()
+        self.statuses, self.was_cut = "", False
         self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -49,32 +65,73 @@ class Proxy:
         port = self._listener.getsockname()[1]
         return f"postgresql://{user}@127.0.0.1:{port}/{quote(str(self._server['dbname']))}"
 
-    def cut(self, when: str, *, nth: int = 1) -> None:
+    # Cuts
+
+    def listen(self) -> None:
+        """Cut nothing, and note how exchanges end from now on."""
+        with self._mutex:
+            self.statuses, self._exchanges_left, self.was_cut = "", 0, False
+
+    def cut(self, when: str, *, exchange: int) -> None:
         """
-        Sever the connection that sends the n-th COMMIT from now on.
+        Sever the connection of the n-th exchange from now on.
 
         Args:
-            when: "before" it arrives, or "after" it was carried out, before its reply.
-            nth: From 1; 0 to cut no more.
+            when: "before" the server hears of it, or "after" it was carried out, before its reply.
+            exchange: From 1, among those that execute something.
         """
         with self._mutex:
-            self._when, self._commits_left, self.was_cut = when, nth, False
+            self._when, self._exchanges_left, self.was_cut = when, exchange, False
 
     def must_cut(self) -> str:
-        """Told of each COMMIT, by its connection: "before" or "after" if it is the one."""
+        """Told of each exchange, by its connection: "before" or "after" if it is the one."""
         with self._mutex:
-            self._commits_left -= 1
-            if self._commits_left != 0:
+            self._exchanges_left -= 1
+            if self._exchanges_left != 0:
                 return ""
             self.was_cut = True
             return self._when
+
+    def note(self, status: str) -> None:
+        """Told how an exchange has ended."""
+        with self._mutex:
+            self.statuses += status
+
+    # Partitions
+
+    def freeze(self) -> None:
+        """Let nothing by, as a network that drops does: whoever waits goes on waiting."""
+        self._passing.clear()
+
+    def sever(self) -> None:
+        """Cut all connections, and take no other."""
+        self._refuses = True
+        self._cut_all()
+
+    def mend(self) -> None:
+        """Let by again; what was on its way arrives."""
+        self._refuses = False
+        self._passing.set()
+
+    def await_passage(self) -> None:
+        """Wait while the proxy is frozen."""
+        self._passing.wait()
+
+    def _cut_all(self) -> None:
+        for pair in list(self._pairs):
+            pair.sever()
 
     def _accept(self) -> None:
         with suppress(OSError):  # the listener is closed
             while True:
                 client, _ = self._listener.accept()
+                if self._refuses:
+                    client.close()
+                    continue
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=_Pair(self, client).run, daemon=True).start()
+                pair = _Pair(self, client)
+                self._pairs.add(pair)
+                threading.Thread(target=pair.run, daemon=True).start()
 
     def connect_to_server(self) -> socket.socket:
         """A connection of the proxy's own."""
@@ -82,12 +139,20 @@ class Proxy:
         if not host.startswith("/"):
             return socket.create_connection((host, int(str(port))))
         server = socket.socket(socket.AF_UNIX)
-        server.connect(f"{host}/.s.PGSQL.{port}")
+        try:
+            server.connect(f"{host}/.s.PGSQL.{port}")
+        except OSError:
+            server.close()
+            raise
         return server
 
     def close(self) -> None:
-        """Take no more connections; those that are open end with their client or server."""
+        """Take no more connections, and end those that are open."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes whoever waits in accept
         self._listener.close()
+        self.mend()
+        self._cut_all()
 
     def __enter__(self) -> Self:
         return self
@@ -106,45 +171,83 @@ class _Pair:
 
     def __init__(self, proxy: Proxy, client: socket.socket) -> None:
         self._proxy, self._client = proxy, client
-        self._server = proxy.connect_to_server()
-        self._ends_at_commit = False
+        self._server: socket.socket | None = None
+        self._executing: list[bool] = []  # of exchanges on their way: whether they execute anything
+        self._unheard = 0  # the exchange, counted like these, whose reply nobody hears; 0 for none
+        self._mutex = threading.Lock()
 
     def run(self) -> None:
         with suppress(OSError):
-            self._forward_startup()
-            threading.Thread(target=self._forward_answers, daemon=True).start()
-            for frame in _frames(self._client):
-                if _is_commit(frame):
-                    when = self._proxy.must_cut()
-                    self._ends_at_commit = when == "after"
-                    if when == "before":
-                        break
-                self._server.sendall(frame)
-        self._sever()
+            self._proxy.await_passage()
+            self._server = self._proxy.connect_to_server()
+            self._forward_startup(self._server)
+            threading.Thread(
+                target=self._forward_answers, args=(self._server,), daemon=True
+            ).start()
+            self._forward_requests(self._server)
+        self.sever()
 
-    def _forward_startup(self) -> None:
+    def sever(self) -> None:
+        for end in (self._client, self._server):
+            if end is not None:
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+    def _forward_startup(self, server: socket.socket) -> None:
         while True:
             head = _exactly(self._client, _STARTUP.size)
             length, code = _STARTUP.unpack(head)
             body = _exactly(self._client, length - _STARTUP.size)
             if code not in _ENCRYPTION:
-                self._server.sendall(head + body)
+                server.sendall(head + body)
                 return
             self._client.sendall(b"N")
 
-    def _forward_answers(self) -> None:
-        with suppress(OSError):
-            for frame in _frames(self._server):
-                if self._ends_at_commit and frame == _completed(_COMMIT):
-                    break
-                self._client.sendall(frame)
-        self._sever()
+    def _forward_requests(self, server: socket.socket) -> None:
+        held_back, executes = b"", False
+        for frame in _frames(self._client):
+            kind = frame[:1]
+            held_back += frame
+            executes |= kind in _EXECUTES
+            if kind in _HELD_BACK:
+                continue
+            if kind in _ENDS_EXCHANGE:
+                when = self._proxy.must_cut() if executes else ""
+                if when == "before":
+                    return
+                self._await_answer(executes=executes, unheard=when == "after")
+                executes = False
+            self._proxy.await_passage()
+            server.sendall(held_back)
+            held_back = b""
 
-    def _sever(self) -> None:
-        for end in (self._client, self._server):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
+    def _await_answer(self, *, executes: bool, unheard: bool) -> None:
+        with self._mutex:
+            self._executing.append(executes)
+            if unheard:
+                self._unheard = len(self._executing)
+
+    def _forward_answers(self, server: socket.socket) -> None:
+        with suppress(OSError):
+            for frame in _frames(server):
+                is_unheard, ends = self._unheard == 1, frame[:1] == _READY
+                if ends and self._is_answered(frame) and is_unheard:
+                    break
+                if not is_unheard:
+                    self._proxy.await_passage()
+                    self._client.sendall(frame)
+        self.sever()
+
+    def _is_answered(self, ready: bytes) -> bool:
+        """Count an exchange's answer; the first of all is the startup's, to no exchange."""
+        with self._mutex:
+            if not self._executing:
+                return False
+            if self._executing.pop(0):
+                self._proxy.note(ready[-1:].decode())
+            self._unheard -= self._unheard > 0
+            return True
 
 
 def _frames(connection: socket.socket) -> Iterator[bytes]:
@@ -164,12 +267,3 @@ def _exactly(connection: socket.socket, n_bytes: int) -> bytes:
         parts.append(part)
         n_bytes -= len(part)
     return b"".join(parts)
-
-
-def _is_commit(frame: bytes) -> bool:
-    """Whether a client's message is COMMIT: as a simple query, or parsed without a name."""
-    return frame[:1] in {b"Q", b"P"} and frame[5:].lstrip(b"\0").startswith(_COMMIT + b"\0")
-
-
-def _completed(tag: bytes) -> bytes:
-    return b"C" + _LENGTH.pack(_LENGTH.size + len(tag) + 1) + tag + b"\0"

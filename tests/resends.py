@@ -6,6 +6,7 @@ or flush number each time.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from arrange import (
     token,
 )
 
+from studydb.child.process import this_process
 from studydb.db import Database
 from studydb.domain.records import Batch, Trainable
 from studydb.domain.rules import read_rules
@@ -29,6 +31,7 @@ from studydb.operations import control
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.create import create
+from studydb.operations.drain import drain, find_worker
 from studydb.operations.finish import finish
 from studydb.operations.register import leave, register
 from studydb.operations.rename import rename
@@ -47,6 +50,16 @@ def claiming(database: Database, *, waiting: int = 2, **overrides: Any) -> Call:
     study = new_study(database, **overrides)
     for _ in range(waiting):
         enqueued(database, study)
+    given = _claim_of(database, study)
+    return lambda over: claim(over, study, **given)
+
+
+def claiming_from_a_checkpoint(database: Database) -> Call:
+    study = new_study(database, num_trials=1)
+    run = SimulatedWorker(database, study).take()
+    run.report(0.5)
+    run.save()
+    run.finish(outcome=Reason.PREEMPTED)
     given = _claim_of(database, study)
     return lambda over: claim(over, study, **given)
 
@@ -101,6 +114,12 @@ def extending(database: Database) -> Call:
 def pausing_the_study(database: Database) -> Call:
     study, given = new_study(database), _request()
     return lambda over: control.set_status(over, study, Status.PAUSED, **given)
+
+
+def resuming_the_study(database: Database) -> Call:
+    study, given = new_study(database), _request()
+    control.set_status(database, study, Status.STOPPED, **_request())
+    return lambda over: control.set_status(over, study, Status.RUNNING, **given)
 
 
 def pausing_a_waiting_one(database: Database) -> Call:
@@ -161,6 +180,15 @@ def registering(database: Database) -> Call:
     return lambda over: register(over, study, uuid=uuid, **given)
 
 
+def draining(database: Database) -> Call:
+    study, given = new_study(database), _request()
+    uuid = token()
+    register(database, study, uuid=uuid, process=process(), slots=1, lease_s=LEASE_S, version="0")
+    worker = find_worker(database, uuid)
+    # Whoever sends it again finds the worker alive, for it is itself.
+    return lambda over: drain(over, replace(worker, process=this_process()), **given)
+
+
 def leaving(database: Database) -> Call:
     worker = SimulatedWorker(database, new_study(database))
     return lambda over: leave(over, worker_id=worker.id)
@@ -203,16 +231,28 @@ def failing(database: Database) -> Call:
     return _finishing(database, Reason.FAILED, max_failures=2)
 
 
+def completing_at_rungs(database: Database) -> Call:
+    return _finishing(database, Reason.COMPLETED, scheduler=ASHA(max_t=9, reduction_factor=3))
+
+
 def releasing(database: Database) -> Call:
     return _finishing(database, Reason.PREEMPTED, max_concurrent=3)
 
 
-def _finishing(database: Database, outcome: Reason, **overrides: Any) -> Call:
+def completing_at_once(database: Database) -> Call:
+    """What was flushed before is known here, so that one statement may do."""
+    return _finishing(database, Reason.COMPLETED, knows=True)
+
+
+def _finishing(
+    database: Database, outcome: Reason, *, knows: bool = False, **overrides: Any
+) -> Call:
     study = new_study(database, **overrides)
     run = SimulatedWorker(database, study).take()
     run.report(0.5)
-    batch = run.batch(0.4, 0.3)
-    return lambda over: finish(over, study, lease=run.lease, outcome=outcome, batch=batch)
+    given: Any = {"lease": run.lease, "outcome": outcome, "batch": run.batch(0.4, 0.3)}
+    flushed = list(run.flushed) if knows else None
+    return lambda over: finish(over, study, **given, flushed=flushed)
 
 
 def saving(database: Database) -> Call:
@@ -245,13 +285,14 @@ def renewing(database: Database) -> Call:
     return lambda over: renew(over, worker_id=worker.id, held=[run.lease])
 
 
-FINISHES = (completing, failing, releasing)
+FINISHES = (completing, completing_at_once, completing_at_rungs, failing, releasing)
 """A finish that is sent again answers None: it has ended."""
 
 OPERATIONS = (
     claiming,
     claiming_the_last,
     claiming_the_last_place,
+    claiming_from_a_checkpoint,
     asking,
     asking_for_the_last,
     asking_for_the_last_place,
@@ -260,6 +301,7 @@ OPERATIONS = (
     enqueueing_the_last,
     extending,
     pausing_the_study,
+    resuming_the_study,
     pausing_a_waiting_one,
     pausing_a_running_one,
     stopping_a_waiting_one,
@@ -269,6 +311,7 @@ OPERATIONS = (
     renaming,
     revising,
     registering,
+    draining,
     leaving,
     reporting,
     reporting_at_a_rung,

@@ -9,23 +9,29 @@ import postgres
 import psycopg
 import pytest
 from arrange import at_once
+from interleaver import catch_up, step_by_step
 
 PATIENCE_S = 20.0
 
 
 @contextmanager
 def held_at(owner, name):
-    """Let the next call of a function wait; two events: it is there, it may go on."""
+    """
+    Let the next call of a function wait; two events: it is there, it may go on.
+
+    Whatever its transaction has sent was carried out before the first.
+    """
     there, go = threading.Event(), threading.Event()
     function = getattr(owner, name)
 
     def held(*args, **kwargs):
         if not there.is_set():
+            catch_up()
             there.set()
             assert go.wait(PATIENCE_S)
         return function(*args, **kwargs)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with step_by_step(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, held)
         try:
             yield there, go

@@ -1,10 +1,10 @@
 """
-Processes that are killed while they commit to an SQLite file: one fork for every operation and point.
+Processes that are killed while they commit to an SQLite file: one fork for every COMMIT.
 
-Run as a program: `python victim.py TEMPLATE FOLDER`. Each fork arranges its operation in a copy of
-the template, calls it, and is killed by SIGKILL before or after its n-th COMMIT, or ends. Prints as
-JSON which have been killed. Arrangements are the same in every process, down to their tokens, so
-that another one can make the same call again.
+Run as a program: `python victim.py TEMPLATE FOLDER`. It reads an operation's name and "before" or
+"after" from each line, and answers with a list. Each fork arranges the operation in a copy of the
+template, calls it, and is killed by SIGKILL at its n-th COMMIT, or ends. Arrangements are the same in
+every process, down to their tokens, so that another one can make the same call again.
 """
 
 import json
@@ -23,14 +23,17 @@ from uuid import UUID
 import arrange
 import pytest
 import resends
-from arrange import LEASE_S, RENEWAL_S, SimulatedWorker, new_study
+from arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_study
 from picture import BEGINNING
 
+from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
+from studydb.operations.delete import close, delete
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.save import forget
+from studydb.operations.views import drop_views, make_views
 
-MOST_COMMITS = 4
+MOST_COMMITS = 8
 POINTS = ("before", "after")
 
 
@@ -66,7 +69,47 @@ def forgetting(database: Database) -> resends.Call:
     return lambda over: forget(over, removed=removed)
 
 
-OPERATIONS = (*resends.OPERATIONS, recovering, recovering_a_host, forgetting)
+def closing(database: Database) -> resends.Call:
+    study = new_study(database)
+    return lambda over: close(over, study)
+
+
+def deleting(database: Database) -> resends.Call:
+    """Rows of a trial that has ended, of one that waits, and of the study."""
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    run.report(0.5)
+    run.save()
+    run.finish(0.4)
+    enqueued(database, study)
+    return lambda over: delete(over, study)
+
+
+def making_views(database: Database) -> resends.Call:
+    study = new_study(database)
+    return lambda over: make_views(over, study, [trial_view(study)])
+
+
+def dropping_views(database: Database) -> resends.Call:
+    study = new_study(database)
+    make_views(database, study, [trial_view(study)])
+
+    def call(over: Database) -> None:
+        drop_views(over, study)
+
+    return call
+
+
+OPERATIONS = (
+    *resends.OPERATIONS,
+    recovering,
+    recovering_a_host,
+    forgetting,
+    closing,
+    deleting,
+    making_views,
+    dropping_views,
+)
 
 
 def advance(database: Database, seconds: float) -> None:
@@ -129,16 +172,18 @@ def is_killed(template: Path, path: Path, arranged: Any, point: str, nth: int) -
 
 
 def main(template: Path, folder: Path) -> None:
-    """Kill a process at every COMMIT of every operation."""
-    killed: dict[str, list[tuple[str, int]]] = {one.__name__: [] for one in OPERATIONS}
-    for arranged in OPERATIONS:
-        for point in POINTS:
-            for nth in range(1, MOST_COMMITS + 1):
-                path = file_of(folder, arranged.__name__, point, nth)
-                if not is_killed(template, path, arranged, point, nth):
-                    break
-                killed[arranged.__name__].append((point, nth))
-    json.dump(killed, sys.stdout)
+    """Kill whom standard input names, one a line, and answer which of their COMMITs they died at."""
+    by_name = {one.__name__: one for one in OPERATIONS}
+    for line in sys.stdin:
+        name, point = line.split()
+        killed = []
+        for nth in range(1, MOST_COMMITS + 1):
+            if not is_killed(
+                template, file_of(folder, name, point, nth), by_name[name], point, nth
+            ):
+                break
+            killed.append(nth)
+        print(json.dumps(killed), flush=True)  # noqa: T201  the answer
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import studydb
 from fleet import invariants
-from fleet.storm import Damage, Weather
+from fleet.storm import CALM_S, Damage, Weather
 from fleet.trainables import chaotic
 from fleet.workers import TRAINABLES
 
@@ -28,6 +28,7 @@ class Ordeal:
     step_s: float
     seed: int
     journal: Path
+    lease_s: float = 5.0
 
     def create(self, storage: str) -> studydb.Study:
         """Create its study."""
@@ -57,9 +58,14 @@ class Ordeal:
         story = invariants.read_story(study)
         verdicts = {
             "study FINISHED": [] if study.status == "FINISHED" else [f"it is {study.status}"],
-            "as many kills, crashes and freezes as planned": damage.shortfall(weather),
+            "as many kills, crashes, freezes and partitions as planned": damage.shortfall(weather),
+            f"finished within a lease and {CALM_S:g} s, once the faults had stopped": (
+                [f"after {damage.calm_s:.0f} s"] * (damage.calm_s > self.lease_s + CALM_S)
+            ),
             "every trial TERMINATED": invariants.all_ended(story),
-            "exactly the trials that were asked for": invariants.numbered(story, self.trials),
+            "exactly the trials that were asked for": invariants.numbered(
+                story, self.trials + damage.extended
+            ),
             "every live (trial, step) once, complete, right": invariants.live_rows_complete(
                 story, lambda params, step: chaotic.loss(params["x"], step)
             ),
@@ -72,7 +78,7 @@ class Ordeal:
             "some trials resumed": invariants.some_resumed(story),
             "no worker died of the database": damage.deserters,
             f"nothing of what was killed lived {damage.settle_s:g} s later": damage.survivors,
-            "frozen workers changed nothing and worked on": damage.awakened,
+            "who was shut out changed nothing and worked on": damage.awakened,
         }
         if self.scheduler == "ASHA":
             verdicts |= {

@@ -1,11 +1,11 @@
-"""A storm over the workers of one study: kills, frozen hosts, and a database that crashes."""
+"""A storm over a study's workers: kills, frozen hosts, cut lines, and a database that crashes."""
 
 import operator
 import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +16,7 @@ from postgres import PostgresServer
 import studydb
 from fleet import zombies
 from fleet.workers import Fleet, WorkerProcess
+from fleet.zombies import ShutOut
 from studydb.domain.errors import StorageTransient
 
 SETTLE_S = 2.0
@@ -23,6 +24,13 @@ SETTLE_S = 2.0
 
 _TICK_S = 0.02
 _PREY = ("worker", "worker", "child", "child", "fork server")
+
+
+CALM_S = 60.0
+"""Once the faults have stopped, a study is finished after a lease and this, at the latest."""
+
+_AHEAD, _MORE = 3, 10
+"""Trials per worker that are still to come before the budget grows, and by how many it grows."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,11 @@ class Weather:
     Attributes:
         kills: How many SIGKILLs, at least.
         pause_s: The shortest and longest time between two.
+        lasts_s: For how long things go wrong, at least; the study is extended until then.
         outages: How often the database server is stopped in immediate mode.
         outage_s: The shortest and longest time for which it stays away.
         freezes: How often a whole worker is stopped for longer than its lease.
+        partitions: How often a worker's line to the database is frozen or cut for as long.
         limit_s: When to give up.
     """
 
@@ -43,9 +53,11 @@ class Weather:
     workers: int
     kills: int
     pause_s: tuple[float, float] = (0.5, 2.0)
+    lasts_s: float = 0.0
     outages: int = 0
     outage_s: tuple[float, float] = (2.0, 3.0)
     freezes: int = 1
+    partitions: int = 0
     limit_s: float = 600.0
 
 
@@ -56,19 +68,25 @@ class Damage:
 
     Attributes:
         killed: SIGKILLs by what they hit.
+        extended: By how many trials the study grew.
         survivors: Processes that outlived what they came of by more than `SETTLE_S`.
         deserters: Exit codes other than 0 of workers that nobody killed, with their words.
-        awakened: What frozen workers changed when they woke, and those that did no more work.
+        awakened: What those that were shut out changed when they came back, or that they did not
+            work on.
+        calm_s: From the end of the last fault to the end of the study and its workers.
     """
 
     seconds: float = 0.0
     settle_s: float = SETTLE_S
     killed: Counter[str] = field(default_factory=Counter)
+    extended: int = 0
     outages: int = 0
     frozen: int = 0
+    partitioned: Counter[str] = field(default_factory=Counter)
     survivors: list[str] = field(default_factory=list)
     deserters: list[str] = field(default_factory=list)
     awakened: list[str] = field(default_factory=list)
+    calm_s: float = 0.0
 
     @property
     def kills(self) -> int:
@@ -76,21 +94,26 @@ class Damage:
 
     def shortfall(self, weather: Weather) -> list[str]:
         """What was planned and did not come."""
-        done = (self.kills, self.outages, self.frozen)
-        planned = (weather.kills, weather.outages, weather.freezes)
+        done = (self.kills, self.outages, self.frozen, self.partitioned.total())
+        planned = (weather.kills, weather.outages, weather.freezes, weather.partitions)
         return [f"{done} of {planned}"] * any(map(operator.lt, done, planned))
 
     def __str__(self) -> str:
         """For people."""
-        killed = ", ".join(f"{what} {n}" for what, n in sorted(self.killed.items()))
         return (
-            f"{self.kills} kills ({killed}), {self.outages} crashes of the server, "
-            f"{self.frozen} frozen workers, {self.seconds:.0f} s"
+            f"{self.kills} kills ({_listed(self.killed)}), {self.outages} crashes of the server, "
+            f"{self.frozen} frozen workers, {self.partitioned.total()} partitions "
+            f"({_listed(self.partitioned)}), {self.seconds:.0f} s; finished {self.calm_s:.0f} s "
+            "after the last of it"
         )
 
 
+def _listed(counter: Counter[str]) -> str:
+    return ", ".join(f"{what} {n}" for what, n in sorted(counter.items())) or "none"
+
+
 class Storm:
-    """Rages until the study is finished and enough was killed."""
+    """Rages until enough has gone wrong and the study is finished."""
 
     def __init__(
         self,
@@ -104,28 +127,71 @@ class Storm:
         self._weather, self._fleet, self._study = weather, fleet, study
         self._server, self._say = server, say
         self._random = random.Random(weather.seed)
+        self._began_s = time.monotonic()
         self._crew: list[WorkerProcess] = []
         self._due: list[tuple[float, Callable[[], None]]] = []
-        self._spared: WorkerProcess | None = None
-        self._zombies: list[zombies.Remains] = []
+        self._shut_out: list[ShutOut] = []
+        self._spared: ShutOut | None = None
+        self._is_away = False
         self.damage = Damage()
 
     def rage(self) -> Damage:
         """Do it; the study is FINISHED and every worker has ended when this returns."""
-        began_s = time.monotonic()
         self._crew = [self._fleet.start() for _ in range(self._weather.workers)]
-        for number in range(1, self._weather.kills + 1):
+        planned = self._plan()
+        while planned and not self._is_over():
             self._rest(self._random.uniform(*self._weather.pause_s))
             self._kill_something()
-            self._worsen(number)
-        self._rest_until(self._is_over, self._weather.limit_s - (time.monotonic() - began_s))
+            self._extend()
+            while planned and self._progress() >= planned[0][0]:
+                planned.pop(0)[1]()
+        while not self._is_calm() and not self._is_over():
+            self._rest(self._weather.pause_s[0])
+            self._extend()
+        self._see_it_end()
+        return self.damage
+
+    def _see_it_end(self) -> None:
+        calm_since_s = time.monotonic()
+        self._rest_until(self._is_over, self._remaining_s())
+        self.damage.calm_s = time.monotonic() - calm_since_s
         self._rest(SETTLE_S)
         self.damage.deserters += [
             self._desertion(worker) for worker in self._crew if worker.exit_code()
         ]
-        self.damage.awakened += [told for one in self._zombies for told in one.changes()]
-        self.damage.seconds = time.monotonic() - began_s
-        return self.damage
+        self.damage.awakened += [told for one in self._shut_out for told in one.changes()]
+        self.damage.seconds = self._passed_s()
+
+    def _plan(self) -> list[tuple[float, Callable[[], None]]]:
+        """What happens beside kills, by when: shares of the whole; spread evenly, early enough."""
+        weather, orders = self._weather, []
+        frozen_or_cut = ["frozen line", "cut line"]
+        shut_out = ["SIGSTOP"] * weather.freezes + [
+            frozen_or_cut[turn % 2] for turn in range(weather.partitions)
+        ]
+        self._random.shuffle(shut_out)
+        if self._server is not None:
+            orders += _spread([partial(self._stop_server, self._server)] * weather.outages, 1.0)
+        orders += _spread([partial(self._shut_somebody_out, how) for how in shut_out], 0.7)
+        orders.append((1.0, lambda: None))
+        return sorted(orders, key=operator.itemgetter(0))
+
+    def _progress(self) -> float:
+        lasts_s = self._weather.lasts_s
+        shares = [self.damage.kills / self._weather.kills]
+        if lasts_s:
+            shares.append(self._passed_s() / lasts_s)
+        return min(shares)
+
+    def _passed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _remaining_s(self) -> float:
+        return self._weather.limit_s - self._passed_s()
+
+    def _is_calm(self) -> bool:
+        is_done = not self.damage.shortfall(self._weather)
+        return is_done and self._spared is None and not self._is_away
 
     def _is_over(self) -> bool:
         try:
@@ -133,15 +199,14 @@ class Storm:
         except StorageTransient:
             return False
 
-    def _worsen(self, number: int) -> None:
-        """Spread outages and freezes evenly between the kills."""
-        kills, weather = self._weather.kills, self._weather
-        for turn in range(weather.outages):
-            if number == kills * (turn + 1) // (weather.outages + 1) and self._server is not None:
-                self._stop_server(self._server)
-        for turn in range(weather.freezes):
-            if number == kills * (2 * turn + 1) // (4 * weather.freezes + 2):
-                self._freeze_somebody()
+    def _extend(self) -> None:
+        """As long as it is to last, let there be something to do."""
+        if not self._weather.lasts_s or self._is_away:
+            return
+        left = zombies.to_come(self._study)
+        if left is not None and left < _AHEAD * self._weather.workers:
+            self._study.extend(num_trials=_MORE)
+            self.damage.extended += _MORE
 
     # Time passes here only, so that what is due happens whatever else is waited for.
 
@@ -167,7 +232,8 @@ class Storm:
 
     def _kill_something(self) -> None:
         """Kill a worker, a fork server or a child, whichever chance names and is there."""
-        preys = [worker for worker in self._crew if worker is not self._spared and worker.runs]
+        spared = self._spared and self._spared.worker
+        preys = [worker for worker in self._crew if worker is not spared and worker.runs]
         if not preys:
             return
         worker = self._random.choice(preys)
@@ -213,52 +279,69 @@ class Storm:
     # The database crashes
 
     def _stop_server(self, server: PostgresServer) -> None:
+        if self._is_away:
+            return self._later(1.0, partial(self._stop_server, server))
         server.stop("immediate")
+        self._is_away = True
         self.damage.outages += 1
         away_s = self._random.uniform(*self._weather.outage_s)
         self._say(f"outage {self.damage.outages}: the server is away for {away_s:.1f} s")
-        self._later(away_s, server.start)
+        return self._later(away_s, partial(self._start_server, server))
 
-    # A host that sleeps
+    def _start_server(self, server: PostgresServer) -> None:
+        server.start()
+        self._is_away = False
 
-    def _freeze_somebody(self) -> None:
-        """Stop a worker that holds a trial, until others have taken all that it holds."""
-        found = self._sleeper() if self._spared is None else None
+    # A host that sleeps, a network that drops
+
+    def _shut_somebody_out(self, how: str) -> None:
+        """Keep a worker that holds a trial from the database until others have taken all of it."""
+        found = self._holder(how) if self._spared is None else None
         if found is None:
-            return self._later(0.25, self._freeze_somebody)
-        self._spared, holder_id = found
-        self.damage.frozen += 1
-        self._say(f"freeze {self.damage.frozen}: worker {self._spared.pid}")
-        return self._wake_when_robbed(holder_id)
+            return self._later(0.25, partial(self._shut_somebody_out, how))
+        self._spared = found
+        self._note_shut_out(how)
+        self._say(f"{how}: worker {found.worker.pid}")
+        return self._come_back_when_robbed(found)
 
-    def _sleeper(self) -> tuple[WorkerProcess, int] | None:
-        for worker in self._random.sample(self._crew, len(self._crew)):
-            worker.freeze()
-            holder_id = zombies.holder_of_a_trial(self._study, worker.pid)
-            if holder_id is not None and zombies.is_writable(self._study):
-                return worker, holder_id
-            worker.thaw()  # idle, or in the midst of a transaction that bars everybody
+    def _note_shut_out(self, how: str) -> None:
+        if how == "SIGSTOP":
+            self.damage.frozen += 1
+        else:
+            self.damage.partitioned[how] += 1
+
+    def _holder(self, how: str) -> ShutOut | None:
+        if self._is_away:
+            return None
+        running = [worker for worker in self._crew if worker.runs]
+        for worker in self._random.sample(running, len(running)):
+            one = ShutOut(self._study, worker, how)
+            if one.is_robbable():
+                return one
+            one.come_back()  # idle, or in the midst of a transaction that bars everybody
         return None
 
-    def _wake_when_robbed(self, holder_id: int) -> None:
-        worker = self._spared
-        assert worker is not None
-        if zombies.still_holds(self._study, holder_id):
-            return self._later(0.25, partial(self._wake_when_robbed, holder_id))
-        self._zombies.append(zombies.Remains(self._study, holder_id))
-        worker.thaw()
-        self._say(f"worker {worker.pid} wakes")
-        return self._later(0.25, partial(self._await_work, holder_id))
+    def _come_back_when_robbed(self, one: ShutOut) -> None:
+        if self._is_away or not one.is_robbed():
+            return self._later(0.25, partial(self._come_back_when_robbed, one))
+        self._shut_out.append(one)
+        one.come_back()
+        self._say(f"worker {one.worker.pid} is back")
+        return self._later(0.25, partial(self._await_work, one))
 
-    def _await_work(self, holder_id: int) -> None:
+    def _await_work(self, one: ShutOut) -> None:
         """Spare it until it has begun another trial, or nothing is left to begin."""
-        worker = self._spared
-        assert worker is not None
-        if worker.runs and not self._zombies[-1].works_on:
-            return self._later(0.25, partial(self._await_work, holder_id))
-        self._say(f"worker {worker.pid} works on")
+        if one.worker.runs and not one.works_on:
+            return self._later(0.25, partial(self._await_work, one))
+        self._say(f"worker {one.worker.pid} works on")
         self._spared = None
         return None
+
+
+def _spread(
+    acts: Sequence[Callable[[], None]], until: float
+) -> list[tuple[float, Callable[[], None]]]:
+    return [(until * (turn + 1) / (len(acts) + 1), act) for turn, act in enumerate(acts)]
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 import psutil
+from proxy import Proxy
 
 TRAINABLES = Path(__file__).parent / "trainables"
 """The working directory of studies whose trainables are test code."""
@@ -33,10 +34,17 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 30.0, *, what: s
 
 
 class WorkerProcess:
-    """One worker: its supervisor, and all processes below it."""
+    """
+    One worker: its supervisor, and all processes below it.
 
-    def __init__(self, popen: subprocess.Popen[bytes], *, mark: str, log: Path) -> None:
-        self.popen, self.mark, self.log = popen, mark, log
+    Attributes:
+        line: The way to its database that it alone goes; None if it goes straight.
+    """
+
+    def __init__(
+        self, popen: subprocess.Popen[bytes], *, mark: str, log: Path, line: Proxy | None
+    ) -> None:
+        self.popen, self.mark, self.log, self.line = popen, mark, log, line
         self.was_killed = False
 
     @property
@@ -70,6 +78,8 @@ class WorkerProcess:
         self.was_killed = True
         self.popen.kill()
         self.popen.wait()
+        if self.line is not None:
+            self.line.close()
 
     def freeze(self) -> None:
         """SIGSTOP everything, as a host does that falls asleep."""
@@ -102,11 +112,15 @@ class Fleet:
 
     Args:
         directory: For what the workers print.
+        lines: Give each worker a line of its own to a PostgreSQL database, which may be cut.
         options: Of the command line, for every worker: `lease=5` for `--lease 5`.
     """
 
-    def __init__(self, storage: str, study: str, directory: Path, **options: Any) -> None:
+    def __init__(
+        self, storage: str, study: str, directory: Path, *, lines: bool = False, **options: Any
+    ) -> None:
         self.storage, self.study, self.directory = storage, study, directory
+        self._lines = lines
         self.options = options
         self.workers: list[WorkerProcess] = []
 
@@ -127,6 +141,7 @@ class Fleet:
     ) -> WorkerProcess:
         """Start a worker by a command of the test's own."""
         mark = uuid4().hex
+        line = Proxy(self.storage) if self._lines else None
         log = self.directory / f"worker-{len(self.workers)}.log"
         with log.open("wb") as words:
             popen = subprocess.Popen(
@@ -134,7 +149,7 @@ class Fleet:
                 cwd=self.directory,
                 env={
                     **os.environ,
-                    "STUDYDB_STORAGE": self.storage,
+                    "STUDYDB_STORAGE": line.url() if line else self.storage,
                     "PYTHONUNBUFFERED": "1",
                     **(environment or {}),
                     MARK: mark,
@@ -144,7 +159,7 @@ class Fleet:
                 stderr=words,
                 start_new_session=True,
             )
-        self.workers.append(WorkerProcess(popen, mark=mark, log=log))
+        self.workers.append(WorkerProcess(popen, mark=mark, log=log, line=line))
         return self.workers[-1]
 
     @property

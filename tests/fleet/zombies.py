@@ -1,12 +1,15 @@
-"""What a frozen worker has left in the database, and whether it changes that when it wakes."""
+"""What a worker that was shut out has left behind, and whether it changes that when it is back."""
 
 from typing import Any
 
 import sqlalchemy as sa
+from proxy import Proxy
 
 import studydb
+from fleet.workers import WorkerProcess
 from studydb.db import Txn
-from studydb.db.schema import attempt, result, worker
+from studydb.db.schema import attempt, counter, result, worker
+from studydb.db.schema import study as of
 from studydb.domain.errors import StorageTransient
 
 _MOVES_BY_OTHERS = {"live_through"}
@@ -56,12 +59,60 @@ def _open_attempts(txn: Txn, worker_id: int) -> list[Any]:
     )
 
 
-class Remains:
-    """The attempts of a worker whose trials were all taken, as they were before it woke."""
+def to_come(study: studydb.Study) -> int | None:
+    """How many trials of the budget nobody runs or has run; None while the database is away."""
+    waiting = sa.select(sa.func.sum(counter.c.pending)).where(counter.c.study_id == of.c.id)
+    unborn = of.c.num_trials - of.c.n_counted
+    query = sa.select((unborn + waiting.scalar_subquery()).label("n"))
+    try:
+        with study.database.begin(write=False) as txn:
+            return int(txn.all(query.where(of.c.id == study.record.id))[0].n)
+    except StorageTransient:
+        return None
 
-    def __init__(self, study: studydb.Study, worker_id: int) -> None:
-        self._study, self._worker_id = study, worker_id
-        self._before = self._read()
+
+class ShutOut:
+    """
+    A worker that cannot reach its database, from now on until it comes back.
+
+    Args:
+        how: "SIGSTOP" stops all of it, as a host does that sleeps. On a "frozen line" nothing
+            arrives before the end, and on a "cut line" nothing ever.
+    """
+
+    def __init__(self, study: studydb.Study, worker: WorkerProcess, how: str) -> None:
+        self.worker = worker
+        self._study, self._how = study, how
+        if how == "SIGSTOP":
+            worker.freeze()
+        elif how == "frozen line":
+            _line_of(worker).freeze()
+        else:
+            _line_of(worker).sever()
+        self._id = holder_of_a_trial(study, worker.pid)
+        self._before: dict[Any, Any] = {}
+
+    def is_robbable(self) -> bool:
+        """Whether it holds a trial that others can take."""
+        return self._id is not None and (self._how != "SIGSTOP" or is_writable(self._study))
+
+    def is_robbed(self) -> bool:
+        """Whether others have taken all that it held; what it has left is known from then on."""
+        assert self._id is not None
+        if still_holds(self._study, self._id):
+            return False
+        try:
+            self._before = self._read()
+        except StorageTransient:
+            return False
+        return True
+
+    def come_back(self) -> None:
+        """Let it reach the database again."""
+        if self._how == "SIGSTOP":
+            self.worker.thaw()
+        else:
+            _line_of(self.worker).mend()
 
     @property
     def works_on(self) -> bool:
@@ -80,15 +131,20 @@ class Remains:
             if now.get((trial_id, number)) != rows
         ]
         if len(now) == len(self._before):
-            changed.append(f"the worker of id {self._worker_id} began no other trial")
+            changed.append(f"the worker of id {self._id} began no other trial")
         return changed
 
     def _read(self) -> dict[tuple[int, int], tuple[Any, list[Any]]]:
         with self._study.database.begin(write=False) as txn:
-            attempts = txn.all(sa.select(attempt).where(attempt.c.worker_id == self._worker_id))
+            attempts = txn.all(sa.select(attempt).where(attempt.c.worker_id == self._id))
             return {
                 (row.trial_id, row.attempt): (_fixed(row), _results(txn, row)) for row in attempts
             }
+
+
+def _line_of(worker: WorkerProcess) -> Proxy:
+    assert worker.line is not None
+    return worker.line
 
 
 def _fixed(row: Any) -> dict[str, str]:

@@ -1,15 +1,17 @@
 """The operations of one statement do what the long way does, and leave alone what is not theirs."""
 
 import pytest
-from arrange import SimulatedWorker, change, dump, new_study, results, rows, token
+from arrange import SimulatedWorker, change, dump, enqueued, new_study, results, rows, token
 
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch
 from studydb.domain.states import Mode, Reason, Status
+from studydb.operations import claim as claiming
 from studydb.operations import control
 from studydb.operations import finish as finishing
 from studydb.operations import report as reporting
-from studydb.store import at_once
+from studydb.operations.renew import renew
+from studydb.store import at_once, attempts
 
 VALUES = (0.5, float("nan"), 0.25, float("inf"), 0.75)
 
@@ -136,6 +138,7 @@ def way(request, monkeypatch):
     if request.param == "the long way":
         for room in (reporting, finishing):
             monkeypatch.setattr(room, "foresee", lambda *_: None)
+        monkeypatch.setattr(claiming, "_is_plain", lambda *_: False)
     return request.param
 
 
@@ -168,6 +171,34 @@ def test_both_ways_leave_the_same(database, study, run, way, life):
     assert one(database, "SELECT sum(running) FROM counter") == 0
     assert one(database, "SELECT sum(terminated) FROM counter") == 1
     assert one(database, "SELECT count(*) FROM trial WHERE token IS NOT NULL OR ready") == 0
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_both_ways_claim_the_same(database, study, way, saved):
+    enqueued(database, study, lr=0.5)
+    worker = SimulatedWorker(database, study)
+    if saved:
+        before = worker.claim()
+        before.report(0.5, 0.4)
+        before.save()
+        before.finish(outcome=Reason.PREEMPTED)
+
+    claimed = worker.claim().claimed
+
+    begun = (
+        "SELECT attempt, start_step, restored_id IS NOT NULL, token FROM attempt ORDER BY attempt"
+    )
+    expected = (saved + 1, 3 if saved else 1, saved, claimed.lease.token)
+    assert rows(database, begun)[-1] == expected
+    assert claimed.config == {"lr": 0.5, "epochs": 27}
+    assert (claimed.checkpoint is not None) == saved
+    assert rows(database, "SELECT sum(pending), sum(running) FROM counter") == [(0, 1)]
+    assert renew(database, worker_id=worker.id, held=[claimed.lease]).held.keys() == {
+        claimed.lease.token
+    }
+    with database.begin(write=False) as txn:
+        found = attempts.by_token(txn, token=claimed.lease.token)
+    assert (found.config, found.worker_id) == (claimed.config, worker.id)
 
 
 def one(database, sql):

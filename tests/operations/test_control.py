@@ -212,6 +212,39 @@ def test_resume_withdraws_a_request_that_no_attempt_has_obeyed(database, study, 
     assert renewed(run) is None
 
 
+@pytest.mark.parametrize("first", LEARN)
+@pytest.mark.parametrize("then", LEARN)
+def test_verdict_stands_although_its_request_is_withdrawn(database, study, run, first, then):
+    ask_for(control.pause, study, database)
+    told = LEARN[first](run)
+
+    ask_for(control.resume, study, database)
+
+    assert told is not None
+    assert LEARN[then](run) == told
+    assert run.trial().verdict == told
+
+
+@pytest.mark.parametrize("learn", LEARN)
+def test_verdict_stands_although_more_is_asked_for(database, study, run, learn):
+    ask_for(control.pause, study, database)
+    told = renewed(run)
+
+    ask_for(control.stop, study, database)
+
+    assert LEARN[learn](run) == told
+    assert run.trial().verdict == told
+
+
+@pytest.mark.parametrize("learn", LEARN)
+def test_pause_takes_no_stop_back(database, study, run, learn):
+    ask_for(control.stop, study, database)
+
+    ask_for(control.pause, study, database)
+
+    assert LEARN[learn](run) == STOPPED_BY_PERSON
+
+
 def test_first_verdict_stands(database, study, run):
     ask_for(control.stop, study, database)
     run.report(0.5)

@@ -1,13 +1,17 @@
 """
-A connection severed, or a process killed, before each COMMIT and after it: the call is made again.
+A connection severed, or a process killed, at each end of a transaction: the call is made again.
 
-It leaves what a call that nothing happened to leaves, and is given the same answer.
+Before it the server has heard nothing of the end; after it nobody has heard the server. The second
+call leaves what one to which nothing happened leaves, and is given the same answer.
 """
 
 import functools
+import importlib
+import inspect
 import itertools
 import json
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -22,10 +26,11 @@ import resends
 import victim
 from arrange import dump, persist
 from picture import picture
-from proxy import Proxy
+from proxy import IDLE, Proxy
 from victim import OPERATIONS, POINTS, advance, arranged_in, file_of
 
-from studydb.db import Database, connect
+from studydb import operations
+from studydb.db import Database, connect, views
 from studydb.domain.errors import StorageTransient
 from studydb.operations.create import load
 
@@ -34,71 +39,106 @@ at_every_point = pytest.mark.parametrize("point", POINTS)
 
 ANSWER_IS_AN_ID = (resends.registering,)
 
+PATIENCE_S = 60.0
+
 
 @dataclass
-class Sides:
-    """Two databases alike: one behind a proxy, and one to which nothing happens."""
+class Side:
+    """A database behind a proxy."""
 
     proxy: Proxy
-    cut: Database
-    whole: Database
+    database: Database
+
+    def freshly_connected(self):
+        """Every row, read over the one connection there is: it has prepared nothing yet."""
+        self.database.close()
+        return everything(self.database)
 
 
 @pytest.fixture(scope="module")
 def sides(postgres_server, postgres_template):
+    """Two databases alike: to one nothing happens."""
     names = [f"studydb_test_{uuid4().hex}" for _ in range(2)]
     urls = [
         postgres.create_database(postgres_server, name, template=postgres_template)
         for name in names
     ]
-    with Proxy(urls[0]) as proxy:
-        cut = connect(f"{proxy.url()}?pooler=transaction")  # what is one statement has a COMMIT
-        whole = connect(urls[1])
-        yield Sides(proxy, cut, whole)
-        cut.close()
-        whole.close()
+    with Proxy(urls[0]) as one, Proxy(urls[1]) as other:
+        sides = [Side(proxy, connect(proxy.url())) for proxy in (one, other)]
+        yield sides
+        for side in sides:
+            side.database.close()
     for name in names:
         postgres.drop_database(postgres_server, name)
 
 
 @pytest.fixture(scope="module")
 def graveyard(sqlite_template, tmp_path_factory):
-    """Files in which processes were killed, and which of them were."""
+    """A folder, and what leaves files in it in which a process was killed: at which COMMITs."""
     folder = tmp_path_factory.mktemp("victims")
-    killed = subprocess.run(
+    forks = subprocess.Popen(
         [sys.executable, victim.__file__, sqlite_template, folder],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        check=True,
+        text=True,
     )
-    return folder, json.loads(killed.stdout)
+
+    def kill(arranged, point):
+        forks.stdin.write(f"{arranged.__name__} {point}\n")
+        forks.stdin.flush()
+        return json.loads(forks.stdout.readline())
+
+    with forks:
+        yield folder, kill
+        forks.stdin.close()
 
 
 @at_every_point
 @every_operation
-def test_call_whose_connection_is_severed_at_a_commit_can_be_made_again(sides, arranged, point):
+def test_call_whose_connection_is_severed_can_be_made_again(sides, arranged, point):
+    whole, cut = sides
     for nth in itertools.count(1):
         seed = f"{point} {nth}"
-        first, second, left = made_twice(sides.whole, arranged, seed)
-        call = arranged_in(sides.cut, arranged, seed=seed)
-        before = dump(sides.cut)
-
-        sides.proxy.cut(point, nth=nth)
-        try:
-            call(sides.cut)
-        except StorageTransient:
-            severed = dump(sides.cut)
-        if not sides.proxy.was_cut:
-            sides.proxy.cut(point, nth=0)
+        first, second, left, ends, changes = rehearsed(whole, arranged, seed)
+        if nth > len(ends):
             break
-        answer = persist(functools.partial(call, sides.cut))
+        since = newest_id(cut.database)
+        call = arranged_in(cut.database, arranged, seed=seed)
+        before = cut.freshly_connected()
 
-        if seed == "before 1":
-            assert severed == before
-        awaited = first if point == "before" else second
+        cut.proxy.cut(point, exchange=ends[nth - 1])
+        with pytest.raises(StorageTransient):
+            call(cut.database)
+        assert cut.proxy.was_cut
+        nothing_happened = everything(cut.database) == before
+        answer = persist(functools.partial(call, cut.database), patience_s=PATIENCE_S)
+
+        assert nothing_happened or seed != "before 1"
+        assert not (nothing_happened and changes and point == "after" and nth == len(ends))
+        awaited = first if nothing_happened else second
         assert arranged in ANSWER_IS_AN_ID or without_ids(answer) == without_ids(awaited)
-        assert newest(sides.cut) == left
+        assert rows_since(cut.database, since) == left
     assert nth > 1
+
+
+def rehearsed(side, arranged, seed):
+    """
+    A call to which nothing happens.
+
+    Returns:
+        Both answers, what it leaves, the exchanges that ended a transaction, and whether it changed
+        anything.
+    """
+    since = newest_id(side.database)
+    call = arranged_in(side.database, arranged, seed=seed)
+    before = side.freshly_connected()
+    side.proxy.listen()
+    first = call(side.database)
+    statuses, left = side.proxy.statuses, rows_since(side.database, since)
+    ends = [place for place, status in enumerate(statuses, 1) if status == IDLE]
+    changes = everything(side.database) != before
+    return first, call(side.database), left, ends, changes
 
 
 @at_every_point
@@ -106,8 +146,8 @@ def test_call_whose_connection_is_severed_at_a_commit_can_be_made_again(sides, a
 def test_call_of_a_process_that_is_killed_at_a_commit_can_be_made_by_another(
     graveyard, sqlite_template, tmp_path, arranged, point
 ):
-    folder, killed = graveyard
-    places = [nth for when, nth in killed[arranged.__name__] if when == point]
+    folder, kill = graveyard
+    places = kill(arranged, point)
     assert places
     for nth in places:
         whole = shutil.copyfile(sqlite_template, tmp_path / f"{nth}.db")
@@ -115,26 +155,74 @@ def test_call_of_a_process_that_is_killed_at_a_commit_can_be_made_by_another(
             call = arranged_in(twin, arranged)
             with opened(file_of(folder, arranged.__name__, point, nth)) as left_behind:
                 answer = call(left_behind)
-                found = newest(left_behind)
+                found = rows_since(left_behind, 0)
             first, second = call(twin), call(twin)
 
             assert answer == (first if point == "before" else second)
-            assert found == newest(twin)
+            assert found == rows_since(twin, 0)
 
 
-def made_twice(database, arranged, seed):
-    """Both answers of a call to which nothing happens, and what it leaves."""
-    call = arranged_in(database, arranged, seed=seed)
-    first = call(database)
-    left = newest(database)
-    return first, call(database), left
+def test_every_operation_that_writes_is_among_those_that_are_cut(sqlite_template, tmp_path):
+    run = {arranged: code_run_by(arranged, sqlite_template, tmp_path) for arranged in OPERATIONS}
+    cut = frozenset().union(*run.values())
+    without_one = frozenset().union(
+        *(codes for arranged, codes in run.items() if arranged is not resends.telling)
+    )
+
+    assert [name for name, code in writers() if code not in cut] == []
+    assert [name for name, code in writers() if code not in without_one] == ["tell.tell"]
 
 
-def newest(database):
-    """What the rows of the last study say."""
+def writers():
+    """Name and code of each public function of the room that takes a database and may change it."""
+    for found in pkgutil.iter_modules(operations.__path__):
+        module = importlib.import_module(f"{operations.__name__}.{found.name}")
+        if only_reads(module):
+            continue
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            takes = next(iter(inspect.signature(function).parameters), None)
+            is_here = function.__module__ == module.__name__ and not name.startswith("_")
+            if is_here and takes == "database" and not only_reads(function):
+                yield f"{found.name}.{name}", function.__code__
+
+
+def only_reads(of):
+    """Whether something begins transactions, and none that writes."""
+    begun = re.findall(r"\bdatabase\.begin\((.*?)\)", inspect.getsource(of))
+    return bool(begun) and all("write=False" in given for given in begun)
+
+
+def code_run_by(arranged, template, folder):
+    """What a call runs of our functions."""
+    run = set()
+    with opened(shutil.copyfile(template, folder / f"{arranged.__name__}.db")) as database:
+        call = arranged_in(database, arranged)
+        sys.setprofile(lambda frame, *_: run.add(frame.f_code))
+        try:
+            call(database)
+        finally:
+            sys.setprofile(None)
+    return run
+
+
+def everything(database):
+    """Every row, and every wide view."""
     with database.begin(write=False) as txn:
-        ((name,),) = txn.raw("SELECT name FROM study ORDER BY id DESC LIMIT 1")[1]
-    return picture(database, load(database, name))
+        made = sorted(view.name for view in views.found(txn))
+    return dump(database) | {"views": made}
+
+
+def newest_id(database):
+    with database.begin(write=False) as txn:
+        return txn.raw("SELECT coalesce(max(id), 0) FROM study")[1][0][0]
+
+
+def rows_since(database, study_id):
+    """What the rows say of every study that is newer, and its wide views."""
+    with database.begin(write=False) as txn:
+        names = txn.raw(f"SELECT name FROM study WHERE id > {study_id} ORDER BY id")[1]
+        made = [view.columns for view in views.found(txn) if view.study_id > study_id]
+    return [picture(database, load(database, name)) for (name,) in names], made
 
 
 @contextmanager
@@ -147,4 +235,4 @@ def opened(path):
 
 def without_ids(answer):
     """A text that is the same for two databases, whose sequences have not counted alike."""
-    return re.sub(r"\b((study_|trial_|)id)=\d+", r"\1", repr(answer))
+    return re.sub(r"\b((study_|trial_|worker_|)id)=\d+", r"\1", repr(answer))

@@ -10,9 +10,11 @@ from resends import (
     OPERATIONS,
     claiming,
     claiming_or_asking,
+    draining,
     leaving,
     pausing_the_study,
     renaming,
+    resuming_the_study,
 )
 from rivals import send_twice
 
@@ -22,7 +24,7 @@ from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.store import counters, leases
 
-BLIND = (leaving, pausing_the_study, renaming, claiming_or_asking)
+BLIND = (leaving, pausing_the_study, resuming_the_study, renaming, draining, claiming_or_asking)
 """
 They have locked nothing where they are held, so the resend overtakes its ghost: most read nothing,
 and the last is held at the end of a claim of nothing.

@@ -1,6 +1,7 @@
 """One lock order: rungs, trials, a counter's shard, the study. PostgreSQL, two connections."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
@@ -77,9 +78,12 @@ def renewing_two(database):
     worker = SimulatedWorker(database, study)
     first, second = worker.take(), worker.take()
     first.report(0.5)  # its row lies behind the second's now, which a scan comes to first
-    url = database.secret_url.render_as_string(hide_password=False)
-    options = quote("-c enable_seqscan=on -c enable_indexscan=off -c enable_bitmapscan=off")
-    scanning = connect(f"{url}{'&' if '?' in url else '?'}options={options}")
+    scanning = with_settings(
+        database.secret_url.render_as_string(hide_password=False),
+        enable_seqscan="on",
+        enable_indexscan="off",
+        enable_bitmapscan="off",
+    )
 
     def call():
         renew(scanning, worker_id=worker.id, held=[second.lease, first.lease])
@@ -164,25 +168,54 @@ def test_deadlock_is_a_fault_that_passes(database, postgres_url):
     study = new_study(database)
     for _ in range(2):
         enqueued(database, study)
-    more = "&" if "?" in postgres_url else "?"
-    hasty = connect(f"{postgres_url}{more}options=-c%20deadlock_timeout%3D500ms")  # it gives way
+    # Who comes last to wait and is the first to look finds the deadlock, and gives way.
+    hasty = with_settings(postgres_url, deadlock_timeout="10ms")
 
     def stop():
         control.stop(hasty, study, [0, 1], token=token(), actor=PERSON)
 
-    with postgres.connect(postgres_url) as rival, ThreadPoolExecutor(1) as pool:
-        rival.execute("SET deadlock_timeout = '10s'")
+    with postgres.connect(postgres_url) as rival, ThreadPoolExecutor(2) as pool:
+        rival.execute("SET deadlock_timeout = '1h'")
         with rival.transaction():
             rival.execute("SELECT 1 FROM trial WHERE number = 1 FOR NO KEY UPDATE")
-            future = pool.submit(stop)
-            assert is_waiting_for_a_lock(postgres_url)
-            rival.execute("SELECT 1 FROM trial WHERE number = 0 FOR NO KEY UPDATE")
-        refused = future.exception(PATIENCE_S)
+            with held_at_second_lock() as (there, go):
+                stopped = pool.submit(stop)
+                assert there.wait(PATIENCE_S)
+                want = "SELECT 1 FROM trial WHERE number = 0 FOR NO KEY UPDATE"
+                wanted = pool.submit(rival.execute, want)
+                assert is_waiting_for_a_lock(postgres_url)
+                go.set()
+                refused = stopped.exception(PATIENCE_S)
+            wanted.result(PATIENCE_S)
     stop()
     hasty.close()
 
     assert isinstance(refused, StorageBusy)
+    assert "deadlock" in str(refused)
     assert rows(database, "SELECT DISTINCT state FROM trial") == [("TERMINATED",)]
+
+
+@contextmanager
+def held_at_second_lock():
+    """Let whoever steers trials wait between the first one's lock and the second's."""
+    lock = control._lock
+    with pytest.MonkeyPatch.context() as patch:
+
+        def first_lock(*args):
+            locked = lock(*args)
+            patch.setattr(control, "_lock", second)
+            return locked
+
+        with held_at(control, "_lock") as gate:
+            second = control._lock
+            patch.setattr(control, "_lock", first_lock)
+            yield gate
+
+
+def with_settings(url, **settings):
+    """A connection with settings of its own."""
+    options = quote(" ".join(f"-c {name}={value}" for name, value in settings.items()))
+    return connect(f"{url}{'&' if '?' in url else '?'}options={options}")
 
 
 # --- lock in one statement, read in the next

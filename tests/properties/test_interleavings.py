@@ -8,22 +8,32 @@ promise is kept, and nobody runs into a deadlock. `STUDYDB_SCHEDULES=200` plays 
 import os
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 from random import Random
 from uuid import uuid4
 
 import postgres
 import pytest
-from interleaver import Interleaver, without_pipeline
+import sqlalchemy as sa
+from interleaver import Interleaver, step_by_step
 from life import LEASES_S, Life
 from orders import explaining_order
 from picture import picture
 from promises import broken_promises, ended_rows
 
-from studydb.db import Database, connect
+from studydb.db import Database, Prepared, connect
+from studydb.db.schema import study
 from studydb.domain.states import Status
 
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
 """Per plan."""
+
+LOCKS = Prepared(
+    sa.text("""
+        SELECT count(*) AS n FROM pg_locks WHERE relation = 'study'::regclass
+            AND mode = 'RowExclusiveLock' AND pid <> pg_backend_pid()
+    """).columns(sa.column("n", sa.Integer))
+)
 
 AGAIN = "again"
 """The call before, sent again while its first send is on its way."""
@@ -104,16 +114,59 @@ def test_rivals_leave_what_some_order_of_them_would_leave(stage, plan):
         compete(stage, plan, seed)
 
 
+@pytest.mark.parametrize("plan", [("report", "stop"), ("ask", "claim"), ("recover", "renew")])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_seed_gives_the_same_schedule_again(stage, plan, seed):
+    assert compete(stage, plan, seed).schedule == compete(stage, plan, seed).schedule
+
+
+def test_rivals_take_turns_and_differently_from_seed_to_seed(stage):
+    played = [compete(stage, ("report", "report"), seed).schedule for seed in range(8)]
+
+    orders = {tuple(turn[0] for turn in schedule) for schedule in played}
+    assert sum(len(list(groupby(order))) > 2 for order in orders) > 2  # in turns, not in a row
+
+
+def test_a_step_is_a_statement_that_the_server_has_carried_out(stage):
+    def write(database):
+        with database.begin() as txn:
+            txn.run(sa.update(study).values(status=study.c.status))
+            txn.run(sa.update(study).values(status=study.c.status))
+
+    def look(database):
+        with database.begin(write=False) as txn:
+            return [txn.first(LOCKS).n for _ in range(2)]
+
+    order = Script([0, 0, 1, 1, 0, 0, 1, 1])  # the first look is between the two UPDATEs
+    life = Life(stage.database, Random(0))
+    with step_by_step():
+        played = stage.interleaver.play([write, look], order, clock=life.clock)
+
+    assert played.answers == [None, [1, 0]]
+
+
+class Script:
+    """In place of a generator: whose turn it is, one after another."""
+
+    def __init__(self, turns):
+        self.turns = iter(turns)
+
+    def choice(self, waiting):
+        turn = next(self.turns)
+        return next(player for player in waiting if player.place == turn)
+
+
 def compete(stage, plan, seed):
     rng = Random(f"{plan} {seed}")
-    life = Life(stage.database, rng, num_trials=rng.choice([2, 3, 6]))
+    room = {"max_concurrent": rng.choice([None, 3])} if n_writers(plan) > 1 else {}
+    life = Life(stage.database, rng, num_trials=rng.choice([2, 3, 6]), **room)
     for _ in range(rng.randint(2, 12)):
         life.step(rng)
     prepare(life, plan, rng)
     deeds = deeds_of(life, plan, rng)
     ended = ended_rows(stage.database, life.study)
 
-    with rng.choice([nullcontext, without_pipeline])():
+    with rng.choice([nullcontext, step_by_step])():
         played = stage.interleaver.play([deed.act for deed in deeds], rng, clock=life.clock)
 
     told = f"seed {seed}: {[deed.name for deed in deeds]}, {played}"
@@ -122,6 +175,11 @@ def compete(stage, plan, seed):
     assert ended.items() <= ended_rows(stage.database, life.study).items(), told
     shown = picture(stage.database, life.study)
     assert explaining_order(life.model, deeds, played.answers, shown) is not None, told
+    return played
+
+
+def n_writers(plan):
+    return sum(name in {"report", "finish", "save", "condemn"} for name in plan)
 
 
 def prepare(life, plan, rng):
@@ -129,8 +187,9 @@ def prepare(life, plan, rng):
     if any(name.startswith("zombie") for name in plan):
         life.take_a_trial(rng)
         life.be_silent(rng)
-    if len(life.hands(held=True)) < 2:
-        life.take_a_trial(rng)
+    for _ in range(6):
+        if len(life.hands(held=True)) < max(2, n_writers(plan)):
+            life.take_a_trial(rng)
     if "condemn" in plan:
         life.do(life.company.save(rng.choice(life.hands(held=True))))
         life.be_silent(rng)

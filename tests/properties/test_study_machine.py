@@ -1,7 +1,7 @@
 """
 Any life of a study, on a database and in a model beside it: both say the same after every step.
 
-`STUDYDB_NIGHTLY=1` makes it long: 25,000 steps on each database.
+`STUDYDB_NIGHTLY=1` makes it long: 25,000 steps on each database, half of them with ASHA.
 """
 
 import functools
@@ -19,14 +19,16 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from life import Life
+from life import ASHAS, Life
 from likeness import likeness
 from picture import picture
 from promises import broken_promises, ended_rows
 
+from studydb.schedulers import FIFO
+
 NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 STEPS = 50
-LIVES = 500 if NIGHTLY else 40
+LIVES = 250 if NIGHTLY else 20
 
 SETTINGS = settings(
     max_examples=LIVES,
@@ -44,27 +46,53 @@ SETTINGS = settings(
 seeds = st.binary(min_size=8, max_size=8)
 
 
+HAPPENS = {
+    "ask: something",
+    "claim: something",
+    "claim: nothing",
+    "enqueue: something",
+    "report: something",
+    "report: LeaseLost",
+    "save: something",
+    "save: LeaseLost",
+    "renew: something",
+    "finish: TERMINATED",
+    "finish: LeaseLost",
+    "recover: something",
+    "paused: nothing",
+    "resumed: nothing",
+    "stopped: nothing",
+    "extend: something",
+    "study: nothing",
+    "crash",
+    "turn_back",
+    "send_again",
+}
+"""What lives must hold, or nothing was put to the test: what was called, and its answer."""
+
+
 class StudyMachine(RuleBasedStateMachine):
     """Lives a life, and compares after every step."""
 
-    steps = 0
-
-    def __init__(self, database):
+    def __init__(self, database, scheduler, happened):
         super().__init__()
-        self.database = database
+        self.database, self.scheduler, self.happened = database, scheduler, happened
         self.uses: Counter[bytes] = Counter()
         self.ended, self.params = {}, {}
 
     @initialize(seed=seeds)
     def begin(self, seed):
-        self.life = Life(self.database, Random(seed))
+        self.life = Life(self.database, Random(seed), scheduler=self.scheduler(seed))
 
     @rule(seed=seeds)
     def step(self, seed):
         rng = Random(seed + bytes([self.uses[seed]]))  # Hypothesis likes to say things again
         self.uses[seed] += 1
         self.life.step(rng)
-        type(self).steps += 1
+        self.happened["step"] += 1
+
+    def teardown(self):
+        self.happened.update(self.life.happened)
 
     @invariant()
     def rows_say_what_the_model_says(self):
@@ -85,11 +113,25 @@ class StudyMachine(RuleBasedStateMachine):
         self.ended = now
 
 
+def any_asha(seed):
+    return ASHAS[seed[0] % len(ASHAS)]
+
+
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
-def test_any_life_of_a_study_is_the_models(database):
-    StudyMachine.steps = 0
+@pytest.mark.parametrize(
+    ("scheduler", "also"),
+    [
+        (lambda _: FIFO(), {"report: STOP by person", "finish: PENDING"}),
+        (any_asha, {"report: STOP by scheduler"}),
+    ],
+    ids=["FIFO", "ASHA"],
+)
+def test_any_life_of_a_study_is_the_models(database, scheduler, also):
+    happened = Counter()
 
-    run_state_machine_as_test(functools.partial(StudyMachine, database), settings=SETTINGS)
+    machine = functools.partial(StudyMachine, database, scheduler, happened)
+    run_state_machine_as_test(machine, settings=SETTINGS)
 
-    print(f"{StudyMachine.steps} steps")  # noqa: T201  for pytest -rP
-    assert StudyMachine.steps >= LIVES * STEPS * 0.9
+    print(f"{happened['step']} steps, {dict(happened.most_common())}")  # noqa: T201  for pytest -rP
+    assert happened["step"] >= LIVES * STEPS * 0.9
+    assert HAPPENS | also <= happened.keys()

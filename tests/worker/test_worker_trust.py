@@ -1,10 +1,15 @@
 """A worker runs what a key of its own signed, or what its command line allows; nothing else."""
 
+import hashlib
+import pickle
+from pathlib import Path
+from urllib.parse import urlsplit
+
 import arrange
 import pytest
 from fleet.workers import TRAINABLES
 
-from studydb.db.schema import attempt
+from studydb.db.schema import attempt, checkpoint
 
 ANOTHER_KEY = {"STUDYDB_SIGNING_KEY": "ab" * 32, "STUDYDB_KEY_FILE": "/nonexistent/keys"}
 
@@ -66,3 +71,41 @@ def test_trainable_that_was_changed_in_the_database_is_refused(sqlite_stage, cha
     assert worker.exit_code() == 1
     assert "was changed after it had been signed. Find out who wrote" in worker.words()
     assert "Traceback" not in worker.words()
+
+
+class Evil:
+    """What leaves a file behind when its pickle is opened."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.path),)
+
+
+def test_checkpoint_that_no_worker_has_signed_is_never_opened(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("obedient:gated")
+    first = stage.start()
+    stage.await_trial(lambda row: row.checkpoint_step == 1)
+    first.end()
+    harm = stage.folder / "harm"
+    forged = pickle.dumps(Evil(harm))
+
+    Path(urlsplit(stage.row(checkpoint).url).path).write_bytes(forged)
+    told = f"digest = '{hashlib.sha256(forged).hexdigest()}'"
+    arrange.change(stage.study.database, f"UPDATE checkpoint SET {told}")
+    stage.open("all")
+    second = stage.start()
+
+    assert second.exit_code() == 0, second.words()
+    assert not harm.exists()
+    assert len(stage.events("checkpoint corrupt")) == 1
+    assert [one.start_step for one in stage.attempts()] == [1, 1]
+    assert stage.trial().reason == "COMPLETED"
+
+
+def test_forged_checkpoint_would_have_done_harm(tmp_path):
+    pickle.loads(pickle.dumps(Evil(tmp_path / "harm")))
+
+    assert (tmp_path / "harm").exists()
