@@ -5,9 +5,8 @@ from typing import Any
 from uuid import uuid4
 
 import click
-import postgres
 
-from benchmarks import options, ours, places, raw, raw_sql
+from benchmarks import options, ours, places, raw, raw_sql, waiting
 from benchmarks.rounds import Contest, measure, show
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step
@@ -21,24 +20,6 @@ DATABASES = {OURS: "ours", RAW: "raw"}
 
 WAITING_PER_S = 10_000
 """More than any server here gives away in a second."""
-
-FILL = """
-    WITH numbered AS (
-        UPDATE study SET next_number = next_number + %(n)s, n_counted = n_counted + %(n)s
-        WHERE id = 1 RETURNING next_number - %(n)s AS first
-    ), counted AS (
-        UPDATE counter SET pending = pending + %(n)s WHERE study_id = 1 AND shard = 0
-    )
-    INSERT INTO trial (
-        uuid, study_id, number, state, params, params_hash, space_version, origin, counted,
-        priority, ready, resource_class, bracket, attempt, failures, losses, flush_no,
-        checkpoint_step, n_results, created_at)
-    SELECT gen_random_uuid(), 1, first + offs, 'PENDING',
-        '{"lr": 0.1, "width": 8, "momentum": 0.5}', md5(offs::text), 1, 'enqueued', true,
-        0, true, '', 0, 0, 0, 0, 0, 0, 0, clock_timestamp()
-    FROM numbered, generate_series(0, %(n)s - 1) AS offs"""
-
-WAITING = "SELECT sum(pending) FROM counter WHERE study_id = 1"
 
 
 @click.command()
@@ -61,7 +42,9 @@ def claim(
             unit="claims/s",
             plans={(OURS, RAW): Plan(build, {"urls": urls})},
             ours={OURS: [RAW]},
-            before=lambda name: fill(urls[DATABASES[name]], int(WAITING_PER_S * max(seconds, 0.5))),
+            before=lambda name: waiting.fill(
+                urls[DATABASES[name]], int(WAITING_PER_S * max(seconds, 0.5))
+            ),
         )
         outcome = measure(
             contest,
@@ -71,15 +54,6 @@ def claim(
             conditions=places.conditions(server),
         )
     show(outcome, as_json=as_json)
-
-
-def fill(url: str, waiting: int) -> None:
-    """Let so many trials wait, and leave the table as a vacuum leaves it."""
-    with postgres.connect(url) as connection:
-        (there,) = connection.execute(WAITING).fetchone() or (0,)
-        if there < waiting:
-            connection.execute(FILL, {"n": int(waiting - there)})
-        connection.execute("VACUUM (ANALYZE) trial")
 
 
 def build(*, index: int, urls: Mapping[str, str]) -> tuple[Mapping[str, Step], Callable[[], None]]:

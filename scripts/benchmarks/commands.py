@@ -2,7 +2,11 @@
 
 import click
 
+from benchmarks.burden import burden
 from benchmarks.claim import claim
+from benchmarks.decide import decide
+from benchmarks.frames import frames
+from benchmarks.growth import growth
 from benchmarks.report import report
 from benchmarks.trial import trial
 
@@ -16,5 +20,5 @@ def bench() -> None:
     """
 
 
-for command in (trial, claim, report):
+for command in (trial, claim, report, decide, growth, burden, frames):
     bench.add_command(command)

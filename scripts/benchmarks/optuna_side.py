@@ -1,14 +1,36 @@
 """Optuna's storages doing the same: ask, three suggestions, ten reports, tell."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
+import postgres
 
 from benchmarks.space import LR, MOMENTUM, REPORTS, STUDY, WIDTH, loss
 from benchmarks.teams import Step
 
 RDB, JOURNAL = "Optuna RDBStorage", "Optuna JournalStorage"
+FRAME = "trials_dataframe"
+
+_COPIES = (
+    """INSERT INTO trials (number, study_id, state, datetime_start, datetime_complete)
+    SELECT n, study_id, state, datetime_start, datetime_complete
+    FROM trials, generate_series(1, %(most)s) AS n WHERE number = 0""",
+    *(
+        f"""INSERT INTO {table} (trial_id, {columns})
+        SELECT copy.trial_id, {columns} FROM trials AS copy, {table} AS original
+        WHERE copy.number > 0 AND original.trial_id = %(original)s"""
+        for table, columns in (
+            ("trial_params", "param_name, param_value, distribution_json"),
+            ("trial_values", "objective, value, value_type"),
+            (
+                "trial_intermediate_values",
+                "step, intermediate_value, intermediate_value_type",
+            ),
+        )
+    ),
+)
 
 
 def require() -> None:
@@ -73,6 +95,29 @@ def _trials(kind: str, place: str) -> Step:
         return 1
 
     return run_trial
+
+
+def fill(url: str, *, trials: int) -> None:
+    """Create the study of a benchmark with so many copies of one completed trial."""
+    create({RDB: url})
+    _trials(RDB, url)()
+    with postgres.connect(url) as connection:
+        (original,) = connection.execute("SELECT trial_id FROM trials").fetchone() or (0,)
+        for copies in _COPIES:
+            connection.execute(copies, {"most": trials - 1, "original": original})
+        connection.execute("VACUUM (ANALYZE)")
+
+
+def frame(url: str, name: str) -> float:
+    """Make a frame of Optuna's; seconds."""
+    import optuna  # noqa: PLC0415  an extra
+
+    began_s = time.perf_counter()
+    study = optuna.load_study(study_name=STUDY, storage=_open(RDB, url))
+    made = getattr(study, name)()
+    took_s = time.perf_counter() - began_s
+    assert len(made)
+    return took_s
 
 
 def _open(kind: str, place: str) -> Any:

@@ -11,15 +11,15 @@ from benchmarks.teams import Step
 BUFFERED, FLUSHED = "studydb", "studydb flushing"
 
 
-def create(url: str) -> None:
-    """Create the endless study of a benchmark."""
+def create(url: str, trainable: str | None = None, **specs: Any) -> None:
+    """Create the study of a benchmark: endless, and an own loop's, unless told otherwise."""
     space = {
         "lr": studydb.loguniform(*LR),
         "width": studydb.randint(*WIDTH),
         "momentum": studydb.uniform(*MOMENTUM),
     }
     study = studydb.create_study(
-        STUDY, None, space=space, metric=METRIC, mode="min", num_trials=None, storage=url
+        STUDY, trainable, space=space, metric=METRIC, mode="min", storage=url, **specs
     )
     study.close()
 

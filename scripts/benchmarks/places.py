@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import postgres
+import psycopg
 
 from studydb.db import migrate
 
@@ -42,6 +43,18 @@ def databases(server_url: str, *names: str) -> Iterator[dict[str, str]]:
             urls[name] = postgres.create_database(server_url, database)
             stack.callback(postgres.drop_database, server_url, database)
         yield urls
+
+
+@contextmanager
+def copy(server_url: str, url: str) -> Iterator[str]:
+    """A copy of a database to which nobody is connected: its URL."""
+    original = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+    database = f"studydb_bench_copy_{uuid.uuid4().hex[:12]}"
+    made = postgres.create_database(server_url, database, template=str(original))
+    try:
+        yield made
+    finally:
+        postgres.drop_database(server_url, database)
 
 
 @contextmanager

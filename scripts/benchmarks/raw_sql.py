@@ -116,3 +116,34 @@ WITH runnable AS MATERIALIZED (
     WHERE study_id = %(study)s AND shard = %(shard)s
 )
 SELECT id, params FROM made"""
+
+LOCK_RUNG = """
+    SELECT id, n_entries, n_ranked, cut_rank, cut_score, cut_trial_id, quantile FROM rung
+    WHERE study_id = %(study)s AND bracket = 0 AND step = %(step)s FOR NO KEY UPDATE"""
+
+_BESIDE = """
+    SELECT score, trial_id FROM rung_entry
+    WHERE rung_id = %(rung)s AND ranked AND (score, trial_id) {side} (%(score)s, %(cut)s)
+    ORDER BY score {order}, trial_id {order} LIMIT 1"""
+
+HOLD_BESIDE_CUT = f"""
+WITH {_HELD}
+SELECT worse.score, worse.trial_id, better.score, better.trial_id FROM held
+LEFT JOIN LATERAL ({_BESIDE.format(side=">", order="ASC")}) AS worse ON true
+LEFT JOIN LATERAL ({_BESIDE.format(side="<", order="DESC")}) AS better ON true"""
+
+DECIDE = f"""
+WITH stored AS ({INSERT_RESULT.format(held=THIS_TRIAL)}), entered AS (
+    INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal,
+        action, cutoff, recorded_at)
+    VALUES (%(rung)s, %(trial)s, 1, %(step)s, %(value)s, %(value)s, true, %(ordinal)s,
+        %(action)s, %(cutoff)s, clock_timestamp())
+), moved AS (
+    UPDATE rung SET n_entries = n_entries + 1, n_ranked = %(to_n)s, cut_rank = %(to_rank)s,
+        cut_score = %(to_score)s, cut_trial_id = %(to_trial)s
+    WHERE id = %(rung)s
+)
+UPDATE trial SET {_SUMMARY}, flush_no = %(flush)s, suspect_at = NULL, verdict = %(verdict)s,
+    verdict_reason = %(reason)s, verdict_by = %(by)s,
+    lease_expires_at = clock_timestamp() + make_interval(secs => lease_s)
+WHERE id = %(trial)s"""

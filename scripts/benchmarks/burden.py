@@ -1,0 +1,81 @@
+"""Burdens: what makes claims slower without being work."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import click
+import postgres
+
+from benchmarks import ours, places, waiting
+from benchmarks.client import Client
+from benchmarks.timing import WARM_UP_CALLS, Deed, Timings, show, take_turns
+
+FREE, SNAPSHOT, BACKED_OFF = "free", "an old snapshot", "trials that back off"
+
+
+@click.command()
+@click.option(
+    "--claims",
+    type=click.IntRange(10),
+    default=20_000,
+    help="How many are made in each place; the snapshot is as old as the first.",
+)
+@click.option(
+    "--backed-off",
+    type=click.IntRange(1),
+    default=20_000,
+    help="Trials that have failed and wait for their time.",
+)
+@click.option("--rounds", type=click.IntRange(1, 1000), default=20, help="Slices of the claims.")
+@click.option("--fsync/--no-fsync", default=True, help="Whether our own PostgreSQL does.")
+@click.option("--json", "as_json", is_flag=True, help="JSON, every slice included.")
+def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: bool) -> None:
+    """
+    Milliseconds per claim with and without a burden, on PostgreSQL.
+
+    A transaction of somebody else's that reads from an old snapshot keeps every row version and
+    index entry that claims have left behind; trials that back off stand at the head of the queue.
+    The first and the last quarter of the claims are shown apart: what gets slower shows there.
+    """
+    with ExitStack() as stack:
+        server = stack.enter_context(places.postgresql_server(fsync=fsync))
+        urls = stack.enter_context(places.databases(server, "free", "snapshot", "backoff"))
+        by_place = dict(zip((FREE, SNAPSHOT, BACKED_OFF), urls.values(), strict=True))
+        deeds = {}
+        for place, url in by_place.items():
+            ours.create(places.with_tables(url))
+            if place == BACKED_OFF:
+                waiting.fill(url, backed_off, ready=False)
+            waiting.fill(url, claims + WARM_UP_CALLS)
+            client = Client(url)
+            stack.callback(client.close)
+            deeds[place] = {"claim": Deed(client.claim)}
+        stack.enter_context(_old_snapshot(by_place[SNAPSHOT]))
+        slices = take_turns(deeds, rounds=rounds, calls=claims // rounds)["claim"]
+        timings = Timings(
+            {
+                name: {place: means[part] for place, means in slices.items()}
+                for name, part in _parts(rounds).items()
+            },
+            place=FREE,
+            conditions={"claims": claims, "backed off": backed_off, **places.conditions(server)},
+        )
+    show(timings, as_json=as_json)
+
+
+@contextmanager
+def _old_snapshot(url: str) -> Iterator[None]:
+    """Read the database as of now for as long as the block lasts."""
+    with postgres.connect(url) as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT count(*) FROM trial")
+        yield
+
+
+def _parts(rounds: int) -> dict[str, slice]:
+    quarter = max(1, rounds // 4)
+    return {
+        "all claims": slice(None),
+        "first quarter": slice(quarter),
+        "last quarter": slice(-quarter, None),
+    }

@@ -1,0 +1,101 @@
+"""One client of a study: what a worker does with it and what people look at, call by call."""
+
+import random
+from collections.abc import Callable
+from uuid import uuid4
+
+from benchmarks import loading
+from benchmarks.space import STUDY
+from benchmarks.timing import Deed
+from studydb.child.process import this_process
+from studydb.db import connect
+from studydb.domain.metrics import Result
+from studydb.domain.records import LEASE_S, Batch, Claim, Lease
+from studydb.domain.states import Reason
+from studydb.operations import listing, reading
+from studydb.operations.ask import ask
+from studydb.operations.claim import claim
+from studydb.operations.create import load
+from studydb.operations.finish import finish
+from studydb.operations.register import register
+from studydb.operations.report import report
+
+MOST_LIVE = 20
+"""Rows of trials on a status page."""
+
+
+class Client:
+    """A worker of one study, on a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        """Connect and register."""
+        self.database = connect(url, connections=1)
+        self.study = load(self.database, STUDY)
+        self.worker_id = register(
+            self.database,
+            self.study,
+            uuid=str(uuid4()),
+            process=this_process(),
+            slots=1,
+            lease_s=LEASE_S,
+            version="0",
+        )
+
+    def deeds(self) -> dict[str, Deed]:
+        """What costs something, by name; each leaves the study as busy as it was."""
+        return {
+            "claim": Deed(self.claim, after=self.finish),
+            "ask": Deed(self.ask, after=self.finish),
+            "report": Deed(lambda lease: self.report(lease, 1), self.ask, self.finish),
+            "decide": Deed(
+                lambda lease: self.report(lease, loading.MILESTONE), self.ask, self.finish
+            ),
+            "status": Deed(self.status),
+            "best": Deed(self.best),
+        }
+
+    def claim(self, _: object = None) -> Lease:
+        """Claim a trial that waits."""
+        return self._take(claim)
+
+    def ask(self, _: object = None) -> Lease:
+        """Make a trial."""
+        return self._take(ask)
+
+    def _take(self, operation: Callable[..., Claim | None]) -> Lease:
+        claimed = operation(
+            self.database,
+            self.study,
+            worker_id=self.worker_id,
+            token=uuid4().hex,
+            lease_s=LEASE_S,
+            again=False,
+        )
+        if claimed is None:
+            raise RuntimeError("No trial waits any more: fill in more of them.")
+        return claimed.lease
+
+    def report(self, lease: Lease, step: int) -> Lease:
+        """Report one result."""
+        result = Result(step, random.uniform(0.2, 1.2), {}, 1.0)
+        report(self.database, self.study, lease=lease, batch=Batch(1, (result,)))
+        return lease
+
+    def finish(self, lease: Lease) -> None:
+        """Complete a trial."""
+        finish(self.database, self.study, lease=lease, outcome=Reason.COMPLETED, batch=Batch(2))
+
+    def status(self, _: object = None) -> None:
+        """Read what the page of `studydb status` shows."""
+        listing.study(self.database, STUDY)
+        listing.live_rows(self.database, self.study, most=MOST_LIVE)
+        listing.roll(self.database, self.study)
+        self.best()
+
+    def best(self, _: object = None) -> None:
+        """Read the best trial."""
+        reading.best_trials(self.database, self.study)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.database.close()

@@ -1,0 +1,155 @@
+"""Decisions: reports that ASHA judges, all at one rung."""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from benchmarks import loading, options, places, raw, raw_sql, running
+from benchmarks.rounds import Contest, measure, show
+from benchmarks.space import STUDY
+from benchmarks.teams import Plan, Step
+from studydb.db import connect
+from studydb.domain.metrics import Result
+from studydb.domain.quantile import Cut, Entry, cutoff, insert
+from studydb.domain.records import Batch, Lease
+from studydb.operations.create import load
+from studydb.operations.report import report
+
+OURS, RAW = "studydb", "raw, 4 calls"
+DATABASES = {OURS: "ours", RAW: "raw"}
+
+REPORTS_PER_S = 600
+"""More than one client makes in a second."""
+
+
+@click.command()
+@options.turns(processes=(16,), rounds=7, seconds=1.0)
+@click.option(
+    "--entries",
+    type=click.IntRange(10),
+    default=1_000_000,
+    help="What stands at the rung before, loaded by COPY with the trials it belongs to.",
+)
+def decide(
+    *,
+    entries: int,
+    processes: Sequence[int],
+    rounds: int,
+    seconds: float,
+    fsync: bool,
+    as_json: bool,
+) -> None:
+    """
+    Exact ASHA decisions per second at one hot rung, on PostgreSQL.
+
+    Beside raw statements: lock the rung; the fence and the neighbours of the cut; the result, the
+    entry, the rung and the trial in one; COMMIT.
+    """
+    with (
+        places.postgresql_server(fsync=fsync) as server,
+        places.databases(server, "ours") as urls,
+    ):
+        loading.load(places.with_tables(urls["ours"]), trials=entries)
+        with places.copy(server, urls["ours"]) as url:
+            urls |= {"raw": url}
+            clients, each = max(processes), math.ceil(REPORTS_PER_S * max(seconds, 0.5))
+            contest = Contest(
+                unit="decisions/s",
+                plans={(OURS, RAW): Plan(build, {"urls": urls})},
+                ours={OURS: [RAW]},
+                before=lambda name: running.fill(urls[DATABASES[name]], workers=clients, each=each),
+            )
+            outcome = measure(
+                contest,
+                processes=processes,
+                rounds=rounds,
+                seconds=seconds,
+                conditions={"entries": entries, **places.conditions(server)},
+            )
+    show(outcome, as_json=as_json)
+
+
+def build(*, index: int, urls: Mapping[str, str]) -> tuple[Mapping[str, Step], Callable[[], None]]:
+    """Decisions through studydb's operation and in raw statements."""
+    ours_step, ours_close = _ours(urls["ours"], index)
+    raw_step, raw_close = _raw(urls["raw"], index)
+
+    def close() -> None:
+        ours_close()
+        raw_close()
+
+    return {OURS: ours_step, RAW: raw_step}, close
+
+
+def _value() -> float:
+    """Between the best and the worst of those that were loaded."""
+    return random.uniform(0.2, 1.2)
+
+
+def _ours(url: str, index: int) -> tuple[Step, Callable[[], None]]:
+    database = connect(url, connections=1)
+    study = load(database, STUDY)
+    looking = raw.connect(url)
+    stock = running.Stock(looking, worker_id=index + 1)
+
+    def step() -> int:
+        result = Result(loading.MILESTONE, _value(), {}, 1.0)
+        report(database, study, lease=stock.take(), batch=Batch(1, (result,)))
+        return 1
+
+    def close() -> None:
+        database.close()
+        looking.close()
+
+    return step, close
+
+
+def _raw(url: str, index: int) -> tuple[Step, Callable[[], None]]:
+    connection = raw.connect(url)
+    stock = running.Stock(connection, worker_id=index + 1)
+
+    def step() -> int:
+        lease = stock.take()
+        with connection.transaction():
+            _decide_raw(connection, lease, _value())
+        return 1
+
+    return step, connection.close
+
+
+def _decide_raw(connection: Any, lease: Lease, value: float) -> None:
+    at = {"study": 1, "trial": lease.trial_id, "token": lease.token, "step": loading.MILESTONE}
+    locked = connection.execute(raw_sql.LOCK_RUNG, at, prepare=True).fetchone()
+    rung, n_entries, n, rank, score, trial, quantile = locked
+    cut = Cut(n, rank, None if trial is None else (score, trial))
+    at |= {"rung": rung, "score": score or 0.0, "cut": trial or 0}
+    beside = connection.execute(raw_sql.HOLD_BESIDE_CUT, at, prepare=True).fetchone()
+    worse, better = _entry(*beside[:2]), _entry(*beside[2:])
+    bar = cutoff(cut, better, quantile)
+    moved = insert(cut, (value, lease.trial_id), worse=worse, better=better, quantile=quantile)
+    stops = bar is not None and value > bar
+    at |= {
+        "value": value,
+        "cutoff": bar,
+        "ordinal": n_entries,
+        "action": "STOP" if stops else "CONTINUE",
+        "verdict": "STOP" if stops else None,
+        "reason": "EARLY_STOPPED" if stops else None,
+        "by": "scheduler" if stops else None,
+        "time": 1.0,
+        "n": 1,
+        "flush": 1,
+        "to_n": moved.n,
+        "to_rank": moved.rank,
+        "to_score": moved.entry and moved.entry[0],
+        "to_trial": moved.entry and moved.entry[1],
+    }
+    stored = connection.execute(raw_sql.DECIDE, at, prepare=True)
+    assert stored.rowcount == 1
+
+
+def _entry(score: float | None, trial_id: int | None) -> Entry | None:
+    return None if score is None or trial_id is None else (score, trial_id)

@@ -1,0 +1,128 @@
+"""Frames: all trials and all results of a study as pandas reads them."""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+
+import studydb
+from benchmarks import loading, optuna_side, places
+from benchmarks.space import STUDY
+from benchmarks.timing import MS, Timings, show
+
+OURS, RAW = "studydb", "raw fetch"
+OPTUNA = "Optuna"
+
+SELECT = {
+    "trials_dataframe": "SELECT * FROM v_trial WHERE study = %s ORDER BY number",
+    "results_dataframe": "SELECT * FROM v_result WHERE study = %s ORDER BY number, step",
+}
+
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@click.command()
+@click.option("--trials", type=click.IntRange(10), default=50_000, help="With ten results each.")
+@click.option("--rounds", type=click.IntRange(1, 1000), default=5, help="How often each is read.")
+@click.option("--with-optuna", is_flag=True, help="Optuna's trials_dataframe, too.")
+@click.option("--fsync/--no-fsync", default=True, help="Whether our own PostgreSQL does.")
+@click.option("--json", "as_json", is_flag=True, help="JSON, every reading included.")
+def frames(*, trials: int, rounds: int, with_optuna: bool, fsync: bool, as_json: bool) -> None:
+    """
+    Milliseconds and peak memory of frames, on PostgreSQL, each read in a fresh process.
+
+    Beside the rows of the same views as psycopg fetches them. The memory is the whole process's,
+    Python, pandas and the driver included.
+    """
+    if with_optuna:
+        optuna_side.require()
+    with ExitStack() as stack:
+        server = stack.enter_context(places.postgresql_server(fsync=fsync))
+        urls = stack.enter_context(places.databases(server, "ours", "optuna"))
+        loading.load(places.with_tables(urls["ours"]), trials=trials)
+        contenders = {RAW: (fetch, urls["ours"]), OURS: (frame, urls["ours"])}
+        if with_optuna:
+            optuna_side.fill(urls["optuna"], trials=trials)
+            contenders[OPTUNA] = (optuna_side.frame, urls["optuna"])
+        took, peaks = _take_turns(contenders, rounds)
+        timings = Timings(
+            took,
+            place=RAW,
+            conditions={
+                "trials": trials,
+                "peak_mb": peaks,
+                "rounds": rounds,
+                **places.conditions(server),
+            },
+        )
+    show(timings, as_json=as_json)
+
+
+def _take_turns(
+    contenders: dict[str, tuple[Callable[[str, str], float], str]], rounds: int
+) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, int]]]:
+    took: dict[str, dict[str, list[float]]] = {name: {} for name in SELECT}
+    peaks: dict[str, dict[str, int]] = {name: {} for name in SELECT}
+    for _ in range(rounds):
+        for name in SELECT:
+            for contender, (read, url) in contenders.items():
+                if contender == OPTUNA and name != optuna_side.FRAME:
+                    continue
+                took_ms, peak_mb = _read_apart(read, url, name)
+                took[name].setdefault(contender, []).append(took_ms)
+                peaks[name][contender] = max(peak_mb, peaks[name].get(contender, 0))
+    return took, peaks
+
+
+def _read_apart(read: Callable[[str, str], float], url: str, name: str) -> tuple[float, int]:
+    """Read in a process of its own: milliseconds, and its peak in MB."""
+    ours, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_measure, args=(theirs, read, url, name), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        took_ms, peak_mb = ours.recv()
+    except EOFError:
+        raise RuntimeError(f"The process that read {name} has failed.") from None
+    finally:
+        process.join()
+    return took_ms, peak_mb
+
+
+def _measure(pipe: Any, read: Callable[[str, str], float], url: str, name: str) -> None:
+    took_s = read(url, name)
+    pipe.send((took_s * MS, _peak_mb()))
+
+
+def _peak_mb() -> int:
+    """Of this process alone: what getrusage says includes the one that it was forked from."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def fetch(url: str, name: str) -> float:
+    """Fetch the rows of a view; seconds."""
+    with psycopg.connect(url) as connection:
+        began_s = time.perf_counter()
+        rows = connection.execute(SELECT[name], [STUDY]).fetchall()
+        took_s = time.perf_counter() - began_s
+    assert rows
+    return took_s
+
+
+def frame(url: str, name: str) -> float:
+    """Make a frame of ours; seconds."""
+    import pandas  # noqa: F401, ICN001, PLC0415  an extra, and not what is measured
+
+    study = studydb.load_study(STUDY, storage=url)
+    began_s = time.perf_counter()
+    made = getattr(study, name)()
+    took_s = time.perf_counter() - began_s
+    study.close()
+    assert len(made)
+    return took_s

@@ -1,0 +1,48 @@
+"""Growth: what each operation costs in a small study and in a large one."""
+
+from contextlib import ExitStack
+
+import click
+
+from benchmarks import loading, places, waiting
+from benchmarks.client import Client
+from benchmarks.timing import WARM_UP_CALLS, Timings, show, take_turns
+
+
+@click.command()
+@click.option(
+    "--trials",
+    type=click.IntRange(10),
+    nargs=2,
+    default=(10_000, 1_000_000),
+    help="In the small study and in the large one, with ten results each.",
+)
+@click.option("--rounds", type=click.IntRange(1, 1000), default=5, help="Slices of each call.")
+@click.option("--calls", type=click.IntRange(1, 10_000), default=200, help="Calls in a slice.")
+@click.option("--fsync/--no-fsync", default=True, help="Whether our own PostgreSQL does.")
+@click.option("--json", "as_json", is_flag=True, help="JSON, every slice included.")
+def growth(*, trials: tuple[int, int], rounds: int, calls: int, fsync: bool, as_json: bool) -> None:
+    """
+    Milliseconds per call in a small study and in a large one, on PostgreSQL.
+
+    Claim, ask, a report, one that is judged at a rung which all trials have passed, the reads of a
+    status page, the best trial. The trials, attempts, results and rung entries come by COPY.
+    """
+    with ExitStack() as stack:
+        server = stack.enter_context(places.postgresql_server(fsync=fsync))
+        urls = stack.enter_context(places.databases(server, "small", "large"))
+        deeds = {}
+        for url, n in zip(urls.values(), trials, strict=True):
+            loading.load(places.with_tables(url), trials=n)
+            waiting.fill(url, rounds * calls + WARM_UP_CALLS)
+            loading.settle(url)
+            client = Client(url)
+            stack.callback(client.close)
+            deeds[f"{n:,} trials"] = client.deeds()
+            click.echo(f"Loaded {n:,} trials.", err=True)
+        timings = Timings(
+            take_turns(deeds, rounds=rounds, calls=calls),
+            place=f"{trials[0]:,} trials",
+            conditions={"rounds": rounds, "calls": calls, **places.conditions(server)},
+        )
+    show(timings, as_json=as_json)

@@ -1,0 +1,217 @@
+"""
+A large study, loaded by COPY: the rows that so many completed trials of ten results have left.
+
+Each trial beats all before it at the rung, so that every one has rightly gone on to the end, and
+the rung's cut is known without replaying a million decisions.
+"""
+
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import postgres
+import psycopg
+
+import studydb
+from benchmarks import ours
+from benchmarks.space import LR, METRIC, MOMENTUM, REPORTS, WIDTH, loss
+from studydb.db.schema import FOR_EVER
+from studydb.domain.metrics import Result, Summary
+from studydb.domain.quantile import Cut, Entry, cutoff
+from studydb.domain.space import params_hash
+
+MILESTONE = 5
+"""The step of the one rung."""
+
+SCHEDULER = studydb.ASHA(max_t=REPORTS, grace_period=MILESTONE, reduction_factor=3)
+
+TRIALS_PER_BLOCK = 5_000
+TOKEN_BITS = 128
+AT = "2026-01-01 00:00:00+00"
+
+Row = Mapping[str, Any]
+
+COUNTED = (
+    "UPDATE study SET next_number = %(n)s, next_draw = %(n)s, n_counted = %(n)s",
+    "UPDATE counter SET terminated = %(n)s WHERE shard = 0",
+    """UPDATE rung SET n_entries = %(n)s, n_ranked = %(n)s, cut_rank = %(rank)s,
+        cut_score = %(score)s, cut_trial_id = %(trial)s""",
+    "SELECT setval(pg_get_serial_sequence('trial', 'id'), %(n)s)",
+)
+
+
+def load(url: str, *, trials: int) -> None:
+    """
+    Create the endless study of a benchmark, judged by ASHA, with so many completed trials.
+
+    The database has studydb's tables and no study yet: all ids are 1.
+    """
+    ours.create(url, scheduler=SCHEDULER)
+    with postgres.connect(url) as connection:
+        for first in range(0, trials, TRIALS_PER_BLOCK):
+            for table, rows in _block(range(first, min(first + TRIALS_PER_BLOCK, trials)), trials):
+                _copy(connection, table, rows)
+        cut = _cut(trials, trials)
+        score, trial_id = cut.entry or (None, None)
+        place = {"n": trials, "rank": cut.rank, "score": score, "trial": trial_id}
+        for statement in COUNTED:
+            connection.execute(statement, place)
+    settle(url)
+
+
+def settle(url: str) -> None:
+    """Leave all tables as autovacuum would, and nothing for the next checkpoint to write."""
+    with postgres.connect(url) as connection:
+        connection.execute("VACUUM (ANALYZE)")
+        connection.execute("CHECKPOINT")
+
+
+def _copy(connection: psycopg.Connection[Any], table: str, rows: Sequence[Row]) -> None:
+    columns = ", ".join(rows[0])
+    text = "".join("\t".join(map(_text, row.values())) + "\n" for row in rows)
+    with connection.cursor().copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
+        copy.write(text)
+
+
+def _text(value: object) -> str:
+    return r"\N" if value is None else str(value)
+
+
+def _block(numbers: Sequence[int], of: int) -> Iterator[tuple[str, list[Row]]]:
+    reports = [_reports(number, of) for number in numbers]
+    paramses = [_params() for _ in numbers]
+    tokens = [f"{random.getrandbits(TOKEN_BITS):032x}" for _ in numbers]
+    yield "trial", list(map(_trial, numbers, tokens, paramses, reports))
+    yield "attempt", list(map(_attempt, numbers, tokens, paramses))
+    yield (
+        "result",
+        [
+            _result(number, one)
+            for number, some in zip(numbers, reports, strict=True)
+            for one in some
+        ],
+    )
+    yield "rung_entry", [_entry(number, of) for number in numbers]
+
+
+def _params() -> dict[str, Any]:
+    return {
+        "lr": LR[0] * (LR[1] / LR[0]) ** random.random(),
+        "width": random.randint(*WIDTH),
+        "momentum": random.uniform(*MOMENTUM),
+    }
+
+
+def _reports(number: int, of: int) -> list[Result]:
+    return [
+        Result(step, _value(number, step, of), {"accuracy": 1 / (step + 1)}, 0.25 * step)
+        for step in range(1, REPORTS + 1)
+    ]
+
+
+def _value(number: int, step: int, of: int) -> float:
+    """Falls from trial to trial, and from step to step."""
+    return loss(1.0 - number / of, step)
+
+
+def _trial(number: int, token: str, params: Row, reports: Sequence[Result]) -> Row:
+    last = reports[-1]
+    return {
+        "id": number + 1,
+        "uuid": UUID(token),
+        "study_id": 1,
+        "number": number,
+        "state": "TERMINATED",
+        "reason": "COMPLETED",
+        "params": json.dumps(params),
+        "params_hash": params_hash(params),
+        "space_version": 1,
+        "origin": "searcher",
+        "draw": number,
+        "counted": True,
+        "priority": 0,
+        "ready": False,
+        "resource_class": "",
+        "bracket": 0,
+        "attempt": 1,
+        "failures": 0,
+        "losses": 0,
+        "flush_no": 1,
+        "checkpoint_step": 0,
+        "n_results": len(reports),
+        "last_step": last.step,
+        "last_value": last.value,
+        "best_value": last.value,
+        "best_step": last.step,
+        "best_score": last.value,
+        "rank_score": last.value,
+        "time_total_s": last.time_total_s,
+        "metric_summary": json.dumps(Summary.of_metrics(reports, METRIC)),
+        "created_at": AT,
+        "started_at": AT,
+        "ended_at": AT,
+    }
+
+
+def _attempt(number: int, token: str, params: Row) -> Row:
+    return {
+        "trial_id": number + 1,
+        "attempt": 1,
+        "study_id": 1,
+        "token": token,
+        "worker_id": 1,
+        "config": json.dumps(params),
+        "start_step": 1,
+        "live_through": FOR_EVER,
+        "flush_no": 1,
+        "reason": "COMPLETED",
+        "started_at": AT,
+        "ended_at": AT,
+    }
+
+
+def _result(number: int, one: Result) -> Row:
+    return {
+        "study_id": 1,
+        "trial_id": number + 1,
+        "attempt": 1,
+        "step": one.step,
+        "value": one.value,
+        "metrics": f'{{"accuracy": {one.metrics["accuracy"]}}}',
+        "time_total_s": one.time_total_s,
+        "reported_at": AT,
+    }
+
+
+def _entry(number: int, of: int) -> Row:
+    value = _value(number, MILESTONE, of)
+    cut = _cut(number, of)
+    better = _arrival(cut.rank + 1, of) if cut.rank + 1 < number else None
+    return {
+        "rung_id": 1,
+        "trial_id": number + 1,
+        "attempt": 1,
+        "step": MILESTONE,
+        "value": value,
+        "score": value,
+        "ranked": True,
+        "ordinal": number,
+        "action": "CONTINUE",
+        "cutoff": cutoff(cut, better, SCHEDULER.quantile),
+        "recorded_at": AT,
+    }
+
+
+def _cut(arrived: int, of: int) -> Cut:
+    """The rung's cut after so many arrivals: the worst came first, so rank is number."""
+    if not arrived:
+        return Cut()
+    rank = math.floor((arrived - 1) * SCHEDULER.quantile)
+    return Cut(n=arrived, rank=rank, entry=_arrival(rank, of))
+
+
+def _arrival(number: int, of: int) -> Entry:
+    return _value(number, MILESTONE, of), number + 1

@@ -1,0 +1,36 @@
+"""Trials that wait to be claimed, by the thousand."""
+
+import postgres
+
+FILL = """
+    WITH numbered AS (
+        UPDATE study SET next_number = next_number + %(n)s, n_counted = n_counted + %(n)s
+        WHERE id = 1 RETURNING next_number - %(n)s AS first
+    ), counted AS (
+        UPDATE counter SET pending = pending + %(n)s WHERE study_id = 1 AND shard = 0
+    )
+    INSERT INTO trial (
+        uuid, study_id, number, state, params, params_hash, space_version, origin, counted,
+        priority, ready, ready_at, resource_class, bracket, attempt, failures, losses, flush_no,
+        checkpoint_step, n_results, created_at)
+    SELECT gen_random_uuid(), 1, first + offs, 'PENDING',
+        '{"lr": 0.1, "width": 8, "momentum": 0.5}', md5(offs::text), 1, 'enqueued', true,
+        0, %(ready)s, CASE WHEN NOT %(ready)s THEN clock_timestamp() + interval '1 day' END,
+        '', 0, 0, 0, 0, 0, 0, 0, clock_timestamp()
+    FROM numbered, generate_series(0, %(n)s - 1) AS offs"""
+
+WAITING = "SELECT count(*) FROM trial WHERE study_id = 1 AND state = 'PENDING' AND ready = %s"
+
+
+def fill(url: str, n: int, *, ready: bool = True) -> None:
+    """
+    Let so many trials wait, and leave the table as a vacuum leaves it.
+
+    Args:
+        ready: False for trials that have failed and are not to be claimed before tomorrow.
+    """
+    with postgres.connect(url) as connection:
+        (there,) = connection.execute(WAITING, [ready]).fetchone() or (0,)
+        if there < n:
+            connection.execute(FILL, {"n": int(n - there), "ready": ready})
+        connection.execute("VACUUM (ANALYZE) trial")
