@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # scripts/chaos finds `postgres` the same way
 
+import pooler
 import postgres
 
 from studydb.db import Database, connect, migrate
@@ -28,6 +29,15 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs PgBouncer where there is none; everything else stays."""
+    if pooler.program() is not None:
+        return
+    left_out = [item for item in items if item.get_closest_marker("pgbouncer")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker("pgbouncer")]
 
 
 @pytest.fixture(scope="session", autouse=True)

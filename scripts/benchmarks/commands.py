@@ -9,6 +9,7 @@ from benchmarks.frames import frames
 from benchmarks.growth import growth
 from benchmarks.report import report
 from benchmarks.trial import trial
+from benchmarks.worker import worker
 
 
 @click.group(context_settings={"show_default": True, "max_content_width": 100})
@@ -20,5 +21,5 @@ def bench() -> None:
     """
 
 
-for command in (trial, claim, report, decide, growth, burden, frames):
+for command in (trial, claim, report, decide, growth, burden, frames, worker):
     bench.add_command(command)

@@ -4,8 +4,6 @@ import hashlib
 from functools import lru_cache
 from typing import Any
 
-from numpy.random import Philox
-
 from studydb.domain.bounds import is_integral
 from studydb.domain.errors import InvalidSpec
 
@@ -38,6 +36,8 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
 @lru_cache(maxsize=256)
 def _block(key: int, block: int) -> list[float]:
     """Some draws in a row: to start Philox costs more than to go on."""
+    from numpy.random import Philox  # noqa: PLC0415  not for commands that only look
+
     words = Philox(key=key, counter=block * BLOCK_DRAWS).random_raw(4 * BLOCK_DRAWS)[::4]
     draws: list[float] = ((words >> 11) * 2.0**-53).tolist()
     return draws

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from studydb.db import Database, connect, migrate
+from studydb.db import Database, connect
 from studydb.domain.errors import InvalidSpec
 from studydb.lease.retries import persist
 from studydb.operations.writing import write
@@ -33,6 +33,8 @@ def open_database(storage: str | os.PathLike[str] | None, *, make: bool) -> Data
         )
     url = storage_url(storage)
     if make:
+        from studydb.db import migrate  # noqa: PLC0415  brings Alembic
+
         migrate.make_embedded(url)
     return connect(url)
 

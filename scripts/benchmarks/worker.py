@@ -1,0 +1,181 @@
+"""Workers: trials per second with a fresh child each, memory when idle, CPU of commands."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import postgres
+from fleet.workers import Fleet, eventually
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+import studydb
+from benchmarks import ours, places, raw
+from benchmarks.space import STUDY
+from benchmarks.teams import Plan, Step, Team
+
+WORKER, FORKING = "studydb worker", "raw, a fork and 2 calls a trial"
+COMMANDS = {"--help": ("--help",), "status": ("status", STUDY)}
+
+SCRIPTS = Path(__file__).parents[1]
+"""Where workers find `benchmarks.noop`."""
+
+RUN_TIMEOUT_S = 300.0
+SETTLED_S = 3.0
+"""After its start a worker has begun its second look, and all its threads."""
+
+MB = 1e6
+
+RATE = """
+    SELECT (count(*) - 1) / extract(epoch FROM max(ended_at) - min(started_at)) FROM attempt
+    WHERE worker_id = (SELECT max(id) FROM worker) AND reason = 'COMPLETED'"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured: rates in trials per second, memory in MB, CPU in seconds."""
+
+    rates: Mapping[str, list[float]]
+    idle_mb: Mapping[str, float]
+    cpu_s: Mapping[str, list[float]]
+    conditions: Mapping[str, Any]
+
+
+@click.command()
+@click.option("--trials", type=click.IntRange(2), default=300, help="Of one run of the worker.")
+@click.option("--slots", type=click.IntRange(1, 64), default=2, help="Trials at a time.")
+@click.option("--rounds", type=click.IntRange(1, 1000), default=5, help="Runs of each.")
+@click.option("--fsync/--no-fsync", default=True, help="Whether our own PostgreSQL does.")
+@click.option("--json", "as_json", is_flag=True, help="JSON, every run included.")
+def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) -> None:
+    """
+    A real worker on trials of ten reports that do nothing, on PostgreSQL.
+
+    Beside as many processes that fork for each trial and write its rows in two raw statements.
+    Then the memory (PSS) of a worker of one slot that waits, fork server included, and the CPU
+    time of commands.
+    """
+    with ExitStack() as stack:
+        server = stack.enter_context(places.postgresql_server(fsync=fsync))
+        urls = stack.enter_context(places.databases(server, "ours", "raw"))
+        folder = stack.enter_context(places.folder())
+        os.environ["STUDYDB_KEY_FILE"] = str(folder / "key")
+        ours.create(places.with_tables(urls["ours"]), "benchmarks.noop:train", workdir=SCRIPTS)
+        ours.create(places.with_tables(urls["raw"]))
+        fleet = stack.enter_context(Fleet(urls["ours"], STUDY, folder))
+        found = Found(
+            rates=_rates(fleet, urls, trials=trials, slots=slots, rounds=rounds),
+            idle_mb=_idle_mb(fleet),
+            cpu_s=_cpu_s(urls["ours"], rounds),
+            conditions={"slots": slots, "trials": trials, **places.conditions(server)},
+        )
+    _show(found, as_json=as_json)
+
+
+def _rates(
+    fleet: Fleet, urls: Mapping[str, str], *, trials: int, slots: int, rounds: int
+) -> dict[str, list[float]]:
+    rates: dict[str, list[float]] = {WORKER: [], FORKING: []}
+    with Team(Plan(build, {"url": urls["raw"]}), slots) as team:
+        team.ready()
+        for _ in range(rounds):
+            fleet.start(slots=slots, max_trials=trials).exit_code(RUN_TIMEOUT_S)
+            with postgres.connect(urls["ours"]) as connection:
+                (rate,) = connection.execute(RATE).fetchone() or (None,)
+            if rate is None:
+                raise RuntimeError(f"The worker completed no trials.\n{fleet.words()}")
+            rates[WORKER].append(float(rate))
+            rates[FORKING].append(team.run(FORKING, 1.0))
+    return rates
+
+
+def build(*, index: int, url: str) -> tuple[Mapping[str, Step], Callable[[], None]]:
+    """Raw trials, after a fork each."""
+    steps, close = raw.build(index=index, url=url)
+
+    def fork_and_run() -> int:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        return steps[raw.TWO]()
+
+    return {FORKING: fork_and_run}, close
+
+
+def _idle_mb(fleet: Fleet) -> dict[str, float]:
+    """PSS of each process of a worker that waits for a study that is paused."""
+    with closing(studydb.load_study(STUDY, storage=fleet.storage)) as study:
+        study.pause()
+        idle = fleet.start(slots=1, wait=True)
+        eventually(lambda: "works on" in idle.words(), what="the start of a worker")
+        time.sleep(SETTLED_S)
+        processes = idle.family()
+        memory = {
+            "supervisor" if one.pid == idle.pid else "fork server": one.memory_full_info().pss / MB
+            for one in processes
+        }
+        idle.end()
+        study.resume()
+    return memory
+
+
+def _cpu_s(url: str, rounds: int) -> dict[str, list[float]]:
+    """User and system time of each command, once warmed up."""
+    for arguments in COMMANDS.values():
+        _run(url, arguments)
+    return {
+        name: [_run(url, arguments) for _ in range(rounds)] for name, arguments in COMMANDS.items()
+    }
+
+
+def _run(url: str, arguments: tuple[str, ...]) -> float:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "studydb", *arguments],
+        env={**os.environ, "STUDYDB_STORAGE": url},
+        stdout=subprocess.DEVNULL,
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"studydb {' '.join(arguments)} ended with {process.returncode}.")
+    return used.ru_utime + used.ru_stime
+
+
+def _show(found: Found, *, as_json: bool) -> None:
+    rates = {name: statistics.median(runs) for name, runs in found.rates.items()}
+    cpu_s = {name: statistics.median(runs) for name, runs in found.cpu_s.items()}
+    total_mb = sum(found.idle_mb.values())
+    if as_json:
+        document = {
+            "conditions": dict(found.conditions),
+            "trials_per_s": {"median": rates, "runs": found.rates},
+            "ratio": rates[WORKER] / rates[FORKING],
+            "idle_pss_mb": {**found.idle_mb, "all": total_mb},
+            "cpu_s": {"median": cpu_s, "runs": found.cpu_s},
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    table = Table(box=SIMPLE_HEAD, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, rate in rates.items():
+        table.add_row(name, f"{rate:.1f} trials/s")
+    for name, mb in {**found.idle_mb, "all": total_mb}.items():
+        table.add_row(f"idle, PSS: {name}", f"{mb:.1f} MB")
+    for name, seconds in cpu_s.items():
+        table.add_row(f"studydb {name}, CPU", f"{seconds:.2f} s")
+    console = Console()
+    console.print(table)
+    described = ", ".join(f"{name} {value}" for name, value in found.conditions.items())
+    console.print(f"Medians of runs that took turns. {described}", style="dim")
