@@ -78,7 +78,9 @@ def url_through(directory: Path, url: str) -> str:
     """The URL by which studydb reaches a database of the server through PgBouncer."""
     given = conninfo_to_dict(url)
     name, user = quote(str(given["dbname"])), quote(str(given.get("user", "postgres")))
-    return f"postgresql://{user}@/{name}?host={quote(str(directory))}&port={PORT}&pooler=transaction"
+    return (
+        f"postgresql://{user}@/{name}?host={quote(str(directory))}&port={PORT}&pooler=transaction"
+    )
 
 
 def _account(directory: Path) -> dict[str, int]:
@@ -102,7 +104,11 @@ def _await_answer(directory: Path, popen: subprocess.Popen[bytes]) -> None:
     while True:
         try:
             psycopg.connect(
-                host=str(directory), port=PORT, dbname="postgres", user="postgres", connect_timeout=5
+                host=str(directory),
+                port=PORT,
+                dbname="postgres",
+                user="postgres",
+                connect_timeout=5,
             ).close()
         except psycopg.OperationalError as error:
             if popen.poll() is None and time.monotonic() < deadline_s:

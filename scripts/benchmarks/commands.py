@@ -7,6 +7,7 @@ from benchmarks.claim import claim
 from benchmarks.decide import decide
 from benchmarks.frames import frames
 from benchmarks.growth import growth
+from benchmarks.loops import loops
 from benchmarks.report import report
 from benchmarks.trial import trial
 from benchmarks.worker import worker
@@ -21,5 +22,5 @@ def bench() -> None:
     """
 
 
-for command in (trial, claim, report, decide, growth, burden, frames, worker):
+for command in (trial, claim, report, decide, growth, burden, frames, worker, loops):
     bench.add_command(command)

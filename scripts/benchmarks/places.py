@@ -18,18 +18,20 @@ LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
 
 
 @contextmanager
-def postgresql_server(*, fsync: bool) -> Iterator[str]:
+def postgresql_server(*, fsync: bool, connections: int = 200) -> Iterator[str]:
     """
     The URL of a server: the one that the tests' variable names, else one of our own.
 
     Args:
         fsync: Of our own server; on is what a commit costs in life.
+        connections: How many it takes.
     """
     named = os.environ.get(postgres.DSN_VARIABLE)
     if named:
         yield named
         return
-    with postgres.PostgresServer(fsync=fsync, settings=LONG_CHECKPOINTS) as server:
+    settings = LONG_CHECKPOINTS | {"max_connections": str(connections)}
+    with postgres.PostgresServer(fsync=fsync, settings=settings) as server:
         yield server.url()
 
 

@@ -9,8 +9,16 @@ from pathlib import Path
 
 import postgres
 import pytest
+from fleet import invariants
+
+import studydb
+from studydb.domain.states import Mode
 
 ROOT = Path(__file__).parents[2]
+
+sys.path.append(str(ROOT / "scripts"))
+
+from benchmarks import loading, space  # noqa: E402  the folder of a script
 
 A_MOMENT = ("--rounds", "1", "--seconds", "0.05", "--json")
 
@@ -48,6 +56,92 @@ def test_every_contender_is_measured_beside_studydb(postgres_server, command, ri
     assert all(rate > 0 for rate in measured["median"].values())
     assert set(measured["ratios"]["studydb"]) == rivals
     assert rivals < set(measured["median"])
+
+
+def measured_of(postgres_server, *arguments):
+    """What one short run on the tests' server measured."""
+    ran = run(*arguments, "--json", **{postgres.DSN_VARIABLE: postgres_server})
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_decisions_are_measured_at_a_rung_that_is_full(postgres_server):
+    turns = ("--rounds", "1", "--seconds", "0.05", "--processes", "2", "--entries", "50")
+
+    measured = measured_of(postgres_server, "decide", *turns)
+
+    assert measured["conditions"]["entries"] == 50
+    assert measured["processes"]["2"]["ratios"]["studydb"].keys() == {"raw, 4 calls"}
+
+
+def test_growth_holds_each_call_in_the_large_study_against_the_small_one(postgres_server):
+    sizes = ("--trials", "20", "60", "--rounds", "3", "--calls", "2")
+
+    measured = measured_of(postgres_server, "growth", *sizes)["deeds"]
+
+    assert set(measured) == {"claim", "ask", "report", "decide", "status", "best"}
+    for deed in measured.values():
+        assert {len(times) for times in deed["slices"].values()} == {3}
+        assert deed["slices"].keys() == {"20 trials", "60 trials"}
+        assert deed["ratios"].keys() == {"60 trials"}
+
+
+def test_burdened_claims_are_held_against_free_ones(postgres_server):
+    few = ("--claims", "40", "--backed-off", "30", "--rounds", "4")
+
+    measured = measured_of(postgres_server, "burden", *few)["deeds"]
+
+    assert set(measured) == {"all claims", "first quarter", "last quarter"}
+    assert len(measured["all claims"]["slices"]["free"]) == 4
+    assert set(measured["all claims"]["ratios"]) == {"an old snapshot", "trials that back off"}
+
+
+def test_frames_are_read_in_processes_whose_memory_is_known(postgres_server):
+    measured = measured_of(postgres_server, "frames", "--trials", "30", "--rounds", "1")
+
+    assert set(measured["deeds"]) == {"trials_dataframe", "results_dataframe"}
+    for frame, peaks in measured["conditions"]["peak_mb"].items():
+        assert peaks.keys() == {"raw fetch", "studydb"}, frame
+        assert peaks["studydb"] > 30
+
+
+def test_worker_is_measured_at_work_and_idle(postgres_server):
+    few = ("--trials", "4", "--rounds", "1", "--slots", "2")
+
+    measured = measured_of(postgres_server, "worker", *few)
+
+    assert measured["trials_per_s"]["median"]["studydb worker"] > 0
+    assert measured["idle_pss_mb"].keys() == {"supervisor", "fork server", "all"}
+    assert measured["cpu_s"]["median"]["status"] > measured["cpu_s"]["median"]["--help"] > 0
+
+
+def test_loops_make_no_error_and_no_connection_beyond_their_own(postgres_server):
+    few = ("--loops", "6", "--seconds", "0.5", "--waiting", "10")
+
+    measured = measured_of(postgres_server, "loops", *few)
+
+    assert measured["errors"] == {}
+    assert measured["connections"] <= 6
+    assert measured["latency_ms"].keys() == {"claim or ask", "report", "finish"}
+
+
+def test_loaded_study_is_one_that_could_have_been(postgres_url):
+    """By the arithmetic of the crash tests: counters, summaries, numbers, decisions."""
+    loading.load(postgres_url, trials=300)
+    study = studydb.load_study(space.STUDY, storage=postgres_url)
+
+    with study.ask() as trial:  # one more, judged by what was loaded
+        for step in range(1, space.REPORTS + 1):
+            trial.report({space.METRIC: 0.01 / step})
+
+    story = invariants.read_story(study)
+    study.close()
+    assert invariants.all_ended(story) == []
+    assert invariants.numbered(story, 301) == []
+    assert invariants.summaries_true(story, Mode.MIN) == []
+    assert invariants.counters_true(story) == []
+    assert invariants.decided_as_reference(story, Mode.MIN, 3) == []
+    assert invariants.decisions_obeyed(story) == []
 
 
 def test_slices_are_as_many_as_rounds_at_each_number_of_processes():

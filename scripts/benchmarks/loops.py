@@ -1,0 +1,246 @@
+"""Loops: hundreds of workers on one database."""
+
+import json
+import multiprocessing
+import signal
+import statistics
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import click
+import postgres
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import ours, places, waiting
+from benchmarks.client import Client
+from benchmarks.space import REPORTS, loss
+from studydb.domain.metrics import Result
+from studydb.domain.records import LEASE_S, Batch, Claim
+from studydb.domain.states import Reason
+from studydb.lease.acquire import Acquirer
+from studydb.operations.finish import finish
+from studydb.operations.report import report
+
+SPARE_CONNECTIONS = 20
+SAMPLE_S = 0.5
+GRACE_S = 60.0
+START_TIMEOUT_S = 300.0
+PERCENT = 100
+MS = 1e3
+
+CONNECTIONS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+        AND backend_type = 'client backend'"""
+
+UNTRUE = """
+    SELECT (SELECT count(*) FROM attempt WHERE attempt > 1),
+        (SELECT count(*) FROM trial WHERE state <> 'PENDING' AND attempt <> 1),
+        (SELECT sum(terminated) FROM counter)
+            - (SELECT count(*) FROM trial WHERE state = 'TERMINATED')"""
+
+_LIGHT = multiprocessing.get_context("fork")
+"""Hundreds of processes that import everything anew would measure nothing else."""
+
+Took = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured: seconds per call by operation, what went wrong, the most connections."""
+
+    took_s: Mapping[str, Sequence[float]]
+    errors: Counter[str]
+    connections: int
+    seconds: float
+    conditions: Mapping[str, Any]
+
+
+@click.command()
+@click.option("--loops", type=click.IntRange(1, 2000), default=300, help="How many processes.")
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=60.0, help="How long.")
+@click.option(
+    "--waiting", "n_waiting", type=click.IntRange(0), default=20_000, help="Trials to claim first."
+)
+@click.option(
+    "--rest",
+    "rest_s",
+    type=click.FloatRange(0, 3600),
+    default=0.0,
+    help="Seconds that a loop trains between its batches; without, all wait for the cores.",
+)
+@click.option("--fsync/--no-fsync", default=True, help="Whether our own PostgreSQL does.")
+@click.option("--json", "as_json", is_flag=True, help="JSON.")
+def loops(
+    *, loops: int, seconds: float, n_waiting: int, rest_s: float, fsync: bool, as_json: bool
+) -> None:
+    """
+    Latencies of hundreds of worker loops on one PostgreSQL.
+
+    Each is a process with one connection: claim what waits, else ask; two batches; finish. Errors
+    are counted as they come, nothing is tried again. The exit code is 1 if there was one, or if
+    the rows do not add up.
+    """
+    with (
+        places.postgresql_server(fsync=fsync, connections=loops + SPARE_CONNECTIONS) as server,
+        places.databases(server, "ours") as urls,
+    ):
+        url = urls["ours"]
+        ours.create(places.with_tables(url))
+        waiting.fill(url, n_waiting)
+        found = _run(
+            url,
+            loops,
+            seconds,
+            rest_s,
+            {"loops": loops, "rest_s": rest_s, **places.conditions(server)},
+        )
+        with postgres.connect(url) as connection:
+            untrue = connection.execute(UNTRUE).fetchone() or ()
+    found.errors.update({"rows that do not add up": int(sum(map(abs, untrue)))})
+    _show(found, as_json=as_json)
+    if +found.errors:
+        raise SystemExit(1)
+
+
+def _run(url: str, n: int, seconds: float, rest_s: float, conditions: Mapping[str, Any]) -> Found:
+    took: Took = defaultdict(list)
+    errors: Counter[str] = Counter()
+    with _processes(n, url, seconds, rest_s) as pipes, postgres.connect(url) as looking:
+        for pipe in pipes:
+            if not pipe.poll(START_TIMEOUT_S) or pipe.recv() != "ready":
+                raise RuntimeError("A loop did not start.")
+        for pipe in pipes:
+            pipe.send("go")
+        most, deadline_s = 0, time.monotonic() + seconds + GRACE_S
+        awaited = list(pipes)
+        while awaited and time.monotonic() < deadline_s:
+            most = max(most, _count(looking))
+            for pipe in wait(awaited, SAMPLE_S):
+                assert isinstance(pipe, Connection)
+                awaited.remove(pipe)
+                _add(pipe, took, errors)
+        errors["loops that did not end"] += len(awaited)
+    return Found(took, errors, most, seconds, conditions)
+
+
+@contextmanager
+def _processes(n: int, url: str, seconds: float, rest_s: float) -> Iterator[list[Connection]]:
+    pipes, processes = [], []
+    try:
+        for _ in range(n):
+            ours_end, theirs = _LIGHT.Pipe()
+            process = _LIGHT.Process(target=_loop, args=(theirs, url, seconds, rest_s), daemon=True)
+            process.start()
+            theirs.close()
+            pipes.append(ours_end)
+            processes.append(process)
+        yield pipes
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+
+
+def _count(looking: Any) -> int:
+    (n,) = looking.execute(CONNECTIONS).fetchone()
+    return int(n)
+
+
+def _add(pipe: Connection, took: Took, errors: Counter[str]) -> None:
+    try:
+        more, wrong = pipe.recv()
+    except (EOFError, OSError):
+        errors["a loop that died"] += 1
+        return
+    for name, times in more.items():
+        took[name].extend(times)
+    errors.update(wrong)
+
+
+def _loop(pipe: Connection, url: str, seconds: float, rest_s: float) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
+    client = Client(url)
+    took: Took = defaultdict(list)
+    errors: Counter[str] = Counter()
+    pipe.send("ready")
+    pipe.recv()
+    acquirer = Acquirer(client.database, client.study, worker_id=client.worker_id, lease_s=LEASE_S)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            _run_trial(client, acquirer, took, rest_s)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is counted
+            errors[traceback.format_exception_only(error)[-1].strip()] += 1
+    with suppress(OSError):
+        pipe.send((dict(took), errors))
+
+
+def _run_trial(client: Client, acquirer: Acquirer, took: Took, rest_s: float) -> None:
+    began_s = time.perf_counter()
+    claim = acquirer.acquire()
+    took["claim or ask"].append(time.perf_counter() - began_s)
+    if claim is None:
+        raise RuntimeError("Nothing was runnable in an endless study.")
+    half = REPORTS // 2
+    first, last = _batch(claim, 1, 0, half), _batch(claim, 2, half, REPORTS)
+    time.sleep(rest_s)
+    began_s = time.perf_counter()
+    report(client.database, client.study, lease=claim.lease, batch=first)
+    took["report"].append(time.perf_counter() - began_s)
+    began_s = time.perf_counter()
+    finish(client.database, client.study, lease=claim.lease, outcome=Reason.COMPLETED, batch=last)
+    took["finish"].append(time.perf_counter() - began_s)
+
+
+def _batch(claim: Claim, flush_no: int, after: int, through: int) -> Batch:
+    results = (
+        Result(step, loss(claim.params["momentum"], step), {}, 0.25 * step)
+        for step in range(after + 1, through + 1)
+    )
+    return Batch(flush_no, tuple(results), after)
+
+
+def _show(found: Found, *, as_json: bool) -> None:
+    latencies = {name: _latencies(times) for name, times in found.took_s.items()}
+    if as_json:
+        document = {
+            "conditions": dict(found.conditions),
+            "latency_ms": latencies,
+            "trials_per_s": len(found.took_s.get("finish", ())) / found.seconds,
+            "connections": found.connections,
+            "errors": dict(+found.errors),
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("ms", "calls", "median", "p99", "most"):
+        table.add_column(heading, justify="left" if heading == "ms" else "right")
+    for name, row in latencies.items():
+        cells = (row["calls"], row["median"], row["p99"], row["most"])
+        table.add_row(name, *(f"{cell:,.0f}" for cell in cells))
+    console = Console()
+    console.print(table)
+    for name, n in (+found.errors).items():
+        console.print(f"{n} x {name}", style="red")
+    described = ", ".join(f"{name} {value}" for name, value in found.conditions.items())
+    console.print(f"{found.connections} connections at most. {described}", style="dim")
+
+
+def _latencies(times_s: Sequence[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(times_s, n=PERCENT) if len(times_s) > 1 else [*times_s] * PERCENT
+    return {
+        "calls": len(times_s),
+        "median": statistics.median(times_s) * MS,
+        "p99": cuts[-1] * MS,
+        "most": max(times_s) * MS,
+    }
