@@ -9,7 +9,7 @@ from benchmarks.space import STUDY
 from benchmarks.timing import Deed
 from studydb.child.process import this_process
 from studydb.db import connect
-from studydb.domain.metrics import Result
+from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import LEASE_S, Batch, Claim, Lease
 from studydb.domain.states import Reason
 from studydb.operations import listing, reading
@@ -78,7 +78,7 @@ class Client:
     def report(self, lease: Lease, step: int) -> Lease:
         """Report one result."""
         result = Result(step, random.uniform(0.2, 1.2), {}, 1.0)
-        report(self.database, self.study, lease=lease, batch=Batch(1, (result,)))
+        report(self.database, self.study, lease=lease, batch=Batch(1, (result,), 0, Summary()))
         return lease
 
     def finish(self, lease: Lease) -> None:

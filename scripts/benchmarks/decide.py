@@ -12,7 +12,7 @@ from benchmarks.rounds import Contest, measure, show
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step
 from studydb.db import connect
-from studydb.domain.metrics import Result
+from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut, Entry, cutoff, insert
 from studydb.domain.records import Batch, Lease
 from studydb.operations.create import load
@@ -97,7 +97,7 @@ def _ours(url: str, index: int) -> tuple[Step, Callable[[], None]]:
 
     def step() -> int:
         result = Result(loading.MILESTONE, _value(), {}, 1.0)
-        report(database, study, lease=stock.take(), batch=Batch(1, (result,)))
+        report(database, study, lease=stock.take(), batch=Batch(1, (result,), 0, Summary()))
         return 1
 
     def close() -> None:

@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks import ours, places, waiting
 from benchmarks.client import Client
 from benchmarks.space import REPORTS, loss
-from studydb.domain.metrics import Result
+from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import LEASE_S, Batch, Claim
 from studydb.domain.states import Reason
 from studydb.lease.acquire import Acquirer
@@ -192,22 +192,22 @@ def _run_trial(client: Client, acquirer: Acquirer, took: Took, rest_s: float) ->
     if claim is None:
         raise RuntimeError("Nothing was runnable in an endless study.")
     half = REPORTS // 2
-    first, last = _batch(claim, 1, 0, half), _batch(claim, 2, half, REPORTS)
+    batch = Batch(1, _results(claim, 1, half), 0, Summary())
     time.sleep(rest_s)
     began_s = time.perf_counter()
-    report(client.database, client.study, lease=claim.lease, batch=first)
+    answer = report(client.database, client.study, lease=claim.lease, batch=batch)
     took["report"].append(time.perf_counter() - began_s)
+    batch = Batch(2, _results(claim, half + 1, REPORTS), half, answer.summary)
     began_s = time.perf_counter()
-    finish(client.database, client.study, lease=claim.lease, outcome=Reason.COMPLETED, batch=last)
+    finish(client.database, client.study, lease=claim.lease, outcome=Reason.COMPLETED, batch=batch)
     took["finish"].append(time.perf_counter() - began_s)
 
 
-def _batch(claim: Claim, flush_no: int, after: int, through: int) -> Batch:
-    results = (
-        Result(step, loss(claim.params["momentum"], step), {}, 0.25 * step)
-        for step in range(after + 1, through + 1)
+def _results(claim: Claim, first: int, last: int) -> tuple[Result, ...]:
+    momentum = claim.params["momentum"]
+    return tuple(
+        Result(step, loss(momentum, step), {}, 0.25 * step) for step in range(first, last + 1)
     )
-    return Batch(flush_no, tuple(results), after)
 
 
 def _show(found: Found, *, as_json: bool) -> None:

@@ -68,7 +68,7 @@ class Stock:
         if not self._leases:
             at = {"worker": self._worker_id, "after": self._after}
             for id_, number, token in self._connection.execute(TAKE, at).fetchall():
-                self._leases.append(Lease(1, id_, number, 0, 1, token))
+                self._leases.append(Lease(1, id_, number, 0, 1, token, worker_id=self._worker_id))
             if not self._leases:
                 raise RuntimeError("No trial is left to report: fill in more of them.")
             self._after = self._leases[-1].trial_id
