@@ -12,9 +12,9 @@ from studydb.db import connect
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import LEASE_S, Batch, Claim, Lease
 from studydb.domain.states import Reason
+from studydb.lease.acquire import Acquirer
 from studydb.operations import listing, reading
 from studydb.operations.ask import ask
-from studydb.operations.claim import claim
 from studydb.operations.create import load
 from studydb.operations.finish import finish
 from studydb.operations.register import register
@@ -41,6 +41,10 @@ class Client:
             version="0",
         )
 
+        self._acquirer = Acquirer(
+            self.database, self.study, worker_id=self.worker_id, lease_s=LEASE_S
+        )
+
     def deeds(self) -> dict[str, Deed]:
         """What costs something, by name; each leaves the study as busy as it was."""
         return {
@@ -55,8 +59,10 @@ class Client:
         }
 
     def claim(self, _: object = None) -> Lease:
-        """Claim a trial that waits."""
-        return self._take(claim)
+        """Claim a trial that waits, as workers do."""
+        claimed = self._acquirer.acquire()
+        assert claimed is not None
+        return claimed.lease
 
     def ask(self, _: object = None) -> Lease:
         """Make a trial."""
