@@ -197,6 +197,7 @@ class Claim:
         checkpoint: What to restore, None to start from scratch.
         next_decision_step: See `Answer`.
         time_total_s: Seconds of training that earlier attempts have reported.
+        place: Priority and number: where it stood in the queue.
     """
 
     lease: Lease
@@ -207,6 +208,7 @@ class Claim:
     checkpoint: Checkpoint | None
     next_decision_step: int | None
     time_total_s: float = 0.0
+    place: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from uuid import uuid4
 
 from studydb.child.process import is_alive, this_process
@@ -25,6 +26,14 @@ claimed by others.
 """
 
 
+HINT_S = 2.0
+"""
+A claim goes on where the last one found its trial, for so long. As long as somebody holds an old
+snapshot, all that has been claimed still stands in the index before it: 3 ms after 20,000 claims.
+What comes back to the queue before that place waits for the next look at the whole of it.
+"""
+
+
 class Acquirer:
     """
     Acquires trials for one worker.
@@ -40,6 +49,7 @@ class Acquirer:
         self._token = uuid4().hex
         self._again = False
         self._steps = _CLAIM_FIRST
+        self._beyond, self._seen_whole_s = (0, -1), -HINT_S
 
     def acquire(self) -> Claim | None:
         """
@@ -53,12 +63,21 @@ class Acquirer:
             claimed = self._try(step, again=again)
             if claimed is not None:
                 self._token = uuid4().hex
+                self._beyond = claimed.place if step is claim else self._beyond
                 self._steps = _CLAIM_FIRST if step is claim else _ASK_FIRST
                 break
         self._again = False
         return claimed
 
+    def _hint(self) -> dict[str, tuple[int, int]]:
+        now_s = monotonic()
+        if now_s - self._seen_whole_s < HINT_S:
+            return {"beyond": self._beyond}
+        self._seen_whole_s = now_s
+        return {}
+
     def _try(self, operation: Callable[..., Claim | None], *, again: bool) -> Claim | None:
+        hint = self._hint() if operation is claim else {}
         return operation(
             self._database,
             self._study,
@@ -66,6 +85,7 @@ class Acquirer:
             token=self._token,
             lease_s=self._lease_s,
             again=again,
+            **hint,
         )
 
     def look(self) -> Outlook:

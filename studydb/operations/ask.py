@@ -35,7 +35,9 @@ def ask(
     """
     try:
         with database.begin(durable=False) as txn:  # the first flush makes it so
-            counters.move(txn, study_id=study.id, key=worker_id, out_of=None, into=State.RUNNING)
+            counters.move(
+                txn, study_id=study.id, key=counters.spread(token), out_of=None, into=State.RUNNING
+            )
             ticket = studies.draw(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
             if ticket is None:
                 txn.abandon()

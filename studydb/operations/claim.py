@@ -18,6 +18,7 @@ def claim(
     token: str,
     lease_s: float,
     again: bool = True,
+    beyond: tuple[int, int] = leases.HEAD,
 ) -> Claim | None:
     """
     Claim the first PENDING trial of a study.
@@ -26,17 +27,27 @@ def claim(
         token: Random, used for one claim only. After a lost reply, send the same token until an
             answer comes: it gets the trial that the lost reply named.
         again: Whether the token may have been sent before; False saves a look.
+        beyond: Priority and number of a trial: those that follow it come first.
 
     Returns:
         None when nothing is runnable, the study is not RUNNING, or `max_concurrent` trials run.
     """
     attempt_claim = _claim_at_once if _is_plain(database, study) else _claim_in_steps
     try:
-        claimed = attempt_claim(database, study, worker_id=worker_id, token=token, lease_s=lease_s)
+        claimed = None
+        for place in dict.fromkeys((beyond, leases.HEAD)):
+            claimed = claimed or attempt_claim(
+                database,
+                study,
+                worker_id=worker_id,
+                token=token,
+                lease_s=lease_s,
+                beyond=place,
+            )
     except Duplicate:
         return ghost(database, study, token=token, lease_s=lease_s)
     if claimed is None and again:
-        return _late(database, study, worker_id=worker_id, token=token, lease_s=lease_s)
+        return _late(database, study, token=token, lease_s=lease_s)
     return claimed
 
 
@@ -45,11 +56,19 @@ def _is_plain(database: Database, study: Study) -> bool:
 
 
 def _claim_at_once(
-    database: Database, study: Study, *, worker_id: int, token: str, lease_s: float
+    database: Database,
+    study: Study,
+    *,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+    beyond: tuple[int, int],
 ) -> Claim | None:
     """The claim where no limit is to be counted, and SQL can make the config."""
     with database.begin(durable=False, single=True) as txn:  # the first flush makes it so
-        row = at_once.claim(txn, study=study, worker_id=worker_id, token=token, lease_s=lease_s)
+        row = at_once.claim(
+            txn, study=study, worker_id=worker_id, token=token, lease_s=lease_s, beyond=beyond
+        )
     if row is None:
         return None
     newest = None
@@ -60,11 +79,22 @@ def _claim_at_once(
 
 
 def _claim_in_steps(
-    database: Database, study: Study, *, worker_id: int, token: str, lease_s: float
+    database: Database,
+    study: Study,
+    *,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+    beyond: tuple[int, int],
 ) -> Claim | None:
     with database.begin(durable=False) as txn:  # the first flush makes it so
         row = leases.claim(
-            txn, study_id=study.id, worker_id=worker_id, token=token, lease_s=lease_s
+            txn,
+            study_id=study.id,
+            worker_id=worker_id,
+            token=token,
+            lease_s=lease_s,
+            beyond=beyond,
         )
         if row is None:
             return None
@@ -72,7 +102,11 @@ def _claim_in_steps(
         claimed = begin_attempt(txn, study, row, worker_id=worker_id, token=token, lease_s=lease_s)
 
         counters.move(
-            txn, study_id=study.id, key=worker_id, out_of=State.PENDING, into=State.RUNNING
+            txn,
+            study_id=study.id,
+            key=counters.spread(token),
+            out_of=State.PENDING,
+            into=State.RUNNING,
         )
         if study.max_concurrent is not None and not studies.enter(txn, study_id=study.id):
             txn.abandon()
@@ -80,14 +114,12 @@ def _claim_in_steps(
     return claimed
 
 
-def _late(
-    database: Database, study: Study, *, worker_id: int, token: str, lease_s: float
-) -> Claim | None:
+def _late(database: Database, study: Study, *, token: str, lease_s: float) -> Claim | None:
     """What an earlier send of this claim got, once it can be seen."""
     with database.begin() as txn:
         txn.abandon()
         leases.await_claims(txn, study_id=study.id)  # a ghost in flight holds its trial,
-        counters.lock(txn, study_id=study.id, key=worker_id)  # one of an ask its shard
+        counters.lock(txn, study_id=study.id, key=counters.spread(token))  # of an ask its shard
         return claimed_before(txn, study, token=token, lease_s=lease_s)
 
 
@@ -137,6 +169,7 @@ def begun(
         checkpoint=newest,
         next_decision_step=study.scheduler.next_decision_step(newest.step if newest else 0),
         time_total_s=row.time_total_s or 0.0,
+        place=(row.priority, row.number),
     )
 
 

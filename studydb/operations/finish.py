@@ -140,7 +140,11 @@ def end_attempt(
         _tell(txn, lease, outcome, failure, actor)
 
     counters.move(
-        txn, study_id=study.id, key=held.worker_id or 0, out_of=State.RUNNING, into=ending.state
+        txn,
+        study_id=study.id,
+        key=counters.spread(lease.token),
+        out_of=State.RUNNING,
+        into=ending.state,
     )
     if study.max_concurrent is not None:
         studies.leave(txn, study_id=study.id)

@@ -120,7 +120,15 @@ def begin(
     )
 
 
-def claim(txn: Txn, *, study: Study, worker_id: int, token: str, lease_s: float) -> Any | None:
+def claim(
+    txn: Txn,
+    *,
+    study: Study,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+    beyond: tuple[int, int],
+) -> Any | None:
     """
     Claim a trial of a study with a flat space, and open its attempt; PostgreSQL.
 
@@ -135,13 +143,15 @@ def claim(txn: Txn, *, study: Study, worker_id: int, token: str, lease_s: float)
         study=study.id,
         study_id=study.id,
         constants=dict(study.space.constants),
+        beyond_priority=beyond[0],
+        beyond_number=beyond[1],
         to_worker=worker_id,
         worker_id=worker_id,
         to_token=token,
         token=token,
         to_lease_s=lease_s,
         rows=(),
-        **counters.binds(key=worker_id, out_of=State.PENDING, into=State.RUNNING),
+        **counters.binds(key=counters.spread(token), out_of=State.PENDING, into=State.RUNNING),
     )
 
 
@@ -184,7 +194,9 @@ def finish(
         to_metrics=metric_summary,
         **_flush_binds(lease, batch, summary)
         | attempts.end_binds(lease=lease, flush_no=batch.flush_no, reason=Reason.COMPLETED, log=log)
-        | counters.binds(key=lease.worker_id, out_of=State.RUNNING, into=State.TERMINATED),
+        | counters.binds(
+            key=counters.spread(lease.token), out_of=State.RUNNING, into=State.TERMINATED
+        ),
     )
 
 

@@ -1,5 +1,7 @@
 """Trials per state, without counting them."""
 
+from zlib import crc32
+
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
@@ -8,7 +10,12 @@ from studydb.domain.records import Counts
 from studydb.domain.states import State
 
 SHARDS = 8
-"""Rows per study: enough that workers rarely wait for one another."""
+"""
+Rows per study: enough that workers rarely wait for one another.
+
+An attempt's token chooses its shard. A worker that always took the same one would, while somebody
+holds an old snapshot, walk over all that it has left of that row: 1.5 ms after 20,000 claims.
+"""
 
 MOVE = (
     sa.update(counter)
@@ -36,6 +43,11 @@ _READ = Prepared(
         )
     ).where(counter.c.study_id == sa.bindparam("study"))
 )
+
+
+def spread(token: str) -> int:
+    """A key for what an attempt moves: the same whoever sends it again."""
+    return crc32(token.encode())
 
 
 def create(txn: Txn, *, study_id: int) -> None:

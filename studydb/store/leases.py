@@ -41,6 +41,7 @@ _LEASED = (
     trial.c.id,
     trial.c.uuid,
     trial.c.number,
+    trial.c.priority,
     trial.c.bracket,
     trial.c.attempt,
     trial.c.params,
@@ -48,10 +49,19 @@ _LEASED = (
     trial.c.time_total_s,
 )
 
+HEAD = (-(2**31), -1)
+"""Before every trial: a priority and a number."""
+
+_BEYOND = sa.tuple_(
+    sa.bindparam("beyond_priority", HEAD[0], sa.Integer),
+    sa.bindparam("beyond_number", HEAD[1], sa.BigInteger),
+)
+
 _runnable = (
     sa.select(trial.c.id)
     .where(
         _STUDY,
+        sa.tuple_(trial.c.priority, trial.c.number) > _BEYOND,
         in_state(State.PENDING),
         trial.c.ready,
         trial.c.resource_class == sa.bindparam("fits", ""),
@@ -256,7 +266,15 @@ class Held:
         return self.verdict is not None and self.verdict.refuses_results
 
 
-def claim(txn: Txn, *, study_id: int, worker_id: int, token: str, lease_s: float) -> Any | None:
+def claim(
+    txn: Txn,
+    *,
+    study_id: int,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+    beyond: tuple[int, int] = HEAD,
+) -> Any | None:
     """
     Give the first runnable trial of a study to a worker.
 
@@ -264,11 +282,22 @@ def claim(txn: Txn, *, study_id: int, worker_id: int, token: str, lease_s: float
     BEGIN IMMEDIATE. The order names columns that only `trial_claim` has, or both planners would
     walk the finished trials.
 
+    Args:
+        beyond: Priority and number that the trial must follow.
+
     Returns:
         The row, RUNNING under a new attempt; None when none is runnable or the study is not
         RUNNING.
     """
-    return txn.first(CLAIM, study=study_id, to_worker=worker_id, to_token=token, to_lease_s=lease_s)
+    return txn.first(
+        CLAIM,
+        study=study_id,
+        to_worker=worker_id,
+        to_token=token,
+        to_lease_s=lease_s,
+        beyond_priority=beyond[0],
+        beyond_number=beyond[1],
+    )
 
 
 def leased(txn: Txn, *, trial_id: int) -> Any:
