@@ -9,9 +9,9 @@ from studydb.db.schema import counter
 from studydb.domain.records import Counts
 from studydb.domain.states import State
 
-SHARDS = 8
+SHARDS = 32
 """
-Rows per study: enough that workers rarely wait for one another.
+Rows per study: enough that workers rarely wait for one another, whose commits wait for the disk.
 
 An attempt's token chooses its shard. A worker that always took the same one would, while somebody
 holds an old snapshot, walk over all that it has left of that row: 1.5 ms after 20,000 claims.
@@ -28,6 +28,13 @@ MOVE = (
     )
 )
 _MOVE = Prepared(MOVE)
+
+_INSERT = Prepared(
+    sa.insert(counter).values(
+        {state.lower(): 0 for state in State}
+        | {"study_id": sa.bindparam("study"), "shard": sa.bindparam("shard_no")}
+    )
+)
 
 _LOCK = Prepared(
     sa.select(counter.c.shard)
@@ -52,9 +59,8 @@ def spread(token: str) -> int:
 
 def create(txn: Txn, *, study_id: int) -> None:
     """Make the shards of a new study."""
-    zeros = {state.lower(): 0 for state in State}
     for shard in range(SHARDS):
-        txn.run(sa.insert(counter).values(study_id=study_id, shard=shard, **zeros))
+        txn.run(_INSERT, study=study_id, shard_no=shard)
 
 
 def move(
