@@ -35,9 +35,7 @@ def ask(
     """
     try:
         with database.begin(durable=False) as txn:  # the first flush makes it so
-            counters.move(
-                txn, study_id=study.id, key=counters.spread(token), out_of=None, into=State.RUNNING
-            )
+            counters.move(txn, study_id=study.id, key=token, out_of=None, into=State.RUNNING)
             ticket = studies.draw(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
             if ticket is None:
                 txn.abandon()

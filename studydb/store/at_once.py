@@ -151,7 +151,7 @@ def claim(
         token=token,
         to_lease_s=lease_s,
         rows=(),
-        **counters.binds(key=counters.spread(token), out_of=State.PENDING, into=State.RUNNING),
+        **counters.binds(key=token, out_of=State.PENDING, into=State.RUNNING),
     )
 
 
@@ -194,9 +194,7 @@ def finish(
         to_metrics=metric_summary,
         **_flush_binds(lease, batch, summary)
         | attempts.end_binds(lease=lease, flush_no=batch.flush_no, reason=Reason.COMPLETED, log=log)
-        | counters.binds(
-            key=counters.spread(lease.token), out_of=State.RUNNING, into=State.TERMINATED
-        ),
+        | counters.binds(key=lease.token, out_of=State.RUNNING, into=State.TERMINATED),
     )
 
 

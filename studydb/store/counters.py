@@ -52,11 +52,6 @@ _READ = Prepared(
 )
 
 
-def spread(token: str) -> int:
-    """A key for what an attempt moves: the same whoever sends it again."""
-    return crc32(token.encode())
-
-
 def create(txn: Txn, *, study_id: int) -> None:
     """Make the shards of a new study."""
     for shard in range(SHARDS):
@@ -64,23 +59,25 @@ def create(txn: Txn, *, study_id: int) -> None:
 
 
 def move(
-    txn: Txn, *, study_id: int, key: int, out_of: State | None, into: State | None, n: int = 1
+    txn: Txn, *, study_id: int, key: int | str, out_of: State | None, into: State | None, n: int = 1
 ) -> None:
     """
     Count `n` trials out of one state and into another.
 
     Args:
-        key: Chooses the shard; any number that spreads. Locked after trials, before the study
-            row.
+        key: Chooses the shard: an attempt's token, or a number. Locked after trials, before the
+            study row.
         out_of: None for new trials.
         into: None for none.
     """
     txn.run(_MOVE, study=study_id, **binds(key=key, out_of=out_of, into=into, n=n))
 
 
-def binds(*, key: int, out_of: State | None, into: State | None, n: int = 1) -> dict[str, int]:
+def binds(
+    *, key: int | str, out_of: State | None, into: State | None, n: int = 1
+) -> dict[str, int]:
     """The binds of `MOVE` but the study's: as for `move`."""
-    change = {"shard_no": key % SHARDS}
+    change = {"shard_no": _shard(key)}
     if out_of is not None:
         change[f"by_{out_of.lower()}"] = -n
     if into is not None:
@@ -88,9 +85,13 @@ def binds(*, key: int, out_of: State | None, into: State | None, n: int = 1) -> 
     return change
 
 
-def lock(txn: Txn, *, study_id: int, key: int) -> None:
+def _shard(key: int | str) -> int:
+    return (key if isinstance(key, int) else crc32(key.encode())) % SHARDS
+
+
+def lock(txn: Txn, *, study_id: int, key: int | str) -> None:
     """Wait for whatever else moves trials by this key: a claim of ours whose reply was lost."""
-    txn.all(_LOCK, study=study_id, shard_no=key % SHARDS)
+    txn.all(_LOCK, study=study_id, shard_no=_shard(key))
 
 
 def read(txn: Txn, *, study_id: int) -> Counts:
