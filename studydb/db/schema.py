@@ -429,3 +429,20 @@ tag = sa.Table(
 def in_state(state: State) -> sa.ColumnElement[bool]:
     """`state = '…'` with a literal, or no planner would know that a partial index serves."""
     return trial.c.state == sa.literal_column(f"'{state}'", sa.Text)
+
+
+def is_still(state: State) -> sa.ColumnElement[bool]:
+    """
+    `state = …` with a bound value: the guard of a row that is found by its id.
+
+    A literal would let a plan that was made for a small table walk the partial index of that state
+    instead: every report past every trial that runs.
+    """
+    return trial.c.state == sa.bindparam(f"still_{state.lower()}", state, sa.Text)
+
+
+BY_ID = trial.c.id + 0
+"""
+An order of locks that no index has: for `id` itself, a plan may walk all trials in that order and
+look for the few that are meant, as SQLite does without statistics.
+"""

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import after, is_listed, now
-from studydb.db.schema import in_state, trial
+from studydb.db.schema import BY_ID, in_state, is_still, trial
 from studydb.domain.decisions import Verdict
 from studydb.domain.ending import Ending
 from studydb.domain.metrics import Summary
@@ -76,7 +76,7 @@ _runnable = (
 
 CLAIM = Prepared(
     sa.update(trial)
-    .where(trial.c.id == sa.select(_runnable.c.id).scalar_subquery(), in_state(State.PENDING))
+    .where(trial.c.id == sa.select(_runnable.c.id).scalar_subquery(), is_still(State.PENDING))
     .values(
         _LEASE
         | {
@@ -107,7 +107,7 @@ _BEING_CLAIMED = Prepared(
         trial.c.resource_class == sa.bindparam("fits", ""),
         status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
     )
-    .order_by(trial.c.id)
+    .order_by(BY_ID)
     .with_for_update(key_share=True)
 )
 
@@ -122,7 +122,7 @@ FENCE = (
     trial.c.id == sa.bindparam("trial"),
     trial.c.attempt == sa.bindparam("held_attempt"),
     trial.c.token == sa.bindparam("held_token"),
-    in_state(State.RUNNING),
+    is_still(State.RUNNING),
 )
 
 HELD = (
@@ -212,9 +212,9 @@ _mine = (
     .where(
         is_listed(trial.c.id, "ids"),
         is_listed(trial.c.token, "tokens"),
-        in_state(State.RUNNING),
+        is_still(State.RUNNING),
     )
-    .order_by(trial.c.id)
+    .order_by(BY_ID)
     .with_for_update(key_share=True)
     .cte("mine")
     .prefix_with("MATERIALIZED")

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import after, now
-from studydb.db.schema import in_state, trial, worker
+from studydb.db.schema import BY_ID, in_state, is_still, trial, worker
 from studydb.domain.records import RENEWALS_PER_LEASE, Lease, Process
 from studydb.domain.states import State, Status
 from studydb.store import counters
@@ -30,7 +30,7 @@ def _some(name: str, *conditions: sa.ColumnElement[bool]) -> sa.CTE:
     return (
         sa.select(trial.c.id)
         .where(_STUDY, *conditions)
-        .order_by(trial.c.id)
+        .order_by(BY_ID)
         .limit(MOST)
         .with_for_update(key_share=True, skip_locked=True)
         .cte(name)
@@ -41,7 +41,7 @@ def _some(name: str, *conditions: sa.ColumnElement[bool]) -> sa.CTE:
 _expired = _some("expired", in_state(State.RUNNING), _EXPIRED, trial.c.suspect_at.is_(None))
 SUSPECT = Prepared(
     sa.update(trial)
-    .where(trial.c.id.in_(sa.select(_expired.c.id)), in_state(State.RUNNING))
+    .where(trial.c.id.in_(sa.select(_expired.c.id)), is_still(State.RUNNING))
     .values(suspect_at=now())
     .returning(trial.c.id)
 )
@@ -49,7 +49,7 @@ SUSPECT = Prepared(
 _waited = _some("waited", in_state(State.PENDING), ~trial.c.ready, trial.c.ready_at <= now())
 WAKE = Prepared(
     sa.update(trial)
-    .where(trial.c.id.in_(sa.select(_waited.c.id)), in_state(State.PENDING))
+    .where(trial.c.id.in_(sa.select(_waited.c.id)), is_still(State.PENDING))
     .values(ready=True, ready_at=None)
     .returning(trial.c.id)
 )
@@ -62,7 +62,7 @@ _paused = _some(
 )
 UNPAUSE = Prepared(
     sa.update(trial)
-    .where(trial.c.id.in_(sa.select(_paused.c.id)), in_state(State.PAUSED))
+    .where(trial.c.id.in_(sa.select(_paused.c.id)), is_still(State.PAUSED))
     .values(state=State.PENDING, ready=True, ready_at=None, paused_by=None)
     .returning(trial.c.id)
 )
@@ -80,7 +80,7 @@ _LEASE_COLUMNS = (
 _LOST = Prepared(
     sa.select(*_LEASE_COLUMNS)
     .where(_STUDY, in_state(State.RUNNING), _BELIEVED)
-    .order_by(trial.c.id)
+    .order_by(BY_ID)
     .limit(MOST)
 )
 
@@ -100,7 +100,7 @@ _OF_HOST = Prepared(
         worker.c.boot_id == sa.bindparam("of_boot"),
         worker.c.pid_namespace == sa.bindparam("of_namespace"),
     )
-    .order_by(trial.c.id)
+    .order_by(BY_ID)
 )
 
 _HOLD_LOST = {

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
-from studydb.db.schema import in_state, study, trial
+from studydb.db.schema import in_state, is_still, study, trial
 from studydb.domain.decisions import Action, Verdict
 from studydb.domain.metrics import Summary, score
 from studydb.domain.records import Trial
@@ -83,7 +83,7 @@ _BEST_RUNNING = Prepared(
 
 _REQUEST = Prepared(
     sa.update(trial)
-    .where(trial.c.id == sa.bindparam("trial"), in_state(State.RUNNING))
+    .where(trial.c.id == sa.bindparam("trial"), is_still(State.RUNNING))
     .values(request=sa.bindparam("to_request"))
     .returning(trial.c.id)
 )
@@ -122,7 +122,7 @@ _MOVES = {state: _move_to(state) for state in (State.PENDING, State.PAUSED, Stat
 
 _KEEP_PAUSED = Prepared(
     sa.update(trial)
-    .where(trial.c.id == sa.bindparam("trial"), in_state(State.PAUSED))
+    .where(trial.c.id == sa.bindparam("trial"), is_still(State.PAUSED))
     .values(paused_by="person")
 )
 

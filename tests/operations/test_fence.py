@@ -15,7 +15,7 @@ from arrange import (
 
 from studydb.db import Prepared
 from studydb.db.dialect import is_listed
-from studydb.db.schema import in_state, trial
+from studydb.db.schema import is_still, trial
 from studydb.domain.errors import LeaseLost
 from studydb.domain.states import Reason, State
 from studydb.operations.renew import renew
@@ -172,7 +172,7 @@ def test_renewal_needs_the_token(database, clock, monkeypatch):
     taken_by_another(clock, zombie[0])
     by_id_alone = (
         sa.update(trial)
-        .where(is_listed(trial.c.id, "ids"), in_state(State.RUNNING))
+        .where(is_listed(trial.c.id, "ids"), is_still(State.RUNNING))
         .values(leases.RENEWED)
         .returning(*leases.RENEW.statement.exported_columns)
     )

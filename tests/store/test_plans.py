@@ -2,15 +2,18 @@
 
 import re
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 from arrange import LEASE_S, SimulatedWorker, enqueued, new_study, process, token
 
+from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
-from studydb.domain.records import Lease
+from studydb.domain.records import Batch, Lease
+from studydb.domain.space import Space
 from studydb.domain.states import Mode
 from studydb.schedulers import ASHA
-from studydb.store import attempts, leases, results, rungs, sweeps, trials
+from studydb.store import at_once, attempts, leases, results, rungs, studies, sweeps, trials
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -101,11 +104,39 @@ FROM_END_TO_END = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! US
 
 SORT = r"Sort Key|TEMP B-TREE"
 
-SORTED = ("claim", "look", "neighbours", "list", "fence")
+SORTED = ("claim", "claim at once", "look", "neighbours", "list", "fence")
 """They take the first rows of an index; a sort would read all of them."""
 
 LEASE = Lease(1, 1, 0, 0, 1, "token", LEASE_S)
 CUT = Cut(n=ENTRIES, rank=ENTRIES // 2, entry=(ENTRIES / 2, 100_000 + ENTRIES // 2))
+
+OF_EACH_TRIAL = (
+    "claim",
+    "claim at once",
+    "draw",
+    "fence",
+    "report at once",
+    "finish at once",
+    "renew",
+    "ghost",
+)
+"""What runs before the server has statistics; sweeps are seldom, and planned anew once it has."""
+
+BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
+
+
+def claim_at_once(txn):
+    study = SimpleNamespace(id=1, space=Space.read({}))
+    at_once.claim(txn, study=study, worker_id=1, token=token(), lease_s=LEASE_S, beyond=leases.HEAD)
+
+
+def report_at_once(txn):
+    at_once.report(txn, lease=LEASE, batch=BATCH, summary=Summary())
+
+
+def finish_at_once(txn):
+    at_once.finish(txn, lease=LEASE, batch=BATCH, summary=Summary(), metric_summary=None, log=None)
+
 
 HOT = {
     "claim": (
@@ -124,6 +155,10 @@ HOT = {
     ),
     "best": (lambda txn: trials.best(txn, study_id=1, mode=Mode.MIN, most=3), "trial_rank"),
     "fence": (lambda txn: leases.hold(txn, lease=LEASE), KEY),
+    "claim at once": (claim_at_once, "trial_claim"),
+    "report at once": (report_at_once, KEY),
+    "finish at once": (finish_at_once, KEY),
+    "draw": (lambda txn: studies.draw(txn, study_id=1, if_nothing_waits=True), "trial_claim"),
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), KEY),
     "live": (lambda txn: results.live(txn, study_id=1, trial_id=7), KEY),
     "list": (lambda txn: trials.listing(txn, study_id=1, limit=10, offset=0), KEY),
@@ -177,3 +212,12 @@ def test_every_hot_statement_goes_through_its_index(database, study):
     found = {name: plans(database, call) for name, (call, _) in HOT.items()}
 
     assert {name: plan for name, plan in found.items() if not is_good(name, plan)} == {}
+
+
+@pytest.mark.parametrize("name", OF_EACH_TRIAL)
+def test_plan_that_was_made_for_empty_tables_is_that_for_large_ones(database, name):
+    new_study(database)
+
+    plan = plans(database, HOT[name][0])
+
+    assert is_good(name, plan), plan
