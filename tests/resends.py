@@ -219,7 +219,7 @@ def reporting_again_after_a_loss(database: Database) -> Call:
 
 def _reporting(study: Any, database: Database, rows: Any) -> Call:
     run = SimulatedWorker(database, study).take()
-    batch = Batch(1, rows)
+    batch = Batch(1, rows, before=run.summary)
     return lambda over: report(over, study, lease=run.lease, batch=batch)
 
 

@@ -10,8 +10,10 @@ from postgres import PostgresServer
 from studydb.db import connect, migrate
 
 WAITING = (
+    resends.reporting,
     resends.reporting_at_a_rung,
     resends.completing,
+    resends.completing_at_once,
     resends.saving,
     resends.stopping_a_running_one,
 )
