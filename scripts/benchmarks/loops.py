@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import random
 import signal
 import statistics
 import time
@@ -33,6 +34,9 @@ SPARE_CONNECTIONS = 20
 SAMPLE_S = 0.5
 GRACE_S = 60.0
 START_TIMEOUT_S = 300.0
+START_SPREAD = 0.1
+"""Of the time: workers start one after another, and do not beat in step."""
+
 PERCENT = 100
 MS = 1e3
 
@@ -75,7 +79,7 @@ class Found:
     "rest_s",
     type=click.FloatRange(0, 3600),
     default=0.0,
-    help="Seconds that a loop trains between its batches; without, all wait for the cores.",
+    help="Mean seconds that a loop trains before a batch; without, all wait for the cores.",
 )
 @click.option("--fsync/--no-fsync", default=True, help="Whether our own PostgreSQL does.")
 @click.option("--json", "as_json", is_flag=True, help="JSON.")
@@ -176,6 +180,7 @@ def _loop(pipe: Connection, url: str, seconds: float, rest_s: float) -> None:
     pipe.recv()
     acquirer = Acquirer(client.database, client.study, worker_id=client.worker_id, lease_s=LEASE_S)
     deadline = time.monotonic() + seconds
+    time.sleep(random.uniform(0, seconds * START_SPREAD))
     while time.monotonic() < deadline:
         try:
             _run_trial(client, acquirer, took, rest_s)
@@ -193,7 +198,7 @@ def _run_trial(client: Client, acquirer: Acquirer, took: Took, rest_s: float) ->
         raise RuntimeError("Nothing was runnable in an endless study.")
     half = REPORTS // 2
     batch = Batch(1, _results(claim, 1, half), 0, Summary())
-    time.sleep(rest_s)
+    time.sleep(random.uniform(0, 2 * rest_s))
     began_s = time.perf_counter()
     answer = report(client.database, client.study, lease=claim.lease, batch=batch)
     took["report"].append(time.perf_counter() - began_s)
