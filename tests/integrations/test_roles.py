@@ -30,6 +30,7 @@ from studydb.operations.tell import tell
 from studydb.store import checkpoints
 
 PEOPLES = {
+    ("counters", "_INSERT"),
     ("studies", "_ADMIT"),
     ("studies", "_SET_STATUS"),
     ("studies", "_EXTEND"),
