@@ -43,11 +43,6 @@ def drain(database: Database, worker: Worker, *, token: str, actor: str) -> None
     Raises:
         NotAllowed: It has ended, or its process is dead.
     """
-    if not is_alive(worker.process):
-        raise NotAllowed(
-            f"The process of worker {worker.uuid} is dead. What it held is taken back by the next "
-            "worker that starts on this host, by others once its lease is over."
-        )
     try:
         with database.begin() as txn:
             events.append(
@@ -60,5 +55,10 @@ def drain(database: Database, worker: Worker, *, token: str, actor: str) -> None
             )
             if not workers.ask(txn, worker_id=worker.id, request=DRAIN):
                 raise NotAllowed(f"The worker {worker.uuid} has ended already.")
+            if not is_alive(worker.process):
+                raise NotAllowed(
+                    f"The process of worker {worker.uuid} is dead. What it held is taken back by "
+                    "the next worker that starts on this host, by others once its lease is over."
+                )
     except Duplicate:
         return

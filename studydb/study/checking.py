@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar
 
-from studydb.artifacts import open_store
+from studydb.artifacts import INLINE, open_store
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.states import Mode
 
@@ -114,8 +114,9 @@ def store_url(checkpoints: Any) -> str | None:
     Raises:
         UsageError: No such kind of store.
     """
-    if checkpoints is None:
-        return None
+    if checkpoints is None or checkpoints == INLINE:
+        given: str | None = checkpoints
+        return given
     try:
         path = os.fspath(checkpoints)
     except TypeError:

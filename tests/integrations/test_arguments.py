@@ -89,6 +89,14 @@ def test_numpys_integers_are_integers(study):
     assert study.counts.terminated == 1
 
 
+def test_checkpoints_may_be_kept_in_the_rows_of_any_database(sqlite_url):
+    study = studydb.create_study(
+        "digits", None, metric="loss", mode="min", storage=sqlite_url, checkpoints="inline:"
+    )
+
+    assert study.record.checkpoints == "inline:"
+
+
 def test_checkpoints_may_be_given_as_a_path(sqlite_url, tmp_path):
     study = studydb.create_study(
         "digits", None, metric="loss", mode="min", storage=sqlite_url, checkpoints=tmp_path / "kept"

@@ -1,0 +1,37 @@
+"""A drain that is sent again after a lost reply gives the stored answer."""
+
+import pytest
+from arrange import PERSON, SimulatedWorker, dump, new_study, token
+
+from studydb.domain.errors import NotAllowed
+from studydb.operations import drain as draining
+from studydb.operations.drain import drain, find_worker
+
+
+@pytest.fixture
+def worker(database):
+    simulated = SimulatedWorker(database, new_study(database))
+    with database.begin(write=False) as txn:
+        uuid = txn.raw(f"SELECT uuid FROM worker WHERE id = {simulated.id}")[1][0][0]
+    return find_worker(database, uuid)
+
+
+def test_worker_that_has_obeyed_was_drained(database, worker, monkeypatch):
+    once = token()
+    drain(database, worker, token=once, actor=PERSON)
+    monkeypatch.setattr(draining, "is_alive", lambda _: False)
+    before = dump(database)
+
+    drain(database, worker, token=once, actor=PERSON)
+
+    assert dump(database) == before
+
+
+def test_dead_worker_is_not_drained(database, worker, monkeypatch):
+    monkeypatch.setattr(draining, "is_alive", lambda _: False)
+    before = dump(database)
+
+    with pytest.raises(NotAllowed, match="is dead"):
+        drain(database, worker, token=token(), actor=PERSON)
+
+    assert dump(database) == before
