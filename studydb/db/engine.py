@@ -3,15 +3,14 @@ A database and its connections: the recipes for PostgreSQL and SQLite.
 
 SQLite: WAL, synchronous=FULL, and BEGIN IMMEDIATE for every writer, which is what makes claims safe
 there: SKIP LOCKED is silently dropped, and the driver's own isolation levels gave duplicate claims
-    or
-"database is locked".
+or "database is locked".
 """
 
 import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -204,9 +203,11 @@ class Database:
                         self._spare_disk(connection)
                     self._end(connection, commit=self._commits(txn, write=write))
         except BaseException as error:
-            with suppress(Exception):
-                self._roll_back(connection)
-            if faults.is_disconnect(error) or not isinstance(error, Exception):
+            if (
+                not self._could_roll_back(connection)
+                or faults.is_disconnect(error)
+                or not isinstance(error, Exception)
+            ):
                 connection.invalidate()
             raise
         finally:
@@ -248,6 +249,13 @@ class Database:
             connection.cursor().execute("COMMIT", prepare=False)
         else:
             connection.cursor().execute("COMMIT")
+
+    def _could_roll_back(self, connection: Any) -> bool:
+        try:
+            self._roll_back(connection)
+        except Exception:  # noqa: BLE001  what led here is raised
+            return False
+        return True
 
     def _roll_back(self, connection: Any) -> None:
         self._observe("ROLLBACK")

@@ -2,9 +2,8 @@
 The seam between Core and the driver.
 
 Every statement is written in SQLAlchemy Core, compiled once per dialect, and run on the driver's
-own
-cursor: a claim through Core's execution costs 0.8 ms of CPU, through psycopg's prepared statement
-0.09 ms (see PEERS). Binds and columns pass through the same type codecs either way.
+own cursor: a claim through Core's execution costs 0.8 ms of CPU, through psycopg's prepared
+statement 0.09 ms (see PEERS). Binds and columns pass through the same type codecs either way.
 """
 
 import re

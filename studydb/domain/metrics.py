@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from studydb.domain.errors import InvalidReport
@@ -40,6 +40,11 @@ class Result:
     value: float
     metrics: Mapping[str, Any]
     time_total_s: float | None = None
+
+    def numbers(self) -> "Result":
+        """Leave out the texts and lists, of which a summary says nothing."""
+        numbers = {name: value for name, value in self.metrics.items() if _is_double(value)}
+        return replace(self, metrics=numbers)
 
 
 def read_report(

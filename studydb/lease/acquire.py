@@ -16,7 +16,6 @@ from studydb.operations.recover import recover, recover_host
 
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
 
-
 _ask_if_nothing_waits = partial(ask, if_nothing_waits=True)
 _CLAIM_FIRST: tuple[Callable[..., Claim | None], ...] = (claim, ask)
 _ASK_FIRST = (_ask_if_nothing_waits, claim, ask)
@@ -24,7 +23,6 @@ _ASK_FIRST = (_ask_if_nothing_waits, claim, ask)
 What the last trial came from is tried first. The last step is needed when all that waits is being
 claimed by others.
 """
-
 
 HINT_S = 2.0
 """
@@ -39,7 +37,8 @@ class Acquirer:
     Acquires trials for one worker.
 
     A call that ends in a fault keeps its token for the next one: a claim whose reply was lost is
-    then found, even if nothing else is left to claim.
+    then found, even if nothing else is left to claim. If it is not, its trial was taken back, and
+    whatever names the token again is refused: the call after that takes a new one.
     """
 
     def __init__(self, database: Database, study: Study, *, worker_id: int, lease_s: float) -> None:
@@ -62,10 +61,11 @@ class Acquirer:
         for step in self._steps:
             claimed = self._try(step, again=again)
             if claimed is not None:
-                self._token = uuid4().hex
                 self._beyond = claimed.place if step is claim else self._beyond
                 self._steps = _CLAIM_FIRST if step is claim else _ASK_FIRST
                 break
+        if claimed is not None or again:
+            self._token = uuid4().hex
         self._again = False
         return claimed
 

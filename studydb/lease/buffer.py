@@ -11,8 +11,8 @@ from studydb.domain.rules import first_hit
 
 FLUSH_S = 1.0
 FLUSH_ROWS = 200
-KEPT_ROWS = 1000
-"""So many flushed results are remembered, so that a trial's end need not read them again."""
+KEPT_NUMBERS = 10_000
+"""So much of what was flushed is remembered, so that a trial's end need not read it again."""
 
 
 class Buffer:
@@ -23,7 +23,8 @@ class Buffer:
     it again sends exactly what may have been stored.
 
     Attributes:
-        flushed: All of the trial's results that are stored, None if this attempt has not all.
+        flushed: All of the trial's results that are stored, as far as its summary needs them; None
+            if this attempt has not all.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Buffer:
         is_first = claim.lease.attempt == 1
         self._summary = Summary() if is_first else None
         self.flushed: list[Result] | None = [] if is_first else None
+        self._n_kept = 0
         self._oldest_s = 0.0
         self.last_step = self._after_step
         self.rises_from = 0
@@ -93,10 +95,13 @@ class Buffer:
                 self._after_step = batch.results[-1].step
 
     def _remember(self, batch: Batch) -> None:
-        if self.flushed is not None:
-            self.flushed.extend(batch.results)
-            if len(self.flushed) > KEPT_ROWS:
-                self.flushed = None
+        if self.flushed is None:
+            return
+        kept = [result.numbers() for result in batch.results]
+        self._n_kept += sum(1 + len(result.metrics) for result in kept)
+        self.flushed.extend(kept)
+        if self._n_kept > KEPT_NUMBERS:
+            self.flushed = None
 
     def __len__(self) -> int:
         """Results that no flush has acknowledged."""

@@ -1,8 +1,8 @@
 """
 Leases: who holds a trial. Claims, the fence, renewals, and what a sweep may take.
 
-Every write of an attempt goes through `hold`, which locks the row only if this attempt, by number
-and token, still has it RUNNING.
+Every write of an attempt goes through `FENCE`: it finds the row only if this attempt, by number and
+token, still has it RUNNING.
 """
 
 from collections.abc import Mapping, Sequence
@@ -175,7 +175,7 @@ _ENDS_WITH_LEASE = (
 
 
 def end_values(target: State) -> dict[str, Any]:
-    """The columns that an attempt's end writes on its trial; `end_binds` has the binds."""
+    """The columns that an attempt's end writes on its trial: what `end` and `at_once` bind."""
     final = target in (State.TERMINATED, State.ERROR)
     back_off = sa.bindparam("delay_s", 0.0, sa.Double)
     pending = target is State.PENDING

@@ -4,10 +4,11 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from arrange import dump, persist
+from arrange import LEASE_S, SimulatedWorker, dump, enqueued, new_study, persist, vanish
 from resends import FINISHES, OPERATIONS, claiming_or_asking
 
 from studydb.domain.errors import StorageTransient, StorageUnreachable
+from studydb.lease.acquire import Acquirer
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +94,16 @@ def test_cut_after_commit_is_answered_from_what_was_stored(database, subtests):
         with subtests.test(arranged.__name__):
             assert dump(database) == after
             assert call(database) == answer
+
+
+def test_worker_whose_lost_claim_was_taken_back_claims_anew(database, clock):
+    study = new_study(database)
+    enqueued(database, study)
+    worker = SimulatedWorker(database, study)
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
+    with cut(database, "after"), pytest.raises(StorageUnreachable):
+        acquirer.acquire()
+    vanish(clock, database, study)
+
+    assert persist(acquirer.acquire) is None
+    assert acquirer.acquire() is not None

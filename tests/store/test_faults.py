@@ -196,6 +196,24 @@ def test_killed_connection_is_a_fault_that_passes(postgres_url):
     killer.close()
 
 
+@pytest.mark.parametrize("write", [True, False])
+def test_connection_that_dies_beside_another_error_is_not_used_again(postgres_url, write):
+    database, killer = connect(postgres_url, connections=1), connect(postgres_url)
+
+    def be_killed_and_fail():
+        with database.begin(write=write) as txn:
+            (row,) = txn.all(PID)
+            change(killer, f"SELECT pg_terminate_backend({row.pid}, 5000)")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        be_killed_and_fail()
+
+    assert rows(database, "SELECT 1") == [(1,)]
+    database.close()
+    killer.close()
+
+
 @pytest.mark.parametrize("frozen_while", ["idle", "sending"])
 def test_client_that_freezes_does_not_hold_its_rows_for_ever(
     postgres_url, monkeypatch, frozen_while

@@ -100,6 +100,9 @@ def study(database):
 
 KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
 
+TRIAL_KEY = r"trial_pkey|SEARCH trial USING INTEGER PRIMARY KEY"
+"""Not the study's, of which a fence reads the status."""
+
 FROM_END_TO_END = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! USING)"
 
 SORT = r"Sort Key|TEMP B-TREE"
@@ -154,12 +157,12 @@ HOT = {
         "rung_entry_rank",
     ),
     "best": (lambda txn: trials.best(txn, study_id=1, mode=Mode.MIN, most=3), "trial_rank"),
-    "fence": (lambda txn: leases.hold(txn, lease=LEASE), KEY),
+    "fence": (lambda txn: leases.hold(txn, lease=LEASE), TRIAL_KEY),
     "claim at once": (claim_at_once, "trial_claim"),
-    "report at once": (report_at_once, KEY),
-    "finish at once": (finish_at_once, KEY),
+    "report at once": (report_at_once, TRIAL_KEY),
+    "finish at once": (finish_at_once, TRIAL_KEY),
     "draw": (lambda txn: studies.draw(txn, study_id=1, if_nothing_waits=True), "trial_claim"),
-    "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), KEY),
+    "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
     "live": (lambda txn: results.live(txn, study_id=1, trial_id=7), KEY),
     "list": (lambda txn: trials.listing(txn, study_id=1, limit=10, offset=0), KEY),
     "ghost": (lambda txn: attempts.by_token(txn, token=token()), KEY),

@@ -1,0 +1,48 @@
+"""What a holder remembers of its flushes: enough to complete its trial, little however much it sent."""
+
+import json
+
+import pytest
+from arrange import SimulatedWorker, new_study, rows
+
+from studydb.domain.metrics import Result
+from studydb.domain.states import Reason
+from studydb.lease import buffer
+from studydb.lease.held import HeldTrial
+
+LONG = "x" * 10_000
+SUMMARY = {
+    "loss": {"min": 0.25, "max": 0.5, "avg": 0.375, "last": 0.25},
+    "accuracy": {"min": 0.0, "max": 1.0, "avg": 0.5, "last": 1.0},
+}
+
+
+@pytest.fixture
+def held(database):
+    study = new_study(database)
+    return HeldTrial(database, study, SimulatedWorker(database, study).ask().claimed)
+
+
+def flush_two(held):
+    for step, value in enumerate((0.5, 0.25), 1):
+        metrics = {"accuracy": step - 1, "text": LONG, "list": [LONG], "sure": True}
+        held.add(Result(step, value, metrics))
+        held.flush()
+
+
+def test_texts_and_lists_are_not_kept_in_memory(held):
+    flush_two(held)
+
+    assert LONG not in repr(held.buffer.flushed)
+
+
+@pytest.mark.parametrize("kept", [buffer.KEPT_NUMBERS, 3], ids=["all", "too many"])
+def test_summary_is_the_same_whatever_is_remembered(database, held, monkeypatch, kept):
+    monkeypatch.setattr(buffer, "KEPT_NUMBERS", kept)
+    flush_two(held)
+    assert (held.buffer.flushed is None) == (kept == 3)
+
+    held.end(Reason.COMPLETED)
+
+    ((found,),) = rows(database, "SELECT CAST(metric_summary AS TEXT) FROM trial")
+    assert json.loads(found) == SUMMARY
