@@ -46,7 +46,7 @@ class Acquirer:
         self._database, self._study = database, study
         self._worker_id, self._lease_s = worker_id, lease_s
         self._token = uuid4().hex
-        self._again = False
+        self._again = self._is_idle = False
         self._steps = _CLAIM_FIRST
         self._beyond, self._seen_whole_s = (0, -1), -HINT_S
 
@@ -57,6 +57,8 @@ class Acquirer:
         Raises:
             StorageTransient: Call again; the trial, if one was claimed, is not lost.
         """
+        if self._is_idle and not self._again and not look(self._database, self._study).inviting:
+            return None  # whoever polls writes nothing
         again, self._again = self._again, True
         for step in self._steps:
             claimed = self._try(step, again=again)
@@ -66,7 +68,7 @@ class Acquirer:
                 break
         if claimed is not None or again:
             self._token = uuid4().hex
-        self._again = False
+        self._again, self._is_idle = False, claimed is None
         return claimed
 
     def _hint(self) -> dict[str, tuple[int, int]]:

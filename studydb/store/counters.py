@@ -12,6 +12,7 @@ from studydb.domain.states import State
 SHARDS = 32
 """
 Rows per study: enough that workers rarely wait for one another, whose commits wait for the disk.
+They are made with the study: to change their number takes a migration that adds rows.
 
 An attempt's token chooses its shard. A worker that always took the same one would, while somebody
 holds an old snapshot, walk over all that it has left of that row: 1.5 ms after 20,000 claims.

@@ -1,11 +1,12 @@
 """A claim may go on where the last one was found; nothing waits for ever before that place."""
 
-from arrange import LEASE_S, SimulatedWorker, enqueued, new_study, token
+from arrange import LEASE_S, PERSON, SimulatedWorker, enqueued, new_study, token
 
 from studydb.domain.states import Reason
 from studydb.lease import acquire
 from studydb.lease.acquire import Acquirer
 from studydb.operations.claim import claim
+from studydb.operations.control import extend
 
 
 def claimed_beyond(database, study, number):
@@ -21,6 +22,21 @@ def test_trials_beyond_a_place_come_first_and_those_before_it_then(database):
     numbers = [claimed_beyond(database, study, 1) for _ in range(4)]
 
     assert numbers == [2, 0, 1, None]
+
+
+def test_worker_that_finds_nothing_polls_without_writing(database):
+    study = new_study(database, num_trials=0)
+    worker = SimulatedWorker(database, study)
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
+    assert acquirer.acquire() is None
+    seen = []
+    database.observer = seen.append
+
+    assert acquirer.acquire() is None
+    assert not [what for what in seen if "UPDATE" in what or "INSERT" in what]
+
+    extend(database, study, by=1, token=token(), actor=PERSON)
+    assert acquirer.acquire() is not None
 
 
 def test_what_came_back_is_claimed_before_the_rest_after_a_while(database, monkeypatch):
