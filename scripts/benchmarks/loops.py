@@ -202,9 +202,17 @@ def _run_trial(client: Client, acquirer: Acquirer, took: Took, rest_s: float) ->
     began_s = time.perf_counter()
     answer = report(client.database, client.study, lease=claim.lease, batch=batch)
     took["report"].append(time.perf_counter() - began_s)
+    flushed = batch.results
     batch = Batch(2, _results(claim, half + 1, REPORTS), half, answer.summary)
     began_s = time.perf_counter()
-    finish(client.database, client.study, lease=claim.lease, outcome=Reason.COMPLETED, batch=batch)
+    finish(
+        client.database,
+        client.study,
+        lease=claim.lease,
+        outcome=Reason.COMPLETED,
+        batch=batch,
+        flushed=flushed,
+    )
     took["finish"].append(time.perf_counter() - began_s)
 
 
