@@ -21,6 +21,7 @@ FIRST = "first"
 _IF_FIRST = "EXISTS (SELECT FROM first)"
 _ROW = "SELECT * FROM first"
 _ROW_LAZILY = "SELECT * FROM first WHERE set_config('synchronous_commit', 'off', true) = 'off'"
+"""For this transaction alone, which ends with the statement: no SET of its own."""
 
 _REQUIRED = object()
 
@@ -55,7 +56,8 @@ class Chain:
     A first statement that returns at most one row, and links that follow only if it does.
 
     Links are UPDATE … WHERE without RETURNING, INSERT … SELECT without WHERE, or a `BulkInsert`;
-    they lock nothing before the first one's row. Binds of one name have one value throughout.
+    they lock nothing before the first one's row, and PostgreSQL chooses the order among them. Binds
+    of one name have one value throughout.
     """
 
     __slots__ = ("_links", "_whole", "first", "then")
@@ -79,7 +81,7 @@ class Chain:
         return whole
 
     def links(self, dialect: Dialect) -> tuple[Compiled, ...]:
-        """The statements in their order, the first one's before the links'."""
+        """The statements that SQLite takes, in their order."""
         if not self._links:
             self._links = tuple(self._compile(dialect))
         return self._links
@@ -124,7 +126,7 @@ def _apart(parts: Mapping[str, Compiled]) -> dict[str, Compiled]:
     values: dict[str, set[Any]] = {}
     for compiled in parts.values():
         for name, value in compiled.defaults.items():
-            values.setdefault(name, set()).add(value)
+            values.setdefault(name, set()).add((type(value), value))  # 1 is not True
         for name in compiled.required:
             values.setdefault(name, set()).add(_REQUIRED)
     shared = {name for name, different in values.items() if len(different) == 1}

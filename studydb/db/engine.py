@@ -199,9 +199,10 @@ class Database:
                 )
                 yield txn
                 if not alone:
-                    if not txn.waits_for_disk:
+                    commit = self._commits(txn, write=write)
+                    if commit and not txn.waits_for_disk:
                         self._spare_disk(connection)
-                    self._end(connection, commit=self._commits(txn, write=write))
+                    self._end(connection, commit=commit)
         except BaseException as error:
             if (
                 not self._could_roll_back(connection)

@@ -140,6 +140,7 @@ def claim(
     """
     return txn.chain(
         _CLAIM,
+        (),
         study=study.id,
         study_id=study.id,
         constants=dict(study.space.constants),
@@ -150,7 +151,6 @@ def claim(
         to_token=token,
         token=token,
         to_lease_s=lease_s,
-        rows=(),
         **counters.binds(key=token, out_of=State.PENDING, into=State.RUNNING),
     )
 

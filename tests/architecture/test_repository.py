@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 
 REGISTRY = re.compile(
-    r"pypi\.org|pythonhosted\.|npmjs\.|deb\.debian\.|anaconda\.org|--(?:extra-)?index-url"
+    r"(?:pypi|pythonhosted|npmjs|debian|anaconda)\.(?:org|com)|--(?:extra-)?index-url"
 )
 ONE_MACHINE = re.compile(r"(?<![\w.~$}*])/(?:home|root|Users|work)/\w")
 

@@ -58,6 +58,8 @@ def test_own_name_is_no_clash(console, database):
 
     console("rename", "same", "same")
 
+    assert load(database, "same").name == "same"
+
 
 def test_resend_after_a_lost_reply_changes_nothing(database):
     study, token = arrange.new_study(database, name="old"), arrange.token()

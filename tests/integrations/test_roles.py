@@ -366,6 +366,9 @@ def test_wide_views_from_before_become_the_owners(roles, opened):
     make_wide_views(opened(roles.owner), study)
     studydb.delete_study("digits", storage=roles.owner)
 
+    left = "SELECT count(*) FROM pg_views WHERE viewname LIKE '%digits'"
+    assert arrange.rows(opened(roles.owner), left) == [(0,)]
+
 
 def test_worker_that_tries_more_is_told_in_one_line(roles, opened, bare_console, monkeypatch):
     lived_in(opened(roles.owner))

@@ -52,7 +52,7 @@ def test_worker_with_a_wrong_clock_of_its_own_has_no_say(postgres_url, monkeypat
     study = new_study(database)
     monkeypatch.setattr("studydb.db.transaction.datetime", None)
 
-    SimulatedWorker(database, study).ask()
+    assert SimulatedWorker(database, study).ask() is not None
     database.close()
 
 
