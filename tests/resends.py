@@ -73,21 +73,28 @@ def claiming_the_last_place(database: Database) -> Call:
 
 
 def asking(database: Database, **overrides: Any) -> Call:
-    study = new_study(database, **overrides)
+    study = _asked_before(database, **overrides)
     given = _claim_of(database, study)
     return lambda over: ask(over, study, **given)
 
 
 def asking_for_the_last(database: Database) -> Call:
-    return asking(database, num_trials=1)
+    return asking(database, num_trials=2)
 
 
 def asking_for_the_last_place(database: Database) -> Call:
     return asking(database, max_concurrent=1)
 
 
+def _asked_before(database: Database, **overrides: Any) -> Any:
+    """A study in which one trial was made: the points of the next ones are there."""
+    study = new_study(database, **overrides)
+    SimulatedWorker(database, study).take().finish(0.5)
+    return study
+
+
 def claiming_or_asking(database: Database) -> Call:
-    study = new_study(database, num_trials=1)
+    study = _asked_before(database, num_trials=2)
     given = _claim_of(database, study)
     return lambda over: claim(over, study, **given) or ask(over, study, **given)
 

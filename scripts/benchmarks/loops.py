@@ -9,12 +9,15 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import click
+import numpy.random  # noqa: F401  a searcher's, loaded once for all that are forked
 import postgres
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -52,7 +55,10 @@ UNTRUE = """
             - (SELECT count(*) FROM trial WHERE state = 'TERMINATED')"""
 
 _LIGHT = multiprocessing.get_context("fork")
-"""Hundreds of processes that import everything anew would measure nothing else."""
+"""Processes that import everything anew would measure nothing else."""
+
+PER_PROCESS = 75
+"""Loops: with a process each, it is the system's scheduler that is measured."""
 
 Took = dict[str, list[float]]
 
@@ -69,10 +75,10 @@ class Found:
 
 
 @click.command()
-@click.option("--loops", type=click.IntRange(1, 2000), default=300, help="How many processes.")
+@click.option("--loops", type=click.IntRange(1, 2000), default=300, help="How many workers.")
 @click.option("--seconds", type=click.FloatRange(0.1, 3600), default=60.0, help="How long.")
 @click.option(
-    "--waiting", "n_waiting", type=click.IntRange(0), default=20_000, help="Trials to claim first."
+    "--waiting", "n_waiting", type=click.IntRange(0), default=50_000, help="Trials to claim first."
 )
 @click.option(
     "--rest",
@@ -89,9 +95,10 @@ def loops(
     """
     Latencies of hundreds of worker loops on one PostgreSQL.
 
-    Each is a process with one connection: claim what waits, else ask; two batches; finish. Errors
-    are counted as they come, nothing is tried again. The exit code is 1 if there was one, or if
-    the rows do not add up.
+    Each is a thread with one connection: claim what waits, else ask; two batches; finish. Each
+    has claimed and asked once before the clock starts: the server takes seconds to plan all their
+    statements. Errors are counted as they come, nothing is tried again. The exit code is 1 if there
+    was one, or if the rows do not add up.
     """
     with (
         places.postgresql_server(fsync=fsync, connections=loops + SPARE_CONNECTIONS) as server,
@@ -121,7 +128,7 @@ def _run(url: str, n: int, seconds: float, rest_s: float, conditions: Mapping[st
     with _processes(n, url, seconds, rest_s) as pipes, postgres.connect(url) as looking:
         for pipe in pipes:
             if not pipe.poll(START_TIMEOUT_S) or pipe.recv() != "ready":
-                raise RuntimeError("A loop did not start.")
+                raise RuntimeError("The loops did not start.")
         for pipe in pipes:
             pipe.send("go")
         most, deadline_s = 0, time.monotonic() + seconds + GRACE_S
@@ -140,9 +147,12 @@ def _run(url: str, n: int, seconds: float, rest_s: float, conditions: Mapping[st
 def _processes(n: int, url: str, seconds: float, rest_s: float) -> Iterator[list[Connection]]:
     pipes, processes = [], []
     try:
-        for _ in range(n):
+        for first in range(0, n, PER_PROCESS):
             ours_end, theirs = _LIGHT.Pipe()
-            process = _LIGHT.Process(target=_loop, args=(theirs, url, seconds, rest_s), daemon=True)
+            several = min(PER_PROCESS, n - first)
+            process = _LIGHT.Process(
+                target=_several_loops, args=(theirs, several, url, seconds, rest_s), daemon=True
+            )
             process.start()
             theirs.close()
             pipes.append(ours_end)
@@ -164,35 +174,54 @@ def _add(pipe: Connection, took: Took, errors: Counter[str]) -> None:
     try:
         more, wrong = pipe.recv()
     except (EOFError, OSError):
-        errors["a loop that died"] += 1
+        errors["loops that died"] += 1
         return
     for name, times in more.items():
         took[name].extend(times)
     errors.update(wrong)
 
 
-def _loop(pipe: Connection, url: str, seconds: float, rest_s: float) -> None:
+def _several_loops(pipe: Connection, n: int, url: str, seconds: float, rest_s: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
-    client = Client(url)
     took: Took = defaultdict(list)
     errors: Counter[str] = Counter()
+    workers = [_worker(url) for _ in range(n)]
+    for worker in workers:
+        _run_trial(worker, defaultdict(list), rest_s=0.0)
+        worker.client.finish(worker.client.ask())
     pipe.send("ready")
     pipe.recv()
-    acquirer = Acquirer(client.database, client.study, worker_id=client.worker_id, lease_s=LEASE_S)
-    deadline = time.monotonic() + seconds
-    time.sleep(random.uniform(0, seconds * START_SPREAD))
-    while time.monotonic() < deadline:
-        try:
-            _run_trial(client, acquirer, took, rest_s)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is counted
-            errors[traceback.format_exception_only(error)[-1].strip()] += 1
+    with ThreadPoolExecutor(n) as threads:
+        list(threads.map(partial(_loop, seconds, rest_s, took, errors), workers))
     with suppress(OSError):
         pipe.send((dict(took), errors))
 
 
-def _run_trial(client: Client, acquirer: Acquirer, took: Took, rest_s: float) -> None:
-    began_s = time.perf_counter()
-    claim = acquirer.acquire()
+@dataclass(frozen=True)
+class _Worker:
+    client: Client
+    acquirer: Acquirer
+
+
+def _worker(url: str) -> _Worker:
+    client = Client(url)
+    acquirer = Acquirer(client.database, client.study, worker_id=client.worker_id, lease_s=LEASE_S)
+    return _Worker(client, acquirer)
+
+
+def _loop(seconds: float, rest_s: float, took: Took, errors: Counter[str], worker: _Worker) -> None:
+    deadline = time.monotonic() + seconds
+    time.sleep(random.uniform(0, seconds * START_SPREAD))
+    while time.monotonic() < deadline:
+        try:
+            _run_trial(worker, took, rest_s)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is counted
+            errors[traceback.format_exception_only(error)[-1].strip()] += 1
+
+
+def _run_trial(worker: _Worker, took: Took, rest_s: float) -> None:
+    client, began_s = worker.client, time.perf_counter()
+    claim = worker.acquirer.acquire()
     took["claim or ask"].append(time.perf_counter() - began_s)
     if claim is None:
         raise RuntimeError("Nothing was runnable in an endless study.")

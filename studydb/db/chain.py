@@ -20,8 +20,10 @@ from studydb.db.statement import BIND, BulkInsert, Compiled, compile_for
 FIRST = "first"
 _IF_FIRST = "EXISTS (SELECT FROM first)"
 _ROW = "SELECT * FROM first"
-_ROW_LAZILY = "SELECT * FROM first WHERE set_config('synchronous_commit', 'off', true) = 'off'"
+LAZILY = "set_config('synchronous_commit', 'off', true) = 'off'"
 """For this transaction alone, which ends with the statement: no SET of its own."""
+
+_ROW_LAZILY = f"{_ROW} WHERE {LAZILY}"
 
 _REQUIRED = object()
 

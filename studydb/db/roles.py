@@ -21,7 +21,7 @@ VIEWER_TIMEOUT = "60s"
 WORKER_INSERTS = ("trial", "attempt", "result", "checkpoint", "worker", "rung_entry", "event")
 WORKER_DELETES = ("checkpoint",)
 WORKER_UPDATES = {
-    "study": ("next_number", "next_draw", "n_counted", "n_running"),
+    "study": ("next_number", "next_draw", "n_counted", "n_running", "points"),
     "trial": (
         *("state", "reason", "ready", "ready_at", "request", "paused_by", "metric_summary"),
         *("verdict", "verdict_reason", "verdict_by", "attempt", "failures", "losses"),

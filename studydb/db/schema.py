@@ -77,13 +77,14 @@ study = sa.Table(
     _required("n_running", sa.Integer, server_default="0"),
     sa.Column("created_by", sa.Text),
     _required("created_at", UtcDateTime),
+    sa.Column("points", Json),
     _one_of("status", [Status.RUNNING, Status.PAUSED, Status.STOPPED]),
     _one_of("mode", Mode),
     sqlite_autoincrement=True,
 )
 """
 `n_counted` is held against `num_trials`, `n_running` (kept if there is one) against
-`max_concurrent`.
+`max_concurrent`. `points` holds what the searcher proposes for the next draws, by draw.
 """
 
 search_space = sa.Table(

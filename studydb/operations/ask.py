@@ -3,9 +3,8 @@
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.records import Claim, Study
-from studydb.domain.states import State
-from studydb.operations.claim import begun, claimed_before, ghost
-from studydb.store import at_once, counters, studies
+from studydb.operations.claim import begun, ghost
+from studydb.store import at_once, draws
 
 
 def ask(
@@ -21,8 +20,7 @@ def ask(
     """
     Make the searcher's next trial, RUNNING under its first attempt.
 
-    The point is computed from (seed, draw) inside the transaction that takes the draw, so it is the
-    same whoever asks, and a draw is never lost.
+    Its point is a function of (seed, draw), the same whoever asks, and no draw is lost.
 
     Args:
         token: As for `claim`; it names the trial, too.
@@ -33,28 +31,105 @@ def ask(
         None when `num_trials` exist, the searcher has no more points, the study is not RUNNING, or
         `max_concurrent` trials run.
     """
+    attempt_ask = _ask_at_once if database.postgresql and study.space.is_flat else _ask_in_steps
     try:
-        with database.begin(durable=False) as txn:  # the first flush makes it so
-            counters.move(txn, study_id=study.id, key=token, out_of=None, into=State.RUNNING)
-            ticket = studies.draw(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
-            if ticket is None:
-                txn.abandon()
-                return claimed_before(txn, study, token=token, lease_s=lease_s) if again else None
+        claimed = attempt_ask(
+            database,
+            study,
+            worker_id=worker_id,
+            token=token,
+            lease_s=lease_s,
+            if_nothing_waits=if_nothing_waits,
+        )
+    except Duplicate:
+        return ghost(database, study, token=token, lease_s=lease_s)
+    if claimed is None and again:
+        return ghost(database, study, token=token, lease_s=lease_s)
+    return claimed
 
-            searcher = study.searcher
-            assert searcher is not None  # or the study would have no draws
-            params = searcher.propose(study.space, seed=study.seed, draw=ticket.draw)
 
-            row_of = at_once.begin(
+def _ask_at_once(
+    database: Database,
+    study: Study,
+    *,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+    if_nothing_waits: bool,
+) -> Claim | None:
+    """The ask where the points of the next draws are kept, and SQL can make the config."""
+    row = None
+    while row is None:
+        with database.begin(durable=False, single=True) as txn:  # the first flush makes it so
+            row = draws.ask(
                 txn,
                 study=study,
-                ticket=ticket,
-                params=params,
-                origin=searcher.origin,
                 worker_id=worker_id,
                 token=token,
                 lease_s=lease_s,
+                if_nothing_waits=if_nothing_waits,
             )
-        return begun(study, row_of(), worker_id=worker_id, token=token, lease_s=lease_s)
-    except Duplicate:
-        return ghost(database, study, token=token, lease_s=lease_s)
+        if row is None and not _propose_next(database, study, if_nothing_waits=if_nothing_waits):
+            return None
+    block, place = divmod(row.draw, draws.BLOCK)
+    if place == 0:
+        _propose(database, study, block=block + draws.AHEAD, current=block)
+    return begun(study, row, worker_id=worker_id, token=token, lease_s=lease_s)
+
+
+def _propose_next(database: Database, study: Study, *, if_nothing_waits: bool) -> bool:
+    """Whether there is a next draw; its point is known then."""
+    with database.begin(write=False) as txn:
+        following = draws.next_of(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
+    if following is None:
+        return False
+    if not following.is_proposed:  # or somebody was faster
+        block = following.next_draw // draws.BLOCK
+        _propose(database, study, block=block, current=block)
+    return True
+
+
+def _propose(database: Database, study: Study, *, block: int, current: int) -> None:
+    searcher, end = study.searcher, (block + 1) * draws.BLOCK
+    assert searcher is not None  # or the study would have no draws
+    if study.num_draws is not None:
+        end = min(end, study.num_draws)
+    points = [
+        searcher.propose(study.space, seed=study.seed, draw=draw)
+        for draw in range(block * draws.BLOCK, end)
+    ]
+    if points:
+        with database.begin(durable=False, single=True) as txn:
+            draws.propose(txn, study_id=study.id, block=block, points=points, current=current)
+
+
+def _ask_in_steps(
+    database: Database,
+    study: Study,
+    *,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+    if_nothing_waits: bool,
+) -> Claim | None:
+    with database.begin(durable=False) as txn:  # the first flush makes it so
+        ticket = draws.take(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
+        if ticket is None:
+            txn.abandon()
+            return None
+
+        searcher = study.searcher
+        assert searcher is not None  # or the study would have no draws
+        params = searcher.propose(study.space, seed=study.seed, draw=ticket.draw)
+
+        row_of = at_once.begin(
+            txn,
+            study=study,
+            ticket=ticket,
+            params=params,
+            origin=searcher.origin,
+            worker_id=worker_id,
+            token=token,
+            lease_s=lease_s,
+        )
+    return begun(study, row_of(), worker_id=worker_id, token=token, lease_s=lease_s)

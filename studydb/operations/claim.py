@@ -101,10 +101,10 @@ def _claim_in_steps(
 
         claimed = begin_attempt(txn, study, row, worker_id=worker_id, token=token, lease_s=lease_s)
 
-        counters.move(txn, study_id=study.id, key=token, out_of=State.PENDING, into=State.RUNNING)
         if study.max_concurrent is not None and not studies.enter(txn, study_id=study.id):
             txn.abandon()
             return None
+        counters.move(txn, study_id=study.id, key=token, out_of=State.PENDING, into=State.RUNNING)
     return claimed
 
 
@@ -113,7 +113,7 @@ def _late(database: Database, study: Study, *, token: str, lease_s: float) -> Cl
     with database.begin() as txn:
         txn.abandon()
         leases.await_claims(txn, study_id=study.id)  # a ghost in flight holds its trial,
-        counters.lock(txn, study_id=study.id, key=token)  # of an ask its shard
+        studies.lock(txn, study_id=study.id)  # an ask the study's row
         return claimed_before(txn, study, token=token, lease_s=lease_s)
 
 

@@ -52,7 +52,6 @@ def enqueue(
     given = study.space.check_params(params)
     try:
         with database.begin() as txn:
-            counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
             number = studies.admit(txn, study_id=study.id)
             if number is None:
                 txn.abandon()
@@ -72,6 +71,7 @@ def enqueue(
                 priority=priority,
             )
             _record(txn, study, "enqueued", token=token, actor=actor, data={"number": number})
+            counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
         return number
     except Duplicate:
         with database.begin(write=False) as txn:

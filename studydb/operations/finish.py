@@ -139,9 +139,9 @@ def end_attempt(
     if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
         _tell(txn, lease, outcome, failure, actor)
 
-    counters.move(txn, study_id=study.id, key=lease.token, out_of=State.RUNNING, into=ending.state)
     if study.max_concurrent is not None:
         studies.leave(txn, study_id=study.id)
+    counters.move(txn, study_id=study.id, key=lease.token, out_of=State.RUNNING, into=ending.state)
     return ending
 
 

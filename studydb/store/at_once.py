@@ -76,6 +76,7 @@ _CLAIM = Chain(
 _BEGIN = Chain(
     leases.INSERT_RUNNING,
     begun=attempts.inserting(trial_id=of_first(trial.c.id)),
+    counted=counters.MOVE,
 )
 
 
@@ -102,6 +103,8 @@ def begin(
     """
     return txn.chain_later(
         _BEGIN,
+        (),
+        study=study.id,
         study_id=study.id,
         uuid=str(UUID(hex=token)),
         number=ticket.number,
@@ -116,7 +119,9 @@ def begin(
         to_worker=worker_id,
         to_token=token,
         to_lease_s=lease_s,
-        **attempts.first_binds(token=token, worker_id=worker_id, config=study.space.config(params)),
+        config=study.space.config(params),
+        **attempts.first_binds(token=token, worker_id=worker_id),
+        **counters.binds(key=token, out_of=None, into=State.RUNNING),
     )
 
 

@@ -104,13 +104,12 @@ def insert(
     )
 
 
-def first_binds(*, token: str, worker_id: int, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The binds of `inserting`, but trial's and study's, for a new trial's first attempt."""
+def first_binds(*, token: str, worker_id: int) -> dict[str, Any]:
+    """The binds of `inserting` for a new trial's first attempt, but ids of rows and `config`."""
     return {
         "attempt": 1,
         "token": token,
         "worker_id": worker_id,
-        "config": dict(config),
         "restored_id": None,
         "start_step": 1,
     }

@@ -37,12 +37,6 @@ _INSERT = Prepared(
     )
 )
 
-_LOCK = Prepared(
-    sa.select(counter.c.shard)
-    .where(counter.c.study_id == sa.bindparam("study"), counter.c.shard == sa.bindparam("shard_no"))
-    .with_for_update(key_share=True)
-)
-
 _READ = Prepared(
     sa.select(
         *(
@@ -66,8 +60,7 @@ def move(
     Count `n` trials out of one state and into another.
 
     Args:
-        key: Chooses the shard: an attempt's token, or a number. Locked after trials, before the
-            study row.
+        key: Chooses the shard: an attempt's token, or a number. The last lock of all.
         out_of: None for new trials.
         into: None for none.
     """
@@ -88,11 +81,6 @@ def binds(
 
 def _shard(key: int | str) -> int:
     return (key if isinstance(key, int) else crc32(key.encode())) % SHARDS
-
-
-def lock(txn: Txn, *, study_id: int, key: int | str) -> None:
-    """Wait for whatever else moves trials by this key: a claim of ours whose reply was lost."""
-    txn.all(_LOCK, study=study_id, shard_no=_shard(key))
 
 
 def read(txn: Txn, *, study_id: int) -> Counts:

@@ -90,11 +90,20 @@ CLAIM = Prepared(
     .returning(*_LEASED)
 )
 
-INSERT_RUNNING = (
-    sa.insert(trial)
-    .values(NEW | _LEASE | {"state": State.RUNNING, "attempt": 1, "started_at": now()})
-    .returning(*_LEASED)
-)
+_BEGINS_RUNNING = NEW | _LEASE | {"state": State.RUNNING, "attempt": 1, "started_at": now()}
+INSERT_RUNNING = sa.insert(trial).values(_BEGINS_RUNNING).returning(*_LEASED)
+
+
+def inserting_running(**known: sa.ColumnElement[Any]) -> sa.Insert:
+    """The INSERT … SELECT of `INSERT_RUNNING`, where some columns are `known` from elsewhere."""
+    row = {
+        name: value
+        if isinstance(value, sa.ColumnElement)
+        else sa.literal(value, trial.c[name].type)
+        for name, value in (_BEGINS_RUNNING | known).items()
+    }
+    return sa.insert(trial).from_select([*row], sa.select(*row.values())).returning(*_LEASED)
+
 
 _LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
 

@@ -1,4 +1,4 @@
-"""Studies with their space and trainable; the study row is every transaction's last lock."""
+"""Studies with their space and trainable, their budget, and what people want of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,25 +7,25 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
-from studydb.db.schema import in_state, search_space, signature, study, trainable, trial
+from studydb.db.schema import search_space, signature, study, trainable
 from studydb.domain.records import Study, Trainable
 from studydb.domain.rules import Threshold
 from studydb.domain.space import Space
-from studydb.domain.states import Mode, State, Status
+from studydb.domain.states import Mode, Status
 from studydb.schedulers import read as read_scheduler
 from studydb.searchers import read as read_searcher
 
-_OPEN = sa.and_(
+OPEN = sa.and_(
     study.c.status == Status.RUNNING,
     sa.or_(study.c.num_trials.is_(None), study.c.n_counted < study.c.num_trials),
 )
-_HAS_DRAWS = sa.or_(study.c.num_draws.is_(None), study.c.next_draw < study.c.num_draws)
-_HAS_ROOM = sa.or_(study.c.max_concurrent.is_(None), study.c.n_running < study.c.max_concurrent)
+HAS_DRAWS = sa.or_(study.c.num_draws.is_(None), study.c.next_draw < study.c.num_draws)
+HAS_ROOM = sa.or_(study.c.max_concurrent.is_(None), study.c.n_running < study.c.max_concurrent)
 _SPENT = sa.or_(study.c.n_counted >= study.c.num_trials, study.c.next_draw >= study.c.num_draws)
-_THIS = study.c.id == sa.bindparam("study")
+THIS = study.c.id == sa.bindparam("study")
 
 _SPEC = Prepared(
-    sa.select(study, search_space.c.space)
+    sa.select(*(column for column in study.c if column is not study.c.points), search_space.c.space)
     .join(
         search_space,
         sa.and_(
@@ -55,68 +55,49 @@ _DROP_TRAINABLE = (
     Prepared(sa.delete(trainable).where(trainable.c.study_id == sa.bindparam("study"))),
 )
 
-_draw = (
-    sa.update(study)
-    .where(_THIS, _OPEN, _HAS_DRAWS, _HAS_ROOM)
-    .values(
-        next_number=study.c.next_number + 1,
-        next_draw=study.c.next_draw + 1,
-        n_counted=study.c.n_counted + 1,
-        n_running=sa.case(
-            (study.c.max_concurrent.is_(None), study.c.n_running), else_=study.c.n_running + 1
-        ),
-    )
-    .returning((study.c.next_number - 1).label("number"), (study.c.next_draw - 1).label("draw"))
-)
-_NOTHING_WAITS = ~sa.exists().where(
-    trial.c.study_id == sa.bindparam("study"),
-    in_state(State.PENDING),
-    trial.c.ready,
-    trial.c.resource_class == "",
-)
-_DRAW = {False: Prepared(_draw), True: Prepared(_draw.where(_NOTHING_WAITS))}
-
 _ADMIT = Prepared(
     sa.update(study)
-    .where(_THIS, sa.or_(study.c.num_trials.is_(None), study.c.n_counted < study.c.num_trials))
+    .where(THIS, sa.or_(study.c.num_trials.is_(None), study.c.n_counted < study.c.num_trials))
     .values(next_number=study.c.next_number + 1, n_counted=study.c.n_counted + 1)
     .returning((study.c.next_number - 1).label("number"))
 )
 
 _ENTER = Prepared(
     sa.update(study)
-    .where(_THIS, _HAS_ROOM)
+    .where(THIS, HAS_ROOM)
     .values(n_running=study.c.n_running + 1)
     .returning(study.c.id)
 )
 
 _LEAVE = Prepared(
     sa.update(study)
-    .where(_THIS)
+    .where(THIS)
     .values(n_running=study.c.n_running - sa.bindparam("by", type_=sa.Integer))
 )
 
 _BUDGET = Prepared(
     sa.select(
         study.c.status,
-        sa.and_(_OPEN, _HAS_DRAWS).label("open"),
-        _HAS_ROOM.label("has_room"),
+        sa.and_(OPEN, HAS_DRAWS).label("open"),
+        HAS_ROOM.label("has_room"),
         sa.func.coalesce(_SPENT, sa.false()).label("spent"),
         study.c.num_trials,
         study.c.n_counted,
-    ).where(_THIS)
+    ).where(THIS)
 )
 
-_SET_STATUS = Prepared(sa.update(study).where(_THIS).values(status=sa.bindparam("to_status")))
+_SET_STATUS = Prepared(sa.update(study).where(THIS).values(status=sa.bindparam("to_status")))
 
 _EXTEND = Prepared(
     sa.update(study)
-    .where(_THIS, study.c.num_trials.is_not(None))
+    .where(THIS, study.c.num_trials.is_not(None))
     .values(num_trials=study.c.num_trials + sa.bindparam("by", type_=sa.BigInteger))
     .returning(study.c.num_trials)
 )
 
-_RENAME = Prepared(sa.update(study).where(_THIS).values(name=sa.bindparam("to_name")))
+_RENAME = Prepared(sa.update(study).where(THIS).values(name=sa.bindparam("to_name")))
+
+_LOCK = Prepared(sa.select(study.c.id).where(THIS).with_for_update(key_share=True))
 
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
 
@@ -215,20 +196,6 @@ def names(txn: Txn) -> list[str]:
     return [row.name for row in txn.all(_NAMES)]
 
 
-def draw(txn: Txn, *, study_id: int, if_nothing_waits: bool = False) -> Any | None:
-    """
-    Take a number and a draw for a new trial that runs at once.
-
-    Args:
-        if_nothing_waits: Leave it if a trial is there to be claimed.
-
-    Returns:
-        A row with `number` and `draw`; None when the budget is spent, the study is not RUNNING, or
-        `max_concurrent` trials run.
-    """
-    return txn.first(_DRAW[if_nothing_waits], study=study_id)
-
-
 def admit(txn: Txn, *, study_id: int) -> int | None:
     """Take a number for a trial that waits, None when the budget is spent."""
     row = txn.first(_ADMIT, study=study_id)
@@ -243,6 +210,11 @@ def enter(txn: Txn, *, study_id: int) -> bool:
 def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
     """Count `n` RUNNING trials less."""
     txn.run(_LEAVE, study=study_id, by=n)
+
+
+def lock(txn: Txn, *, study_id: int) -> None:
+    """Wait for whoever changes the study's row: an ask of ours whose reply was lost."""
+    txn.all(_LOCK, study=study_id)
 
 
 def budget(txn: Txn, *, study_id: int) -> Any:

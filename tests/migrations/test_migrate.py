@@ -1,6 +1,7 @@
 """The schema comes, goes and comes again, with rows in place; and is what the program thinks it is."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from arrange import PERSON, SimulatedWorker, change, enqueued, new_study, rows, 
 
 from studydb.db import connect, migrate, version
 from studydb.db.engine import begin_immediate
-from studydb.db.schema import METADATA
-from studydb.domain.errors import StorageError, StorageMissing, UsageError
+from studydb.db.schema import METADATA, trial
+from studydb.domain.errors import SchemaTooOld, StorageError, StorageMissing, UsageError
 from studydb.domain.states import Reason
 from studydb.operations import control
 from studydb.operations.reading import list_trials
@@ -67,6 +68,28 @@ def test_up_down_and_up_again_with_rows_in_place(empty_storage_url):
     database.close()
 
 
+def test_database_of_the_first_revision_goes_on_where_it_was(storage_url):
+    database = connect(storage_url)
+    study = fill(database)
+    worker = SimulatedWorker(database, study)
+    database.close()
+    migrate.downgrade(storage_url, "0001")
+    with pytest.raises(SchemaTooOld, match="needs 0002"):
+        connect(storage_url)
+
+    assert migrate.upgrade(storage_url) == "0001"
+    worker.ask().finish(0.5)
+
+    assert [trial.draw for trial in draws_of(database)] == [0, 1, 2]
+    database.close()
+
+
+def draws_of(database):
+    """Trials that were asked for."""
+    with database.begin(write=False) as txn:
+        return txn.all(sa.select(trial.c.draw).where(trial.c.draw.is_not(None)).order_by("draw"))
+
+
 def test_upgrade_of_what_is_new_changes_nothing(storage_url):
     database = connect(storage_url)
     study = fill(database)
@@ -98,7 +121,7 @@ def connect_to_nothing(url):
 
 @pytest.mark.parametrize("revision", ["0000", "head", "0001 "])
 def test_downgrade_to_an_unknown_revision_is_refused(storage_url, revision):
-    with pytest.raises(UsageError, match=f"no revision '{revision}'; there are 0001, base"):
+    with pytest.raises(UsageError, match=f"no revision '{revision}'; there are 0001, 0002, base"):
         migrate.downgrade(storage_url, revision)
 
     assert migrate.current(storage_url) == version.HEAD
@@ -147,7 +170,8 @@ def shape(database):
         found = [
             (name, line.strip(" \t,"))
             for name, text in rows(database, query)
-            for line in (text or "").splitlines()
+            for line in re.split(r"[,\n]", text or "")  # a new column comes on the last one's line
+            if line.strip()
         ]
     return sorted(row for row in found if row[0] not in (version.TABLE, "sqlite_sequence"))
 

@@ -28,12 +28,12 @@ def says(text):
 
 
 def test_older_schema_names_the_upgrade(storage_url, monkeypatch):
-    monkeypatch.setattr(version, "HEAD", "0002")
-    monkeypatch.setattr(version, "REVISIONS", ("0001", "0002"))
+    monkeypatch.setattr(version, "HEAD", "9000")
+    monkeypatch.setattr(version, "REVISIONS", (*version.REVISIONS, "9000"))
 
     with pytest.raises(
         SchemaTooOld,
-        match=says("has schema 0001, this studydb needs 0002. Run `studydb db upgrade`"),
+        match=says("has schema 0002, this studydb needs 9000. Run `studydb db upgrade`"),
     ):
         connect(storage_url)
     with pytest.raises(SchemaTooOld):

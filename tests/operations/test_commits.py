@@ -52,7 +52,7 @@ def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, wor
     def live():
         worker.ask().finish(*[0.5] * 10)
 
-    statements = each(database, postgresql=3 + 1, sqlite=4 + 4)
+    statements = each(database, postgresql=1 + 1, sqlite=4 + 4)
     assert counted(database, live) == (2, 0, statements)
 
 

@@ -22,7 +22,7 @@ from studydb.db import connect
 from studydb.operations import claim as claims
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
-from studydb.store import counters, leases
+from studydb.store import leases, studies
 
 BLIND = (leaving, pausing_the_study, resuming_the_study, renaming, draining, claiming_or_asking)
 """
@@ -88,7 +88,7 @@ def test_claim_that_does_not_wait_misses_its_ghost(connections, postgres_url, mo
     ghostly, fresh = connections
     arranged, at, room = {
         "await_claims": (partial(claiming, waiting=1, max_concurrent=9), AT_BEGIN, leases),
-        "lock": (asking_then_claiming, None, counters),
+        "lock": (asking_then_claiming, None, studies),
     }[guard]
     call = arranged(ghostly)
 
@@ -101,6 +101,7 @@ def test_claim_that_does_not_wait_misses_its_ghost(connections, postgres_url, mo
 
 def asking_then_claiming(database):
     """The first send is an ask that takes the last of the budget; the second begins with a claim."""
-    study = new_study(database, num_trials=1)
+    study = new_study(database, num_trials=2)
+    SimulatedWorker(database, study).ask()  # the points of the next ones are there
     worker, sends, once = SimulatedWorker(database, study), iter([ask, claim]), token()
     return lambda over: next(sends)(over, study, worker_id=worker.id, token=once, lease_s=LEASE_S)

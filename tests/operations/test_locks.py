@@ -1,4 +1,4 @@
-"""One lock order: rungs, trials, a counter's shard, the study. PostgreSQL, two connections."""
+"""One lock order: rungs, trials, the study, a counter's shard. PostgreSQL, two connections."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ from rivals import PATIENCE_S, held_at, is_free, is_waiting_for_a_lock, kept_wai
 
 from studydb.db import connect
 from studydb.domain.errors import StorageBusy
+from studydb.domain.space import Space, uniform
 from studydb.domain.states import Reason
 from studydb.operations import control
 from studydb.operations import report as reports
@@ -61,6 +62,11 @@ def asking(database):
     return SimulatedWorker(database, new_study(database)).ask
 
 
+def asking_in_steps(database):
+    nested = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
+    return SimulatedWorker(database, new_study(database, space=nested)).ask
+
+
 def enqueueing(database):
     study = new_study(database)
     return lambda: enqueued(database, study)
@@ -96,11 +102,12 @@ ORDER = [
     (reporting_at_two_rungs, "rung WHERE step = 1", ["rung WHERE step = 3", "trial"]),
     (reporting_at_two_rungs, "rung WHERE step = 3", ["trial"]),
     (finishing_at_two_rungs, "rung WHERE step = 1", ["rung WHERE step = 3", "trial"]),
-    (finishing, "trial", ["counter", "study"]),
-    (finishing, "counter", ["study"]),
-    (claiming, "counter", ["study"]),
-    (asking, "counter", ["study"]),
-    (enqueueing, "counter WHERE shard = 0", ["study"]),
+    (finishing, "trial", ["study", "counter"]),
+    (finishing, "study", ["counter"]),
+    (claiming, "study", ["counter"]),
+    (asking, "study", ["counter"]),
+    (asking_in_steps, "study", ["counter"]),
+    (enqueueing, "study", ["counter WHERE shard = 0"]),
     (stopping_two, "trial WHERE number = 0", ["trial WHERE number = 1", "counter WHERE shard = 0"]),
     (stopping_two, "trial WHERE number = 1", ["counter WHERE shard = 0"]),
     (renewing_two, "trial WHERE number = 0", ["trial WHERE number = 1"]),

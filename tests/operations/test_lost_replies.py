@@ -4,7 +4,17 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from arrange import LEASE_S, SimulatedWorker, dump, enqueued, new_study, persist, vanish
+from arrange import (
+    LEASE_S,
+    SimulatedWorker,
+    dump,
+    enqueued,
+    new_study,
+    persist,
+    rows,
+    token,
+    vanish,
+)
 from resends import FINISHES, OPERATIONS, claiming_or_asking
 
 from studydb.domain.errors import StorageTransient, StorageUnreachable
@@ -94,6 +104,26 @@ def test_cut_after_commit_is_answered_from_what_was_stored(database, subtests):
         with subtests.test(arranged.__name__):
             assert dump(database) == after
             assert call(database) == answer
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_ask_that_proposes_points_and_is_cut_anywhere_makes_one_trial(database, when, nth):
+    """A look, its block's points, the trial, the points of a later block; one COMMIT on SQLite."""
+    study = new_study(database)
+    worker = SimulatedWorker(database, study)
+    once = token()
+    with (
+        cut(database, when, nth=nth if database.postgresql else 1),
+        pytest.raises(StorageTransient),
+    ):
+        worker.ask(once)
+
+    run = persist(lambda: worker.ask(once))
+
+    assert run.claimed == worker.ask(once).claimed
+    assert rows(database, "SELECT draw FROM trial") == [(0,)]
+    assert rows(database, "SELECT next_draw, n_counted FROM study") == [(1, 1)]
 
 
 def test_worker_whose_lost_claim_was_taken_back_claims_anew(database, clock):

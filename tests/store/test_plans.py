@@ -13,7 +13,8 @@ from studydb.domain.records import Batch, Lease
 from studydb.domain.space import Space
 from studydb.domain.states import Mode
 from studydb.schedulers import ASHA
-from studydb.store import at_once, attempts, leases, results, rungs, studies, sweeps, trials
+from studydb.searchers import RandomSearch
+from studydb.store import at_once, attempts, draws, leases, results, rungs, sweeps, trials
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -117,6 +118,7 @@ OF_EACH_TRIAL = (
     "claim",
     "claim at once",
     "draw",
+    "ask at once",
     "fence",
     "report at once",
     "finish at once",
@@ -131,6 +133,18 @@ BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 def claim_at_once(txn):
     study = SimpleNamespace(id=1, space=Space.read({}))
     at_once.claim(txn, study=study, worker_id=1, token=token(), lease_s=LEASE_S, beyond=leases.HEAD)
+
+
+def ask_at_once(txn):
+    if txn.postgresql:
+        study = SimpleNamespace(
+            id=1, space=Space.read({}), space_version=1, searcher=RandomSearch()
+        )
+        draws.ask(
+            txn, study=study, worker_id=1, token=token(), lease_s=LEASE_S, if_nothing_waits=True
+        )
+    else:
+        draws.take(txn, study_id=1, if_nothing_waits=True)
 
 
 def report_at_once(txn):
@@ -161,7 +175,8 @@ HOT = {
     "claim at once": (claim_at_once, "trial_claim"),
     "report at once": (report_at_once, TRIAL_KEY),
     "finish at once": (finish_at_once, TRIAL_KEY),
-    "draw": (lambda txn: studies.draw(txn, study_id=1, if_nothing_waits=True), "trial_claim"),
+    "draw": (lambda txn: draws.take(txn, study_id=1, if_nothing_waits=True), "trial_claim"),
+    "ask at once": (ask_at_once, "trial_claim"),
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
     "live": (lambda txn: results.live(txn, study_id=1, trial_id=7), KEY),
     "list": (lambda txn: trials.listing(txn, study_id=1, limit=10, offset=0), KEY),
