@@ -191,17 +191,17 @@ def step_by_step() -> Iterator[None]:
 
     Otherwise the server is at it some time later, and who comes between is left to chance.
     """
-    piped = engine._pipeline
+    enter, leave = engine.Block._enter_pipeline, engine.Block._leave_pipeline
 
-    @contextmanager
-    def synced(connection: Any) -> Iterator[Callable[[], None]]:
-        with piped(connection) as sync:
-            _of_thread.sync = sync
-            try:
-                yield sync
-            finally:
-                _of_thread.sync = engine.no_pipeline
+    def enter_synced(block: engine.Block) -> Callable[[], None]:
+        _of_thread.sync = enter(block)
+        return _of_thread.sync
+
+    def leave_synced(block: engine.Block) -> None:
+        _of_thread.sync = engine.no_pipeline
+        leave(block)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_pipeline", synced)
+        patch.setattr(engine.Block, "_enter_pipeline", enter_synced)
+        patch.setattr(engine.Block, "_leave_pipeline", leave_synced)
         yield

@@ -11,6 +11,8 @@ import pytest
 from arrange import at_once
 from interleaver import catch_up, step_by_step
 
+from studydb.db.engine import Block
+
 PATIENCE_S = 20.0
 
 
@@ -47,7 +49,7 @@ def send_twice(call, ghostly, fresh, url, *, at=None):
     not arrived yet.
     """
     answered = threading.Event()
-    with held_at(*at or (ghostly, "_end")) as (there, go):
+    with held_at(*at or (Block, "_end")) as (there, go):
 
         def send_again():
             assert there.wait(PATIENCE_S)

@@ -28,6 +28,7 @@ from picture import BEGINNING
 
 from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
+from studydb.db.engine import Block
 from studydb.operations.delete import close, delete
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.save import forget
@@ -141,19 +142,19 @@ def file_of(folder: Path, name: str, point: str, nth: int) -> Path:
     return folder / f"{name}-{point}-{nth}.db"
 
 
-def die_at(database: Database, point: str, nth: int) -> None:
+def die_at(point: str, nth: int) -> None:
     """Kill this very process at its n-th COMMIT from now on."""
-    end, seen = database._end, iter(range(1, MOST_COMMITS + 1))
+    end, seen = Block._end, iter(range(1, MOST_COMMITS + 1))
 
-    def end_or_die(connection: Any, *, commit: bool) -> None:
+    def end_or_die(block: Block, *, commit: bool) -> None:
         is_it = commit and next(seen) == nth
         if is_it and point == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        end(connection, commit=commit)
+        end(block, commit=commit)
         if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(database, "_end", end_or_die)  # noqa: B010  the observer is told before, never after
+    setattr(Block, "_end", end_or_die)  # noqa: B010  the observer is told before, never after
 
 
 def is_killed(template: Path, path: Path, arranged: Any, point: str, nth: int) -> bool:
@@ -163,7 +164,7 @@ def is_killed(template: Path, path: Path, arranged: Any, point: str, nth: int) -
         shutil.copyfile(template, path)
         database = connect(f"sqlite:///{path}")
         call = arranged_in(database, arranged)
-        die_at(database, point, nth)
+        die_at(point, nth)
         call(database)
         os._exit(0)
     _, status = os.waitpid(pid, 0)

@@ -67,37 +67,39 @@ class Chain:
     def __init__(self, first: sa.Executable, **then: Link) -> None:
         """Keep the statements; nothing is compiled before its first use."""
         self.first, self.then = first, then
-        self._whole: dict[bool, Compiled] = {}
+        self._whole: dict[tuple[bool, bool], Compiled] = {}
         self._links: tuple[Compiled, ...] = ()
 
-    def whole(self, dialect: Dialect, *, durable: bool) -> Compiled:
+    def whole(self, dialect: Dialect, *, durable: bool, alone: bool = False) -> Compiled:
         """
         The one statement that PostgreSQL takes.
 
         Args:
             durable: False not to wait for the disk at its commit.
+            alone: Whether its `BulkInsert` inserts one row.
         """
-        whole = self._whole.get(durable)
+        whole = self._whole.get((durable, alone))
         if whole is None:
-            whole = self._whole[durable] = self._join(dialect, durable=durable)
+            whole = self._join(dialect, durable=durable, alone=alone)
+            self._whole[durable, alone] = whole
         return whole
 
     def links(self, dialect: Dialect) -> tuple[Compiled, ...]:
         """The statements that SQLite takes, in their order."""
         if not self._links:
-            self._links = tuple(self._compile(dialect))
+            self._links = tuple(self._compile(dialect, alone=False))
         return self._links
 
-    def _compile(self, dialect: Dialect) -> Iterator[Compiled]:
+    def _compile(self, dialect: Dialect, *, alone: bool) -> Iterator[Compiled]:
         for link in (self.first, *self.then.values()):
             yield (
-                link.compiled(dialect)
+                link.compiled(dialect, alone=alone)
                 if isinstance(link, BulkInsert)
                 else compile_for(link, dialect)
             )
 
-    def _join(self, dialect: Dialect, *, durable: bool) -> Compiled:
-        first, *links = self._compile(dialect)
+    def _join(self, dialect: Dialect, *, durable: bool, alone: bool) -> Compiled:
+        first, *links = self._compile(dialect, alone=alone)
         gated = (
             replace(compiled, sql=f"{compiled.sql} {_joint(link)} {_IF_FIRST}")
             for link, compiled in zip(self.then.values(), links, strict=True)

@@ -9,16 +9,19 @@ or "database is locked".
 import os
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from studydb.db import faults, version
+from studydb.db.connections import Connections
 from studydb.db.transaction import Observer, Txn, no_pipeline
 from studydb.db.urls import check_file, mask, read_url
 from studydb.domain.errors import (
@@ -36,7 +39,6 @@ STATEMENT_TIMEOUT_S = 60
 IDLE_IN_TRANSACTION_TIMEOUT_S = 10
 """A frozen client would hold its rows for ever."""
 
-POOL_TIMEOUT_S = 30
 SQLITE_BUSY_TIMEOUT_S = 5
 SQLITE_OLDEST = (3, 37, 0)
 
@@ -66,6 +68,8 @@ class Database:
 
     Attributes:
         url: As it may be shown: the password is masked.
+        pooler: Whether a transaction pooler is between: then a session keeps nothing.
+        engine: SQLAlchemy's, for migrations; it opens the connections, and keeps none.
         clock: A test's clock; None for the database's own.
         observer: Told every statement, and BEGIN, COMMIT and ROLLBACK; None for nobody.
     """
@@ -74,34 +78,38 @@ class Database:
         """Prepare a pool; nothing connects before the first transaction."""
         self.secret_url, self.url = url, mask(url)
         self.postgresql = url.get_backend_name() == "postgresql"
-        self._pooler = self.postgresql and url.query.get("pooler") == "transaction"
-        self._read_only = read_only
-        self.engine = self._make_engine(connections)
+        self.pooler = self.postgresql and url.query.get("pooler") == "transaction"
+        self.read_only = read_only
+        self.engine = self._make_engine()
+        self.connections = Connections(self._open_cursor, most=connections, url=self.url)
         self.clock: Callable[[], datetime] | None = None
         self.observer: Observer | None = None
         _databases.add(self)
 
-    def _make_engine(self, connections: int) -> sa.Engine:
-        options: dict[str, Any] = {
-            "pool_size": connections,
-            "max_overflow": 0,
-            "pool_timeout": POOL_TIMEOUT_S,
-            "pool_reset_on_return": None,  # every block ends its transaction itself
-        }
+    def _make_engine(self) -> sa.Engine:
         if self.postgresql:
-            url = self.secret_url.difference_update_query(["pooler"])
-            engine = sa.create_engine(url, connect_args=self._postgresql_options(), **options)
-            sa.event.listen(engine, "connect", self._begin_ourselves)
-        else:
-            engine = sa.create_engine(
-                self.secret_url, paramstyle="named", creator=self._open_sqlite, **options
+            return sa.create_engine(
+                self.secret_url.difference_update_query(["pooler"]),
+                connect_args=self._postgresql_options(),
+                poolclass=sa.pool.NullPool,
             )
-        return engine
+        return sa.create_engine(
+            self.secret_url,
+            paramstyle="named",
+            creator=self._open_sqlite,
+            poolclass=sa.pool.NullPool,
+        )
 
-    def _begin_ourselves(self, connection: Any, _record: Any) -> None:
+    def _open_cursor(self) -> Any:
+        pooled = self.engine.raw_connection()
+        connection: Any = pooled.driver_connection
+        pooled.detach()
+        if not self.postgresql:
+            return connection.cursor()
         connection.autocommit = True  # BEGIN and COMMIT are ours, so they travel in the pipeline
-        if not self._pooler and connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+        if not self.pooler and connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
             connection.execute(f"SET transaction_timeout = {int(TRANSACTION_TIMEOUT_S * 1000)}")
+        return psycopg.RawCursor(connection)
 
     def _postgresql_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
@@ -110,13 +118,13 @@ class Database:
             "tcp_user_timeout": CONNECT_TIMEOUT_S * 1000,
             "keepalives_idle": 30,
         }
-        if not self._read_only and "target_session_attrs" not in self.secret_url.query:
+        if not self.read_only and "target_session_attrs" not in self.secret_url.query:
             # After a failover, not the standby; "read-write" would shut out roles that only read.
             options["target_session_attrs"] = "primary"
-        if self._pooler:
+        if self.pooler:
             return options | {"prepare_threshold": None}
         settings = _TIMEOUTS_MS | {"default_transaction_isolation": r"read\ committed"}
-        if self._read_only:
+        if self.read_only:
             settings |= {"default_transaction_read_only": "on"}
         else:
             settings |= _INDEX_ONLY
@@ -125,7 +133,7 @@ class Database:
         return options | {"options": f"{ours} {given}".strip()}
 
     def _open_sqlite(self) -> sqlite3.Connection:
-        mode = "ro" if self._read_only else "rw"
+        mode = "ro" if self.read_only else "rw"
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
             uri=True,
@@ -134,7 +142,7 @@ class Database:
             check_same_thread=False,
         )
         connection.execute("PRAGMA foreign_keys=ON")
-        if self._read_only:
+        if self.read_only:
             connection.execute("PRAGMA query_only=ON")
         else:
             connection.execute("PRAGMA synchronous=FULL")
@@ -147,10 +155,7 @@ class Database:
             raise ValueError(f"{self.url} is not a file.")
         return Path(self.secret_url.database)
 
-    @contextmanager
-    def begin(
-        self, *, write: bool = True, durable: bool = True, single: bool = False
-    ) -> Iterator[Txn]:
+    def begin(self, *, write: bool = True, durable: bool = True, single: bool = False) -> "Block":
         """
         Open a transaction: committed at the end of the block, rolled back when it raises.
 
@@ -165,138 +170,159 @@ class Database:
             StorageTransient: The fault passes; the COMMIT may or may not have happened.
             StorageError: The database needs attention.
         """
-        try:
-            with self._transaction(write=write, durable=durable, single=single) as txn:
-                yield txn
-        except BaseException as error:
-            if not faults.is_driver_error(error):
-                raise
-            if faults.is_disconnect(error):
-                self.engine.dispose()
-            translated = faults.translate(error, url=self.url)
-            if translated is None:
-                raise
-            raise translated from error
+        return Block(self, write=write, durable=durable, single=single)
 
-    @contextmanager
-    def _transaction(self, *, write: bool, durable: bool, single: bool) -> Iterator[Txn]:
-        alone = single and self.postgresql and not self._pooler  # whose timeouts need a BEGIN
-        connection = self.engine.raw_connection()
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        self.connections.close()
+
+
+class Block:
+    """
+    The `with` block of a transaction; see `Database.begin`.
+
+    A writer of PostgreSQL sends its statements through a pipeline, without waiting for each: only
+    for rows that it reads. An error comes with the next rows, at the latest with the COMMIT, and
+    what was sent after it is skipped by the server.
+    """
+
+    def __init__(self, database: Database, *, write: bool, durable: bool, single: bool) -> None:
+        """Prepare a transaction; nothing is sent before the block begins."""
+        self._database = database
+        self._write, self._durable = write, durable
+        self._alone = single and database.postgresql and not database.pooler  # its timeouts: BEGIN
+        self._cursor: Any = None
+        self._pipeline: Any = None
+
+    def __enter__(self) -> Txn:
+        """Take a connection and begin."""
         try:
-            piped = self.postgresql and write and not alone
-            with _pipeline(connection) if piped else nullcontext(no_pipeline) as sync:
-                if not alone:
-                    self._start(connection, write=write)
-                txn = Txn(
-                    connection,
-                    self.engine.dialect,
-                    clock=self.clock,
-                    observer=self.observer,
-                    prepare=None if self._pooler else True,
-                    durable=durable,
-                    single=alone,
-                    sync=sync,
-                )
-                yield txn
-                if not alone:
-                    commit = self._commits(txn, write=write)
-                    if commit and not txn.waits_for_disk:
-                        self._spare_disk(connection)
-                    self._end(connection, commit=commit)
+            self._cursor = self._database.connections.take()
+            sync = self._enter_pipeline()
+            if not self._alone:
+                self._start()
         except BaseException as error:
-            if (
-                not self._could_roll_back(connection)
-                or faults.is_disconnect(error)
-                or not isinstance(error, Exception)
-            ):
-                connection.invalidate()
+            self._undo(error)
             raise
-        finally:
-            connection.close()
+        self._txn = Txn(
+            self._cursor,
+            self._database.engine.dialect,
+            clock=self._database.clock,
+            observer=self._database.observer,
+            prepare=None if self._database.pooler else True,
+            durable=self._durable,
+            single=self._alone,
+            sync=sync,
+        )
+        return self._txn
 
-    def _start(self, connection: Any, *, write: bool) -> None:
-        self._observe("BEGIN")
-        if not self.postgresql:
-            connection.cursor().execute("BEGIN IMMEDIATE" if write else "BEGIN")
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit and give the connection back; on an error roll back."""
+        if error is not None:
+            self._undo(error)
             return
-        how = "BEGIN" if write else "BEGIN READ ONLY"
-        connection.cursor().execute(how, prepare=False)
-        if self._pooler:
-            connection.cursor().execute(self._pooled_settings(connection))
+        try:
+            if not self._alone:
+                self._commit()
+            self._leave_pipeline()
+        except BaseException as fault:
+            self._undo(fault)
+            raise
+        self._database.connections.give_back(self._cursor)
 
-    def _pooled_settings(self, connection: Any) -> str:
+    def _enter_pipeline(self) -> Callable[[], None]:
+        """
+        Enter the pipeline, if there is one.
+
+        Returns:
+            What waits for all that was sent: not for the rows alone, or the server would take a
+            client that freezes for one that is still sending, and let it keep its locks.
+        """
+        if self._alone or not self._write or not self._database.postgresql:
+            return no_pipeline
+        self._pipeline = self._cursor.connection.pipeline()
+        sync: Callable[[], None] = self._pipeline.__enter__().sync
+        return sync
+
+    def _leave_pipeline(self) -> None:
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.__exit__(None, None, None)
+
+    def _start(self) -> None:
+        self._observe("BEGIN")
+        if not self._database.postgresql:
+            self._cursor.execute("BEGIN IMMEDIATE" if self._write else "BEGIN")
+            return
+        self._cursor.execute("BEGIN" if self._write else "BEGIN READ ONLY", prepare=False)
+        if self._database.pooler:
+            self._cursor.execute(self._pooled_settings())
+
+    def _pooled_settings(self) -> str:
         settings: dict[str, int | str] = _TIMEOUTS_MS | _INDEX_ONLY
-        if connection.driver_connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+        if self._cursor.connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
             settings["transaction_timeout"] = int(TRANSACTION_TIMEOUT_S * 1000)
-        if self._read_only:
+        if self._database.read_only:
             settings["transaction_read_only"] = "on"
         calls = (f"set_config('{name}', '{value}', true)" for name, value in settings.items())
         return f"SELECT {', '.join(calls)}"
 
-    def _commits(self, txn: Txn, *, write: bool) -> bool:
+    def _commit(self) -> None:
         # A reader's COMMIT changes nothing, and spares the driver from preparing all anew.
-        return not txn.abandoned and (write or self.postgresql)
+        commit = not self._txn.abandoned and (self._write or self._database.postgresql)
+        if commit and self._database.postgresql and not self._txn.waits_for_disk:
+            self._cursor.execute("SET LOCAL synchronous_commit = off", prepare=False)
+        self._end(commit=commit)
 
-    def _spare_disk(self, connection: Any) -> None:
-        if self.postgresql:
-            connection.cursor().execute("SET LOCAL synchronous_commit = off", prepare=False)
-
-    def _end(self, connection: Any, *, commit: bool) -> None:
+    def _end(self, *, commit: bool) -> None:
         if not commit:
-            self._roll_back(connection)
+            self._roll_back()
             return
         self._observe("COMMIT")
-        if self.postgresql:
-            connection.cursor().execute("COMMIT", prepare=False)
+        if self._database.postgresql:
+            self._cursor.execute("COMMIT", prepare=False)
         else:
-            connection.cursor().execute("COMMIT")
+            self._cursor.execute("COMMIT")
 
-    def _could_roll_back(self, connection: Any) -> bool:
+    def _undo(self, error: BaseException) -> None:
+        """Roll back, give the connection back or up, and raise what a driver's error means."""
+        connections, gone = self._database.connections, faults.is_disconnect(error)
+        usable = False
         try:
-            self._roll_back(connection)
+            usable = self._could_roll_back() and not gone and isinstance(error, Exception)
+        finally:
+            if self._cursor is not None:
+                (connections.give_back if usable else connections.discard)(self._cursor)
+        if gone:
+            connections.close()
+        translated = faults.translate(error, url=self._database.url)
+        if translated is not None:
+            raise translated from error
+
+    def _could_roll_back(self) -> bool:
+        try:
+            with suppress(Exception):  # what led here came first
+                self._leave_pipeline()
+            self._roll_back()
         except Exception:  # noqa: BLE001  what led here is raised
             return False
         return True
 
-    def _roll_back(self, connection: Any) -> None:
+    def _roll_back(self) -> None:
         self._observe("ROLLBACK")
-        if self.postgresql:
-            connection.rollback()  # the driver prepares all anew, and must know of it at once
-        elif connection.driver_connection.in_transaction:
-            connection.cursor().execute("ROLLBACK")
+        if self._database.postgresql:
+            self._cursor.connection.rollback()  # the driver prepares all anew: it must know at once
+        elif self._cursor.connection.in_transaction:
+            self._cursor.execute("ROLLBACK")
 
     def _observe(self, what: str) -> None:
-        if self.observer is not None:
-            self.observer(what)
-
-    def close(self) -> None:
-        """Close the pool's connections."""
-        self.engine.dispose()
-
-
-@contextmanager
-def _pipeline(connection: Any) -> Iterator[Callable[[], None]]:
-    """
-    Send statements without waiting for each: a writer waits only for rows that it reads.
-
-    Yields what waits for them: not for the rows alone, or the server would take a client that
-    freezes for one that is still sending, and let it keep its locks.
-
-    An error comes with the next rows that are read, at the latest with the COMMIT, and what was
-    sent after it is skipped by the server. The first error is the one that is raised.
-    """
-    raised: BaseException | None = None
-    try:
-        with connection.driver_connection.pipeline() as pipeline:
-            try:
-                yield pipeline.sync
-            except BaseException as error:  # noqa: BLE001  raised again below
-                raised = error
-    except Exception:
-        if raised is None:
-            raise
-    if raised is not None:
-        raise raised
+        if self._database.observer is not None:
+            self._database.observer(what)
 
 
 def begin_immediate(connection: sa.Connection) -> None:
@@ -306,7 +332,7 @@ def begin_immediate(connection: sa.Connection) -> None:
 
 def _forget_after_fork() -> None:
     for database in list(_databases):
-        database.engine.dispose(close=False)
+        database.connections.forget()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

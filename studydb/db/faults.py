@@ -40,14 +40,6 @@ def driver_error(error: BaseException) -> BaseException:
     return error
 
 
-def is_driver_error(error: BaseException) -> bool:
-    """Whether the error comes from a driver or from the connection pool."""
-    return isinstance(
-        error,
-        psycopg.Error | sqlite3.Error | sqlalchemy.exc.DBAPIError | sqlalchemy.exc.TimeoutError,
-    )
-
-
 def translate(error: BaseException, *, url: str) -> Exception | None:
     """
     Our error for a driver's, None if it is no fault of the database's (a bug of ours).
@@ -56,8 +48,6 @@ def translate(error: BaseException, *, url: str) -> Exception | None:
         url: The database's, with its password masked.
     """
     error = driver_error(error)
-    if isinstance(error, sqlalchemy.exc.TimeoutError):
-        return StorageBusy(f"All connections of this process to {url} are busy.")
     if isinstance(error, psycopg.Error):
         return _translate_postgresql(error, url)
     if isinstance(error, sqlite3.Error):

@@ -131,25 +131,18 @@ def _make_file(path: Path) -> None:
 @contextmanager
 def _migrating(database: Database) -> Iterator[sa.Connection]:
     with _in_this_process:
-        engine = sa.create_engine(
-            database.engine.url,
-            creator=database.engine.pool._creator,  # noqa: SLF001  the same recipe, another pool
-            poolclass=sa.pool.NullPool,
-        )
         try:
             if database.postgresql:
-                with _locked_postgresql(engine) as connection:
+                with _locked_postgresql(database.engine) as connection:
                     yield connection
             else:
-                with _locked_sqlite(engine) as connection:
+                with _locked_sqlite(database.engine) as connection:
                     yield connection
         except sa.exc.DBAPIError as error:
             translated = faults.translate(error, url=database.url)
             if translated is None:
                 raise
             raise translated from error
-        finally:
-            engine.dispose()
 
 
 @contextmanager

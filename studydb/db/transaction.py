@@ -1,4 +1,4 @@
-"""A transaction: a driver's connection, the database's clock, and one way to run statements."""
+"""A transaction: a driver's cursor, the database's clock, and one way to run statements."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ class Txn:
 
     def __init__(
         self,
-        connection: Any,
+        cursor: Any,
         dialect: Dialect,
         *,
         clock: Callable[[], datetime] | None,
@@ -45,25 +45,21 @@ class Txn:
         sync: Callable[[], None] = no_pipeline,
     ) -> None:
         """
-        Join a connection on which a transaction is or will be open.
+        Join a transaction that is or will be open.
 
         Args:
+            cursor: Of its connection; nobody else uses it meanwhile.
             durable: Whether a chain that is the whole transaction waits for the disk.
             single: Whether the driver commits after each statement, so that only one may run.
             sync: Awaits the answers to all that was sent through a pipeline. The server counts a
                 client as idle only then, and ends the transaction of one that has frozen.
         """
-        self._connection, self._dialect = connection, dialect
+        self._cursor, self._dialect = cursor, dialect
         self._observer, self._prepare, self._sync = observer, prepare, sync
         self._clock = clock
         self._single, self._ran = single, False
         self.waits_for_disk = durable
         self.postgresql = dialect.name == "postgresql"
-        self._cursor: Any = (
-            psycopg.RawCursor(connection.driver_connection)
-            if self.postgresql
-            else connection.cursor()
-        )
         self.abandoned = False
         self._now: datetime | None = self._injected_now()
 
@@ -107,9 +103,10 @@ class Txn:
         """Insert rows, each in the order of the statement's columns, with the common values."""
         if not rows:
             return
-        compiled = statement.compiled(self._dialect)
+        alone = self.postgresql and len(rows) == 1
+        compiled = statement.compiled(self._dialect, alone=alone)
         if self.postgresql:
-            self._execute(compiled, {**common, **statement.arrays(self._dialect, rows)})
+            self._execute(compiled, {**common, **statement.binds(self._dialect, rows)})
             return
         self._observe(compiled.sql)
         before, stamp = [common[name] for name in statement.common], to_text(self.now)
@@ -123,9 +120,11 @@ class Txn:
         Args:
             rows: What its `BulkInsert` inserts.
         """
-        row = self.chain_later(chain, rows, **params)
+        if not self.postgresql:
+            return self._run_links(chain, rows, params)
+        whole = self._send_whole(chain, rows, params, self._cursor)
         self._sync()
-        return row()
+        return _row(whole, self._cursor)
 
     def chain_later(self, chain: Chain, rows: Rows = (), **params: Any) -> Callable[[], Any | None]:
         """
@@ -134,10 +133,12 @@ class Txn:
         Returns:
             What reads the row; see `chain`.
         """
-        if self.postgresql:
-            return self._send_whole(chain, rows, params)
-        row = self._run_links(chain, rows, params)
-        return lambda: row
+        if not self.postgresql:
+            row = self._run_links(chain, rows, params)
+            return lambda: row
+        cursor = psycopg.RawCursor(self._cursor.connection)  # ours is somebody else's by then
+        whole = self._send_whole(chain, rows, params, cursor)
+        return lambda: _row(whole, cursor)
 
     def _run_links(self, chain: Chain, rows: Rows, params: dict[str, Any]) -> Any | None:
         first, *links = chain.links(self._dialect)
@@ -154,20 +155,15 @@ class Txn:
         return row
 
     def _send_whole(
-        self, chain: Chain, rows: Rows, params: dict[str, Any]
-    ) -> Callable[[], Any | None]:
-        whole = chain.whole(self._dialect, durable=self.waits_for_disk)
+        self, chain: Chain, rows: Rows, params: dict[str, Any], cursor: Any
+    ) -> Compiled:
+        whole = chain.whole(self._dialect, durable=self.waits_for_disk, alone=len(rows) == 1)
         self.waits_for_disk = True
         for link in chain.then.values():
             if isinstance(link, BulkInsert):
-                params |= link.arrays(self._dialect, rows)
-        cursor = self._execute(whole, params)
-
-        def row() -> Any | None:
-            found = cursor.fetchone()
-            return None if found is None else whole.read(found)
-
-        return row
+                params |= link.binds(self._dialect, rows)
+        self._execute(whole, params, cursor)
+        return whole
 
     def raw(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run a user's own SQL: column names and rows, uncoded."""
@@ -180,32 +176,33 @@ class Txn:
 
     def fetch_text(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query of ours that is made as text; its rows, uncoded."""
-        cursor = self._connection.cursor()
         self._observe(sql)
-        cursor.execute(sql)
+        self._cursor.execute(sql)
         self._sync()
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        rows: list[tuple[Any, ...]] = self._cursor.fetchall()
         return rows
 
     def run_text(self, sql: str) -> None:
         """Run a statement of ours that is made as text and has no rows: DDL."""
         self._observe(sql)
-        self._connection.cursor().execute(sql)
+        self._cursor.execute(sql)
 
     def _compiled(self, statement: Prepared | sa.Executable) -> Compiled:
         if isinstance(statement, Prepared):
             return statement.compiled(self._dialect)
         return compile_for(statement, self._dialect)
 
-    def _execute(self, compiled: Compiled, params: dict[str, Any]) -> Any:
+    def _execute(
+        self, compiled: Compiled, params: dict[str, Any], cursor: Any | None = None
+    ) -> Any:
         if self._single:
             assert not self._ran, "a second statement would be a transaction of its own"
             self._ran = True
-        if NOW in compiled.defaults:
+        if self._now is not None and NOW in compiled.defaults:
             params[NOW] = self._now
         bound = compiled.bind(params)
         self._observe(compiled.sql)
-        cursor = self._cursor
+        cursor = cursor or self._cursor
         if self.postgresql:
             sql, names = compiled.numbered
             return cursor.execute(sql, [bound[name] for name in names], prepare=self._prepare)
@@ -214,3 +211,8 @@ class Txn:
     def _observe(self, sql: str) -> None:
         if self._observer is not None:
             self._observer(sql)
+
+
+def _row(compiled: Compiled, cursor: Any) -> Any | None:
+    found = cursor.fetchone()
+    return None if found is None else compiled.read(found)

@@ -44,7 +44,7 @@ class Result:
     def numbers(self) -> "Result":
         """Leave out the texts and lists, of which a summary says nothing."""
         numbers = {name: value for name, value in self.metrics.items() if _is_double(value)}
-        return replace(self, metrics=numbers)
+        return self if len(numbers) == len(self.metrics) else replace(self, metrics=numbers)
 
 
 def read_report(

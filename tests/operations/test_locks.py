@@ -13,6 +13,7 @@ from arrange import LEASE_S, PERSON, RENEWAL_S, SimulatedWorker, enqueued, new_s
 from rivals import PATIENCE_S, held_at, is_free, is_waiting_for_a_lock, kept_waiting
 
 from studydb.db import connect
+from studydb.db.engine import Block
 from studydb.domain.errors import StorageBusy
 from studydb.domain.space import Space, uniform
 from studydb.domain.states import Reason
@@ -259,7 +260,7 @@ def test_lock_and_entries_agree_only_when_read_one_after_the_other(
         with other.begin() as txn:
             return read(txn, study)
 
-    with held_at(database, "_end") as (there, go), ThreadPoolExecutor(2) as pool:
+    with held_at(Block, "_end") as (there, go), ThreadPoolExecutor(2) as pool:
         pool.submit(late.report, 0.1)
         assert there.wait(PATIENCE_S)
         future = pool.submit(read_here)
@@ -275,13 +276,13 @@ def test_lock_and_entries_agree_only_when_read_one_after_the_other(
 
 
 def test_claim_passes_over_what_another_is_claiming(database, postgres_url, monkeypatch):
-    monkeypatch.setattr(database, "_pooler", True)  # what is one statement has a COMMIT
+    monkeypatch.setattr(database, "pooler", True)  # what is one statement has a COMMIT
     study = new_study(database)
     for _ in range(2):
         enqueued(database, study)
     first, second = SimulatedWorker(database, study), SimulatedWorker(database, study)
 
-    with held_at(database, "_end") as (there, go), ThreadPoolExecutor(1) as pool:
+    with held_at(Block, "_end") as (there, go), ThreadPoolExecutor(1) as pool:
         future = pool.submit(first.claim)
         assert there.wait(PATIENCE_S)
         passed = second.claim()

@@ -17,6 +17,7 @@ from arrange import (
 )
 from resends import FINISHES, OPERATIONS, claiming_or_asking
 
+from studydb.db.engine import Block
 from studydb.domain.errors import StorageTransient, StorageUnreachable
 from studydb.lease.acquire import Acquirer
 
@@ -29,28 +30,26 @@ def _standing_clock(clock):
 @contextmanager
 def cut(database, when, *, nth=1):
     """Lose the connection "before" the n-th COMMIT arrives, or "after" it, before its reply."""
-    end, commits = database._end, iter(range(1, nth + 1))
+    end, commits = Block._end, iter(range(1, nth + 1))
 
-    def cut_end(connection, *, commit):
+    def cut_end(block, *, commit):
         if commit and next(commits) < nth:
-            end(connection, commit=True)
+            end(block, commit=True)
             return
         if commit and when == "after":
-            end(connection, commit=True)
-            connection.cursor().execute("SELECT 1").fetchone()  # a pipeline would not send it yet
+            end(block, commit=True)
+            block._cursor.execute("SELECT 1").fetchone()  # a pipeline would not send it yet
         if not commit:
-            end(connection, commit=False)
+            end(block, commit=False)
             return
         if not database.postgresql:
             raise StorageUnreachable("the process is gone")
-        connection.driver_connection.close()
+        block._cursor.connection.close()
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "_end", cut_end)
-        patch.setattr(
-            database, "_pooler", database.postgresql
-        )  # what is one statement has a COMMIT
+        patch.setattr(Block, "_end", cut_end)
+        patch.setattr(database, "pooler", database.postgresql)  # what is one statement has a COMMIT
         yield
 
 

@@ -1,9 +1,12 @@
 """The database itself refuses rows that contradict themselves."""
 
+import sqlite3
+
+import psycopg
 import pytest
 from arrange import change, dump, new_study, trial_in
 
-from studydb.db.faults import Duplicate, is_driver_error
+from studydb.db.faults import Duplicate
 from studydb.domain.states import State
 
 CASES = [
@@ -34,7 +37,7 @@ def test_contradictory_trial_is_refused(database, subtests):
             with pytest.raises(Exception, match=check) as refusal:
                 change(database, f"UPDATE trial SET {values} WHERE id = {trial.id}")
 
-            assert is_driver_error(refusal.value)
+            assert isinstance(refusal.value, psycopg.IntegrityError | sqlite3.IntegrityError)
             assert dump(database) == before
 
 

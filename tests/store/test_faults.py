@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy.exc
 from arrange import change, dump, new_study, rows, token
 
-from studydb.db import connect, engine
+from studydb.db import Chain, connect, connections, engine
 from studydb.db.faults import Duplicate, is_disconnect, translate
 from studydb.db.schema import METADATA
 from studydb.domain.errors import (
@@ -70,7 +70,6 @@ def test_bug_of_ours_stays_what_it_is(code):
     [
         (psycopg.OperationalError("server closed the connection unexpectedly"), StorageUnreachable),
         (psycopg.InterfaceError("the connection is closed"), StorageUnreachable),
-        (sqlalchemy.exc.TimeoutError(), StorageBusy),
         (psycopg.OperationalError('database "x" does not exist'), StorageMissing),
         (psycopg.OperationalError('password authentication failed for user "x"'), StorageError),
         (psycopg.OperationalError("fe_sendauth: no password supplied"), StorageError),
@@ -233,7 +232,7 @@ def test_client_that_freezes_does_not_hold_its_rows_for_ever(
             if frozen_while == "idle":
                 txn.all(PID)
             else:
-                txn._connection.driver_connection.pgconn.flush()
+                txn._cursor.connection.pgconn.flush()
                 await_writer(other)
             change(other, "UPDATE study SET name = 'theirs'")  # has to wait for the server's help
             txn.all(PID)
@@ -254,7 +253,8 @@ def await_writer(watcher):
         assert time.monotonic() < deadline
 
 
-RENAME = sqlalchemy.update(METADATA.tables["study"]).values(name="mine")
+STUDY = METADATA.tables["study"]
+RENAME = sqlalchemy.update(STUDY).values(name="mine")
 
 
 @pytest.mark.parametrize("pooler", ["", "pooler=transaction"])
@@ -313,7 +313,7 @@ def test_writers_of_sqlite_take_turns_and_readers_do_not_wait(sqlite_url, monkey
 
 
 def test_pool_that_is_empty_is_a_fault_that_passes(storage_url, monkeypatch):
-    monkeypatch.setattr(engine, "POOL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connections, "WAIT_S", 0.05)
     database = connect(storage_url, connections=1)
 
     with (
@@ -321,6 +321,32 @@ def test_pool_that_is_empty_is_a_fault_that_passes(storage_url, monkeypatch):
         pytest.raises(StorageBusy, match="connections of this process"),
     ):
         rows(database, "SELECT 1")
+    database.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, StorageBusy])
+@pytest.mark.parametrize("how", [{}, {"write": False}, {"single": True}], ids=str)
+def test_block_that_fails_gives_its_connection_back(storage_url, monkeypatch, error, how):
+    monkeypatch.setattr(connections, "WAIT_S", 0.05)
+    database = connect(storage_url, connections=1)
+
+    with pytest.raises(error), database.begin(**how):
+        raise error
+
+    assert rows(database, "SELECT 1") == [(1,)]
+    database.close()
+
+
+def test_row_that_is_read_later_is_not_the_next_transactions(storage_url):
+    database = connect(storage_url, connections=1)
+    new_study(database)
+    rename = sqlalchemy.update(STUDY).values(name="mine").returning(STUDY.c.name)
+
+    with database.begin() as txn:
+        row_of = txn.chain_later(Chain(rename))
+    change(database, "UPDATE study SET name = 'theirs'")
+
+    assert row_of().name == "mine"
     database.close()
 
 

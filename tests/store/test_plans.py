@@ -190,11 +190,11 @@ def plans(database, call):
     with database.begin() as txn:
         execute = txn._execute
 
-        def execute_explained(compiled, params):
+        def execute_explained(compiled, params, *cursor):
             bound = compiled.bind({"now": NOW} | params)
             spell = explain_postgresql if txn.postgresql else explain_sqlite
-            explained.append(spell(txn._connection.cursor(), compiled.sql, bound))
-            return execute(compiled, params)
+            explained.append(spell(txn._cursor.connection.cursor(), compiled.sql, bound))
+            return execute(compiled, params, *cursor)
 
         txn._execute = execute_explained
         call(txn)
