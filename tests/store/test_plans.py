@@ -210,7 +210,9 @@ def explain_sqlite(cursor, sql, bound):
 def explain_postgresql(cursor, sql, bound):
     """The plan for these values, and the one that a prepared statement comes to after a while."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
-    numbered = re.sub(r"%\((\w+)\)s", lambda name: f"${names.index(name[1]) + 1}", sql)
+    numbered = re.sub(r"%\((\w+)\)s", lambda name: f"${names.index(name[1]) + 1}", sql).replace(
+        "%%", "%"
+    )
     nothing = f"({', '.join(['NULL'] * len(names))})" if names else ""
     lines = cursor.execute(f"EXPLAIN {sql}", bound).fetchall()
     cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
