@@ -163,7 +163,7 @@ class Database:
             write: False for a reader, which on SQLite takes no lock.
             durable: False not to wait for the disk at COMMIT (PostgreSQL), where a crash of the
                 server may take the change back: the next durable COMMIT makes it safe, too.
-            single: The block runs one chain and nothing else: on PostgreSQL a transaction of its
+            single: The block runs one statement or chain: on PostgreSQL that is a transaction of its
                 own, without BEGIN and COMMIT.
 
         Raises:
