@@ -67,14 +67,14 @@ def send_twice(call, ghostly, fresh, url, *, at=None):
         return at_once([lambda: call(ghostly), send_again, let_go])
 
 
-def is_waiting_for_a_lock(url, *, unless=None):
-    """Whether a connection comes to wait for a lock, before the event `unless`."""
+def is_waiting_for_a_lock(url, *, unless=None, waiters=1):
+    """Whether so many connections come to wait for a lock, before the event `unless`."""
     unless = unless or threading.Event()
     deadline = time.monotonic() + PATIENCE_S
     with postgres.connect(url) as watcher:
         while time.monotonic() < deadline and not unless.wait(0.005):
             query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            if watcher.execute(query).fetchone() != (0,):
+            if watcher.execute(query).fetchone() >= (waiters,):
                 return True
     return False
 

@@ -7,7 +7,7 @@ from studydb.db.faults import Duplicate
 from studydb.domain.records import Checkpoint, Claim, Lease, Study
 from studydb.domain.seeds import trial_seed
 from studydb.domain.states import State
-from studydb.store import at_once, attempts, checkpoints, counters, leases, studies
+from studydb.store import at_once, attempts, checkpoints, counters, draws, leases, studies
 
 
 def claim(
@@ -113,7 +113,8 @@ def _late(database: Database, study: Study, *, token: str, lease_s: float) -> Cl
     with database.begin() as txn:
         txn.abandon()
         leases.await_claims(txn, study_id=study.id)  # a ghost in flight holds its trial,
-        studies.lock(txn, study_id=study.id)  # an ask the study's row
+        draws.await_asks(txn, study_id=study.id)  # an ask its place in the queue,
+        studies.lock(txn, study_id=study.id)  # or the study's row
         return claimed_before(txn, study, token=token, lease_s=lease_s)
 
 

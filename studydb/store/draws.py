@@ -86,6 +86,8 @@ Askers queue here, not at the study's row: at each change of a row, all who wait
 and wait again. 300 askers made 260 trials/s that way, 430 with a queue of their own.
 """
 
+_QUEUE_UP = Prepared(sa.select(_TURN.label("turn")))
+
 
 def _ask(condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
     last = study.c.next_draw - 1  # of the row as it is returned
@@ -179,6 +181,16 @@ def ask(
         **attempts.first_binds(token=token, worker_id=worker_id),
         **counters.binds(key=token, out_of=None, into=State.RUNNING),
     )
+
+
+def await_asks(txn: Txn, *, study_id: int) -> None:
+    """
+    Wait until every ask that queues now has had its turn, and has ended.
+
+    One whose client is gone takes its trial all the same, once it comes to the study's row.
+    """
+    if txn.postgresql:  # SQLite has one writer at a time
+        txn.all(_QUEUE_UP, study=study_id)
 
 
 def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> Any | None:

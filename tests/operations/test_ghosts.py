@@ -1,8 +1,11 @@
 """A call is sent again while the COMMIT of its first send is on its way: PostgreSQL, two connections."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
+from threading import Event
 
+import postgres
 import pytest
 from arrange import LEASE_S, SimulatedWorker, dump, new_study, rows, token
 from resends import (
@@ -16,19 +19,23 @@ from resends import (
     renaming,
     resuming_the_study,
 )
-from rivals import send_twice
+from rivals import is_waiting_for_a_lock, send_twice
 
 from studydb.db import connect
+from studydb.domain.space import Space, uniform
 from studydb.operations import claim as claims
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
-from studydb.store import leases, studies
+from studydb.store import draws, leases, studies
 
 BLIND = (leaving, pausing_the_study, resuming_the_study, renaming, draining, claiming_or_asking)
 """
 They have locked nothing where they are held, so the resend overtakes its ghost: most read nothing,
 and the last is held at the end of a claim of nothing.
 """
+
+NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
+"""Its asks go in steps."""
 
 AT_BEGIN = (claims, "begin_attempt")
 """Of a claim in several statements: what it sends from there on has not arrived yet."""
@@ -73,9 +80,10 @@ def test_worker_never_owns_two_trials_by_one_token(connections, postgres_url, wa
     assert rows(fresh, "SELECT count(*) FROM trial WHERE state = 'RUNNING'") == [(1,)]
 
 
-def test_claim_finds_the_ask_that_is_on_its_way(connections, postgres_url):
+@pytest.mark.parametrize("overrides", [{}, {"space": NESTED}], ids=["at once", "in steps"])
+def test_claim_finds_the_ask_that_is_on_its_way(connections, postgres_url, overrides):
     ghostly, fresh = connections
-    call = asking_then_claiming(ghostly)
+    call = asking_then_claiming(ghostly, **overrides)
 
     first, second, waited = send_twice(call, ghostly, fresh, postgres_url)
 
@@ -88,7 +96,7 @@ def test_claim_that_does_not_wait_misses_its_ghost(connections, postgres_url, mo
     ghostly, fresh = connections
     arranged, at, room = {
         "await_claims": (partial(claiming, waiting=1, max_concurrent=9), AT_BEGIN, leases),
-        "lock": (asking_then_claiming, None, studies),
+        "lock": (partial(asking_then_claiming, space=NESTED), None, studies),
     }[guard]
     call = arranged(ghostly)
 
@@ -99,9 +107,30 @@ def test_claim_that_does_not_wait_misses_its_ghost(connections, postgres_url, mo
     assert not waited
 
 
-def asking_then_claiming(database):
+def asking_then_claiming(database, **overrides):
     """The first send is an ask that takes the last of the budget; the second begins with a claim."""
-    study = new_study(database, num_trials=2)
+    study = new_study(database, num_trials=2, **overrides)
     SimulatedWorker(database, study).ask()  # the points of the next ones are there
     worker, sends, once = SimulatedWorker(database, study), iter([ask, claim]), token()
     return lambda over: next(sends)(over, study, worker_id=worker.id, token=once, lease_s=LEASE_S)
+
+
+def test_claim_waits_for_an_ask_that_queues(connections, postgres_url):
+    ghostly, fresh = connections
+    call, answered = asking_then_claiming(ghostly), Event()
+
+    def send_again():
+        try:
+            return call(fresh)
+        finally:
+            answered.set()
+
+    with postgres.connect(postgres_url) as rival, ThreadPoolExecutor(2) as pool:
+        with rival.transaction():
+            rival.execute("SELECT pg_advisory_xact_lock(%s, id::int) FROM study", [draws._QUEUE])
+            ghost = pool.submit(call, ghostly)
+            assert is_waiting_for_a_lock(postgres_url)
+            resend = pool.submit(send_again)
+            assert is_waiting_for_a_lock(postgres_url, unless=answered, waiters=2)
+
+    assert ghost.result() == resend.result() is not None

@@ -1,0 +1,102 @@
+"""Points that are kept ahead of their draws give the trials that an ask in steps gives: PostgreSQL."""
+
+import pytest
+from arrange import SimulatedWorker, new_study, rows
+
+from studydb.db import connect
+from studydb.domain.space import (
+    Space,
+    choice,
+    constant,
+    lograndint,
+    loguniform,
+    quniform,
+    randint,
+    uniform,
+)
+from studydb.operations import ask as asks
+from studydb.searchers import GridSearch, RandomSearch
+
+ODD = [
+    "NaN",
+    "\\NaN",
+    "\\\\-Infinity",
+    "Infinity",
+    "%(study)s %% $1",
+    '"{,}\\"',
+    "naïve ☃ 𝄞\u2028",
+    2**53 + 1,
+    -(2**70),
+    1e16,
+    1e22,
+    5e-324,
+    0.1 + 0.2,
+    -0.0,
+    True,
+    None,
+    1,
+    [1, [2.0, "NaN"]],
+    {"hash": "x", "params": {"a": None}},
+    "x" * 20_000,
+]
+SPACES = {
+    "empty": {},
+    "constants": {"a": 1e16, "b": "NaN", "c": constant([1, 2.0, {"d": None}]), "e": 3},
+    "odd": {"odd": choice(ODD), "params": uniform(0, 1), "%(x)s": 1, "ü 'q'": choice(["a", "b"])},
+    "numbers": {
+        "lr": loguniform(1e-300, 1e300),
+        "wide": uniform(-1e300, 1e300),
+        "large": uniform(1e15, 1e18),
+        "n": randint(2**60, 2**60 + 2**52),
+        "m": lograndint(1, 2**53),
+        "q": quniform(0, 1, 0.1),
+    },
+    "nested": {"model": {"lr": uniform(0, 1), "kind": "NaN"}, "x": choice(ODD)},
+}
+GRIDS = {
+    "one point": {},
+    "a part of a block": {"a": randint(1, 3), "b": choice(ODD)},
+    "just a block": {"a": randint(0, 63)},
+    "a block and one": {"a": randint(0, 64)},
+    "three blocks": {"a": randint(0, 139), "c": 1e16},
+}
+
+
+@pytest.fixture
+def database(postgres_url):
+    database = connect(postgres_url)
+    yield database
+    database.close()
+
+
+def made(database, space, searcher):
+    """What the worker got, and what the database has: the texts of up to 150 trials."""
+    study = new_study(database, space=space, searcher=searcher, num_trials=None, seed=7)
+    worker, claims = SimulatedWorker(database, study), []
+    while len(claims) < 150 and (run := worker.ask()):
+        claims.append((run.lease.number, run.claimed.params, run.claimed.config, run.claimed.seed))
+    stored = rows(
+        database,
+        "SELECT number, draw, origin, params::text, params_hash, config::text, space_version "
+        f"FROM trial JOIN attempt ON trial_id = id WHERE trial.study_id = {study.id} ORDER BY 1",
+    )
+    return repr(claims), stored
+
+
+@pytest.mark.parametrize(
+    ("space", "searcher"),
+    [
+        *((space, RandomSearch()) for space in SPACES.values()),
+        *((space, GridSearch()) for space in GRIDS.values()),
+    ],
+    ids=[*SPACES, *GRIDS],
+)
+def test_trials_are_those_of_an_ask_in_steps(database, monkeypatch, space, searcher):
+    space = Space.read(space)
+
+    at_once = made(database, space, searcher)
+    monkeypatch.setattr(asks, "_ask_at_once", asks._ask_in_steps)
+    in_steps = made(database, space, searcher)
+
+    assert at_once == in_steps
+    assert len(at_once[1]) == min(searcher.size(space) or 150, 150)
