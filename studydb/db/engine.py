@@ -201,10 +201,14 @@ class Block:
             sync = self._enter_pipeline()
             if not self._alone:
                 self._start()
+            self._txn = self._join(sync)
         except BaseException as error:
             self._undo(error)
             raise
-        self._txn = Txn(
+        return self._txn
+
+    def _join(self, sync: Callable[[], None]) -> Txn:
+        return Txn(
             self._cursor,
             self._database.engine.dialect,
             clock=self._database.clock,
@@ -214,7 +218,6 @@ class Block:
             single=self._alone,
             sync=sync,
         )
-        return self._txn
 
     def __exit__(
         self,

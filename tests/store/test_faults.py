@@ -337,6 +337,22 @@ def test_block_that_fails_gives_its_connection_back(storage_url, monkeypatch, er
     database.close()
 
 
+def test_block_that_fails_to_begin_gives_its_connection_back(storage_url, monkeypatch):
+    monkeypatch.setattr(connections, "WAIT_S", 0.05)
+    database = connect(storage_url, connections=1)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    database.clock = interrupt
+    with pytest.raises(KeyboardInterrupt), database.begin():
+        pytest.fail("It has begun.")
+
+    database.clock = None
+    assert rows(database, "SELECT 1") == [(1,)]
+    database.close()
+
+
 def test_row_that_is_read_later_is_not_the_next_transactions(storage_url):
     database = connect(storage_url, connections=1)
     new_study(database)
