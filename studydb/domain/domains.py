@@ -53,6 +53,11 @@ class Domain(ABC):
     def cast(self, value: Any) -> Any:
         """Give a contained value the type that a draw has: 3 becomes 3.0 for `uniform`."""
 
+    @property
+    def width(self) -> int:
+        """How many characters the longest value takes as JSON."""
+        return 24
+
     @classmethod
     def arguments(cls) -> list[str]:
         """The names of what the distribution takes, in order."""
@@ -265,6 +270,11 @@ class Choice(Enumerable):
     def size(self) -> int:
         """How many values there are; one given twice counts twice."""
         return len(self.values)
+
+    @property
+    def width(self) -> int:
+        """As long as the longest value."""
+        return max(map(len, self._indexes))
 
     def at(self, index: int) -> Any:
         """In the user's order; a copy, because values may be lists and dicts."""

@@ -7,6 +7,7 @@ A space is a nested dict of distributions and constants. A parameter's path join
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from studydb.domain.canonical import MAX_DEPTH, canonical_json, params_hash, plain
@@ -142,6 +143,11 @@ class Space:
     def is_flat(self) -> bool:
         """Whether a config is nothing but constants and params, side by side."""
         return not any("/" in path for path in self.leaves)
+
+    @cached_property
+    def width(self) -> int:
+        """About how many characters the longest params take as JSON."""
+        return sum(len(path) + domain.width for path, domain in self.parameters.items())
 
     def config(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """

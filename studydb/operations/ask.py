@@ -31,9 +31,9 @@ def ask(
         None when `num_trials` exist, the searcher has no more points, the study is not RUNNING, or
         `max_concurrent` trials run.
     """
-    attempt_ask = _ask_at_once if database.postgresql and study.space.is_flat else _ask_in_steps
+    is_kept = database.postgresql and draws.are_kept(study)
     try:
-        claimed = attempt_ask(
+        claimed = (_ask_at_once if is_kept else _ask_in_steps)(
             database,
             study,
             worker_id=worker_id,

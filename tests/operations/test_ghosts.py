@@ -125,12 +125,12 @@ def test_claim_waits_for_an_ask_that_queues(connections, postgres_url):
         finally:
             answered.set()
 
-    with postgres.connect(postgres_url) as rival, ThreadPoolExecutor(2) as pool:
-        with rival.transaction():
-            rival.execute("SELECT pg_advisory_xact_lock(%s, id::int) FROM study", [draws._QUEUE])
-            ghost = pool.submit(call, ghostly)
-            assert is_waiting_for_a_lock(postgres_url)
-            resend = pool.submit(send_again)
-            assert is_waiting_for_a_lock(postgres_url, unless=answered, waiters=2)
+    rival = postgres.connect(postgres_url)
+    with rival, ThreadPoolExecutor(2) as pool, rival.transaction():
+        rival.execute("SELECT pg_advisory_xact_lock(%s, id::int) FROM study", [draws._QUEUE])
+        ghost = pool.submit(call, ghostly)
+        assert is_waiting_for_a_lock(postgres_url)
+        resend = pool.submit(send_again)
+        assert is_waiting_for_a_lock(postgres_url, unless=answered, waiters=2)
 
     assert ghost.result() == resend.result() is not None

@@ -1,7 +1,7 @@
 """Points that are kept ahead of their draws give the trials that an ask in steps gives: PostgreSQL."""
 
 import pytest
-from arrange import SimulatedWorker, new_study, rows
+from arrange import SimulatedWorker, change, new_study, rows
 
 from studydb.db import connect
 from studydb.domain.space import (
@@ -16,6 +16,7 @@ from studydb.domain.space import (
 )
 from studydb.operations import ask as asks
 from studydb.searchers import GridSearch, RandomSearch
+from studydb.store import draws
 
 ODD = [
     "NaN",
@@ -37,7 +38,7 @@ ODD = [
     1,
     [1, [2.0, "NaN"]],
     {"hash": "x", "params": {"a": None}},
-    "x" * 20_000,
+    "x" * 500,
 ]
 SPACES = {
     "empty": {},
@@ -100,3 +101,23 @@ def test_trials_are_those_of_an_ask_in_steps(database, monkeypatch, space, searc
 
     assert at_once == in_steps
     assert len(at_once[1]) == min(searcher.size(space) or 150, 150)
+
+
+@pytest.mark.parametrize(("width", "kept"), [(900, True), (1100, False)])
+def test_points_that_are_wide_are_not_kept(database, width, kept):
+    study = new_study(database, space=Space.read({"text": choice(["-", "x" * width])}))
+
+    SimulatedWorker(database, study).ask()
+
+    assert rows(database, "SELECT points IS NOT NULL FROM study") == [(kept,)]
+
+
+def test_points_of_a_block_that_has_passed_are_not_kept(database):
+    study = new_study(database, space=Space.read({}), num_trials=None)
+    change(database, f"UPDATE study SET next_draw = {20 * draws.BLOCK}")
+    SimulatedWorker(database, study).ask()
+
+    asks._propose(database, study, block=2, current=0)  # its client was asleep
+
+    kept = rows(database, "SELECT jsonb_object_keys(points) FROM study ORDER BY 1")
+    assert kept == [("20",), ("22",)]
