@@ -41,4 +41,5 @@ def delete(database: Database, study: Study) -> None:
         with database.begin() as txn:
             more = deletion.some_trials(txn, study_id=study.id)
     with database.begin() as txn:
+        studies.lock(txn, study_id=study.id)  # before the counters, as everybody does
         deletion.rest(txn, study_id=study.id)

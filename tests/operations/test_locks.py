@@ -19,6 +19,7 @@ from studydb.domain.space import Space, uniform
 from studydb.domain.states import Reason
 from studydb.operations import control
 from studydb.operations import report as reports
+from studydb.operations.delete import delete
 from studydb.operations.flushing import lock_rungs
 from studydb.operations.recover import recover
 from studydb.operations.renew import renew
@@ -127,6 +128,13 @@ def test_who_waits_for_a_lock_holds_none_that_comes_later(
         taken = [lock for lock in free if not is_free(postgres_url, lock)]
 
     assert taken == []
+
+
+def test_deletion_locks_the_study_before_its_counters(database, postgres_url):
+    study = new_study(database)
+
+    with kept_waiting(postgres_url, lambda: delete(database, study), "counter WHERE shard = 0"):
+        assert not is_free(postgres_url, "study")
 
 
 # --- rungs before trials
