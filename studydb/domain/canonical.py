@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,11 @@ from studydb.domain.errors import InvalidSpec
 MAX_DEPTH = 32
 """Lists and dicts inside each other; a dict that holds itself ends here, not in the interpreter."""
 
-_INTEGER_BOUND = 10**308
-"""Integers stay in the range of a double, or other readers of the JSON would fail."""
+_LARGEST = int(sys.float_info.max)
+"""
+Integers stay in the range of a double, or other readers of the JSON would fail. All of it: a large
+double comes back from PostgreSQL as an integer.
+"""
 
 
 def plain(value: Any, *, where: str, depth: int = 0) -> Any:
@@ -69,8 +73,8 @@ def plain_text(text: str, *, where: str) -> str:
 
 
 def _plain_int(value: int, where: str) -> int:
-    if abs(value) >= _INTEGER_BOUND:
-        raise InvalidSpec(f"{where} is an integer of more than 308 digits; give it as text.")
+    if abs(value) > _LARGEST:
+        raise InvalidSpec(f"{where} is an integer beyond 1.7e308; give it as text.")
     return value
 
 

@@ -31,6 +31,7 @@ ODD = [
     1e16,
     1e22,
     5e-324,
+    1.7976931348623157e308,
     0.1 + 0.2,
     -0.0,
     True,
@@ -42,7 +43,7 @@ ODD = [
 ]
 SPACES = {
     "empty": {},
-    "constants": {"a": 1e16, "b": "NaN", "c": constant([1, 2.0, {"d": None}]), "e": 3},
+    "constants": {"a": 1e16, "b": "NaN", "c": constant([1, 2.0, {"d": None}]), "e": -1.5e308},
     "odd": {"odd": choice(ODD), "params": uniform(0, 1), "%(x)s": 1, "ü 'q'": choice(["a", "b"])},
     "numbers": {
         "lr": loguniform(1e-300, 1e300),
