@@ -84,7 +84,7 @@ study = sa.Table(
 )
 """
 `n_counted` is held against `num_trials`, `n_running` (kept if there is one) against
-`max_concurrent`. `points` holds what the searcher proposes for the next draws, by draw.
+`max_concurrent`. `points` holds what the searcher proposes for the next draws, by block.
 """
 
 search_space = sa.Table(
