@@ -196,6 +196,7 @@ class Block:
 
     def __enter__(self) -> Txn:
         """Take a connection and begin."""
+        self._cursor = None  # that of an earlier use is somebody else's by now
         try:
             self._cursor = self._database.connections.take()
             sync = self._enter_pipeline()

@@ -353,6 +353,21 @@ def test_block_that_fails_to_begin_gives_its_connection_back(storage_url, monkey
     database.close()
 
 
+def test_block_that_is_used_again_leaves_alone_what_it_gave_back(storage_url, monkeypatch):
+    monkeypatch.setattr(connections, "WAIT_S", 0.05)
+    database = connect(storage_url, connections=1)
+    block = database.begin()
+    with block as txn:
+        txn.raw("SELECT 1")
+
+    with database.begin() as txn:
+        txn.raw("CREATE TABLE mine (place integer)")
+        with pytest.raises(StorageBusy), block:
+            pytest.fail("It has begun.")
+        assert txn.raw("SELECT * FROM mine")[1] == []
+    database.close()
+
+
 def test_row_that_is_read_later_is_not_the_next_transactions(storage_url):
     database = connect(storage_url, connections=1)
     new_study(database)
