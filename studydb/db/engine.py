@@ -163,8 +163,8 @@ class Database:
             write: False for a reader, which on SQLite takes no lock.
             durable: False not to wait for the disk at COMMIT (PostgreSQL), where a crash of the
                 server may take the change back: the next durable COMMIT makes it safe, too.
-            single: The block runs one statement or chain: on PostgreSQL that is a transaction of its
-                own, without BEGIN and COMMIT.
+            single: The block runs one statement or chain: on PostgreSQL that is a transaction by
+                itself, without BEGIN and COMMIT.
 
         Raises:
             StorageTransient: The fault passes; the COMMIT may or may not have happened.
