@@ -1,5 +1,6 @@
 """Give a runnable trial to a worker."""
 
+from functools import partial
 from typing import Any
 
 from studydb.db import Database, Txn
@@ -32,22 +33,23 @@ def claim(
     Returns:
         None when nothing is runnable, the study is not RUNNING, or `max_concurrent` trials run.
     """
-    attempt_claim = _claim_at_once if _is_plain(database, study) else _claim_in_steps
+    attempt_claim = partial(
+        _claim_at_once if _is_plain(database, study) else _claim_in_steps,
+        database,
+        study,
+        worker_id=worker_id,
+        token=token,
+        lease_s=lease_s,
+    )
     try:
         claimed = None
         for place in dict.fromkeys((beyond, leases.HEAD)):
-            claimed = claimed or attempt_claim(
-                database,
-                study,
-                worker_id=worker_id,
-                token=token,
-                lease_s=lease_s,
-                beyond=place,
-            )
+            claimed = claimed or attempt_claim(beyond=place)
+        if claimed is None and again:
+            claimed = _late(database, study, token=token, lease_s=lease_s)
+            claimed = claimed or attempt_claim(beyond=leases.HEAD)  # what a ghost held that died
     except Duplicate:
         return ghost(database, study, token=token, lease_s=lease_s)
-    if claimed is None and again:
-        return _late(database, study, token=token, lease_s=lease_s)
     return claimed
 
 

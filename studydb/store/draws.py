@@ -81,7 +81,7 @@ _TURN = (
     sa.select(
         sa.func.pg_advisory_xact_lock(
             sa.literal(_QUEUE, sa.Integer),
-            sa.cast(sa.bindparam("study", type_=sa.BigInteger), sa.Integer),
+            sa.cast(sa.bindparam("study", type_=sa.BigInteger) % 2**31, sa.Integer),
         )
     )
     .scalar_subquery()

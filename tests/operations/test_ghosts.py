@@ -134,3 +134,23 @@ def test_claim_waits_for_an_ask_that_queues(connections, postgres_url):
         assert is_waiting_for_a_lock(postgres_url, unless=answered, waiters=2)
 
     assert ghost.result() == resend.result() is not None
+
+
+def test_claim_takes_what_its_ghost_gives_up(connections, postgres_url):
+    _, fresh = connections
+    call, answered = claiming(fresh, waiting=1), Event()
+
+    def send_again():
+        try:
+            return call(fresh)
+        finally:
+            answered.set()
+
+    ghost = postgres.connect(postgres_url)
+    with ghost, ThreadPoolExecutor(1) as pool:
+        with ghost.transaction(force_rollback=True):
+            ghost.execute("SELECT FROM trial FOR NO KEY UPDATE")
+            resend = pool.submit(send_again)
+            assert is_waiting_for_a_lock(postgres_url, unless=answered)
+
+        assert resend.result() is not None
