@@ -30,6 +30,7 @@ from studydb.operations.recover import recover
 from studydb.searchers import GridSearch
 
 THREADS = 8
+FAR_TOO_MANY = 100
 
 GRID = Space.read({"lr": choice([0.1, 0.2]), "width": choice([1, 2])})
 
@@ -47,9 +48,9 @@ def in_threads(work):
 
 
 def drain(worker):
-    """Ask until there is nothing more."""
+    """Ask until there is nothing more; without a budget that would be for ever."""
     numbers = []
-    while run := persist(worker.ask):
+    while len(numbers) < FAR_TOO_MANY and (run := persist(worker.ask)):
         numbers.append(run.lease.number)
     return numbers
 
