@@ -84,3 +84,12 @@ def test_what_was_given_up_is_told_again_until_it_is_forgotten(run):
     assert again == older
     assert run.save(what) == []
     assert rows(run.worker.database, "SELECT count(*) FROM checkpoint") == [(2,)]
+
+
+def test_fall_back_is_never_a_checkpoint_that_was_given_up(run):
+    _, second, third = (saved_at(run, step)[0] for step in (1, 2, 3))
+
+    before = condemn(run.worker.database, lease=run.lease, checkpoint=third)
+    last = condemn(run.worker.database, lease=run.lease, checkpoint=second)
+
+    assert (before.uuid, last) == (second.uuid, None)
