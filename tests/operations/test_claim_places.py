@@ -10,7 +10,15 @@ from studydb.operations.control import extend
 
 
 def claimed_beyond(database, study, number):
-    found = claim(database, study, worker_id=1, token=token(), lease_s=LEASE_S, beyond=(0, number))
+    found = claim(
+        database,
+        study,
+        worker_id=1,
+        token=token(),
+        lease_s=LEASE_S,
+        again=False,
+        beyond=(0, number),
+    )
     return found and found.lease.number
 
 
