@@ -13,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from studydb.db.checks import guard
 from studydb.db.types import Json, Number, UtcDateTime
 from studydb.domain.decisions import Action
 from studydb.domain.states import FINAL, Mode, Origin, Reason, State, Status
@@ -41,9 +42,9 @@ def _study_id() -> sa.Column[int]:
     return sa.Column("study_id", Id, sa.ForeignKey("study.id"), nullable=False)
 
 
-def _one_of(column: str, values: Iterable[StrEnum]) -> sa.CheckConstraint:
+def _one_of(column: str, values: Iterable[StrEnum]) -> dict[str, str]:
     names = ", ".join(f"'{value}'" for value in values)
-    return sa.CheckConstraint(f"{column} IN ({names})", name=column)
+    return {column: f"{{{column}}} IN ({names})"}
 
 
 def _required(name: str, kind: Any, *args: Any, **options: Any) -> sa.Column[Any]:
@@ -78,14 +79,18 @@ study = sa.Table(
     sa.Column("created_by", sa.Text),
     _required("created_at", UtcDateTime),
     sa.Column("points", Json),
-    _one_of("status", [Status.RUNNING, Status.PAUSED, Status.STOPPED]),
-    _one_of("mode", Mode),
     sqlite_autoincrement=True,
 )
 """
 `n_counted` is held against `num_trials`, `n_running` (kept if there is one) against
 `max_concurrent`. `points` holds what the searcher proposes for the next draws, by block.
 """
+
+guard(
+    study,
+    **_one_of("status", [Status.RUNNING, Status.PAUSED, Status.STOPPED]),
+    **_one_of("mode", Mode),
+)
 
 search_space = sa.Table(
     "search_space",
@@ -183,17 +188,6 @@ trial = sa.Table(
     _required("created_at", UtcDateTime),
     sa.Column("started_at", UtcDateTime),
     sa.Column("ended_at", UtcDateTime),
-    _one_of("state", State),
-    _one_of("reason", Reason),
-    _one_of("origin", Origin),
-    _one_of("verdict", [Action.STOP, Action.PAUSE, Action.EXPLOIT]),
-    _one_of("request", [Action.STOP, Action.PAUSE]),
-    sa.CheckConstraint(f"({_RUNNING}) = (token IS NOT NULL)", name="lease"),
-    sa.CheckConstraint(f"verdict IS NULL OR {_RUNNING}", name="verdict_runs"),
-    sa.CheckConstraint("(verdict IS NULL) = (verdict_reason IS NULL)", name="verdict_why"),
-    sa.CheckConstraint("(state = 'PAUSED') = (paused_by IS NOT NULL)", name="paused"),
-    sa.CheckConstraint(f"(state IN ({_FINAL})) = (ended_at IS NOT NULL)", name="ended"),
-    sa.CheckConstraint("(ended_at IS NULL) = (reason IS NULL)", name="why"),
     sa.UniqueConstraint("study_id", "number"),
     sa.UniqueConstraint("study_id", "draw"),
     _partial(
@@ -224,6 +218,21 @@ trial = sa.Table(
 `flush_no` is the running attempt's; it goes to the attempt's row when the attempt ends.
 """
 
+guard(
+    trial,
+    **_one_of("state", State),
+    **_one_of("reason", Reason),
+    **_one_of("origin", Origin),
+    **_one_of("verdict", [Action.STOP, Action.PAUSE, Action.EXPLOIT]),
+    **_one_of("request", [Action.STOP, Action.PAUSE]),
+    lease="({state} = 'RUNNING') = ({token} IS NOT NULL)",
+    verdict_runs="{verdict} IS NULL OR {state} = 'RUNNING'",
+    verdict_why="({verdict} IS NULL) = ({verdict_reason} IS NULL)",
+    paused="({state} = 'PAUSED') = ({paused_by} IS NOT NULL)",
+    ended=f"({{state}} IN ({_FINAL})) = ({{ended_at}} IS NOT NULL)",
+    why="({ended_at} IS NULL) = ({reason} IS NULL)",
+)
+
 attempt = sa.Table(
     "attempt",
     METADATA,
@@ -250,12 +259,13 @@ attempt = sa.Table(
     sa.Column("log_dir", sa.Text),
     sa.Column("log_tail", sa.Text),
     sa.Column("provenance", Json),
-    _one_of("reason", Reason),
     sa.PrimaryKeyConstraint("trial_id", "attempt"),
 )
 """
 `start_step`: its first; `restored_id`: the checkpoint it began from, `source_trial_id`: whose.
 """
+
+guard(attempt, **_one_of("reason", Reason))
 
 result = sa.Table(
     "result",

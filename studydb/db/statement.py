@@ -87,7 +87,7 @@ def compile_for(statement: sa.Executable, dialect: Dialect) -> Compiled:
     encode = {
         name: codec
         for name, bind in binds.items()
-        if (codec := bind.type.dialect_impl(dialect).bind_processor(dialect))
+        if (codec := _codec(bind.type, dialect)) is not _unchanged
     }
     defaults = {name: bind.effective_value for name, bind in binds.items() if not bind.required}
     columns = tuple(getattr(statement, "exported_columns", ()))
@@ -100,7 +100,7 @@ def compile_for(statement: sa.Executable, dialect: Dialect) -> Compiled:
     row = namedtuple("Row", [column.key for column in columns], rename=True)  # type: ignore[misc] # noqa: PYI024
     return Compiled(
         sql=compiled.string,
-        defaults={name: encode.get(name, _unchanged)(value) for name, value in defaults.items()},
+        defaults={name: encode.get(name, _plain)(value) for name, value in defaults.items()},
         encode=encode,
         required=frozenset(name for name, bind in binds.items() if bind.required),
         row=row._make,
@@ -214,9 +214,13 @@ class BulkInsert:
         return "".join(f"%({name})s, " for name in self.common)
 
 
-def array_literal(values: Iterable[Any]) -> str:
+def array_literal(values: Sequence[Any]) -> str:
     """Numbers, texts and None as PostgreSQL reads an array; NaN and infinities by their names."""
-    return f"{{{','.join(map(_element, values))}}}"
+    written = repr if _NUMBERS.issuperset(map(type, values)) else _element
+    return f"{{{','.join(map(written, values))}}}"
+
+
+_NUMBERS = frozenset((int, float))
 
 
 def _element(value: Any) -> str:
@@ -236,3 +240,8 @@ def _codec(kind: Any, dialect: Dialect) -> Codec:
 
 def _unchanged(value: Any) -> Any:
     return value
+
+
+def _plain(value: Any) -> Any:
+    """A text for a StrEnum: drivers look at the class before they see what it is."""
+    return str(value) if isinstance(value, str) else value

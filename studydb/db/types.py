@@ -21,6 +21,9 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 _ESCAPED = re.compile(r"\\*(NaN|Infinity|-Infinity)")
 
 
+_write_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
 def _name_of(number: float) -> str:
     if math.isnan(number):
         return "NaN"
@@ -55,7 +58,7 @@ def decode_json(value: Any) -> Any:
 
 def dump_json(value: Any) -> str:
     """As the text of a JSON column."""
-    return json.dumps(encode_json(value), separators=(",", ":"), allow_nan=False)
+    return _write_json(encode_json(value))
 
 
 class Json(TypeDecorator[Any]):

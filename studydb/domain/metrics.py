@@ -115,7 +115,9 @@ def _read_step(step: Any, last_step: int) -> int:
 def _flatten(report: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in report.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
+        if isinstance(value, float):  # nearly all
+            yield _text(name, name), value
+        elif isinstance(value, Mapping):
             yield from _flatten(value, f"{name}/")
         else:
             yield _text(name, name), _plain(name, value)

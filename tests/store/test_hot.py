@@ -1,4 +1,10 @@
-"""What a report and a renewal change stands in no index: PostgreSQL keeps such rows on their page."""
+"""
+What every statement pays for on PostgreSQL.
+
+What a report and a renewal change stands in no index, so that such rows stay on their page; a
+table's CHECKs are parsed in each statement, so that one has all of them; what every ask reads is
+not compressed.
+"""
 
 import time
 
@@ -76,3 +82,23 @@ def test_hot_tables_leave_room_on_their_pages(database):
     for table in ("trial", "attempt", "study", "counter", "rung", "worker"):
         assert "fillfactor" in found[table]
         assert "autovacuum" in found[table]
+
+
+def test_a_table_has_one_check(database):
+    found = rows(
+        database,
+        "SELECT conrelid::regclass::text, count(*) FROM pg_constraint"
+        " WHERE contype = 'c' AND conrelid <> 0 GROUP BY 1 ORDER BY 1",
+    )
+
+    assert found == [("attempt", 1), ("study", 1), ("trial", 1)]
+
+
+def test_points_of_the_next_draws_are_not_compressed(database):
+    stored = rows(
+        database,
+        "SELECT attstorage FROM pg_attribute"
+        " WHERE attrelid = 'study'::regclass AND attname = 'points'",
+    )
+
+    assert stored == [("e",)]
