@@ -1,8 +1,8 @@
 """The few connections of a database: opened when they are needed, and kept for the next."""
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, LifoQueue
 from typing import Any
 
 from studydb.domain.errors import StorageBusy
@@ -31,9 +31,10 @@ class Connections:
 
     def forget(self) -> None:
         """Begin anew without a word to the server: after a fork they are the parent's."""
-        self._free: LifoQueue[Any] = LifoQueue()
-        for _ in range(self._most):
-            self._free.put(None)  # a place without a connection
+        self._free: list[Any] = [None] * self._most  # places without a connection
+        self._lock = threading.Lock()
+        self._given_back = threading.Condition(self._lock)
+        self._n_waiting = 0
 
     def take(self) -> Any:
         """
@@ -42,21 +43,32 @@ class Connections:
         Raises:
             StorageBusy: All were taken for too long.
         """
-        try:
-            cursor = self._free.get(timeout=WAIT_S)
-        except Empty:
-            raise StorageBusy(f"All connections of this process to {self._url} are busy.") from None
+        with self._lock:
+            if not self._free:
+                self._wait()
+            cursor = self._free.pop()
         if cursor is not None:
             return cursor
         try:
             return self._open()
         except BaseException:
-            self._free.put(None)
+            self.give_back(None)
             raise
+
+    def _wait(self) -> None:
+        self._n_waiting += 1
+        try:
+            if not self._given_back.wait_for(lambda: self._free, WAIT_S):
+                raise StorageBusy(f"All connections of this process to {self._url} are busy.")
+        finally:
+            self._n_waiting -= 1
 
     def give_back(self, cursor: Any) -> None:
         """Keep a connection, on which no transaction is open, for the next."""
-        self._free.put(cursor)
+        with self._lock:
+            self._free.append(cursor)
+            if self._n_waiting:  # nearly never, and a notification costs more than all of this
+                self._given_back.notify()
 
     def discard(self, cursor: Any) -> None:
         """Close a connection that may be of no more use."""
@@ -64,16 +76,14 @@ class Connections:
             with suppress(Exception):
                 cursor.connection.close()
         finally:
-            self._free.put(None)
+            self.give_back(None)
 
     def close(self) -> None:
         """Close those that nobody has taken."""
-        free: list[Any] = []
-        with suppress(Empty):
-            while len(free) < self._most:
-                free.append(self._free.get_nowait())
+        with self._lock:
+            free, self._free = self._free, []
         for cursor in free:
             if cursor is None:
-                self._free.put(None)
+                self.give_back(None)
             else:
                 self.discard(cursor)

@@ -152,8 +152,9 @@ HELD = (
 
 HOLD = Prepared(sa.select(*HELD).where(*FENCE).with_for_update(key_share=True, of=trial))
 
+_SUMMARY_BINDS = {f"to_{column.name}": column.name for column in SUMMARY}
 SUMMARY_VALUES: dict[str, Any] = {
-    column.name: sa.bindparam(f"to_{column.name}") for column in SUMMARY
+    name: sa.bindparam(bind) for bind, name in _SUMMARY_BINDS.items()
 } | {"time_total_s": sa.bindparam("to_time_total_s")}
 RENEWED = {
     "lease_expires_at": after(now(), trial.c.lease_s),
@@ -409,7 +410,7 @@ def fence_binds(lease: Lease) -> dict[str, Any]:
 
 def summary_binds(summary: Summary, time_total_s: float | None) -> dict[str, Any]:
     """The binds of `SUMMARY_VALUES`."""
-    values = {f"to_{column.name}": getattr(summary, column.name) for column in SUMMARY}
+    values = {bind: getattr(summary, name) for bind, name in _SUMMARY_BINDS.items()}
     return values | {"to_time_total_s": time_total_s}
 
 
