@@ -10,6 +10,9 @@ _REASONS = (
     "'TIMED_OUT', 'EXPLOITED', 'PAUSED'"
 )
 
+LOCK = "LOCK TABLE trial, attempt, study"
+"""As those lock who may still be there: trials before studies."""
+
 COLUMNS = {
     "study": {"status": "text", "mode": "text"},
     "trial": {
@@ -51,6 +54,7 @@ def upgrade() -> None:
     """Replace each table's CHECKs by one, and keep the points of the next draws uncompressed."""
     if op.get_bind().dialect.name != "postgresql":
         return
+    op.execute(LOCK)
     for table, columns in COLUMNS.items():
         kinds = ", ".join(f"{name} {kind}" for name, kind in columns.items())
         checks = _spelt(table, {name: f"(VALUE).{name}" for name in columns})
@@ -70,6 +74,7 @@ def downgrade() -> None:
     """Give each table its CHECKs back."""
     if op.get_bind().dialect.name != "postgresql":
         return
+    op.execute(LOCK)
     op.execute("ALTER TABLE study ALTER points SET STORAGE EXTENDED")
     for table, columns in COLUMNS.items():
         checks = _spelt(table, {name: name for name in columns})

@@ -73,17 +73,19 @@ class Connections:
     def discard(self, cursor: Any) -> None:
         """Close a connection that may be of no more use."""
         try:
-            with suppress(Exception):
-                cursor.connection.close()
+            _hang_up(cursor)
         finally:
             self.give_back(None)
 
     def close(self) -> None:
         """Close those that nobody has taken."""
         with self._lock:
-            free, self._free = self._free, []
+            free, self._free = self._free, [None] * len(self._free)
         for cursor in free:
-            if cursor is None:
-                self.give_back(None)
-            else:
-                self.discard(cursor)
+            if cursor is not None:
+                _hang_up(cursor)
+
+
+def _hang_up(cursor: Any) -> None:
+    with suppress(Exception):
+        cursor.connection.close()

@@ -87,8 +87,11 @@ class Roles:
         owner = _name(self.owner)
         yield "-- The owner upgrades the schema, and creates, steers, renames and deletes studies."
         yield f"GRANT CREATE ON SCHEMA {_name(self.schema)} TO {owner};"
-        for table in self._tables:
-            yield f"ALTER TABLE {self._on([table])} OWNER TO {owner};"
+        for name in self._tables:
+            yield f"ALTER TABLE {self._on([name])} OWNER TO {owner};"
+        for table in METADATA.sorted_tables:
+            for kind, name in table.info.items():
+                yield f"ALTER {kind.upper()} {self._on([name])} OWNER TO {owner};"
         for view in STABLE_VIEWS:
             yield f"ALTER VIEW {self._on([view])} OWNER TO {owner};"
         yield "DO $$ DECLARE wide regclass; BEGIN"

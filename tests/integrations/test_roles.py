@@ -16,7 +16,7 @@ from fleet.workers import TRAINABLES, Fleet
 import studydb
 import studydb.store
 from studydb.analysis.wide import make_wide_views
-from studydb.db import Chain, Prepared, connect
+from studydb.db import Chain, Prepared, connect, migrate, version
 from studydb.db.roles import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES, Roles
 from studydb.db.schema import METADATA
 from studydb.domain.errors import StorageReadOnly
@@ -341,6 +341,13 @@ def test_viewer_changes_nothing_and_holds_nothing_up(roles, opened):
             connection.execute("CREATE TABLE mine (x int)")
 
     assert settings == ["on", "1min"]
+
+
+def test_owner_takes_the_schema_back_and_up_again(roles):
+    migrate.downgrade(roles.owner, "base")
+    migrate.upgrade(roles.owner)
+
+    assert migrate.current(roles.owner) == version.HEAD
 
 
 def test_owner_makes_wide_views_that_the_viewer_reads_also_when_made_anew(roles, opened):
