@@ -59,7 +59,10 @@ class Connections:
         self._n_waiting += 1
         try:
             if not self._given_back.wait_for(lambda: self._free, WAIT_S):
-                raise StorageBusy(f"All connections of this process to {self._url} are busy.")
+                raise StorageBusy(
+                    f"All connections of this process to {self._url} are busy. Use the study in "
+                    "fewer threads at a time, or load it anew for some of them."
+                )
         finally:
             self._n_waiting -= 1
 

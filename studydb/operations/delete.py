@@ -36,10 +36,18 @@ def delete(database: Database, study: Study) -> None:
     """
     close(database, study)
 
-    more = True
-    while more:
+    while not _delete_rest(database, study):
         with database.begin() as txn:
-            more = deletion.some_trials(txn, study_id=study.id)
+            deletion.some_trials(txn, study_id=study.id)
+
+
+def _delete_rest(database: Database, study: Study) -> bool:
+    """Delete the study if it has no trial; under its lock nobody enqueues one."""
     with database.begin() as txn:
         studies.lock(txn, study_id=study.id)  # before the counters, as everybody does
+        if deletion.has_trials(txn, study_id=study.id):
+            txn.abandon()
+            return False
+
         deletion.rest(txn, study_id=study.id)
+    return True

@@ -8,12 +8,13 @@ from studydb.db.dialect import is_listed
 
 TRIALS_AT_ONCE = 500
 
-_SOME = Prepared(
+_of_study = (
     sa.select(tables.trial.c.id)
     .where(tables.trial.c.study_id == sa.bindparam("study"))
     .order_by(tables.trial.c.number)
-    .limit(TRIALS_AT_ONCE)
 )
+_ANY = Prepared(_of_study.limit(1))
+_SOME = Prepared(_of_study.limit(sa.bindparam("most", type_=sa.Integer)))
 
 _RESULTS = Prepared(
     sa.delete(tables.result).where(
@@ -58,14 +59,17 @@ _REST = (
 )
 
 
-def some_trials(txn: Txn, *, study_id: int) -> bool:
-    """Delete some trials with all that is theirs; False when there were none."""
-    ids = [row.id for row in txn.all(_SOME, study=study_id)]
-    if ids:
-        txn.run(_RESULTS, study=study_id, ids=ids)
-        for statement in _OF_TRIALS:
-            txn.run(statement, ids=ids)
-    return bool(ids)
+def has_trials(txn: Txn, *, study_id: int) -> bool:
+    """Whether a study has a trial yet."""
+    return txn.first(_ANY, study=study_id) is not None
+
+
+def some_trials(txn: Txn, *, study_id: int) -> None:
+    """Delete some trials with all that is theirs."""
+    ids = [row.id for row in txn.all(_SOME, study=study_id, most=TRIALS_AT_ONCE)]
+    txn.run(_RESULTS, study=study_id, ids=ids)
+    for statement in _OF_TRIALS:
+        txn.run(statement, ids=ids)
 
 
 def rest(txn: Txn, *, study_id: int) -> None:

@@ -24,7 +24,7 @@ from studydb.operations.flushing import lock_rungs
 from studydb.operations.recover import recover
 from studydb.operations.renew import renew
 from studydb.schedulers import ASHA
-from studydb.store import leases, rungs
+from studydb.store import leases, rungs, studies
 
 
 @pytest.fixture
@@ -135,6 +135,20 @@ def test_deletion_locks_the_study_before_its_counters(database, postgres_url):
 
     with kept_waiting(postgres_url, lambda: delete(database, study), "counter WHERE shard = 0"):
         assert not is_free(postgres_url, "study")
+
+
+def test_trial_that_is_enqueued_at_the_last_moment_goes_with_its_study(database, monkeypatch):
+    study, lock, late = new_study(database), studies.lock, iter([enqueued])
+
+    def lock_late(txn, **which):
+        for enqueue in late:
+            enqueue(database, study)
+        lock(txn, **which)
+
+    monkeypatch.setattr(studies, "lock", lock_late)
+    delete(database, study)
+
+    assert rows(database, "SELECT (SELECT count(*) FROM study), count(*) FROM trial") == [(0, 0)]
 
 
 # --- rungs before trials
