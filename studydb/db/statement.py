@@ -214,13 +214,13 @@ class BulkInsert:
         return "".join(f"%({name})s, " for name in self.common)
 
 
+_NUMBERS = frozenset((int, float))
+
+
 def array_literal(values: Sequence[Any]) -> str:
     """Numbers, texts and None as PostgreSQL reads an array; NaN and infinities by their names."""
     written = repr if _NUMBERS.issuperset(map(type, values)) else _element
     return f"{{{','.join(map(written, values))}}}"
-
-
-_NUMBERS = frozenset((int, float))
 
 
 def _element(value: Any) -> str:

@@ -140,8 +140,14 @@ def test_earlier_attempt_under_the_same_lease_changes_nothing(database, clock, s
 
 def test_holder_is_not_refused(database, clock, subtests):
     for write in WRITES:
+        run, saved = held_attempt(database)
+        before = dump(database, without=["worker"])
+        clock.advance(1)
+
         with subtests.test(write.__name__):
-            write(*held_attempt(database))
+            write(run, saved)
+
+            assert dump(database, without=["worker"]) != before
 
 
 # Without a part of the fence the checks above fail. `state` alone can't be missed: a CHECK lets only
