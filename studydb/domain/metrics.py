@@ -11,6 +11,9 @@ from studydb.domain.states import Mode
 STEP = "training_iteration"
 """The metrics' key for the step, by Ray Tune's name."""
 
+_SCALE_BITS = 64
+"""Fewer than 2**64 doubles, each divided by 2**64, have a sum that is a double."""
+
 
 def score(value: float, mode: Mode) -> float:
     """
@@ -173,8 +176,17 @@ def _analysis(values: list[float]) -> dict[str, float]:
     last = {"last": values[-1]}
     if not numbers:
         return last
-    average = math.fsum(numbers) / len(numbers) if all(map(math.isfinite, numbers)) else math.nan
+    average = _average(numbers) if all(map(math.isfinite, numbers)) else math.nan
     return {"min": min(numbers), "max": max(numbers), "avg": average} | last
+
+
+def _average(numbers: list[float]) -> float:
+    try:
+        return math.fsum(numbers) / len(numbers)
+    except OverflowError:  # of the sum: the average of doubles always fits into one
+        scaled = [math.ldexp(number, -_SCALE_BITS) for number in numbers]
+        average = min(max(math.fsum(scaled) / len(scaled), min(scaled)), max(scaled))
+        return math.ldexp(average, _SCALE_BITS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,53 @@
+"""Finite metrics whose sum is more than a double holds: their trial ends as every other."""
+
+import sys
+
+import pytest
+from arrange import PERSON, SimulatedWorker, new_study, rows, token, trial_of, vanish
+
+from studydb.domain.metrics import Result, Summary
+from studydb.domain.states import Reason, State
+from studydb.operations.control import stop
+
+LARGEST = sys.float_info.max
+
+
+def test_trial_that_reported_the_largest_double_twice_completes(database):
+    study = new_study(database, num_trials=1)
+    run = SimulatedWorker(database, study).take()
+
+    run.report(LARGEST)
+    run.finish(LARGEST)
+
+    trial = trial_of(database, study, 0)
+    assert (trial.state, trial.reason) == (State.TERMINATED, Reason.COMPLETED)
+    assert rows(database, "SELECT metric_summary FROM trial WHERE metric_summary IS NOT NULL")
+
+
+def test_stopped_trial_of_a_dead_worker_that_reported_it_twice_is_taken_back(database, clock):
+    study = new_study(database, num_trials=1)
+    run = SimulatedWorker(database, study).take()
+    run.report(LARGEST)
+    run.report(LARGEST)
+    stop(database, study, [0], token=token(), actor=PERSON)
+
+    assert vanish(clock, database, study) == 1
+
+    assert trial_of(database, study, 0).state is State.TERMINATED
+
+
+@pytest.mark.parametrize(
+    ("values", "average"),
+    [
+        ([LARGEST] * 3, LARGEST),
+        ([-LARGEST] * 7, -LARGEST),
+        ([LARGEST, LARGEST, -LARGEST, -LARGEST], 0.0),
+        ([LARGEST, LARGEST, 0.0, 0.0], LARGEST / 2),
+    ],
+)
+def test_average_of_doubles_is_a_double(values, average):
+    results = [Result(step, value, {}) for step, value in enumerate(values, 1)]
+
+    found = Summary.of_metrics(results, "loss")["loss"]
+
+    assert found["avg"] == average
