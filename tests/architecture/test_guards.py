@@ -1,29 +1,108 @@
-"""The list of guards that scripts/mutations removes stays one of the code as it is."""
+"""The guards that scripts/mutations removes stand in the code as it is."""
 
-import tomllib
+import ast
+import re
+import sys
+from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
-LIST = tomllib.loads((ROOT / "scripts" / "guards.toml").read_text())
+
+sys.path.append(str(ROOT / "scripts"))
+
+from mutating import guards  # noqa: E402  the folder of a script
+from mutating.guards import Patch  # noqa: E402
+
+ALL = guards.read()
 
 
-def test_every_guard_stands_where_the_list_says_once():
-    patches = [
-        (guard["name"], patch["path"], patch["old"])
-        for guard in LIST["guard"]
-        for patch in (guard, *guard.get("also", ()))
-    ]
+def test_every_guard_stands_where_its_entry_says_and_the_code_without_it_is_another_program():
+    wrong = []
+    for guard in ALL:
+        try:
+            wrong += [f"{guard.name}: the same program" for one in mutated(guard) if is_same(*one)]
+        except (ValueError, SyntaxError) as error:
+            wrong.append(f"{guard.name}: {error}")
 
-    found = [(name, (ROOT / path).read_text().count(old)) for name, path, old in patches]
-
-    assert [(name, n) for name, n in found if n != 1] == []
+    assert wrong == []
 
 
-def test_every_guard_has_a_name_of_its_own_and_tests_that_exist():
-    names = [guard["name"] for guard in LIST["guard"]]
-    files = {name: ROOT / place for name, place in LIST["files"].items()}
+def mutated(guard):
+    """The source of each file with the guard, and without it."""
+    before = {patch.path: (ROOT / patch.path).read_text() for patch in guard.patches}
+    after = dict(before)
+    for patch in guard.patches:
+        after[patch.path] = patch.apply(after[patch.path])
+    return [(before[path], after[path]) for path in before]
 
-    assert len(set(names)) == len(names)
-    assert [name for name, place in files.items() if not place.exists()] == []
-    assert {name for guard in LIST["guard"] for name in guard["tests"]} <= files.keys()
-    assert set(LIST["rest"]) <= files.keys()
+
+def is_same(before, after):
+    return ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))
+
+
+def test_every_guard_has_a_name_of_its_own():
+    names = Counter(guard.name for guard in ALL)
+
+    assert [name for name, n in names.items() if n > 1] == []
+
+
+def test_every_guard_names_tests_that_exist():
+    missing = []
+    for place in guards.paths(test for guard in ALL for test in [*guard.tests, *guards.REST]):
+        path, _, name = place.partition("::")
+        function = re.sub(r"\[.*", "", name.rpartition("::")[2])
+        if f"def {function}" not in (ROOT / path).read_text():
+            missing.append(place)
+
+    assert missing == []
+
+
+SOURCE = """
+FENCE = (
+    a == b,  # the first
+    c,
+)
+
+class Lease:
+    def hold(self):
+        if (c and
+                d):
+            return 1
+        return c
+
+def hold():
+    return c
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "old", "new", "line"),
+    [
+        ("FENCE", "a==b,", "", "      # the first"),
+        ("FENCE", "a == b, c)", "c)", "    c)"),
+        ("Lease.hold", "if (c and d):", "if True:\n    pass", "        if True:\n            pass"),
+        ("Lease.hold", "return c", "pass", "        pass"),
+        ("hold", "return c", "", "    "),
+        ("", "class Lease:", "class Held:", "class Held:"),
+    ],
+)
+def test_a_guard_is_found_in_its_function_however_its_lines_are_broken(function, old, new, line):
+    after = Patch("a.py", function, old, new).apply(SOURCE)
+
+    assert f"\n{line}\n" in after
+
+
+@pytest.mark.parametrize(
+    ("function", "old", "n"),
+    [
+        ("", "return c", 2),
+        ("Lease", "return d", 0),
+        ("other", "return c", 0),
+        ("FENCE", "a == bb", 0),
+    ],
+)
+def test_a_guard_that_is_not_found_once_is_an_error(function, old, n):
+    with pytest.raises(ValueError, match=f"{n} times, not once"):
+        Patch("a.py", function, old, "").apply(SOURCE)

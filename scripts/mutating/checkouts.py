@@ -1,0 +1,100 @@
+"""Copies of the checkout in which one guard at a time is missing, and the tests that run there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutating.guards import ROOT, Guard
+
+COPIED = ("studydb", "alembic", "tests", "scripts", "workers", "pyproject.toml", "README.md")
+TIMEOUT_S = 600.0
+FAILED = 1
+"""The exit code of pytest when tests have failed, and not pytest itself."""
+
+OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--timeout=120")
+"""A test that does not end any more has missed its guard, too."""
+
+_FAILURE = re.compile(r"^(?:FAILED|ERROR|SUBFAIL\S*) (?:.*? )?(tests/.+?)(?: - |$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A copy of the checkout: `environment` is what its tests run in."""
+
+    path: Path
+    environment: dict[str, str]
+
+    @contextmanager
+    def without(self, guard: Guard) -> Iterator[None]:
+        """Take a guard out of the copy, and put it back."""
+        originals = {patch.path: (self.path / patch.path).read_text() for patch in guard.patches}
+        try:
+            for patch in guard.patches:
+                file = self.path / patch.path
+                file.write_text(patch.apply(file.read_text()))
+            yield
+        finally:
+            for path, text in originals.items():
+                (self.path / path).write_text(text)
+
+    def first_failure(self, tests: Sequence[str]) -> str | None:
+        """
+        The first test that fails, one entry after another; None if none does.
+
+        Args:
+            tests: Paths of files from the checkout's root, or pytest's names of single tests.
+        """
+        for place in tests:
+            try:
+                ran = self._run(place)
+            except subprocess.TimeoutExpired:
+                return f"{place} does not end"
+            if ran.returncode == FAILED:
+                found = _FAILURE.search(ran.stdout)
+                return found[1] if found else place
+            if ran.returncode:
+                sys.exit(f"pytest {place} ended with {ran.returncode}:\n{ran.stdout}\n{ran.stderr}")
+        return None
+
+    def _run(self, place: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", *OPTIONS, place],
+            cwd=self.path,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+
+def copy(target: Path, **environment: str) -> Checkout:
+    """
+    A copy of the checkout in a folder that does not exist yet.
+
+    Args:
+        environment: Added to this process's own.
+    """
+    target.mkdir()
+    unwanted = shutil.ignore_patterns("__pycache__", ".hypothesis")
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=unwanted)
+        else:
+            shutil.copy(source, target / name)
+    return Checkout(
+        target,
+        {
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": str(target),  # for the workers that tests start, wherever they do
+            **environment,
+        },
+    )

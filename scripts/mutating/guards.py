@@ -1,0 +1,206 @@
+"""The guards of scripts/guards/*.toml: where each stands, and the code without it."""
+
+import ast
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+REST = (
+    "test_lost_replies.py",
+    "test_reporting.py",
+    "test_superseding.py",
+    "test_control.py",
+    "test_recovery.py",
+    "test_moves.py",
+    "test_study_machine.py",
+    "test_interleavings.py",
+)
+"""Tests that are run when those that a guard names have passed without it."""
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_GAP = r"(?:\s|\#.*\n)"
+"""White space or a comment."""
+
+_CLOSING = frozenset(")]}")
+
+
+@dataclass(frozen=True)
+class Patch:
+    """
+    A change to one file.
+
+    Attributes:
+        path: The file, from the root of the checkout.
+        function: The function, method, class or constant to change, `Class.method` for a method;
+            empty for the whole file.
+        old: What stands there once. White space, comments between its words, and a comma before a
+            closing bracket count for nothing.
+        new: What is put in its place.
+    """
+
+    path: str
+    function: str
+    old: str
+    new: str
+
+    def place(self) -> str:
+        """Where it changes what, for people."""
+        return f"{self.path}, {self.function or 'the whole file'}"
+
+    def matches(self, source: str) -> list[tuple[int, int]]:
+        """Where the old text stands in the source of its file: begin and end of each place."""
+        pattern = _pattern(self.old)
+        return [
+            match.span()
+            for begin, end in _definitions(source, self.function)
+            for match in pattern.finditer(source, begin, end)
+        ]
+
+    def apply(self, source: str) -> str:
+        """
+        The source of its file with the new text in place of the old.
+
+        Raises:
+            ValueError: The old text does not stand there exactly once.
+        """
+        found = self.matches(source)
+        if len(found) != 1:
+            raise ValueError(f"{self.place()}: its text stands there {len(found)} times, not once.")
+        begin, end = found[0]
+        line = source[source.rfind("\n", 0, begin) + 1 :]
+        indent = line[: len(line) - len(line.lstrip())]
+        new = textwrap.indent(textwrap.dedent(self.new).strip(), indent).removeprefix(indent)
+        return source[:begin] + new + source[end:]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """
+    A guard and how to take it away.
+
+    Attributes:
+        promise: The name of its file.
+        patches: What takes it away, one after the other.
+        tests: Those that fail without it: test files, or single tests as `file.py::name`.
+    """
+
+    name: str
+    promise: str
+    patches: tuple[Patch, ...]
+    tests: tuple[str, ...]
+
+
+def read() -> list[Guard]:
+    """All guards, by promise."""
+    return [
+        guard
+        for path in sorted((ROOT / "scripts" / "guards").glob("*.toml"))
+        for guard in _read(path)
+    ]
+
+
+def paths(tests: Iterable[str]) -> list[str]:
+    """
+    Tests as pytest takes them: with the path of their file.
+
+    Raises:
+        ValueError: There is no such file.
+    """
+    found = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
+    return list(dict.fromkeys(_path(test, found) for test in tests))
+
+
+def _path(test: str, found: Mapping[str, Path]) -> str:
+    file, separator, name = test.partition("::")
+    if Path(file).name not in found:
+        raise ValueError(f"There is no test file {file}.")
+    return f"{found[Path(file).name].relative_to(ROOT)}{separator}{name}"
+
+
+def _read(path: Path) -> Iterator[Guard]:
+    for entry in tomllib.loads(path.read_text())["guard"]:
+        patches = (entry, *entry.get("also", ()))
+        yield Guard(entry["name"], path.stem, tuple(map(_patch, patches)), tuple(entry["tests"]))
+
+
+def _patch(entry: dict[str, Any]) -> Patch:
+    return Patch(entry["path"], entry.get("function", ""), entry["old"], entry.get("new", ""))
+
+
+def _definitions(source: str, name: str) -> list[tuple[int, int]]:
+    """Begin and end of everything of that name: several where it is overloaded, or set twice."""
+    if not name:
+        return [(0, len(source))]
+    starts = _line_starts(source)
+    return [
+        (starts[_first_line(node) - 1], starts[node.end_lineno or 0])
+        for node in _named(ast.parse(source), name.split("."))
+    ]
+
+
+def _line_starts(source: str) -> list[int]:
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    return starts
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _named(node: ast.AST, parts: list[str]) -> Iterator[ast.stmt]:
+    for child in _statements(node):
+        if parts[0] in _names(child):
+            yield from _named(child, parts[1:]) if parts[1:] else [child]
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Those of a block, and of the branches in it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+            if isinstance(child, ast.If | ast.Try | ast.With):
+                yield from _statements(child)
+
+
+def _names(node: ast.stmt) -> set[str]:
+    """What a statement defines."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return {node.name}
+        case ast.Assign():
+            targets = node.targets
+        case ast.AnnAssign():
+            targets = [node.target]
+        case _:
+            return set()
+    return {name.id for one in targets for name in ast.walk(one) if isinstance(name, ast.Name)}
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Finds a text however its lines are broken."""
+    tokens = _TOKEN.findall(text)
+    pieces = [re.escape(tokens[0])]
+    for before, token in pairwise(tokens):
+        if before == "," and token in _CLOSING:
+            pieces.pop()
+        if token in _CLOSING:
+            pieces.append(f"{_GAP}*(?:,{_GAP}*)?")
+        else:
+            pieces.append(f"{_GAP}+" if _is_word(before) and _is_word(token) else f"{_GAP}*")
+        pieces.append(re.escape(token))
+    begin, end = (r"\b" if _is_word(tokens[place]) else "" for place in (0, -1))
+    return re.compile(begin + "".join(pieces) + end)
+
+
+def _is_word(token: str) -> bool:
+    return token[0].isalnum() or token[0] == "_"
