@@ -17,12 +17,13 @@ from studydb.domain.records import Process
 _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 _COMMAND_TIMEOUT_S = 5.0
+_UNKNOWN_START = 0
 
 
 def this_process() -> Process:
     """The facts about the calling process."""
     pid = os.getpid()
-    return process_record(pid, start_of(pid) or 0)
+    return process_record(pid, start_of(pid) or _UNKNOWN_START)
 
 
 def process_record(pid: int, started: int) -> Process:
@@ -45,10 +46,16 @@ def is_alive(process: Process) -> bool:
     """
     Whether a process may still run; False only for one that certainly does not.
 
-    Of another host, or another container on this one, nothing is known: it counts as alive. A
-    zombie is dead.
+    Of another host, or another container on this one, nothing is known: it counts as alive, and so
+    does a process of another user that /proc hides (hidepid). A zombie is dead.
     """
-    return not is_local(process) or start_of(process.pid) == process.started
+    if not is_local(process):
+        return True
+    try:
+        started = _look_at(process.pid)
+    except _UnseenError:
+        return _exists(process.pid)
+    return started is not None and process.started in (started, _UNKNOWN_START)
 
 
 def start_of(pid: int) -> int | None:
@@ -56,15 +63,43 @@ def start_of(pid: int) -> int | None:
     When a process started, in clock ticks since boot (seconds since 1970 without /proc).
 
     Returns:
-        None when there is no such process, or it is a zombie.
+        None when there is no such process, it is a zombie, or it cannot be seen.
+    """
+    try:
+        return _look_at(pid)
+    except _UnseenError:
+        return None
+
+
+class _UnseenError(Exception):
+    """Nothing can be read of a process: it has ended, it is hidden, or this process may not."""
+
+
+def _look_at(pid: int) -> int | None:
+    """
+    When a process started, None for a zombie.
+
+    Raises:
+        _UnseenError: Nothing can be read of it, which does not prove that it has ended.
     """
     if not _has_proc():
         return _start_by_ps(pid)
     try:
         fields = _stat_fields(pid)
-    except (OSError, IndexError):
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (OSError, IndexError) as cause:
+        raise _UnseenError from cause
+
+
+def _exists(pid: int) -> bool:
+    """Whether the system has a process of this number: it refuses a signal to one of another user."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def children_of(pid: int) -> list[int]:
@@ -190,7 +225,9 @@ def _pid_namespace() -> str:
 def _start_by_ps(pid: int) -> int | None:
     started = _output_of("ps", "-o", "state=,lstart=", "-p", str(pid))
     state, _, when = started.partition(" ")
-    if not when or state.startswith("Z"):
+    if not when:
+        raise _UnseenError
+    if state.startswith("Z"):
         return None
     return int(time.mktime(time.strptime(when.strip(), "%a %b %d %H:%M:%S %Y")))
 

@@ -1,0 +1,111 @@
+"""What counts as evidence that a process has ended, where not all of them can be seen."""
+
+import dataclasses
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import studydb
+from studydb.child import process
+from studydb.child.process import is_alive, process_record, start_of
+from studydb.domain.records import Process
+
+STRANGER = 65534
+"""A user of the test's own, to whom the processes of others are hidden."""
+
+_HIDE = (
+    'mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid "$0" --regid "$0"'
+    ' --clear-groups "$@"'
+)
+
+_LOOK = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+from studydb.child.process import is_alive
+from studydb.domain.records import Process
+found = [is_alive(Process(**one)) for one in json.loads(sys.argv[2])]
+print(json.dumps([os.path.exists(f"/proc/{os.getppid()}"), *found]))
+"""
+
+
+@pytest.fixture
+def living() -> Iterator[Process]:
+    """A process that runs as long as the test."""
+    with subprocess.Popen(["sleep", "600"]) as popen:
+        yield process_record(popen.pid, start_of(popen.pid) or 0)
+        popen.kill()
+
+
+@pytest.fixture
+def dead() -> Process:
+    """A process that has ended."""
+    with subprocess.Popen(["sleep", "600"]) as popen:
+        record = process_record(popen.pid, start_of(popen.pid) or 0)
+        popen.kill()
+    return record
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Let nothing be read of any process."""
+
+    def read(pid: int) -> list[bytes]:
+        raise OSError(code, os.strerror(code), f"/proc/{pid}/stat")
+
+    monkeypatch.setattr(process, "_stat_fields", read)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a /proc that hides processes")
+@pytest.mark.skipif(sys.platform != "linux", reason="hidepid is Linux's")
+def test_living_process_that_proc_hides_is_alive_and_an_ended_one_is_dead(living, dead):
+    asked = json.dumps([dataclasses.asdict(one) for one in (living, dead)])
+    place = str(Path(studydb.__file__).parents[1])
+
+    answer = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", _HIDE, str(STRANGER)]
+        + [sys.executable, "-c", _LOOK, place, asked],
+        capture_output=True,
+        check=False,
+        cwd="/",
+        text=True,
+    )
+
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout) == [False, True, False]
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.EPERM, errno.EACCES, errno.EMFILE])
+def test_what_cannot_be_read_is_no_evidence_of_an_end(monkeypatch, living, dead, code):
+    refuse(monkeypatch, code)
+
+    assert is_alive(living)
+    assert not is_alive(dead)
+
+
+def test_process_of_another_user_refuses_a_signal_and_is_alive(monkeypatch, dead):
+    def kill(_pid: int, number: int) -> None:
+        assert number == 0
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    refuse(monkeypatch, errno.ENOENT)
+    monkeypatch.setattr(process.os, "kill", kill)
+
+    assert is_alive(dead)
+
+
+def test_process_whose_start_was_not_known_is_alive_as_long_as_its_number_is(living, dead):
+    assert is_alive(dataclasses.replace(living, started=0))
+    assert not is_alive(dataclasses.replace(dead, started=0))
+
+
+def test_a_ps_that_does_not_run_is_no_evidence_of_an_end(monkeypatch, living, dead):
+    monkeypatch.setattr(process, "_has_proc", lambda: False)
+    monkeypatch.setattr(process, "_output_of", lambda *_: "")
+
+    assert is_alive(living)
+    assert not is_alive(dead)
