@@ -19,6 +19,12 @@ _SET_CHILD_SUBREAPER = 36
 _COMMAND_TIMEOUT_S = 5.0
 _UNKNOWN_START = 0
 
+GOING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that ask a worker, or a child, to save and leave: a service manager's, a terminal's."""
+
+SIGNAL_SPREAD_S = 1.0
+"""In which a signal for all processes of a worker reaches each of them, once or twice."""
+
 
 def this_process() -> Process:
     """The facts about the calling process."""
@@ -92,7 +98,7 @@ def _look_at(pid: int) -> int | None:
 
 
 def _exists(pid: int) -> bool:
-    """Whether the system has a process of this number: it refuses a signal to one of another user."""
+    """Whether there is a process of this number; one of another user refuses the signal."""
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import time
 import traceback
 from contextlib import suppress
 
@@ -17,6 +18,7 @@ from studydb.child.checkpoints import Restored, fetch
 from studydb.child.failures import failure_of
 from studydb.child.job import Job, read_job
 from studydb.child.messages import End, Ended, write
+from studydb.child.process import GOING, SIGNAL_SPREAD_S
 from studydb.child.session import Session, current
 from studydb.domain.errors import (
     CheckpointError,
@@ -95,15 +97,22 @@ def _prepare(job: Job) -> None:
 def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> Session:
     session = Session(job, channel, checkpoint)
 
-    def preempt(_number: int, _frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    told_s: list[float] = []
+
+    def preempt(number: int, _frame: object) -> None:
+        told_s.append(time.monotonic())
+        if told_s[-1] - told_s[0] > SIGNAL_SPREAD_S:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         session.preempt()
 
     def disown() -> None:
         channel.close()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in GOING:
+            signal.signal(number, signal.SIG_DFL)
 
-    signal.signal(signal.SIGTERM, preempt)
+    for number in GOING:
+        signal.signal(number, preempt)
     # A copy that holds the socket would hide the end of this process from the supervisor.
     os.register_at_fork(after_in_child=disown)
     return session

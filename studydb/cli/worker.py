@@ -63,8 +63,9 @@ def worker(
     """
     Run trials of a study until it is done.
 
-    SIGTERM and Ctrl-C give back what runs, with a checkpoint where the trainable saves one; a
-    second one ends the worker at once. Exit codes: 0 done, 128 + signal, 1 error, 2 usage.
+    SIGTERM, Ctrl-C and a closed terminal give back what runs, with a checkpoint where the trainable
+    saves one; a second one ends the worker at once. Exit codes: 0 done, 128 + signal, 1 error, 2
+    usage.
     """
     from studydb.worker.supervisor import run_worker  # noqa: PLC0415  brings SQLAlchemy
 

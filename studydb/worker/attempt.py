@@ -22,6 +22,7 @@ from studydb.child.messages import (
     read_from_child,
     write,
 )
+from studydb.child.process import GOING, SIGNAL_SPREAD_S
 from studydb.domain.errors import InvalidReport, LeaseLost, StorageTransient
 from studydb.domain.metrics import STEP, Result, read_report
 from studydb.domain.records import Failure, Log, Trainable
@@ -34,9 +35,6 @@ from studydb.worker.output import AttemptOutput
 TICK_S = 0.25
 MOST_BUFFERED_ROWS = 100_000
 """Beyond these the child waits in `report` until the database is back."""
-
-SIGNAL_SPREAD_S = 1.0
-"""In which a signal for all processes of a worker reaches each of them."""
 
 COMPLAINT_PAUSE_S = 60.0
 """Between two complaints of one attempt about checkpoints that cannot be stored."""
@@ -267,6 +265,10 @@ class Attempt:
         if progress.told:
             return Outcome(Reason.PREEMPTED)  # killed after its grace
         exit_ = child.wait(self._equipment.options.grace_s)
+        if exit_ is not None and exit_.signal in GOING and self._was_told_to_go():
+            return Outcome(
+                Reason.PREEMPTED
+            )  # before it could listen, or by a handler of the user's
         how = f"The process of the trial {exit_ or 'closed its channel and hung'}."
         return Outcome(Reason.LOST, progress.refused or Failure("Lost", how))
 
@@ -277,7 +279,8 @@ class Attempt:
             case End.FAILED:
                 return Outcome(Reason.FAILED, ended.failure)
             case End.PREEMPTED if not self._was_told_to_go():
-                stray = Failure("Terminated", "SIGTERM reached the trial, and not from its worker.")
+                words = "A signal to end reached the trial, and not from its worker."
+                stray = Failure("Terminated", words)
                 return Outcome(Reason.LOST, ended.failure or stray)
             case End.STOPPED | End.PREEMPTED | End.LOST:
                 return Outcome(Reason.PREEMPTED, ended.failure)

@@ -44,17 +44,24 @@ class Interruption:
 
     def listen(self, at_once: Callable[[int], None]) -> None:
         """
-        Obey SIGTERM and SIGINT; from the main thread.
+        Obey SIGTERM, SIGINT, and SIGHUP unless nohup has it ignored; from the main thread.
+
+        A terminal that closes may send SIGHUP twice, and a service manager beside its SIGTERM: it
+        is neither the signal that ends the process at once nor the one before it.
 
         Args:
             at_once: Called by the second signal, to end the process.
         """
 
         def handle(number: int, _frame: FrameType | None) -> None:
-            if self.signal is not None:
+            was_told = self.signal not in (None, signal.SIGHUP)
+            if was_told and number != signal.SIGHUP:
                 at_once(number)
-            self.signal = number
+            if not was_told:
+                self.signal = number
             self._stopping.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handle)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, handle)

@@ -156,6 +156,23 @@ def test_second_ctrl_c_kills_what_does_not_go(create, script):
 
 
 @once
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_script_whose_terminal_closes_has_its_workers_give_their_trials_back(
+    create, script, number
+):
+    study = create("obedient:unhurried", num_trials=2)
+    running = script()
+    await_all_running(study)
+
+    running.popen.send_signal(number)
+    running.end()
+
+    eventually(lambda: running.family() == [])
+    assert [trial.state for trial in study.trials] == ["PENDING"] * 2
+    assert set(rows(study, "SELECT losses FROM v_trial")) == {(0,)}
+
+
+@once
 def test_script_that_is_killed_leaves_no_worker_behind(create, script):
     study = create("obedient:unhurried", num_trials=2)
     running = script()

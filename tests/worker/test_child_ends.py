@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -201,20 +202,48 @@ def test_sigterm_is_raised_by_the_next_report_after_it_was_sent(start, eventuall
     assert attempt.finish() == [Ended(End.PREEMPTED)]
 
 
-def test_second_sigterm_ends_the_process(start, eventually):
+GOING = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+
+
+@pytest.mark.parametrize("number", GOING)
+def test_signal_to_end_that_comes_twice_is_one_request(start, eventually, number):
     def train(config, trial):
-        wait_for_sigterm(trial)
-        print("first")
+        trial.report({"loss": 1.0})
+        print("ready")
+        while not Path("sent").exists():
+            time.sleep(0.001)
+        trial.report({"loss": 2.0}, checkpoint={"step": 2})
+
+    attempt = start(train)
+    attempt.receive()
+    eventually(lambda: "ready" in attempt.printed)
+    os.kill(attempt.child.process.pid, number)
+    attempt.child.terminate()
+    (attempt.workdir / "sent").touch()
+    last = attempt.receive()
+    attempt.answer(last)
+
+    assert (last.result.step, last.saved.step) == (2, 2)
+    assert attempt.finish() == [Ended(End.PREEMPTED)]
+
+
+@pytest.mark.parametrize("number", GOING)
+def test_signal_to_end_that_goes_on_coming_ends_the_process(start, eventually, number):
+    def train(config, trial):
+        trial.report({"loss": 1.0})
+        print("ready")
         time.sleep(60)
 
     attempt = start(train)
     attempt.receive()
     eventually(lambda: "ready" in attempt.printed)
-    attempt.child.terminate()
-    eventually(lambda: "first" in attempt.printed)
-    attempt.child.terminate()
 
-    assert attempt.child.wait(10).signal == signal.SIGTERM
+    def signalled():
+        with suppress(ProcessLookupError):
+            os.kill(attempt.child.process.pid, number)
+        return attempt.child.exit
+
+    assert eventually(signalled).signal == number
 
 
 @pytest.mark.parametrize("named", [{}, {"training_iteration": 1}, {"training_iteration": 2}])

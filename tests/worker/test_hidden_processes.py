@@ -66,9 +66,9 @@ def test_living_process_that_proc_hides_is_alive_and_an_ended_one_is_dead(living
     asked = json.dumps([dataclasses.asdict(one) for one in (living, dead)])
     place = str(Path(studydb.__file__).parents[1])
 
+    hidden = ["unshare", "--mount", "sh", "-c", _HIDE, str(STRANGER)]
     answer = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", _HIDE, str(STRANGER)]
-        + [sys.executable, "-c", _LOOK, place, asked],
+        [*hidden, sys.executable, "-c", _LOOK, place, asked],
         capture_output=True,
         check=False,
         cwd="/",

@@ -1,6 +1,7 @@
 """Workers that are told to go, killed, outlived by their work, or left without a database."""
 
 import signal
+import sys
 import time
 
 import pytest
@@ -13,7 +14,10 @@ from studydb.domain.decisions import Action
 OUTAGE_S = 3.0
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+CODES = [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+
+
+@pytest.mark.parametrize(("number", "code"), CODES)
 def test_worker_told_to_go_gives_its_trial_back_and_spends_nothing(stage, number, code):
     stage.create("obedient:unhurried")
     worker = stage.start()
@@ -32,6 +36,67 @@ def test_worker_told_to_go_gives_its_trial_back_and_spends_nothing(stage, number
     assert [one.reason for one in stage.attempts()] == ["PREEMPTED", "COMPLETED"]
     assert stage.attempts()[1].start_step == given_back.checkpoint_step + 1
     assert stage.steps() == list(range(1, stage.trial().last_step + 1))
+
+
+@pytest.mark.parametrize(("number", "code"), CODES)
+def test_signal_to_all_processes_of_a_worker_spends_nothing(sqlite_stage, number, code):
+    stage = sqlite_stage
+    stage.create("obedient:unhurried")
+    worker = stage.start()
+    stage.await_trial(lambda row: row.n_results > 0)
+
+    for process in [*worker.children(), worker.fork_server()]:
+        process.send_signal(number)
+    worker.send(number)
+
+    assert worker.exit_code() == code
+    given_back = stage.trial()
+    assert (given_back.state, given_back.failures, given_back.losses) == ("PENDING", 0, 0)
+    assert given_back.checkpoint_step > 0
+
+
+def test_child_that_dies_of_the_signal_that_ends_its_worker_spends_nothing(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("obedient:deaf")
+    worker = stage.start()
+    eventually((stage.folder / "deaf-0").exists)
+
+    for process in worker.children():
+        process.send_signal(signal.SIGHUP)
+    worker.send(signal.SIGHUP)
+
+    assert worker.exit_code() == 129
+    given_back = stage.trial()
+    assert (given_back.state, given_back.failures, given_back.losses) == ("PENDING", 0, 0)
+
+
+def test_hangup_that_comes_twice_or_beside_another_signal_is_one(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("obedient:unhurried")
+    worker = stage.start()
+    stage.await_trial(lambda row: row.n_results > 0)
+
+    for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+        worker.send(number)
+
+    assert worker.exit_code() in {129, 143}
+    assert stage.trial().losses == 0
+    assert stage.trial().checkpoint_step > 0
+
+
+def test_worker_under_nohup_outlives_its_terminal(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("obedient:unhurried")
+    worker = stage.fleet.launch(
+        ["nohup", sys.executable, "-m", "studydb", "worker", "--study", stage.study.name]
+    )
+    stage.await_trial(lambda row: row.n_results > 0)
+
+    worker.send(signal.SIGHUP)
+    stage.open("all")
+
+    assert worker.exit_code() == 0
+    assert stage.trial().reason == "COMPLETED"
 
 
 def test_second_signal_ends_a_worker_at_once(sqlite_stage):

@@ -54,6 +54,16 @@ def stubborn(config, trial):
     time.sleep(PATIENCE_S)
 
 
+def deaf(config, trial):
+    """Report once, then let signals do what they do by default, and report no more."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    trial.report({"loss": 1.0})
+    trial.flush()
+    (Path(config["folder"]) / f"deaf-{trial.number}").touch()
+    time.sleep(PATIENCE_S)
+
+
 def inspected(config):
     """Tell what this process knows, has open and has loaded."""
     told = {
