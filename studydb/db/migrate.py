@@ -15,6 +15,7 @@ from typing import Any
 import alembic.command
 import sqlalchemy as sa
 from alembic.config import Config
+from alembic.util import CommandError
 
 from studydb.db import faults, version, views
 from studydb.db.engine import (
@@ -138,6 +139,8 @@ def _migrating(database: Database) -> Iterator[sa.Connection]:
             else:
                 with _locked_sqlite(database.engine) as connection:
                     yield connection
+        except CommandError as error:  # what a migration has to say about the rows
+            raise StorageError(str(error)) from error
         except sa.exc.DBAPIError as error:
             translated = faults.translate(error, url=database.url)
             if translated is None:

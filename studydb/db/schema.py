@@ -47,6 +47,11 @@ def _one_of(column: str, values: Iterable[StrEnum]) -> dict[str, str]:
     return {column: f"{{{column}}} IN ({names})"}
 
 
+_HEX = "ltrim({uuid}, '0123456789abcdef-') = ''"
+UUID = f"length({{uuid}}) = 36 AND {_HEX}"
+"""Paths are made of these: what is none must not get into a row."""
+
+
 def _required(name: str, kind: Any, *args: Any, **options: Any) -> sa.Column[Any]:
     return sa.Column(name, kind, *args, nullable=False, **options)
 
@@ -79,17 +84,21 @@ study = sa.Table(
     sa.Column("created_by", sa.Text),
     _required("created_at", UtcDateTime),
     sa.Column("points", Json),
+    sa.Column("paused_by", sa.Text),
+    sa.Column("pause_reason", sa.Text),
     sqlite_autoincrement=True,
 )
 """
 `n_counted` is held against `num_trials`, `n_running` (kept if there is one) against
 `max_concurrent`. `points` holds what the searcher proposes for the next draws, by block.
+`paused_by`: what kind of cause paused it ('person', …); `pause_reason`: why, in words.
 """
 
 guard(
     study,
     **_one_of("status", [Status.RUNNING, Status.PAUSED, Status.STOPPED]),
     **_one_of("mode", Mode),
+    uuid=UUID,
 )
 
 search_space = sa.Table(
@@ -116,6 +125,8 @@ trainable = sa.Table(
     _required("created_at", UtcDateTime),
     sqlite_autoincrement=True,
 )
+
+guard(trainable, uuid=UUID)
 
 signature = sa.Table(
     "signature",
@@ -231,6 +242,7 @@ guard(
     paused="({state} = 'PAUSED') = ({paused_by} IS NOT NULL)",
     ended=f"({{state}} IN ({_FINAL})) = ({{ended_at}} IS NOT NULL)",
     why="({ended_at} IS NULL) = ({reason} IS NULL)",
+    uuid=UUID,
 )
 
 attempt = sa.Table(
@@ -306,6 +318,8 @@ checkpoint = sa.Table(
 )
 """`removed_at`: no restore will ask for it again and its bytes may go; `pins` forbids that."""
 
+guard(checkpoint, uuid=UUID)
+
 worker = sa.Table(
     "worker",
     METADATA,
@@ -328,6 +342,8 @@ worker = sa.Table(
     sa.Index("worker_study", "study_id"),
     sqlite_autoincrement=True,
 )
+
+guard(worker, uuid=f"length({{uuid}}) IN (32, 36) AND {_HEX}")  # own loops' have no hyphens
 
 bracket = sa.Table(
     "bracket",

@@ -232,7 +232,7 @@ def insert_trials(database, study, *, trials, steps):
     }[database.postgresql]
     moment = "CURRENT_TIMESTAMP"
     columns = {
-        "uuid": "'u' || i",
+        "uuid": "'00000000-0000-4000-8000-' || substr(CAST(1000000000000 + i AS text), 2)",
         "study_id": str(study.id),
         "number": "i - 1",
         "state": f"'{State.TERMINATED}'",

@@ -3,6 +3,7 @@
 import ast
 import re
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ from studydb.db import connect, migrate, version
 from studydb.db.engine import begin_immediate
 from studydb.db.schema import METADATA, trial
 from studydb.domain.errors import SchemaTooOld, StorageError, StorageMissing, UsageError
+from studydb.domain.records import Trainable
 from studydb.domain.states import Reason
 from studydb.operations import control
 from studydb.operations.reading import list_trials
@@ -24,7 +26,9 @@ VERSIONS = Path(__file__).parents[2] / "alembic" / "versions"
 
 def fill(database):
     """At least one row in every table that operations write to."""
-    study = new_study(database, scheduler=ASHA(max_t=9), max_failures=1)
+    signed = {"key": "mac"}
+    trainable = Trainable(str(uuid4()), "import", "module:train", "/nowhere", "3.11", None, signed)
+    study = new_study(database, scheduler=ASHA(max_t=9), max_failures=1, trainable=trainable)
     worker = SimulatedWorker(database, study)
     run = worker.ask()
     run.report(0.5)
@@ -74,7 +78,7 @@ def test_database_of_the_first_revision_goes_on_where_it_was(storage_url):
     worker = SimulatedWorker(database, study)
     database.close()
     migrate.downgrade(storage_url, "0001")
-    with pytest.raises(SchemaTooOld, match="needs 0003"):
+    with pytest.raises(SchemaTooOld, match="needs 0004"):
         connect(storage_url)
 
     assert migrate.upgrade(storage_url) == "0001"
@@ -82,6 +86,72 @@ def test_database_of_the_first_revision_goes_on_where_it_was(storage_url):
 
     assert [trial.draw for trial in draws_of(database)] == [0, 1, 2]
     database.close()
+
+
+@pytest.mark.parametrize("table", ["study", "trial", "trainable", "checkpoint", "worker"])
+def test_row_whose_uuid_is_none_stops_the_upgrade_before_anything_changes(storage_url, table):
+    database = connect(storage_url)
+    fill(database)
+    database.close()
+    migrate.downgrade(storage_url, "0003")
+    before = shape_of(storage_url)
+    plain = connect(storage_url, check=False)
+    planted = "../../../home/ada/thesis_______________"[:36]
+    change(plain, f"UPDATE {table} SET uuid = '{planted}' WHERE id = (SELECT min(id) FROM {table})")
+    rows_before = dump_of(plain)
+
+    with pytest.raises(
+        StorageError,
+        match=f"The table {table} has rows whose uuid is no UUID, by id: 1 .'../../../h",
+    ):
+        migrate.upgrade(storage_url)
+
+    assert (migrate.current(storage_url), shape_of(storage_url)) == ("0003", before)
+    assert dump_of(plain) == rows_before
+    plain.close()
+
+
+def dump_of(database):
+    found = sorted(set(sa.inspect(database.engine).get_table_names()))
+    return {table: sorted(map(str, rows(database, f"SELECT * FROM {table}"))) for table in found}
+
+
+def shape_of(storage):
+    database = connect(storage, check=False)
+    try:
+        return shape(database)
+    finally:
+        database.close()
+
+
+def test_what_0004_rebuilds_keeps_its_rows_and_uses_no_id_again(storage_url):
+    database = connect(storage_url)
+    study = fill(database)
+    change(database, "DELETE FROM checkpoint")
+    kept = dump_of(database)
+    migrate.downgrade(storage_url, "0003")
+
+    migrate.upgrade(storage_url)
+
+    assert dump_of(database) == kept
+    worker = SimulatedWorker(database, study)
+    run = worker.take()
+    run.report(0.5)
+    run.save()
+    assert rows(database, "SELECT id FROM checkpoint") == [(2,)]
+    database.close()
+
+
+NO_UUIDS = ["", "x", "/etc", "..", "../../../../../../../../../home/ada", "A" * 36, "a" * 37]
+
+
+@pytest.mark.parametrize("table", ["study", "trial", "trainable", "checkpoint", "worker"])
+def test_database_refuses_a_uuid_that_is_none(database, table):
+    fill(database)
+
+    for text in NO_UUIDS:
+        with pytest.raises(Exception, match=f"{table}_uuid_check"):
+            change(database, f"UPDATE {table} SET uuid = '{text}'")
 
 
 def draws_of(database):
@@ -122,7 +192,7 @@ def connect_to_nothing(url):
 @pytest.mark.parametrize("revision", ["0000", "head", "0001 "])
 def test_downgrade_to_an_unknown_revision_is_refused(storage_url, revision):
     with pytest.raises(
-        UsageError, match=f"no revision '{revision}'; there are 0001, 0002, 0003, base"
+        UsageError, match=f"no revision '{revision}'; there are 0001, 0002, 0003, 0004, base"
     ):
         migrate.downgrade(storage_url, revision)
 

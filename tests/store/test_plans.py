@@ -25,19 +25,20 @@ TRIAL = """
     INSERT INTO trial (uuid, study_id, number, state, reason, params, params_hash, space_version,
         origin, draw, counted, priority, ready, resource_class, bracket, attempt, failures, losses,
         flush_no, checkpoint_step, n_results, best_value, best_score, rank_score, created_at, ended_at)
-    SELECT '{state}' || n, {study}, n + {first}, '{state}', {reason}, '{{}}', 'h', 1,
+    SELECT '{kind}0000-0000-4000-8000-' || substr(CAST(1000000000000 + n AS text), 2), {study}, n + {first}, '{state}', {reason}, '{{}}', 'h', 1,
         'searcher', n + {first}, {true}, 0, {ready}, '', 0, 1, 0, 0,
         0, 0, 1, n, n, n, {now}, {ended}
     FROM {numbers}
 """
 ENDED = {"state": "TERMINATED", "reason": "'COMPLETED'", "ended": "{now}"}
-ENDED |= {"ready": "{false}", "first": "1000"}
+ENDED |= {"ready": "{false}", "first": "1000", "kind": "eded"}
 WAITING = {
     "state": "PENDING",
     "reason": "NULL",
     "ended": "NULL",
     "ready": "{true}",
     "first": "90000",
+    "kind": "aaaa",
 }
 ENTRY = """
     INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal, action,

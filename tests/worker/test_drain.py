@@ -102,19 +102,25 @@ def test_request_that_is_sent_again_counts_once(database):
 def test_worker_that_is_not_there_is_ambiguous_or_has_ended_is_told_so(database):
     study = arrange.new_study(database)
     ended, dead = (arrange.SimulatedWorker(database, study, of=alive()) for _ in range(2))
+    first, second = "ab1" + "0" * 29, "ab2" + "0" * 29
     arrange.change(
-        database, f"UPDATE worker SET uuid = 'ab1', ended_at = started_at WHERE id = {ended.id}"
+        database,
+        f"UPDATE worker SET uuid = '{first}', ended_at = started_at WHERE id = {ended.id}",
     )
-    arrange.change(database, f"UPDATE worker SET uuid = 'ab2', pid = 4194305 WHERE id = {dead.id}")
+    arrange.change(
+        database, f"UPDATE worker SET uuid = '{second}', pid = 4194305 WHERE id = {dead.id}"
+    )
 
     for text in ("nobody", "", "%", "abc", "a_1"):
         with pytest.raises(NotFound, match="There is no worker"):
             find_worker(database, text)
-    with pytest.raises(UsageError, match="'ab' is the beginning of several workers: ab2, ab1"):
+    with pytest.raises(
+        UsageError, match="'ab' is the beginning of several workers: ab2000, ab1000"
+    ):
         find_worker(database, "ab")
-    with pytest.raises(NotAllowed, match="The worker ab1 has ended already"):
+    with pytest.raises(NotAllowed, match=r"The worker ab10* has ended already"):
         drained(database, "ab1")
-    with pytest.raises(NotAllowed, match="The process of worker ab2 is dead"):
+    with pytest.raises(NotAllowed, match=r"The process of worker ab20* is dead"):
         drained(database, "ab2")
     assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'drained'") == [(0,)]
 
