@@ -72,6 +72,7 @@ class Database:
         engine: SQLAlchemy's, for migrations; it opens the connections, and keeps none.
         clock: A test's clock; None for the database's own.
         observer: Told every statement, and BEGIN, COMMIT and ROLLBACK; None for nobody.
+        no_queue_until_s: Up to this `monotonic()` asks go past their queue; see `operations/ask`.
     """
 
     def __init__(self, url: URL, *, connections: int = 2, read_only: bool = False) -> None:
@@ -84,6 +85,7 @@ class Database:
         self.connections = Connections(self._open_cursor, most=connections, url=self.url)
         self.clock: Callable[[], datetime] | None = None
         self.observer: Observer | None = None
+        self.no_queue_until_s = 0.0
         _databases.add(self)
 
     def _make_engine(self) -> sa.Engine:

@@ -21,7 +21,8 @@ from studydb.domain.errors import (
 
 _GONE = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04"}
 _READ_ONLY = "25006"
-_BUSY = {"40001", "40P01", "55P03", "53300", _READ_ONLY, "57014"}
+_LOCK_TIMEOUT = "55P03"
+_BUSY = {"40001", "40P01", _LOCK_TIMEOUT, "53300", _READ_ONLY, "57014"}
 _NO_SUCH_TABLE = "42P01"
 _NO_SUCH_DATABASE = "3D000"
 _DENIED = {"42501", "28P01", "28000"}
@@ -31,6 +32,10 @@ _LOGIN = ("authentication failed", "no password supplied")
 
 class Duplicate(Exception):
     """A UNIQUE constraint refused a row: somebody, perhaps our own ghost, was first."""
+
+
+class LockTimeout(StorageBusy):
+    """A lock did not come within `lock_timeout`."""
 
 
 def driver_error(error: BaseException) -> BaseException:
@@ -62,7 +67,8 @@ def _translate_postgresql(  # noqa: PLR0911  a table in code
     if code == _UNIQUE:
         return Duplicate(error.diag.constraint_name or "")
     if code in _BUSY:
-        return StorageBusy(f"{url} is busy: {_first_line(error)}.")
+        kind = LockTimeout if code == _LOCK_TIMEOUT else StorageBusy
+        return kind(f"{url} is busy: {_first_line(error)}.")
     if code in _GONE or (code or "").startswith("08"):
         return StorageUnreachable(f"{url} closed the connection: {_first_line(error)}.")
     if code == _NO_SUCH_DATABASE or (code is None and "does not exist" in str(error)):

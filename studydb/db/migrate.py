@@ -29,6 +29,7 @@ from studydb.db.urls import check_file
 from studydb.domain.errors import SchemaTooNew, StorageError, UsageError
 
 CREATE_WAIT_S = 60.0
+TURN_TIMEOUT_S = 20.0
 
 _in_this_process = threading.Lock()
 
@@ -153,14 +154,43 @@ def _locked_postgresql(engine: sa.Engine) -> Iterator[sa.Connection]:
     with engine.connect() as connection:
         connection.exec_driver_sql("SET lock_timeout = 0; SET statement_timeout = 0")
         connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-        connection.exec_driver_sql(f"SELECT pg_advisory_lock({version.ADVISORY_LOCK})")
         connection.commit()
+        is_locked = _lock_database(connection)
         try:
             with connection.begin():
+                if _has_tables(connection):
+                    views.lock(_Texts(connection))
                 yield connection
         finally:
-            connection.exec_driver_sql(f"SELECT pg_advisory_unlock({version.ADVISORY_LOCK})")
-            connection.commit()
+            if is_locked:
+                connection.exec_driver_sql(f"SELECT pg_advisory_unlock({version.ADVISORY_LOCK})")
+                connection.commit()
+
+
+def _has_tables(connection: sa.Connection) -> bool:
+    found = connection.exec_driver_sql(f"SELECT to_regclass('{version.TABLE}')")
+    return found.scalar() is not None
+
+
+def _lock_database(connection: sa.Connection) -> bool:
+    """
+    Wait until no other process makes the tables.
+
+    Returns:
+        False when the turn does not come in time: every role that may connect can hold this lock.
+        Tables that exist are then protected by that of the version's table; of two processes
+        that make them at the same time, one fails and changes nothing.
+    """
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(TURN_TIMEOUT_S * 1000)}")
+    try:
+        connection.exec_driver_sql(f"SELECT pg_advisory_lock({version.ADVISORY_LOCK})")
+    except sa.exc.OperationalError as error:
+        connection.rollback()
+        if not isinstance(faults.translate(error, url=""), faults.LockTimeout):
+            raise
+        return False
+    connection.commit()
+    return True
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from studydb.db.spelling import NOT_FINITE, literal, postgresql_value, quoted, sqlite_value
-from studydb.db.version import ADVISORY_LOCK
+from studydb.db.version import TABLE
 from studydb.domain.errors import NotAllowed
 
 MOST_COLUMNS = 1000
@@ -152,9 +152,14 @@ def _shortened(name: str) -> str:
 
 
 def lock(txn: Texts) -> None:
-    """Have who makes views or migrates wait for one another; SQLite has one writer anyway."""
+    """
+    Make processes that make views or migrate wait for one another, until the transaction ends.
+
+    A table's lock, which takes a right to write to the table: an advisory lock can be held by
+    every role that may connect. Readers of the version are not in its way. SQLite has one writer.
+    """
     if txn.postgresql:
-        txn.fetch_text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
+        txn.run_text(f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE")
 
 
 def found(txn: Texts) -> list[WideView]:

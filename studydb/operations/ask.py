@@ -1,10 +1,16 @@
 """Make a new trial within the budget and give it to a worker at once."""
 
+from time import monotonic
+from typing import Any
+
 from studydb.db import Database
-from studydb.db.faults import Duplicate
+from studydb.db.faults import Duplicate, LockTimeout
 from studydb.domain.records import Claim, Study
 from studydb.operations.claim import begun, ghost
 from studydb.store import at_once, draws
+
+NO_QUEUE_S = 30.0
+"""How long the asks of this process go past the queue once a turn has not come."""
 
 
 def ask(
@@ -60,21 +66,39 @@ def _ask_at_once(
     """The ask where the points of the next draws are kept, and SQL can make the config."""
     row = None
     while row is None:
-        with database.begin(durable=False, single=True) as txn:  # the first flush makes it so
-            row = draws.ask(
-                txn,
-                study=study,
-                worker_id=worker_id,
-                token=token,
-                lease_s=lease_s,
-                if_nothing_waits=if_nothing_waits,
-            )
+        row = _ask_in_turn(
+            database,
+            study=study,
+            worker_id=worker_id,
+            token=token,
+            lease_s=lease_s,
+            if_nothing_waits=if_nothing_waits,
+        )
         if row is None and not _propose_next(database, study, if_nothing_waits=if_nothing_waits):
             return None
     block, place = divmod(row.draw, draws.BLOCK)
     if place == 0:
         _propose(database, study, block=block + draws.AHEAD, current=block)
     return begun(study, row, worker_id=worker_id, token=token, lease_s=lease_s)
+
+
+def _ask_in_turn(database: Database, **options: Any) -> Any | None:
+    """
+    Ask from the queue; without it, where the turn does not come in time.
+
+    Whoever may connect can hold the queue's lock. The study's row, which takes a right to write,
+    is what keeps budgets; the token, what keeps one trial from being made twice.
+    """
+    queue = monotonic() >= database.no_queue_until_s
+    try:
+        with database.begin(durable=False, single=True) as txn:  # the first flush makes it so
+            return draws.ask(txn, queue=queue, **options)
+    except LockTimeout:
+        if not queue:
+            raise
+    database.no_queue_until_s = monotonic() + NO_QUEUE_S
+    with database.begin(durable=False, single=True) as txn:
+        return draws.ask(txn, queue=False, **options)
 
 
 def _propose_next(database: Database, study: Study, *, if_nothing_waits: bool) -> bool:

@@ -1,10 +1,11 @@
 """Give a runnable trial to a worker."""
 
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from studydb.db import Database, Txn
-from studydb.db.faults import Duplicate
+from studydb.db.faults import Duplicate, LockTimeout
 from studydb.domain.records import Checkpoint, Claim, Lease, Study
 from studydb.domain.seeds import trial_seed
 from studydb.domain.states import State
@@ -112,11 +113,13 @@ def _claim_in_steps(
 
 def _late(database: Database, study: Study, *, token: str, lease_s: float) -> Claim | None:
     """What an earlier send of this claim got, once it can be seen."""
+    # An earlier ask stands in the queue, or holds the study's row; an earlier claim its trial.
+    with suppress(LockTimeout), database.begin(write=False, single=True) as txn:
+        draws.await_asks(txn, study_id=study.id)
     with database.begin() as txn:
         txn.abandon()
-        leases.await_claims(txn, study_id=study.id)  # a ghost in flight holds its trial,
-        draws.await_asks(txn, study_id=study.id)  # an ask its place in the queue,
-        studies.lock(txn, study_id=study.id)  # or the study's row
+        leases.await_claims(txn, study_id=study.id)
+        studies.lock(txn, study_id=study.id)
         return claimed_before(txn, study, token=token, lease_s=lease_s)
 
 

@@ -77,29 +77,45 @@ _IS_PROPOSED = sa.func.coalesce(
 )
 
 _QUEUE = 0x73747564
-_TURN = (
-    sa.select(
-        sa.func.pg_advisory_xact_lock(
-            sa.literal(_QUEUE, sa.Integer),
-            sa.cast(sa.bindparam("study", type_=sa.BigInteger) % 2**31, sa.Integer),
-        )
+
+TURN_TIMEOUT_S = 2.0
+"""How long an ask waits in the queue; every role that may connect can hold an advisory lock."""
+
+RESEND_TIMEOUT_S = TURN_TIMEOUT_S + 1.0
+"""How long a resend waits for the asks before it: each has left the queue by then."""
+
+
+def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
+    """
+    Wait for a turn, until the transaction ends; the timeout holds for all its locks.
+
+    CASE evaluates in order: the timeout stands before the wait begins.
+    """
+    timeout = sa.func.set_config("lock_timeout", f"{timeout_s * 1000:.0f}", sa.true())
+    turn = sa.func.pg_advisory_xact_lock(
+        sa.literal(_QUEUE, sa.Integer),
+        sa.cast(sa.bindparam("study", type_=sa.BigInteger) % 2**31, sa.Integer),
     )
-    .scalar_subquery()
-    .is_not(None)
-)
+    in_order = sa.case((timeout.is_not(None), turn.is_not(None)))
+    return sa.select(in_order).scalar_subquery()
+
+
+_TURN = _turn(TURN_TIMEOUT_S)
 """
 Askers queue here, not at the study's row: at each change of a row, all who wait for it wake, look
-and wait again. 300 askers made 260 trials/s that way, 430 with a queue of their own.
+and wait again. 300 askers made 260 trials/s that way, 430 with a queue of their own. The queue
+saves time and protects nothing: what an ask may take is guarded by the study's row, and that it
+takes it once, by its token.
 """
 
-_QUEUE_UP = Prepared(sa.select(_TURN.label("turn")))
+_QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
 
 
-def _ask(condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def _ask(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     last = study.c.next_draw - 1  # of the row as it is returned
     place = postgresql.array([_block_of(last), sa.cast(last % BLOCK, sa.Text)])
     drawn = (
-        _DRAW.where(condition, _IS_PROPOSED, _TURN)
+        _DRAW.where(*conditions, _IS_PROPOSED)
         .returning(*_DRAWN, study.c.points.op("#>")(place).label("point"))
         .cte("drawn")
     )
@@ -121,7 +137,11 @@ def _ask(condition: sa.ColumnElement[bool]) -> sa.Select[Any]:
     )
 
 
-_ASK = {flag: Prepared(_ask(condition)) for flag, condition in _IF.items()}
+_ASK = {
+    **{(flag, True): Prepared(_ask(condition, _TURN)) for flag, condition in _IF.items()},
+    **{(flag, False): Prepared(_ask(condition)) for flag, condition in _IF.items()},
+}
+"""By whether it leaves the draw if a trial waits, and whether it queues."""
 
 _NEXT = {
     flag: Prepared(
@@ -162,10 +182,20 @@ def are_kept(study: Study) -> bool:
 
 
 def ask(
-    txn: Txn, *, study: Study, worker_id: int, token: str, lease_s: float, if_nothing_waits: bool
+    txn: Txn,
+    *,
+    study: Study,
+    worker_id: int,
+    token: str,
+    lease_s: float,
+    if_nothing_waits: bool,
+    queue: bool = True,
 ) -> Any | None:
     """
     Make the trial of the next draw, whose point is known, with its first attempt; PostgreSQL.
+
+    Args:
+        queue: False to go to the study's row at once, as the turn did not come.
 
     Returns:
         A row as `leases.claim` returns it, with `draw`; None as for `take`, or when the point is
@@ -173,10 +203,11 @@ def ask(
 
     Raises:
         Duplicate: The token was used by an earlier send.
+        LockTimeout: The turn did not come within `TURN_TIMEOUT_S`.
     """
     assert study.searcher is not None  # or the study would have no draws
     return txn.first(
-        _ASK[if_nothing_waits],
+        _ASK[if_nothing_waits, queue],
         study=study.id,
         study_id=study.id,
         constants=dict(study.space.constants),
@@ -199,6 +230,10 @@ def await_asks(txn: Txn, *, study_id: int) -> None:
     Wait until every ask that queues now has had its turn, and has ended.
 
     One whose client is gone takes its trial all the same, once it comes to the study's row.
+
+    Raises:
+        LockTimeout: The turn did not come within `RESEND_TIMEOUT_S`. The asks that queued have had
+            theirs, or have given up, by then: the queue is held by what is no ask.
     """
     if txn.postgresql:  # SQLite has one writer at a time
         txn.all(_QUEUE_UP, study=study_id)

@@ -1,0 +1,198 @@
+"""A role that may only connect holds an advisory lock of ours: PostgreSQL, real connections."""
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from time import monotonic
+
+import postgres
+import psycopg
+import pytest
+from arrange import LEASE_S, SimulatedWorker, at_once, enqueued, new_study, persist, rows, token
+from rivals import PATIENCE_S, send_twice
+
+from studydb.analysis.wide import make_wide_views
+from studydb.db import connect, migrate, version
+from studydb.operations.ask import ask
+from studydb.operations.claim import claim
+from studydb.store import draws
+
+THREADS = 8
+MIGRATION = f"SELECT pg_advisory_lock({version.ADVISORY_LOCK})"
+
+
+@pytest.fixture
+def database(postgres_url):
+    """A database with a connection for every thread."""
+    database = connect(postgres_url, connections=THREADS + 1)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def stranger(postgres_url):
+    """The URL of a role without any right of its own."""
+    role = f"stranger_{uuid.uuid4().hex[:8]}"
+    with postgres.connect(postgres_url) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN")
+    yield postgres_url.replace("postgres@", f"{role}@")
+    with postgres.connect(postgres_url) as connection:
+        connection.execute(f"DROP ROLE {role}")
+
+
+@contextmanager
+def held(stranger, lock):
+    """The stranger holds an advisory lock."""
+    with postgres.connect(stranger) as rival:
+        rival.execute(lock)
+        yield
+
+
+def queue_of(study):
+    return f"SELECT pg_advisory_lock({draws._QUEUE}, {study.id})"
+
+
+def test_asks_go_on_without_the_queue(database, stranger):
+    study = new_study(database, num_trials=20)
+    worker = SimulatedWorker(database, study)
+
+    with held(stranger, queue_of(study)):
+        begun_s = monotonic()
+        first = worker.ask().lease.number
+        waited_s, begun_s = monotonic() - begun_s, monotonic()
+        rest = [worker.ask().lease.number for _ in range(19)]
+
+    assert [first, *rest] == list(range(20))
+    assert draws.TURN_TIMEOUT_S <= waited_s < 4 * draws.TURN_TIMEOUT_S
+    assert monotonic() - begun_s < draws.TURN_TIMEOUT_S  # the queue is left alone from then on
+
+
+def test_claims_do_not_queue(database, stranger):
+    study = new_study(database)
+    enqueued(database, study)
+
+    with held(stranger, queue_of(study)):
+        begun_s = monotonic()
+        assert SimulatedWorker(database, study).claim() is not None
+
+    assert monotonic() - begun_s < draws.TURN_TIMEOUT_S
+
+
+@pytest.mark.parametrize("max_concurrent", [None, 5])
+def test_budgets_are_exact_without_the_queue(database, stranger, max_concurrent):
+    study = new_study(database, num_trials=20, max_concurrent=max_concurrent)
+
+    def drain():
+        worker = SimulatedWorker(database, study)
+        while persist(worker.ask) is not None:
+            pass
+
+    with held(stranger, queue_of(study)):
+        at_once([drain] * THREADS)
+
+    made = max_concurrent or 20
+    assert rows(database, "SELECT count(*), count(DISTINCT draw), max(draw) FROM trial") == [
+        (made, made, made - 1)
+    ]
+
+
+def test_resend_gets_the_trial_of_its_earlier_send(database, postgres_url, stranger):
+    study = new_study(database, num_trials=2)
+    SimulatedWorker(database, study).ask()  # the proposals of the next ones are there
+    worker, sends, once = SimulatedWorker(database, study), iter([ask, claim]), token()
+    earlier = connect(f"{postgres_url}&pooler=transaction")  # its COMMIT is a message
+
+    def call(over):
+        return next(sends)(over, study, worker_id=worker.id, token=once, lease_s=LEASE_S)
+
+    with held(stranger, queue_of(study)):
+        first, second, waited = send_twice(call, earlier, database, postgres_url)
+    earlier.close()
+
+    assert waited
+    assert first == second is not None
+    assert rows(database, "SELECT count(*) FROM trial") == [(2,)]
+
+
+def test_earlier_send_that_still_queues_makes_no_second_trial(database, postgres_url, stranger):
+    study = new_study(database, num_trials=9)
+    worker, once = SimulatedWorker(database, study), token()
+    earlier = connect(postgres_url)
+
+    def send(over):
+        return ask(over, study, worker_id=worker.id, token=once, lease_s=LEASE_S)
+
+    with held(stranger, queue_of(study)):
+        first, second = at_once([lambda: send(earlier), lambda: send(database)])
+    earlier.close()
+
+    assert first == second is not None
+    assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
+
+
+def test_resend_that_finds_nothing_answers_in_time(database, stranger):
+    study = new_study(database)
+    worker = SimulatedWorker(database, study)
+
+    with held(stranger, queue_of(study)):
+        begun_s = monotonic()
+        assert claim(database, study, worker_id=worker.id, token=token(), lease_s=LEASE_S) is None
+
+    assert draws.RESEND_TIMEOUT_S <= monotonic() - begun_s < 3 * draws.RESEND_TIMEOUT_S
+
+
+def test_upgrade_goes_on_while_its_lock_is_held(
+    empty_postgres_url, postgres_url, stranger, monkeypatch
+):
+    monkeypatch.setattr(migrate, "TURN_TIMEOUT_S", 0.2)
+    rival = stranger.replace(name_in(postgres_url), name_in(empty_postgres_url))
+
+    with held(rival, MIGRATION):
+        assert migrate.upgrade(empty_postgres_url) == ""
+
+    assert migrate.current(empty_postgres_url) == version.HEAD
+
+
+def test_upgrades_of_tables_that_exist_wait_for_each_other(postgres_url, stranger, monkeypatch):
+    monkeypatch.setattr(migrate, "TURN_TIMEOUT_S", 0.2)
+    migrate.downgrade(postgres_url, "0001")
+    other = postgres.connect(postgres_url)
+
+    with held(stranger, MIGRATION), ThreadPoolExecutor(1) as pool, other:
+        with other.transaction():
+            other.execute(f"LOCK TABLE {version.TABLE} IN SHARE ROW EXCLUSIVE MODE")
+            upgrade = pool.submit(migrate.upgrade, postgres_url)
+            deadline_s = monotonic() + PATIENCE_S
+            while not (modes := awaited_modes(other)) and monotonic() < deadline_s:
+                pass
+        assert upgrade.result() == "0001"
+
+    assert modes == [("ShareRowExclusiveLock",)]
+    assert migrate.current(postgres_url) == version.HEAD
+
+
+def awaited_modes(connection):
+    """The modes of tables' locks that other sessions wait for."""
+    return connection.execute(
+        "SELECT mode FROM pg_locks WHERE NOT granted AND locktype = 'relation' AND database = "
+        "(SELECT oid FROM pg_database WHERE datname = current_database())"
+    ).fetchall()
+
+
+def name_in(url):
+    return url.split("@/")[1].partition("?")[0]
+
+
+def test_views_are_made_while_the_lock_is_held(database, stranger):
+    study = new_study(database, name="digits")
+    SimulatedWorker(database, study).ask().report(0.5)
+
+    with held(stranger, MIGRATION):
+        make_wide_views(database, study)
+
+    assert rows(database, "SELECT loss FROM v_result_digits") == [(0.5,)]
+
+
+def test_stranger_cannot_take_the_lock_of_the_version(postgres_url, stranger):
+    with postgres.connect(stranger) as rival, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        rival.execute(f"BEGIN; LOCK TABLE {version.TABLE} IN SHARE ROW EXCLUSIVE MODE")
