@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL
 from studydb.db import faults, version
 from studydb.db.connections import Connections
 from studydb.db.transaction import Observer, Txn, no_pipeline
-from studydb.db.urls import check_file, mask, read_url
+from studydb.db.urls import check_encoding, check_file, mask, read_url
 from studydb.domain.errors import (
     SchemaTooNew,
     SchemaTooOld,
@@ -108,6 +108,11 @@ class Database:
         pooled.detach()
         if not self.postgresql:
             return connection.cursor()
+        try:
+            check_encoding(connection.info.parameter_status("server_encoding"), self.secret_url)
+        except BaseException:
+            connection.close()
+            raise
         connection.autocommit = True  # BEGIN and COMMIT are ours, so they travel in the pipeline
         if not self.pooler and connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
             connection.execute(f"SET transaction_timeout = {int(TRANSACTION_TIMEOUT_S * 1000)}")
@@ -117,6 +122,7 @@ class Database:
         options: dict[str, Any] = {
             "connect_timeout": CONNECT_TIMEOUT_S,
             "application_name": "studydb",
+            "client_encoding": "UTF8",  # whatever PGCLIENTENCODING or the role's setting says
             "tcp_user_timeout": CONNECT_TIMEOUT_S * 1000,
             "keepalives_idle": 30,
         }

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,3 +135,33 @@ def check_file(path: Path) -> None:
         )
     if path.is_dir():
         raise StorageError(f"{os.fspath(path)} is a folder; name a file in it.")
+
+
+def check_encoding(encoding: str | None, url: URL) -> None:
+    """
+    Refuse a PostgreSQL database that cannot hold every text.
+
+    Args:
+        encoding: What the server calls it at connect; None where a pooler does not say.
+
+    Raises:
+        StorageError: It is not UTF-8.
+    """
+    if encoding in (None, "UTF8"):
+        return
+    raise StorageError(
+        f"{mask(url)} is encoded in {encoding}, which cannot hold every text. "
+        f"Make another database and name it in the URL: {create_line(url)}"
+    )
+
+
+def create_line(url: URL) -> str:
+    """The shell line that makes a UTF-8 database on the same server, whatever its locale."""
+    places = {
+        "--host": url.host or url.query.get("host"),
+        "--port": url.port or url.query.get("port"),
+        "--username": url.username or url.query.get("user"),
+    }
+    given = [word for flag, value in places.items() if value for word in (flag, str(value))]
+    encoding = ["--encoding", "UTF8", "--locale", "C", "--template", "template0"]
+    return shlex.join(["createdb", *given, *encoding, f"{url.database or 'studies'}_utf8"])

@@ -11,7 +11,7 @@ import sqlalchemy.exc
 from arrange import change, dump, new_study, rows, token
 
 from studydb.db import Chain, connect, connections, engine
-from studydb.db.faults import Duplicate, is_disconnect, translate
+from studydb.db.faults import Duplicate, LockTimeout, is_disconnect, translate
 from studydb.db.schema import METADATA
 from studydb.domain.errors import (
     StorageBusy,
@@ -22,7 +22,7 @@ from studydb.domain.errors import (
 )
 from studydb.store import events
 
-BUSY = ["40001", "40P01", "55P03", "53300", "25006", "57014", "53100", "53200", "58030"]
+BUSY = ["40001", "40P01", "53300", "25006", "57014", "53100", "53200", "58030"]
 GONE = [
     "57P01",
     "57P02",
@@ -51,6 +51,7 @@ def postgresql_error(code):
         *((code, StorageError) for code in REFUSED),
         ("42P01", StorageMissing),
         ("23505", Duplicate),
+        ("55P03", LockTimeout),
     ],
 )
 def test_sqlstate_has_a_meaning(code, meaning):
@@ -84,7 +85,7 @@ def test_connection_is_given_up_when_it_is_of_no_more_use(code):
     assert is_disconnect(postgresql_error(code))
 
 
-@pytest.mark.parametrize("code", [*BUSY[:4], "57014", "23505", "42P01"])
+@pytest.mark.parametrize("code", [*BUSY[:3], "55P03", "57014", "23505", "42P01"])
 def test_connection_is_kept_when_only_the_statement_failed(code):
     assert not is_disconnect(postgresql_error(code))
 
