@@ -279,6 +279,7 @@ class Company:
             f"study {status}",
             lambda database: control.set_status(database, self.study, status, **request),
             lambda model: model.set_status(status, **request),
+            lambda model, passed, _: model.set_status_in_turns(status, **request, passed=passed),
         )
 
     def extend(self, *, by: int) -> Deed:

@@ -153,7 +153,7 @@ class Model:
         if _is_judged_away(trial) or flush_no <= trial.flush_no:
             return trial.verdict, due
         decided = self._store(trial, attempt, after, results)
-        trial.verdict = decided or trial.verdict or self._asked(trial)
+        trial.verdict = decided or self._asked(trial)
         trial.flush_no = flush_no if results else trial.flush_no
         self._renew(trial)
         return trial.verdict, due
@@ -217,7 +217,8 @@ class Model:
             attempt, trial = self._of(token)
             if trial.held is attempt:
                 self._renew(trial)
-                trial.verdict = trial.verdict or self._asked(trial)
+                if not _is_judged_away(trial):
+                    trial.verdict = self._asked(trial)
                 answered[token] = trial.verdict
         return answered
 
@@ -278,7 +279,7 @@ class Model:
             trial.ready_at = None
         if trial.held and trial.suspect_at is None and self._expiry(trial) < self.now:
             trial.suspect_at = self.now
-        if trial.paused_by == "study" and self.status is Status.RUNNING:
+        if trial.paused_by == "study" and self._is_on:
             trial.state, trial.paused_by = State.PENDING, None
 
     def _is_lost(self, trial: ModelTrial) -> bool:
@@ -318,8 +319,6 @@ class Model:
         self._tell(kind, actor, token=token, data={"numbers": numbers})
 
     def _steer(self, trial: ModelTrial, kind: str) -> None:
-        if kind == "paused" and trial.request is Action.STOP:
-            return
         if trial.state is State.RUNNING:
             wishes = {"paused": Action.PAUSE, "stopped": Action.STOP, "resumed": None}
             trial.request = wishes[kind]
@@ -332,9 +331,32 @@ class Model:
             trial.state, trial.paused_by, trial.ready_at = State.PENDING, None, None
 
     def set_status(self, status: Status, *, token: str, actor: str) -> None:
+        _run_out(self.set_status_in_turns(status, token=token, actor=actor))
+
+    def set_status_in_turns(
+        self, status: Status, *, token: str, actor: str, passed: frozenset[int] = frozenset()
+    ) -> Generator[None, None, None]:
+        """
+        Set the status; a resumption wakes what the study has paused in a second transaction.
+
+        Args:
+            passed: Numbers of trials that rivals have locked then.
+        """
         if not self._told(token):
             self.status = status
             self._tell(f"study {status.lower()}", actor, token=token)
+        if status is Status.RUNNING:
+            yield
+            self._wake_all(passed)
+
+    def _wake_all(self, passed: frozenset[int]) -> None:
+        for trial in self.trials:
+            if trial.number not in passed and trial.paused_by == "study" and self._is_on:
+                trial.state, trial.paused_by = State.PENDING, None
+
+    @property
+    def _is_on(self) -> bool:
+        return self.status is Status.RUNNING
 
     def extend(self, *, by: int, token: str, actor: str) -> int:
         if told := self._told(token):
@@ -467,12 +489,10 @@ class Model:
     def _settled(
         self, trial: ModelTrial, outcome: Reason, decided: Verdict | None
     ) -> Verdict | None:
-        stands = decided or trial.verdict
-        asked = None if outcome is Reason.COMPLETED else self._asked(trial)
-        if stands is None or asked is None:
-            return stands or asked
-        is_more = asked.action is Action.STOP or asked.by == "person"
-        return asked if stands.action is Action.PAUSE and is_more else stands
+        known, asked = decided or trial.verdict, self._asked(trial)
+        is_judged = known is not None and known.by in ("scheduler", "rule")
+        stands = known if is_judged else asked
+        return None if outcome is Reason.COMPLETED and stands != known else stands
 
     def _ending(self, trial: ModelTrial, outcome: Reason, verdict: Verdict | None) -> Ending:
         spent = (trial.failures, trial.losses)
@@ -548,10 +568,10 @@ def _is_judged_away(trial: ModelTrial) -> bool:
     return trial.verdict is not None and trial.verdict.by in ("scheduler", "rule")
 
 
-def _run_out(turns: Generator[None, None, int]) -> int:
+def _run_out(turns: Generator[None, None, Any]) -> Any:
     """Take all turns without a rival between; the answer."""
     while True:
         try:
             next(turns)
         except StopIteration as end:
-            return int(end.value)
+            return end.value

@@ -125,7 +125,9 @@ def pausing_the_study(database: Database) -> Call:
 
 def resuming_the_study(database: Database) -> Call:
     study, given = new_study(database), _request()
-    control.set_status(database, study, Status.STOPPED, **_request())
+    run = SimulatedWorker(database, study).take()
+    control.set_status(database, study, Status.PAUSED, **_request())
+    run.finish(outcome=Reason.PREEMPTED)
     return lambda over: control.set_status(over, study, Status.RUNNING, **given)
 
 

@@ -63,18 +63,32 @@ def wanted(request: str | None, status: Status) -> Verdict | None:
     return None
 
 
+def standing(verdict: Verdict | None, asked: Verdict | None) -> Verdict | None:
+    """
+    The verdict on a running attempt: the scheduler's or a rule's, else what people ask for now.
+
+    A stored verdict that came from a request is replaced when the request changes, and withdrawn
+    with it: the last request wins for as long as the attempt runs.
+    """
+    return verdict if verdict is not None and verdict.refuses_results else asked
+
+
 def settle(verdict: Verdict | None, asked: Verdict | None) -> Verdict | None:
     """
-    What an attempt's end carries out: the verdict that stands, if one does.
+    The verdict that an attempt's end carries out.
 
-    A person may ask for more while a pause waits to be carried out: the request would be forgotten
-    with the attempt, so it goes before the pause.
+    As `standing`, but a scheduler's pause gives way to a person's request: the request ends with
+    the attempt, and would otherwise be forgotten.
     """
-    if verdict is None:
-        return asked
-    if verdict.action is Action.PAUSE and asked is not None:
-        return asked if asked.action is Action.STOP or asked.by == "person" else verdict
-    return verdict
+    stands = standing(verdict, asked)
+    if stands is not None and stands.action is Action.PAUSE and asked is not None:
+        return asked if asked.action is Action.STOP or asked.by == "person" else stands
+    return stands
+
+
+def settle_completed(verdict: Verdict | None, asked: Verdict | None) -> Verdict | None:
+    """As `settle`, of an attempt that completed: a request that it was not told of is void."""
+    return verdict if settle(verdict, asked) == verdict else None
 
 
 def retry_delay_s(count: int) -> float:

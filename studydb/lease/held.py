@@ -164,8 +164,12 @@ class HeldTrial:
             return ending
 
     def renewed(self, verdict: Verdict | None) -> None:
-        """Hear from the heartbeat that the lease holds, and what was decided."""
-        if verdict is not None:
+        """
+        Hear from the heartbeat that the lease holds, and what was decided.
+
+        What a person asked for may be withdrawn; a scheduler's or rule's verdict stands.
+        """
+        if self.verdict is None or not self.verdict.refuses_results:
             self.verdict = verdict
 
     def lost(self) -> None:

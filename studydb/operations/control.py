@@ -7,6 +7,7 @@ counts once.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -19,7 +20,7 @@ from studydb.domain.metrics import Summary
 from studydb.domain.records import Study, Trial
 from studydb.domain.states import FINAL, Origin, State, Status
 from studydb.searchers import RandomSearch
-from studydb.store import counters, events, results, studies, trials
+from studydb.store import counters, events, results, studies, sweeps, trials
 
 ENQUEUED_DRAWS = 2**32
 """
@@ -94,7 +95,8 @@ def pause(
     """
     Pause trials: waiting ones at once, running ones at their next flush or renewal.
 
-    Those that are paused already wait for a person from now on, not for their study's resumption.
+    A request to stop that no attempt has obeyed yet is replaced: the last request wins. Trials
+    that are paused already wait for a person from now on, not for their study's resumption.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -108,7 +110,9 @@ def resume(
     database: Database, study: Study, numbers: Sequence[int], *, token: str, actor: str
 ) -> None:
     """
-    Let paused trials run again, and withdraw requests that no attempt has obeyed yet.
+    Let paused trials run again, and withdraw what was asked of running ones.
+
+    An attempt that was told to pause or stop, and has not ended, runs on or is run again.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -138,15 +142,19 @@ def set_status(database: Database, study: Study, status: Status, *, token: str, 
     Pause, resume or stop a whole study.
 
     No trial is claimed from then on unless it is RUNNING; running trials obey at their next flush
-    or renewal; what the pause of a study has paused is woken by the next sweep after its
-    resumption.
+    or renewal. A resumption wakes what the study's pause has paused, in transactions of their own,
+    because trials are locked before their study; any sweep does the rest if they are cut short.
     """
-    try:
-        with database.begin() as txn:
-            _record(txn, study, f"study {status.lower()}", token=token, actor=actor)
-            studies.set_status(txn, study_id=study.id, status=status)
-    except Duplicate:
-        return
+    with suppress(Duplicate), database.begin() as txn:
+        _record(txn, study, f"study {status.lower()}", token=token, actor=actor)
+        studies.set_status(txn, study_id=study.id, status=status)
+    while status is Status.RUNNING and _wake(database, study) == sweeps.MOST:
+        pass
+
+
+def _wake(database: Database, study: Study) -> int:
+    with database.begin() as txn:
+        return sweeps.unpause(txn, study_id=study.id)
 
 
 def extend(database: Database, study: Study, *, by: int, token: str, actor: str) -> int:
@@ -201,8 +209,6 @@ def _steer(
             steered = [_lock(txn, study, number) for number in numbers]  # ids rise with numbers
 
             for trial in steered:
-                if trial.request == Action.STOP and orders.request is Action.PAUSE:
-                    continue  # who wants it stopped wants more
                 if trial.state is State.RUNNING:
                     trials.request(txn, trial_id=trial.id, action=orders.request)
                 elif trial.state in targets:

@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 
 from studydb.db import Database, Txn
-from studydb.domain.ending import Ending, Limits, Standing, conclude, settle, wanted
+from studydb.domain.decisions import Verdict
+from studydb.domain.ending import (
+    Ending,
+    Limits,
+    Standing,
+    conclude,
+    settle,
+    settle_completed,
+    wanted,
+)
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Failure, Lease, Log, Study
 from studydb.domain.states import Reason, State
@@ -111,8 +120,8 @@ def end_attempt(
     actor: str = "worker",
 ) -> Ending:
     """Move a held trial out of RUNNING and close its attempt; the counts follow."""
-    asked = None if outcome is Reason.COMPLETED else wanted(held.request, held.status)
-    verdict = settle(flushed.verdict or held.verdict, asked)
+    settled = settle_completed if outcome is Reason.COMPLETED else settle
+    verdict = settled(flushed.verdict or held.verdict, _asked(txn, study, held))
     ending = conclude(
         outcome,
         Standing(held.failures, held.losses, verdict),
@@ -143,6 +152,19 @@ def end_attempt(
         studies.leave(txn, study_id=study.id)
     counters.move(txn, study_id=study.id, key=lease.token, out_of=State.RUNNING, into=ending.state)
     return ending
+
+
+def _asked(txn: Txn, study: Study, held: Held) -> Verdict | None:
+    """
+    What people ask for when an attempt ends.
+
+    The study's row is locked before its pause is carried out: a resumption either comes first and
+    is seen here, or waits, and then finds the trial PAUSED.
+    """
+    asked = wanted(held.request, held.status)
+    if asked is None or asked.by != "study":
+        return asked
+    return wanted(held.request, studies.locked_status(txn, study_id=study.id))
 
 
 def _metric_summary(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from studydb.db import Database
 from studydb.domain.decisions import Verdict
-from studydb.domain.ending import wanted
+from studydb.domain.ending import standing, wanted
 from studydb.domain.records import Lease
 from studydb.domain.states import Status
 from studydb.store import leases, workers
@@ -28,16 +28,20 @@ class Renewal:
 
 
 def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renewal:
-    """Renew leases; requests of people become verdicts here, and the first verdict stands."""
+    """
+    Renew leases; requests of people become verdicts here.
+
+    A verdict of a scheduler or a rule stands; one that came from a request follows the request.
+    """
     with database.begin(durable=False) as txn:
         verdicts: dict[str, Verdict | None] = {}
         by_token = {lease.token: lease for lease in held}
         for row in leases.renew(txn, leases=held) if held else ():
             lease, verdict = by_token[row.token], verdict_of(row)
-            asked = None if verdict else wanted(row.request, Status(row.status))
-            if asked is not None:
-                leases.set_verdict(txn, lease=lease, verdict=asked)
-            verdicts[lease.token] = verdict or asked
+            stands = standing(verdict, wanted(row.request, Status(row.status)))
+            if stands != verdict:
+                leases.set_verdict(txn, lease=lease, verdict=stands)
+            verdicts[lease.token] = stands
 
         request = workers.seen(txn, worker_id=worker_id)
     return Renewal(verdicts, request)

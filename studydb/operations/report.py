@@ -36,7 +36,7 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
             return Answer(held.verdict, next_step(study, batch), held.summary)
 
         flushed = store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
-        verdict = flushed.verdict or held.verdict or wanted(held.request, held.status)
+        verdict = flushed.verdict or wanted(held.request, held.status)
 
         leases.record(
             txn,

@@ -248,7 +248,14 @@ RENEW = Prepared(
 
 _SET_VERDICT = Prepared(
     sa.update(trial)
-    .where(*FENCE, trial.c.verdict.is_(None))
+    .where(
+        *FENCE,
+        sa.or_(
+            trial.c.verdict.is_(None),
+            trial.c.verdict_by == "person",
+            trial.c.verdict_by == "study",
+        ),
+    )
     .values(_VERDICT_VALUES)
     .returning(trial.c.id)
 )
@@ -440,8 +447,8 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[Any]:
     )
 
 
-def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict) -> bool:
-    """Store a verdict on a trial that has none; the first one stands."""
+def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:
+    """Store what people ask for, None to withdraw it; a scheduler's or rule's verdict stays."""
     return (
         txn.count(
             _SET_VERDICT,

@@ -99,6 +99,8 @@ _RENAME = Prepared(sa.update(study).where(THIS).values(name=sa.bindparam("to_nam
 
 _LOCK = Prepared(sa.select(study.c.id).where(THIS).with_for_update(key_share=True))
 
+_LOCKED_STATUS = Prepared(sa.select(study.c.status).where(THIS).with_for_update(key_share=True))
+
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
 
 
@@ -215,6 +217,11 @@ def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
 def lock(txn: Txn, *, study_id: int) -> None:
     """Wait for whoever changes the study's row: an ask of ours whose reply was lost."""
     txn.all(_LOCK, study=study_id)
+
+
+def locked_status(txn: Txn, *, study_id: int) -> Status:
+    """The stored status, which stays as it is until this transaction ends."""
+    return Status(txn.all(_LOCKED_STATUS, study=study_id)[0].status)
 
 
 def budget(txn: Txn, *, study_id: int) -> Any:

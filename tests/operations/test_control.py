@@ -17,6 +17,7 @@ from arrange import (
 from studydb.db.schema import trial as trial_table
 from studydb.domain.decisions import Action, Verdict
 from studydb.domain.errors import NotAllowed, UnknownTrial
+from studydb.domain.rules import read_rules
 from studydb.domain.states import FINAL, Reason, State, Status
 from studydb.operations import control
 from studydb.operations.look import look
@@ -214,46 +215,45 @@ def test_resume_withdraws_a_request_that_no_attempt_has_obeyed(database, study, 
 
 @pytest.mark.parametrize("first", LEARN)
 @pytest.mark.parametrize("then", LEARN)
-def test_verdict_stands_although_its_request_is_withdrawn(database, study, run, first, then):
+def test_verdict_is_withdrawn_with_its_request(database, study, run, first, then):
     ask_for(control.pause, study, database)
     told = LEARN[first](run)
 
     ask_for(control.resume, study, database)
 
     assert told is not None
-    assert LEARN[then](run) == told
-    assert run.trial().verdict == told
+    assert LEARN[then](run) is None
+    assert run.trial().verdict is None
 
 
 @pytest.mark.parametrize("learn", LEARN)
-def test_verdict_stands_although_more_is_asked_for(database, study, run, learn):
-    ask_for(control.pause, study, database)
+@pytest.mark.parametrize("first", [control.pause, control.stop])
+def test_verdict_follows_the_last_request(database, study, run, learn, first):
+    last = control.stop if first is control.pause else control.pause
+    ask_for(first, study, database)
     told = renewed(run)
 
-    ask_for(control.stop, study, database)
+    ask_for(last, study, database)
 
-    assert LEARN[learn](run) == told
-    assert run.trial().verdict == told
+    verdict = STOPPED_BY_PERSON if last is control.stop else PAUSED_BY_PERSON
+    assert told != verdict
+    assert LEARN[learn](run) == verdict
+    assert run.trial().verdict == verdict
 
 
 @pytest.mark.parametrize("learn", LEARN)
-def test_pause_takes_no_stop_back(database, study, run, learn):
-    ask_for(control.stop, study, database)
+def test_verdict_of_a_rule_stands_whatever_is_asked_for(database, learn):
+    study = new_study(database, rules=read_rules(["loss>=3"]))
+    run = SimulatedWorker(database, study).take()
+    told = run.report(4.0).verdict
 
     ask_for(control.pause, study, database)
+    assert LEARN[learn](run) == told
+    ask_for(control.resume, study, database)
+    assert LEARN[learn](run) == told
 
-    assert LEARN[learn](run) == STOPPED_BY_PERSON
-
-
-def test_first_verdict_stands(database, study, run):
-    ask_for(control.stop, study, database)
-    run.report(0.5)
-
-    ask_for(control.pause, study, database)
-
-    assert renewed(run) == STOPPED_BY_PERSON
     run.finish(outcome=Reason.PREEMPTED)
-    assert run.trial().state is State.TERMINATED
+    assert run.trial().reason is Reason.RULE_STOPPED
 
 
 def test_stop_is_not_forgotten_while_a_pause_waits_to_be_carried_out(database, study, run):

@@ -40,7 +40,7 @@ at_every_point = pytest.mark.parametrize("point", POINTS)
 
 ANSWER_IS_AN_ID = (resends.registering,)
 
-SWEEPS = (victim.recovering, victim.recovering_a_host)
+SWEEPS = (victim.recovering, victim.recovering_a_host, resends.resuming_the_study)
 """They pass over what a ghost still has locked, and leave it to the next sweep."""
 
 PATIENCE_S = 60.0

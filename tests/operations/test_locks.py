@@ -16,7 +16,7 @@ from studydb.db import connect
 from studydb.db.engine import Block
 from studydb.domain.errors import StorageBusy
 from studydb.domain.space import Space, uniform
-from studydb.domain.states import Reason
+from studydb.domain.states import Reason, State, Status
 from studydb.operations import control
 from studydb.operations import report as reports
 from studydb.operations.delete import delete
@@ -24,7 +24,7 @@ from studydb.operations.flushing import lock_rungs
 from studydb.operations.recover import recover
 from studydb.operations.renew import renew
 from studydb.schedulers import ASHA
-from studydb.store import leases, rungs, studies
+from studydb.store import attempts, leases, rungs, studies
 
 
 @pytest.fixture
@@ -100,12 +100,21 @@ def renewing_two(database):
     return call
 
 
+def pausing_with_the_study(database):
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    control.set_status(database, study, Status.PAUSED, token=token(), actor=PERSON)
+    return lambda: run.finish(0.3, outcome=Reason.PREEMPTED)
+
+
 ORDER = [
     (reporting_at_two_rungs, "rung WHERE step = 1", ["rung WHERE step = 3", "trial"]),
     (reporting_at_two_rungs, "rung WHERE step = 3", ["trial"]),
     (finishing_at_two_rungs, "rung WHERE step = 1", ["rung WHERE step = 3", "trial"]),
     (finishing, "trial", ["study", "counter"]),
     (finishing, "study", ["counter"]),
+    (pausing_with_the_study, "trial", ["study", "counter"]),
+    (pausing_with_the_study, "study", ["counter"]),
     (claiming, "study", ["counter"]),
     (asking, "study", ["counter"]),
     (asking_in_steps, "study", ["counter"]),
@@ -149,6 +158,27 @@ def test_trial_that_is_enqueued_at_the_last_moment_goes_with_its_study(database,
     delete(database, study)
 
     assert rows(database, "SELECT (SELECT count(*) FROM study), count(*) FROM trial") == [(0, 0)]
+
+
+def test_study_is_resumed_before_the_pause_of_a_trial_is_carried_out_or_after_it(
+    database, postgres_url
+):
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    control.set_status(database, study, Status.PAUSED, token=token(), actor=PERSON)
+
+    with held_at(attempts, "end") as (there, go), ThreadPoolExecutor(2) as pool:
+        end = pool.submit(run.finish, 0.3, outcome=Reason.PREEMPTED)
+        assert there.wait(PATIENCE_S)
+        resumed = pool.submit(
+            control.set_status, database, study, Status.RUNNING, token=token(), actor=PERSON
+        )
+        assert is_waiting_for_a_lock(postgres_url)
+        go.set()
+        end.result(PATIENCE_S)
+        resumed.result(PATIENCE_S)
+
+    assert run.trial().state is State.PENDING
 
 
 # --- rungs before trials

@@ -158,9 +158,14 @@ def test_request_of_a_person_goes_before_the_studys_pause_and_a_stop_before_both
         (PAUSE, BY_PERSON, BY_PERSON),
         (PAUSE, BY_STUDY, BY_STUDY),
         (PAUSE_BY_STUDY, PAUSE_BY_PERSON, PAUSE_BY_PERSON),
-        (PAUSE_BY_PERSON, PAUSE_BY_STUDY, PAUSE_BY_PERSON),
+        (PAUSE_BY_PERSON, PAUSE_BY_STUDY, PAUSE_BY_STUDY),
+        (PAUSE_BY_PERSON, None, None),
+        (BY_PERSON, None, None),
+        (BY_STUDY, PAUSE_BY_PERSON, PAUSE_BY_PERSON),
         (PAUSE, PAUSE_BY_STUDY, PAUSE),
     ],
 )
-def test_pause_that_waits_gives_way_to_what_people_ask_for_since(verdict, asked, settled):
+def test_what_people_ask_for_last_is_carried_out_and_before_a_schedulers_pause(
+    verdict, asked, settled
+):
     assert settle(verdict, asked) == settled

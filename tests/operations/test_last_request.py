@@ -1,0 +1,130 @@
+"""
+The last request wins: pause, resume and stop, of a trial and of its study, at any moment.
+
+All pairs of requests, and some longer sequences, are made before and after an attempt learns of
+them and before and after it ends; the rows must say what a few lines of plain Python say.
+"""
+
+import itertools
+from random import Random
+
+import pytest
+from arrange import PERSON, SimulatedWorker, new_study, token, trial_of
+
+from studydb.domain.errors import NotAllowed
+from studydb.domain.states import FINAL, Reason, State, Status
+from studydb.operations import control
+from studydb.operations.look import look
+
+OF_TRIAL = {"pause": control.pause, "resume": control.resume, "stop": control.stop}
+OF_STUDY = {"pause": Status.PAUSED, "resume": Status.RUNNING, "stop": Status.STOPPED}
+REQUESTS = [(whose, what) for whose in ("trial", "study") for what in OF_TRIAL]
+
+LEARN = {
+    "learns nothing": lambda _: None,
+    "flushes": lambda run: run.report(0.5),
+    "renews": lambda run: run.worker.renew(run),
+}
+
+
+class Expected:
+    """A trial that runs, its study, and what people want of both."""
+
+    def __init__(self):
+        self.state, self.paused_by = State.RUNNING, None
+        self.wish, self.status = "resume", Status.RUNNING
+
+    def ask(self, whose, what):
+        if whose == "study":
+            self.status = OF_STUDY[what]
+            if what == "resume" and self.paused_by == "study":
+                self._become(State.PENDING)
+        elif self.state in FINAL:
+            return NotAllowed
+        elif self.state is State.RUNNING:
+            self.wish = what
+        elif what == "pause":
+            self._become(State.PAUSED, "person")
+        elif what == "stop":
+            self._become(State.TERMINATED)
+        else:
+            self._become(State.PENDING)
+        return None
+
+    def end(self):
+        if self.wish == "stop" or self.status is Status.STOPPED:
+            self._become(State.TERMINATED)
+        elif self.wish == "pause":
+            self._become(State.PAUSED, "person")
+        elif self.status is Status.PAUSED:
+            self._become(State.PAUSED, "study")
+        else:
+            self._become(State.PENDING)
+
+    def _become(self, state, paused_by=None):
+        self.state, self.paused_by = state, paused_by
+
+
+def play(database, requests, learned, ends_after):
+    """Make the requests; after so many of them the attempt ends, as one that was told to."""
+    study = new_study(database, num_trials=1)
+    run, expected = SimulatedWorker(database, study).take(), Expected()
+    for place, request in enumerate([*requests, None]):
+        if place == ends_after:
+            run.finish(outcome=Reason.PREEMPTED)
+            expected.end()
+        if request is not None:
+            assert make(database, study, *request) == expected.ask(*request)
+            if place < ends_after:
+                LEARN[learned[place]](run)
+    trial = trial_of(database, study, 0)
+    assert (trial.state, trial.paused_by) == (expected.state, expected.paused_by)
+    awaited = expected.status
+    if awaited is Status.RUNNING and expected.state is not State.PENDING:
+        awaited = Status.FINISHED
+    assert look(database, study).status is awaited
+
+
+def make(database, study, whose, what):
+    if whose == "study":
+        control.set_status(database, study, OF_STUDY[what], token=token(), actor=PERSON)
+        return None
+    try:
+        OF_TRIAL[what](database, study, [0], token=token(), actor=PERSON)
+    except NotAllowed:
+        return NotAllowed
+    return None
+
+
+@pytest.mark.parametrize("first", REQUESTS, ids=" ".join)
+@pytest.mark.parametrize("second", REQUESTS, ids=" ".join)
+def test_the_last_of_two_requests_wins_whenever_the_attempt_learns_and_ends(
+    database, first, second
+):
+    for ends_after in range(3):
+        for learned in itertools.product(LEARN, repeat=min(ends_after, 1)):
+            play(database, (first, second), learned * 2, ends_after)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_last_of_many_requests_wins(database, seed):
+    rng = Random(seed)
+    requests = rng.choices(REQUESTS, k=rng.randint(3, 6))
+    learned = rng.choices(list(LEARN), k=len(requests))
+    play(database, requests, learned, rng.randint(2, len(requests)))
+
+
+@pytest.mark.parametrize("learned", LEARN)
+@pytest.mark.parametrize("last", ["pause", "resume", "stop"])
+def test_trial_that_completes_is_completed_whatever_was_asked_since_it_was_told(
+    database, last, learned
+):
+    study = new_study(database, num_trials=1)
+    run = SimulatedWorker(database, study).take()
+    make(database, study, "trial", "pause")
+    LEARN[learned](run)
+
+    make(database, study, "trial", last)
+    run.finish(0.4)
+
+    assert run.trial().reason is Reason.COMPLETED
