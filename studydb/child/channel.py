@@ -1,13 +1,11 @@
-"""Frames over a stream socket: a JSON header and bytes that belong to it. No pickles."""
+"""Frames over a stream socket: a message and bytes that belong to it. No pickles."""
 
-import json
 import select
 import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 MAX_HEADER_BYTES = 8 << 20
 MAX_PAYLOAD_BYTES = 256 << 20
@@ -21,9 +19,15 @@ class FrameError(ValueError):
 
 
 class Frame(NamedTuple):
-    """One message: `header["type"]` says which."""
+    """
+    One message.
 
-    header: Mapping[str, Any]
+    Attributes:
+        header: MessagePack (see messages.py); small, so that it may be decoded unseen.
+        payload: Bytes that are not looked into: checkpoints, the trainable's source.
+    """
+
+    header: bytes
     payload: bytes = b""
 
 
@@ -65,7 +69,7 @@ class Channel:
             FrameError: It is too large; nothing was sent.
             OSError: The peer is gone, or reads nothing; the channel is of no more use.
         """
-        header = json.dumps(frame.header, separators=(",", ":")).encode()
+        header = frame.header
         if len(header) > MAX_HEADER_BYTES or len(frame.payload) > MAX_PAYLOAD_BYTES:
             raise FrameError(
                 f"A message of {len(header)} + {len(frame.payload)} bytes is too large; "
@@ -121,17 +125,7 @@ class Channel:
         end = middle + payload_bytes
         if len(self._buffer) < end:
             return None
-        header = _read_header(bytes(self._buffer[_LENGTHS.size : middle]))
+        header = bytes(self._buffer[_LENGTHS.size : middle])
         payload = bytes(self._buffer[middle:end])
         del self._buffer[:end]
         return Frame(header, payload)
-
-
-def _read_header(data: bytes) -> dict[str, Any]:
-    try:
-        header = json.loads(data)
-    except (ValueError, RecursionError) as cause:
-        raise FrameError(f"A message's header is no JSON: {cause}.") from cause
-    if not isinstance(header, dict):
-        raise FrameError("A message's header is no JSON object.")
-    return header

@@ -20,7 +20,7 @@ from studydb.artifacts import (
     unpack_directory,
 )
 from studydb.child.job import Job, Restore
-from studydb.child.messages import Saved
+from studydb.child.messages import Kind, Saved
 from studydb.domain.errors import CheckpointError, UsageError
 
 
@@ -123,13 +123,13 @@ class Saver:
             check_inline_size(len(data), self._job.inline_limit_bytes)
         return data
 
-    def save(self, prepared: bytes | Path, *, kind: str, step: int) -> Saved:
+    def save(self, prepared: bytes | Path, *, kind: Kind, step: int) -> Saved:
         """
         Store a prepared checkpoint.
 
         Args:
             prepared: See `prepare`.
-            kind: "dict" or "directory".
+            kind: What was given.
             step: The last step that it contains.
 
         Returns:

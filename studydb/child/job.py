@@ -1,8 +1,11 @@
 """What a child is told to do: the first message on its channel."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct, msgpack
 
 from studydb.artifacts import INLINE_LIMIT_BYTES
 from studydb.child.channel import Frame, FrameError
@@ -73,17 +76,33 @@ class Job:
         return 0 if self.restore is None else self.restore.step
 
 
+class _Bulk(Struct, frozen=True):
+    """What of a job may be large; the config as JSON, whose integers have no bounds."""
+
+    config: bytes
+    source: bytes | None
+    checkpoint: bytes | None
+
+
+_read_job = msgpack.Decoder(Job).decode
+_read_bulk = msgpack.Decoder(_Bulk).decode
+
+
 def write_job(job: Job) -> Frame:
-    """Write a job; the payload is the trainable's source, then an inline checkpoint's bytes."""
-    header = asdict(job)
-    header["type"] = "job"
-    source = job.trainable.source or b""
-    header["trainable"].update(source=len(source), signatures={})
-    data = b""
-    if job.restore is not None:
-        data = job.restore.data or b""
-        header["restore"]["data"] = job.restore.data is not None
-    return Frame(header, source + data)
+    """Write a job; the payload holds the config, the trainable's source, the checkpoint's bytes."""
+    restore = job.restore
+    small = replace(
+        job,
+        config={},
+        trainable=replace(job.trainable, source=None, signatures={}),
+        restore=restore and replace(restore, data=None),
+    )
+    bulk = _Bulk(
+        json.dumps(job.config, separators=(",", ":")).encode(),
+        job.trainable.source,
+        restore.data if restore else None,
+    )
+    return Frame(msgpack.encode(small), msgpack.encode(bulk))
 
 
 def read_job(frame: Frame) -> Job:
@@ -93,22 +112,13 @@ def read_job(frame: Frame) -> Job:
     Raises:
         FrameError: It is none.
     """
-    header = dict(frame.header)
     try:
-        if header.pop("type") != "job":
-            raise FrameError("The first message is no job.")
-        trainable, restore = dict(header.pop("trainable")), header.pop("restore")
-        middle = trainable.pop("source")
-        source, data = frame.payload[:middle] or None, frame.payload[middle:]
-        if restore is not None:
-            restore = Restore(**{**restore, "data": data if restore["data"] else None})
-        return Job(
-            mode=Mode(header.pop("mode")),
-            workdirs=tuple(header.pop("workdirs")),
-            rules=tuple(Threshold(**rule) for rule in header.pop("rules")),
-            trainable=Trainable(**trainable, source=source),
-            restore=restore,
-            **header,
+        job, bulk = _read_job(frame.header), _read_bulk(frame.payload)
+        return replace(
+            job,
+            config=json.loads(bulk.config),
+            trainable=replace(job.trainable, source=bulk.source),
+            restore=job.restore and replace(job.restore, data=bulk.checkpoint),
         )
-    except (KeyError, TypeError, ValueError) as cause:
+    except ValueError as cause:
         raise FrameError(f"The job cannot be read: {cause!r}.") from cause

@@ -15,7 +15,6 @@ from numpy import random as numpy_random
 
 from studydb.child.channel import Channel
 from studydb.child.checkpoints import Restored, fetch
-from studydb.child.failures import failure_of
 from studydb.child.job import Job, read_job
 from studydb.child.messages import End, Ended, write
 from studydb.child.process import GOING, SIGNAL_SPREAD_S
@@ -27,6 +26,7 @@ from studydb.domain.errors import (
     TrialStopped,
     UsageError,
 )
+from studydb.domain.failures import failure_of
 from studydb.domain.records import Failure
 from studydb.trainables import call, load
 

@@ -7,7 +7,7 @@ child needs, so that a child costs milliseconds. It never imports the user's cod
 and believes only the supervisor.
 
 Over its socket come requests: a number, with three descriptors (the child's channel, stdout,
-stderr). Back go frames: `forked`, `refused`, and `exited` once a child and its process group are
+stderr). Back go frames: `Forked`, `Refused`, and `Exited` once a child and its process group are
 gone. When the supervisor dies, everything that it started here is killed.
 """
 
@@ -26,8 +26,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
+from msgspec import MsgspecError, Struct, msgpack
+
 from studydb.child import run
-from studydb.child.channel import Channel, Frame
+from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.process import (
     adopt_orphans,
     children_of,
@@ -54,6 +56,47 @@ _STRAYS_EVERY_S = 0.5
 _LAST_WAIT_S = 1.5
 _LOOK_AGAIN_S = 0.005
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Forked(Struct, frozen=True, tag="forked"):
+    """A child runs; `started` is its start (see `start_of`)."""
+
+    id: int
+    pid: int
+    started: int
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    """There will be no child."""
+
+    id: int
+    error: str
+
+
+class Exited(Struct, frozen=True, tag="exited"):
+    """A child has ended, by itself with a code or by a signal."""
+
+    id: int
+    code: int | None = None
+    signal: int | None = None
+
+
+Reply = Forked | Refused | Exited
+
+_replies: msgpack.Decoder[Reply] = msgpack.Decoder(Reply)
+
+
+def read_reply(frame: Frame) -> Reply:
+    """
+    Read what the server answers.
+
+    Raises:
+        FrameError: It is no reply.
+    """
+    try:
+        return _replies.decode(frame.header)
+    except MsgspecError as cause:
+        raise FrameError(f"The fork server sent what is no reply: {cause}.") from cause
 
 
 class Server:
@@ -114,19 +157,19 @@ class Server:
         try:
             pid = self._fork(number, descriptors)
         except OSError as cause:
-            reply = {"type": "refused", "id": number, "error": str(cause)}
+            reply: Reply = Refused(number, str(cause))
         else:
             self._children[pid] = number
             # A zombie has no start; one that ended at once is never asked about.
-            reply = {"type": "forked", "id": number, "pid": pid, "started": start_of(pid) or 0}
+            reply = Forked(number, pid, start_of(pid) or 0)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         self._reply(reply)
 
-    def _reply(self, header: dict[str, object]) -> None:
+    def _reply(self, reply: Reply) -> None:
         try:
-            self._replies.send(Frame(header))
+            self._replies.send(Frame(msgpack.encode(reply)))
         except OSError:
             self._end()
 
@@ -178,8 +221,7 @@ class Server:
             if number is None:  # an orphan that was adopted
                 continue
             self._strays_due_s = self._strays_due_s or time.monotonic() + _STRAYS_EVERY_S
-            how = {"code": status} if status >= 0 else {"signal": -status}
-            self._reply({"type": "exited", "id": number, **how})
+            self._reply(Exited(number, status) if status >= 0 else Exited(number, signal=-status))
 
     def _kill_strays(self) -> None:
         """

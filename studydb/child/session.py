@@ -14,7 +14,7 @@ from studydb.child.channel import Channel, FrameError
 from studydb.child.checkpoints import Restored, Saver
 from studydb.child.job import Job
 from studydb.child.line import Line
-from studydb.child.messages import End, FlushAsked, Reported, Saved
+from studydb.child.messages import End, FlushAsked, Kind, Reported, Saved
 from studydb.domain.errors import (
     CheckpointError,
     InvalidReport,
@@ -170,7 +170,7 @@ class Session:
         if checkpoint is None:
             return None, None
         prepared = self._saver.prepare(checkpoint)
-        kind = "dict" if isinstance(checkpoint, Mapping) else "directory"
+        kind: Kind = "dict" if isinstance(checkpoint, Mapping) else "directory"
         try:
             return self._saver.save(prepared, kind=kind, step=step), None
         except CheckpointError as failure:

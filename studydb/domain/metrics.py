@@ -5,11 +5,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from studydb.domain.canonical import MAX_DEPTH
 from studydb.domain.errors import InvalidReport
 from studydb.domain.states import Mode
 
 STEP = "training_iteration"
 """The metrics' key for the step, by Ray Tune's name."""
+
+STEPS_END = 2**62
+"""Every step is below it."""
+
+_LARGEST_INTEGER = 2**63 - 1
+"""Of those that stay integers; one that is larger becomes the nearest double."""
 
 _SCALE_BITS = 64
 """Fewer than 2**64 doubles, each divided by 2**64, have a sum that is a double."""
@@ -108,50 +115,70 @@ def _read_step(step: Any, last_step: int) -> int:
         if not (isinstance(step, float) and step.is_integer()):
             raise InvalidReport(f"{STEP!r} is {step!r}; a step is an integer that rises from 1.")
         step = int(step)
-    if not last_step < step < 2**62:
+    if not -STEPS_END < step < STEPS_END:
+        raise InvalidReport(f"{STEP!r} is an integer of more than 62 bits; steps count from 1.")
+    if not last_step < step:
         raise InvalidReport(
             f"{STEP!r} is {step}, and the step before was {last_step}; steps must rise."
         )
     return int(step)
 
 
-def _flatten(report: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(
+    report: Mapping[Any, Any], prefix: str = "", depth: int = 0
+) -> Iterator[tuple[str, Any]]:
     for key, value in report.items():
         name = f"{prefix}{key}"
-        if isinstance(value, float):  # nearly all
+        if type(value) is float:  # nearly all
             yield _text(name, name), value
         elif isinstance(value, Mapping):
-            yield from _flatten(value, f"{name}/")
+            yield from _flatten(value, f"{name}/", _deeper(name, depth))
         else:
-            yield _text(name, name), _plain(name, value)
+            yield _text(name, name), _plain(name, value, depth)
 
 
-def _plain(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, bool | float):
+def _deeper(name: str, depth: int) -> int:
+    if depth >= MAX_DEPTH:
+        raise InvalidReport(
+            f"Metric {name[:80]!r} is nested more than {MAX_DEPTH} levels deep; flatten it."
+        )
+    return depth + 1
+
+
+def _plain(name: str, value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, float):  # also of a class derived from it, such as numpy's
+        return float(value)
     if isinstance(value, int):
         return _as_integer(name, value)
     if isinstance(value, str):
         return _text(name, value)
-    if isinstance(value, list | tuple):
-        return [_plain(name, item) for item in value]
-    if isinstance(value, Mapping):
-        return {_text(name, str(key)): _plain(name, item) for key, item in value.items()}
+    if isinstance(value, list | tuple | Mapping):
+        return _plain_container(name, value, _deeper(name, depth))
     unbox = getattr(value, "tolist", None) or getattr(value, "item", None)
     if unbox is not None:
         plain = unbox()
         if type(plain) is not type(value):
-            return _plain(name, plain)
+            return _plain(name, plain, depth)
     raise InvalidReport(
         f"Metric {name!r} is a {type(value).__name__}, which JSON cannot hold; "
         "report numbers, strings, or lists of them."
     )
 
 
-def _as_integer(name: str, value: int) -> int:
+def _plain_container(name: str, value: Any, depth: int) -> Any:
+    if not isinstance(value, Mapping):
+        return [_plain(name, item, depth) for item in value]
+    return {_text(name, str(key)): _plain(name, item, depth) for key, item in value.items()}
+
+
+def _as_integer(name: str, value: int) -> int | float:
+    if abs(value) <= _LARGEST_INTEGER:
+        return int(value)
     if abs(value) >= 2**1023:
         raise InvalidReport(f"Metric {name!r} is an integer too large for a double.")
-    return value
+    return float(value)
 
 
 def _text(name: str, text: str) -> str:
@@ -162,7 +189,7 @@ def _text(name: str, text: str) -> str:
             raise InvalidReport(f"Metric {name!r} holds text that is not Unicode.") from None
         if "\0" in text:
             raise InvalidReport(f"Metric {name!r} holds a NUL character, which SQL cannot hold.")
-    return text
+    return str.__str__(text)
 
 
 def _is_double(value: Any) -> bool:

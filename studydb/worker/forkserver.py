@@ -11,14 +11,13 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import studydb
 from studydb.child.channel import Channel, FrameError
 from studydb.child.job import Job, write_job
 from studydb.child.process import begun_with, is_alive, kill_group, process_record, start_of
-from studydb.child.server import BRAND, REQUEST
+from studydb.child.server import BRAND, REQUEST, Exited, Forked, Refused, Reply, read_reply
 from studydb.domain.records import Process
 from studydb.settings import scrubbed_environment
 
@@ -208,21 +207,21 @@ class _Server:
     def _listen(self, replies: Channel) -> None:
         try:
             while (frame := replies.receive()) is not None:
-                self._note(frame.header)
+                self._note(read_reply(frame))
         except (EOFError, OSError, ValueError, KeyError):
             self._mourn()
 
-    def _note(self, header: Any) -> None:
-        number = header["id"]
-        child = self._children[number]
-        if header["type"] == "forked":
-            child.started(header["pid"], header["started"])
+    def _note(self, reply: Reply) -> None:
+        child = self._children[reply.id]
+        if isinstance(reply, Forked):
+            child.started(reply.pid, reply.started)
             return
-        del self._children[number]
-        if header["type"] == "refused":
-            child.refused(OSError(f"No child can be started: {header['error']}."))
-        else:
-            child.ended(Exit(code=header.get("code"), signal=header.get("signal")))
+        del self._children[reply.id]
+        match reply:
+            case Refused(error=error):
+                child.refused(OSError(f"No child can be started: {error}."))
+            case Exited(code=code, signal=number):
+                child.ended(Exit(code=code, signal=number))
 
     def _mourn(self) -> None:
         """End what the server can no longer end, and take no more requests."""

@@ -230,3 +230,61 @@ def test_average_is_exact_and_undefined_between_infinities():
     assert exact["loss"]["avg"] == 0.1
     assert math.isnan(odd["loss"]["avg"])
     assert (odd["loss"]["min"], odd["loss"]["max"]) == (-math.inf, math.inf)
+
+
+def nested(depth, kind):
+    value = 0.5
+    for _ in range(depth):
+        value = [value] if kind is list else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_depth_of_a_metric_is_bounded(kind):
+    assert read({"loss": 0.5, "deep": nested(32, kind)})
+
+    for depth in (33, 900, 100_000):
+        with pytest.raises(InvalidReport, match="more than 32 levels deep"):
+            read({"loss": 0.5, "deep": nested(depth, kind)})
+
+
+def test_metric_that_holds_itself_is_refused():
+    circle = {}
+    circle["itself"] = [circle]
+
+    with pytest.raises(InvalidReport, match="more than 32 levels deep"):
+        read({"loss": 0.5, "circle": circle})
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63) + 1])
+def test_integer_of_64_bits_stays_one(number):
+    assert read({"loss": 0.5, "n": number}).metrics == {"n": number}
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63), 10**300])
+def test_larger_integer_becomes_the_nearest_double(number):
+    (found,) = read({"loss": 0.5, "n": number}).metrics.values()
+
+    assert type(found) is float
+    assert found == float(number)
+
+
+def test_values_of_derived_classes_become_plain():
+    class Text(str):
+        __slots__ = ()
+
+    class Whole(int):
+        pass
+
+    given = {"f": np.float64(0.5), "s": Text("x"), "i": Whole(3), "l": [np.float64(1), Text("y")]}
+
+    found = read({"loss": np.float64(0.5), **given}).metrics
+
+    assert [type(value) for value in found.values()] == [float, str, int, list]
+    assert [type(item) for item in found["l"]] == [float, str]
+
+
+@pytest.mark.parametrize("step", [2**62, -(2**62), -(10**300)])
+def test_step_of_any_size_is_refused_in_words(step):
+    with pytest.raises(InvalidReport, match="more than 62 bits"):
+        read({"loss": 0.5, "training_iteration": step})

@@ -2,15 +2,19 @@
 
 # The functions here are such as users write.
 
+import math
 import socket
 import struct
 import uuid
+from dataclasses import asdict, replace
 
 import pytest
+from msgspec import msgpack
 from said import STOP
 
 from studydb.artifacts import digest_of
 from studydb.child.channel import Channel, Frame, FrameError
+from studydb.child.job import Job, Restore, read_job, write_job
 from studydb.child.messages import (
     Answered,
     End,
@@ -23,8 +27,12 @@ from studydb.child.messages import (
     read_from_supervisor,
     write,
 )
-from studydb.domain.metrics import Result
-from studydb.domain.records import Failure
+from studydb.domain.errors import InvalidReport
+from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES, TYPE_BYTES
+from studydb.domain.metrics import Result, read_report
+from studydb.domain.records import Failure, Trainable
+from studydb.domain.rules import Threshold
+from studydb.domain.states import Mode
 
 EVERY_MESSAGE = [
     Reported(None, Result(1, 0.5, {"a": [1, "x"]}, 2.0)),
@@ -32,6 +40,7 @@ EVERY_MESSAGE = [
     FlushAsked(4),
     Ended(End.COMPLETED),
     Ended(End.FAILED, Failure("ValueError", "message", "traceback")),
+    Reported(None, Result(2**62 - 1, -math.inf, {"a": {"b": [None, True, -(2**63)]}}, None)),
 ]
 
 
@@ -47,55 +56,181 @@ def test_what_a_supervisor_writes_is_what_is_read(message):
     assert read_from_supervisor(write(message)) == message
 
 
+SAVED = {
+    "uuid": str(uuid.uuid4()),
+    "kind": "dict",
+    "url": "inline:",
+    "digest": digest_of(b"right"),
+    "size_bytes": 5,
+    "step": 1,
+}
+RESULT = {"step": 1, "value": 1.0, "metrics": {}, "time_total_s": 2.0}
+
+
+def framed(header, payload=b""):
+    """What a child may send in the place of a message."""
+    return Frame(msgpack.encode(header), payload)
+
+
+def report(**more):
+    return framed({"type": "report", "id": 1, "result": None, **more}, b"right")
+
+
 @pytest.mark.parametrize(
     "header",
     [
         {},
+        [],
+        7,
         {"type": "exec"},
-        {"type": "report", "id": "1"},
-        {"type": "report", "id": 1, "result": [1]},
-        {"type": "report", "id": 1, "result": [True, 1.0, {}, None]},
-        {"type": "report", "id": 1, "result": ["1", 1.0, {}, None]},
-        {"type": "report", "id": 1, "result": [1, "high", {}, None]},
-        {"type": "report", "id": 1, "result": [1, 1.0, [], None]},
-        {"type": "report", "id": 1, "saved": {"uuid": "../.."}},
         {"type": "flush"},
+        {"type": "flush", "id": "1"},
+        {"type": "flush", "id": True},
+        {"type": "flush", "id": -1},
+        {"type": "flush", "id": 2**63},
+        {"type": "answer", "id": 1},
         {"type": "end", "end": "sudden", "failure": None},
         {"type": "end", "end": "failed", "failure": {"type": 1}},
     ],
 )
 def test_supervisor_believes_no_malformed_message(header):
     with pytest.raises(FrameError):
-        read_from_child(Frame(header))
-
-
-def test_supervisor_believes_no_inline_bytes_that_differ_from_their_digest():
-    saved = {
-        "uuid": str(uuid.uuid4()),
-        "kind": "dict",
-        "url": "inline:",
-        "digest": digest_of(b"right"),
-        "size_bytes": 5,
-        "step": 1,
-        "data": None,
-    }
-
-    assert read_from_child(Frame({"type": "report", "id": 1, "saved": saved}, b"right"))
-    with pytest.raises(FrameError, match="differs from its digest"):
-        read_from_child(Frame({"type": "report", "id": 1, "saved": saved}, b"wrong"))
+        read_from_child(framed(header))
 
 
 @pytest.mark.parametrize(
-    "data",
+    "damage",
     [
-        struct.pack("!II", 2**32 - 1, 0),
-        struct.pack("!II", 0, 2**32 - 1),
-        struct.pack("!II", 4, 0) + b"\x80abc",
-        struct.pack("!II", 2, 0) + b"[]",
-        struct.pack("!II", 200_000, 0) + b"[" * 200_000,
+        {"step": True},
+        {"step": "1"},
+        {"step": 1.5},
+        {"value": "high"},
+        {"value": None},
+        {"metrics": []},
+        {"metrics": {1: 2}},
+        {"time_total_s": math.nan},
+        {"time_total_s": math.inf},
+        {"time_total_s": -1.0},
     ],
 )
-def test_channel_takes_nothing_but_bounded_json(data):
+def test_supervisor_believes_no_malformed_result(damage):
+    assert read_from_child(report(result=RESULT))
+    with pytest.raises(FrameError):
+        read_from_child(report(result=RESULT | damage))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"uuid": "../.."},
+        {"uuid": SAVED["uuid"] + "\n"},
+        {"kind": "pickle"},
+        {"url": "file:///a\0b"},
+        {"url": "x" * 5000},
+        {"digest": "0" * 63},
+        {"digest": "0" * 64},
+        {"step": 2**62},
+        {"step": 2**63},
+        {"step": -1},
+        {"size_bytes": -1},
+    ],
+)
+def test_supervisor_believes_no_malformed_checkpoint(damage):
+    assert read_from_child(report(saved=SAVED))
+    with pytest.raises(FrameError):
+        read_from_child(report(saved=SAVED | damage))
+
+
+@pytest.mark.parametrize("text", [b"\xffxx", b"\xed\xa0\x80"])
+def test_supervisor_takes_no_text_that_is_not_unicode(text):
+    frame = report(artifact_error="abc")
+
+    assert read_from_child(frame).artifact_error == "abc"
+    with pytest.raises(FrameError, match="codec"):
+        read_from_child(Frame(frame.header.replace(b"abc", text), frame.payload))
+
+
+def test_texts_of_a_child_are_cut_to_what_a_row_holds():
+    huge = "a\0b" * 100_000
+    failure = {"type": huge, "message": huge, "traceback": huge}
+
+    ended = read_from_child(framed({"type": "end", "end": "failed", "failure": failure}))
+    told = read_from_child(report(artifact_error=huge))
+
+    lengths = [len(text) for text in (ended.failure.type, ended.failure.message)]
+    assert lengths == [TYPE_BYTES, MESSAGE_BYTES]
+    assert len(ended.failure.traceback) == TRACEBACK_BYTES
+    assert len(told.artifact_error) == MESSAGE_BYTES
+    assert "\0" not in "".join([*asdict(ended.failure).values(), told.artifact_error])
+
+
+@pytest.mark.parametrize("depth", [500, 5000, 1_000_000])
+def test_deep_message_is_refused_and_not_the_interpreters_end(depth):
+    header = msgpack.encode({"type": "report", "id": 1, "result": RESULT})
+    deep = header.replace(b"\xa7metrics\x80", b"\xa7metrics" + b"\x81\xa1a" * depth + b"\x80")
+
+    try:
+        message = read_from_child(Frame(deep))
+    except FrameError:
+        return
+    with pytest.raises(InvalidReport, match="more than 32 levels"):
+        read_report({"loss": 1.0, **message.result.metrics}, metric="loss", last_step=0)
+
+
+@pytest.mark.parametrize("prefix", [b"\xdd", b"\xdf", b"\xdb", b"\xc6"])
+def test_length_that_is_announced_alone_takes_no_memory(prefix):
+    header = msgpack.encode({"type": "report", "id": 1, "result": RESULT})
+    damaged = header.replace(b"\xa7metrics\x80", b"\xa7metrics\x81\xa1a" + prefix + b"\xff" * 4)
+
+    with pytest.raises(FrameError):
+        read_from_child(Frame(damaged))
+
+
+def test_supervisor_believes_no_inline_bytes_that_differ_from_their_digest():
+    header = {"type": "report", "id": 1, "result": None, "saved": SAVED}
+
+    assert read_from_child(framed(header, b"right")).saved.data == b"right"
+    with pytest.raises(FrameError, match="differs from its digest"):
+        read_from_child(framed(header, b"wrong"))
+
+
+def test_job_arrives_as_it_was_sent(tmp_path):
+    config = {"big": 2**200, "deep": [[{"a": None}]], "text": "\N{SNOWMAN}"}
+    trainable = Trainable("u", "pickle", "f", "/", "3.11", source=b"source")
+    job = Job(
+        study_uuid="s",
+        trial_uuid="t",
+        number=3,
+        attempt=2,
+        config=config,
+        seed=2**32 - 1,
+        metric="loss",
+        mode=Mode.MAX,
+        trainable=trainable,
+        signed=True,
+        workdirs=("/a", "/b"),
+        scratch="/c",
+        store="inline:",
+        rules=(Threshold("loss", "<=", -math.inf),),
+        restore=Restore("dict", "inline:", "0" * 64, 7, b"checkpoint"),
+        next_decision_step=9,
+    )
+
+    assert read_job(write_job(job)) == job
+    bare = replace(job, restore=None, trainable=replace(trainable, source=None))
+    assert read_job(write_job(bare)) == bare
+
+
+@pytest.mark.parametrize("frame", [Frame(b""), Frame(b"\x80", b"\x80"), framed({"type": "flush"})])
+def test_job_that_is_none_is_refused(frame):
+    with pytest.raises(FrameError):
+        read_job(frame)
+
+
+@pytest.mark.parametrize(
+    "data", [struct.pack("!II", 2**32 - 1, 0), struct.pack("!II", 0, 2**32 - 1)]
+)
+def test_channel_takes_nothing_but_bounded_messages(data):
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
 
@@ -110,13 +245,13 @@ def test_channel_takes_nothing_but_bounded_json(data):
 def test_channel_joins_pieces_and_gives_up_in_time():
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
-    data = struct.pack("!II", 2, 3) + b"{}xyz"
+    data = struct.pack("!II", 2, 3) + b"\x80\x01xyz"
 
     for index in range(len(data)):
         assert channel.receive(0) is None
         theirs.send(data[index : index + 1])
 
-    assert channel.receive(5) == Frame({}, b"xyz")
+    assert channel.receive(5) == Frame(b"\x80\x01", b"xyz")
     theirs.close()
     with pytest.raises(EOFError):
         channel.receive(5)
@@ -128,7 +263,7 @@ def test_peer_that_reads_nothing_does_not_hold_a_sender_for_ever():
     channel = Channel(ours, send_timeout_s=0.05)
 
     with pytest.raises(OSError, match="temporarily unavailable"):
-        channel.send(Frame({}, bytes(8 << 20)))
+        channel.send(Frame(b"", bytes(8 << 20)))
 
     channel.close()
     theirs.close()

@@ -1,4 +1,4 @@
-"""What is told of an exception in the user's code."""
+"""What is recorded of an exception in the user's code: bounded text that every database holds."""
 
 import importlib
 import traceback
@@ -6,8 +6,9 @@ from pathlib import Path
 
 from studydb.domain.records import Failure
 
-TRACEBACK_BYTES = 64 << 10
+TYPE_BYTES = 1 << 10
 MESSAGE_BYTES = 8 << 10
+TRACEBACK_BYTES = 64 << 10
 
 _PACKAGE = str(Path(__file__).parents[1])
 _EXAMPLES = str(Path(__file__).parents[1] / "examples")
@@ -15,10 +16,15 @@ _EXAMPLES = str(Path(__file__).parents[1] / "examples")
 
 def failure_of(error: BaseException) -> Failure:
     """Type, message and traceback of an exception, bounded, and without frames of studydb's."""
+    return bounded_failure(Failure(_type_name(type(error)), _message(error), _traceback(error)))
+
+
+def bounded_failure(failure: Failure) -> Failure:
+    """Cut a failure's texts to what an attempt's row holds."""
     return Failure(
-        type=_type_name(type(error)),
-        message=bounded(_message(error), MESSAGE_BYTES),
-        traceback=bounded(_traceback(error), TRACEBACK_BYTES),
+        type=bounded(failure.type, TYPE_BYTES),
+        message=bounded(failure.message, MESSAGE_BYTES),
+        traceback=bounded(failure.traceback, TRACEBACK_BYTES),
     )
 
 
@@ -34,9 +40,12 @@ def bounded(text: str, limit_bytes: int) -> str:
 
 
 def _type_name(kind: type) -> str:
-    if kind.__module__ in {"builtins", "__main__"}:
-        return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        if kind.__module__ in {"builtins", "__main__"}:
+            return kind.__qualname__
+        return f"{kind.__module__}.{kind.__qualname__}"
+    except Exception:  # noqa: BLE001  the user's metaclass may raise anything
+        return type.__repr__(kind)
 
 
 def _message(error: BaseException) -> str:
