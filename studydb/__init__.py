@@ -118,12 +118,24 @@ def __getattr__(name: str) -> Any:
     """Import the home of a public name when it is first used."""
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(
-            f"module 'studydb' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
-        )  # the interpreter looks for near names there
+        raise _missing(name)
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value
+
+
+def _missing(name: str) -> Exception:
+    from studydb.domain.words import in_studydb  # noqa: PLC0415  only for a name that is not there
+
+    about = in_studydb(name)
+    asker = sys._getframe(2).f_code.co_name  # noqa: SLF001  there is no public way
+    if about and asker == "_handle_fromlist":  # `from studydb import NAME`, whose own error
+        return ImportError(f"There is no {name!r} in studydb.{about}", name="studydb")  # says less
+    told = f"module 'studydb' has no attribute {name!r}"
+    # the interpreter looks for near names in `obj`
+    return AttributeError(
+        f"{told}.{about}" if about else told, name=name, obj=sys.modules[__name__]
+    )
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ import click
 
 from studydb.cli.commands import cli
 from studydb.domain.errors import StudydbError
+from studydb.domain.words import in_studydb
 
 USAGE, INTERRUPTED, PIPE_BROKEN = 2, 130, 1
 
@@ -62,6 +63,8 @@ def _complain(message: str, code: int) -> int:
 def _with_help(error: click.UsageError) -> str:
     message = error.format_message().rstrip()
     message += "" if message.endswith((".", "?")) else "."
+    if isinstance(error, click.NoSuchOption):
+        message += in_studydb(error.option_name)
     where = error.ctx.command_path if error.ctx is not None else "studydb"
     return f"{message} See `{where} --help`."
 

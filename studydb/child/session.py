@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from studydb.child.channel import Channel, FrameError
 from studydb.child.checkpoints import Restored, Saver
@@ -25,6 +25,7 @@ from studydb.domain.errors import (
 )
 from studydb.domain.metrics import STEP, Result, read_report
 from studydb.domain.rules import first_hit
+from studydb.domain.words import answering_keywords, missing_attribute
 from studydb.trainables import returned_metrics
 
 CheckpointLike = Mapping[Any, Any] | str | PathLike[str]
@@ -64,6 +65,7 @@ class Session:
         self._turn = threading.RLock()
         self._pid = os.getpid()
 
+    @answering_keywords
     def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
         """
         Report the metrics of one step, and save a checkpoint that contains it.
@@ -137,6 +139,12 @@ class Session:
     def preempt(self) -> None:
         """Have the next report raise TrialStopped; safe in a signal handler."""
         self._preempted = True
+
+    if not TYPE_CHECKING:  # a checker is to find wrong names by itself
+
+        def __getattr__(self, name: str) -> Any:
+            """Answer another tool's word for what trials do with the studydb word."""
+            raise missing_attribute(self, name)
 
     @contextmanager
     def _own_turn(self) -> Iterator[None]:
@@ -228,6 +236,7 @@ def current(session: Session) -> Iterator[None]:
         _current = None
 
 
+@answering_keywords
 def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
     """
     Report the metrics of one step from within a trainable; see `Session.report`.

@@ -5,7 +5,7 @@ from importlib import import_module
 import click
 
 from studydb import __version__
-from studydb.domain.near import did_you_mean
+from studydb.domain.words import hint
 
 COMMANDS = {
     "hello": ("hello", "Run a small study here: see that everything works."),
@@ -14,7 +14,7 @@ COMMANDS = {
     "studies": ("status", "List the studies."),
     "status": ("status", "Show what a study does, and what to type next."),
     "trials": ("trials", "List a study's trials."),
-    "show": ("show", "Show one trial: attempts, why it stopped, its error."),
+    "show": ("show", "Show a study's definition, or one trial: why it stopped, its error."),
     "results": ("trials", "List one trial's results, step by step."),
     "best": ("trials", "Show a study's best trial."),
     "workers": ("workers", "List the workers."),
@@ -57,7 +57,7 @@ class Lazy(click.Group):
         """Find the command that was typed; suggest a near one."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            ctx.fail(f"There is no command {name!r}.{did_you_mean(name, COMMANDS)}")
+            ctx.fail(f"There is no command {name!r}.{hint(name, COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

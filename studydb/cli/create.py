@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from studydb import schedulers
+from studydb.analysis.definition import space_lines
 from studydb.cli.opening import created_study
 from studydb.cli.options import Spec, Storage, storage_option, study_argument
 from studydb.cli.output import print_next
+from studydb.cli.spelling import visible
 from studydb.domain import grammar
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space import Space
@@ -141,6 +143,8 @@ def _tell(study: "Study", storage: Storage) -> None:
     click.echo(
         f"Study {study.name!r} in {study.storage}: {record.metric} ({record.mode}), {budget}."
     )
+    for line in space_lines(record.space):
+        click.echo(f"  {visible(line)}")
     if record.trainable is None:
         print_next(
             f"study = studydb.load_study({study.name!r}, storage={study.storage!r})    # Python",

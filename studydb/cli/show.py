@@ -1,5 +1,6 @@
-"""`show`: one trial, and why it is where it is."""
+"""`show`: a study's definition, or one trial and why it is where it is."""
 
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -7,13 +8,13 @@ import click
 
 from studydb.cli.opening import opened_study
 from studydb.cli.options import (
+    Number,
     Storage,
     format_option,
-    number_argument,
     storage_option,
     study_argument,
 )
-from studydb.cli.output import print_fields, print_json, print_rows, print_table
+from studydb.cli.output import print_fields, print_json, print_next, print_rows, print_table
 from studydb.cli.spelling import assignments, table_cell, visible
 from studydb.domain.metrics import Result
 from studydb.domain.rules import first_hit
@@ -40,15 +41,19 @@ JUDGEMENT_COLUMNS = ("rung", "step", "value", "cutoff", "action")
 
 @click.command()
 @study_argument
-@number_argument
+@click.argument("number", metavar="[NUMBER]", type=Number(), required=False)
 @format_option
 @storage_option
-def show(*, name: str, number: int, form: str, storage: Storage) -> None:
+def show(*, name: str, number: int | None, form: str, storage: Storage) -> None:
     """
-    Show trial NUMBER of NAME: its attempts, how it was judged, why it stopped, its error.
+    Show what study NAME was created with: its space, scheduler, searcher, rules, limits, trainable.
 
+    With NUMBER, show that trial: its attempts, how it was judged, why it stopped, its error; there
     CSV has the attempts alone.
     """
+    if number is None:
+        _show_study(name, form=form, storage=storage)
+        return
     from studydb.operations import listing, reading  # noqa: PLC0415  brings SQLAlchemy
 
     with opened_study(storage, name) as study:
@@ -73,6 +78,27 @@ def show(*, name: str, number: int, form: str, storage: Storage) -> None:
     if traceback:
         lines = traceback.rstrip().expandtabs().splitlines()
         click.echo("\n" + "\n".join(map(visible, lines)))
+
+
+def _show_study(name: str, *, form: str, storage: Storage) -> None:
+    from studydb.analysis.definition import definition, definition_page, space_lines  # noqa: PLC0415
+    from studydb.worker.places import checkpoint_store  # noqa: PLC0415  brings SQLAlchemy
+
+    with opened_study(storage, name) as study:
+        record, place = study.record, checkpoint_store(study.database, study.record)
+        again = storage.again(study.storage)
+    if form == "table":
+        print_fields(definition_page(record, checkpoints=place))
+        click.echo("\nspace" if record.space.leaves else "\nspace  (empty)")
+        for line in space_lines(record.space):
+            click.echo(f"  {visible(line)}")
+        print_next(f"studydb status {shlex.quote(name)}{again}")
+        return
+    fields = definition(record, checkpoints=place)
+    if form == "json":
+        print_json(fields)
+    else:
+        print_rows(tuple(fields), [tuple(fields.values())], form=form)
 
 
 def judgement(entry: Any, mode: Mode) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from studydb.domain.canonical import plain
 from studydb.domain.distributions import DISTRIBUTIONS
 from studydb.domain.domains import Domain
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.leaves import KIND, Constant, check_key, constant
-from studydb.domain.near import did_you_mean
+from studydb.domain.leaves import KIND, Constant, Written, check_key, constant
 from studydb.domain.reader import NAME, Call, read_all
 from studydb.domain.scanner import Scanner
-from studydb.domain.space import Space
+from studydb.domain.space import ORDER, Space
+from studydb.domain.words import hint
 
 __all__ = [
     "Call",
@@ -156,7 +156,7 @@ def build(call: Call, known: Mapping[str, Callable[..., T]], *, what: str) -> T:
     if call.name not in known:
         raise InvalidSpec(
             f"There is no {what} {call.name!r}; there are {', '.join(known)}."
-            + did_you_mean(call.name, known)
+            + hint(call.name, known)
         )
     if _holds_call(call):
         raise InvalidSpec(f"An argument of {call.name} is itself a call; give plain values.")
@@ -166,7 +166,7 @@ def build(call: Call, known: Mapping[str, Callable[..., T]], *, what: str) -> T:
         if name not in signature.parameters:
             raise InvalidSpec(
                 f"{call.name} has no argument {name!r}; it takes {wanted}."
-                + did_you_mean(name, signature.parameters)
+                + hint(name, signature.parameters)
             )
     try:
         signature.bind(*call.args, **call.kwargs)
@@ -192,8 +192,9 @@ def read_space_file(path: Path | str) -> Space:
     """
     Read a space from a JSON file, for `--space FILE`.
 
-    The form is that of `Space.to_json`; a distribution may also be {"$": "loguniform(1e-4, 1)"}.
-    Texts elsewhere are constants.
+    A distribution is {"$": "loguniform(1e-4, 1)"}, or as `Space.to_json` writes it; a list that is
+    meant as it is, is {"$": "constant([1, 2])"}; numbers and other texts are constants. A file with
+    "$order" was written by `Space.to_json`, and its lists are constants.
 
     Raises:
         InvalidSpec: No such file, no JSON, or no space; the message names the file.
@@ -201,7 +202,9 @@ def read_space_file(path: Path | str) -> Space:
     try:
         text = Path(path).read_text(encoding="utf-8")
         tree = json.loads(text, object_pairs_hook=_unique)
-        return Space.from_json(_parse_leaves(tree, ""))
+        if isinstance(tree, dict) and ORDER in tree:
+            return Space.from_json(_parse_leaves(tree, ""))
+        return Space.read(_parse_leaves(tree, ""), written=Written.IN_FILE)
     except OSError as error:
         raise InvalidSpec(f"Cannot read {str(path)!r}: {error.strerror}.") from None
     except RecursionError:
@@ -228,5 +231,5 @@ def _parse_leaves(tree: Any, prefix: str) -> Any:
     if prefix and isinstance(text, str) and "(" in text:
         if len(tree) > 1:
             raise InvalidSpec(f"Parameter {prefix[:-1]!r} is {text!r} and more; give one of them.")
-        return _distribution(parse_call(text), prefix[:-1])
+        return _made(parse_call(text), prefix[:-1])
     return {key: _parse_leaves(value, f"{prefix}{key}/") for key, value in tree.items()}

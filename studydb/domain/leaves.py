@@ -2,16 +2,28 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from studydb.domain.canonical import MAX_DEPTH, plain, plain_text
 from studydb.domain.distributions import DISTRIBUTIONS
 from studydb.domain.domains import Domain
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.mistaken import LONGEST_SHOWN, check_dict, check_text
 from studydb.domain.near import did_you_mean
 
-LONGEST_SHOWN = 80
-"""Characters of a list in an error."""
+
+class Written(Enum):
+    """Where a space was written, which decides what its dicts and lists can mean."""
+
+    IN_PYTHON = "in Python, or on a command line"
+    IN_FILE = "in a JSON file"
+    STORED = "in the study's row"
+    CONSTANT = "in what `constant` was given"
+
+
+_BY_USER = frozenset({Written.IN_PYTHON, Written.IN_FILE})
+
 
 KIND = "$"
 """The key that marks a distribution in JSON; no name of the user's may begin with it."""
@@ -26,21 +38,26 @@ class Constant:
 
 def constant(value: Any) -> Constant:
     """
-    Say that a list is meant as it is: every trial receives it whole.
+    Say that a value is meant as it is: every trial receives it whole.
 
     Numbers, texts, booleans and None are constants without it. A bare list is refused, because who
-    writes (0, 1) mostly means a range, and who writes [0, 1] a choice.
+    writes (0, 1) mostly means a range, and who writes [0, 1] a choice; so are a text and a dict
+    that look like a distribution.
     """
     return Constant(value)
 
 
-def walk(tree: Mapping[Any, Any], *, stored: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def walk(
+    tree: Mapping[Any, Any], *, written: Written, prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
     """
     Go through a nested dict to its leaves.
 
     Args:
         tree: Names with distributions, constants, or dicts of the same.
-        stored: Whether {"$": kind, …} is a distribution; in a user's dict it is an error.
+        written: Where. {"$": kind, …} is a distribution in a file and a row, and an error in a
+            user's dict; in a row and a constant, lists and texts are constants whatever they
+            look like.
         prefix: The path above, with "/" at its end; "" at the top.
 
     Yields:
@@ -55,12 +72,17 @@ def walk(tree: Mapping[Any, Any], *, stored: bool, prefix: str = "") -> Iterator
         )
     for key, value in tree.items():
         path = prefix + check_key(key, prefix=prefix)
-        if not isinstance(value, Mapping) or not value:
-            yield path, _read_constant(value, path, stored=stored)
-        elif stored and KIND in value:
+        below = value.value if isinstance(value, Constant) else value
+        if not isinstance(below, Mapping) or not below:
+            yield path, _read_constant(value, path, written=written)
+        elif isinstance(value, Constant):
+            yield from walk(below, written=Written.CONSTANT, prefix=f"{path}/")
+        elif written in {Written.IN_FILE, Written.STORED} and KIND in value:
             yield path, _read_domain(value, path)
         else:
-            yield from walk(value, stored=stored, prefix=f"{path}/")
+            if written in _BY_USER:
+                check_dict(value, path, in_file=written is Written.IN_FILE)
+            yield from walk(value, written=written, prefix=f"{path}/")
 
 
 def check_key(key: Any, *, prefix: str = "") -> str:
@@ -87,26 +109,29 @@ def leaf_json(leaf: Any) -> Any:
     return leaf.to_json() if isinstance(leaf, Domain) else leaf
 
 
-def _read_constant(value: Any, path: str, *, stored: bool) -> Any:
-    if isinstance(value, Domain):
+def _read_constant(value: Any, path: str, *, written: Written) -> Any:
+    where = f"Parameter {path!r}"
+    if isinstance(value, Domain) and written is not Written.CONSTANT:
         return value
     if isinstance(value, Constant):
-        return plain(value.value, where=f"Parameter {path!r}")
+        return plain(value.value, where=where)
     if callable(value):
         raise InvalidSpec(
-            f"Parameter {path!r} is {getattr(value, '__name__', value)!r}, which is not called; "
+            f"{where} is {getattr(value, '__name__', value)!r}, which is not called; "
             "give a distribution with its bounds, as in uniform(0, 1)."
         )
     if isinstance(value, list | tuple) and any(isinstance(item, Domain) for item in value):
-        raise InvalidSpec(
-            f"Parameter {path!r} is a list that holds a distribution; give each a name of its own."
-        )
-    if isinstance(value, list | tuple) and not stored:
-        raise _bare_list(plain(value, where=f"Parameter {path!r}"), path)
-    return plain(value, where=f"Parameter {path!r}")
+        raise InvalidSpec(f"{where} is a list that holds a distribution; give each its own name.")
+    if written in _BY_USER:
+        in_file = written is Written.IN_FILE
+        if isinstance(value, list | tuple):
+            raise _bare_list(plain(value, where=where), path, in_file=in_file)
+        if isinstance(value, str):
+            check_text(value, path, in_file=in_file)
+    return plain(value, where=where)
 
 
-def _bare_list(values: list[Any], path: str) -> InvalidSpec:
+def _bare_list(values: list[Any], path: str, *, in_file: bool) -> InvalidSpec:
     """Say what a list can have been meant for."""
     shown = repr(values) if len(repr(values)) <= LONGEST_SHOWN else "[…]"
     is_pair = [isinstance(value, int | float) for value in values] == [True, True]
@@ -115,6 +140,9 @@ def _bare_list(values: list[Any], path: str) -> InvalidSpec:
         ways.insert(0, f"choice({shown}) for one of them")
     if is_pair and values[0] < values[1]:
         ways.insert(0, f"uniform({shown[1:-1]}) for a range")
+    if in_file:
+        calls = (way.partition(") ") for way in ways)
+        ways = [f'{{"$": "{call})"}} {why}' for call, _, why in calls]
     return InvalidSpec(
         f"Parameter {path!r} is the list {shown}, which does not say how to sample. "
         f"Write {', or '.join(ways)}."

@@ -125,6 +125,7 @@ class Study:
         max_losses: Deaths without an exception that a trial survives between checkpoints.
         checkpoints: URL of the store; None for the database's default.
         status: As stored, so never FINISHED.
+        created_by: user@host.
     """
 
     id: int
@@ -147,6 +148,7 @@ class Study:
     trainable: Trainable | None
     status: Status
     created_at: datetime
+    created_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

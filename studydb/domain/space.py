@@ -21,7 +21,7 @@ from studydb.domain.distributions import (
 )
 from studydb.domain.domains import Domain, Enumerable
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.leaves import constant, leaf_json, walk
+from studydb.domain.leaves import Written, constant, leaf_json, walk
 from studydb.domain.near import did_you_mean
 
 __all__ = [
@@ -65,12 +65,17 @@ class Space:
         object.__setattr__(self, "constants", constants)
 
     @classmethod
-    def read(cls, mapping: "Mapping[str, Any] | Space | None") -> "Space":
+    def read(
+        cls, mapping: "Mapping[str, Any] | Space | None", *, written: Written = Written.IN_PYTHON
+    ) -> "Space":
         """
         Read what the user wrote: a nested dict of distributions and constants.
 
         None is the space without parameters. `choice` samples from a list, `constant` gives one
-        to every trial; a bare list is refused.
+        to every trial; a bare list is refused, and a text or dict that looks like a distribution.
+
+        Args:
+            written: In a file, {"$": kind, …} is a distribution.
 
         Raises:
             InvalidSpec: A name or a constant that cannot be stored; the message has its path.
@@ -78,7 +83,7 @@ class Space:
         if isinstance(mapping, Space):
             return mapping
         tree = {} if mapping is None else _as_mapping(mapping)
-        return cls(dict(walk(tree, stored=False)))
+        return cls(dict(walk(tree, written=written)))
 
     @classmethod
     def from_json(cls, spec: Mapping[str, Any]) -> "Space":
@@ -90,7 +95,7 @@ class Space:
         """
         tree = dict(_as_mapping(spec))
         order = _read_order(tree.pop(ORDER, []))
-        leaves = dict(walk(tree, stored=True))
+        leaves = dict(walk(tree, written=Written.STORED))
         return cls({path: leaves[path] for path in order if path in leaves} | leaves)
 
     def to_json(self) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from studydb.domain.errors import LeaseLost, StudydbError, UsageError
 from studydb.domain.metrics import read_report
 from studydb.domain.records import Failure
 from studydb.domain.states import Reason
+from studydb.domain.words import answering_keywords, missing_attribute
 from studydb.lease.held import HeldTrial
 
 LAST_PATIENCE_S = 5.0
@@ -65,6 +66,7 @@ class Trial:
         self._finalizer = weakref.finalize(self, dropped.put, held)
         self._finalizer.atexit = False
 
+    @answering_keywords
     def report(self, metrics: Mapping[str, Any]) -> bool:
         """
         Report the metrics of one step.
@@ -199,6 +201,12 @@ class Trial:
                 f"Trial {self.number} belongs to the process that asked for it, not to its fork. "
                 "Report from there, or ask in the forked process."
             )
+
+    if not TYPE_CHECKING:  # a checker is to find wrong names by itself
+
+        def __getattr__(self, name: str) -> Any:
+            """Answer another tool's word for what trials do with the studydb word."""
+            raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
         """Number, attempt and whether it has ended."""

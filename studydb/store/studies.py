@@ -174,6 +174,7 @@ def find(txn: Txn, *, name: str) -> Study | None:
         trainable=_trainable(txn, study_id=row.id),
         status=Status(row.status),
         created_at=row.created_at,
+        created_by=row.created_by or "",
     )
 
 

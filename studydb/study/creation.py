@@ -10,13 +10,14 @@ from typing import Any
 from uuid import uuid4
 
 from studydb.db import Database
-from studydb.domain.errors import StudyExists
+from studydb.domain.errors import InvalidSpec, StudyExists
 from studydb.domain.names import check_metric_name, check_study_name
 from studydb.domain.records import Study as Record
 from studydb.domain.records import Trainable
 from studydb.domain.rules import read_rules
 from studydb.domain.space import Space
 from studydb.domain.view import Scheduler, Searcher
+from studydb.domain.words import answering_keywords
 from studydb.operations.create import NewStudy, create, load
 from studydb.operations.revise import revise
 from studydb.schedulers import FIFO
@@ -36,6 +37,7 @@ from studydb.trainables import describe, sign, signed_payload
 MAX_LOSSES = 10
 
 
+@answering_keywords
 def create_study(
     name: str,
     trainable: Callable[..., Any] | str | None,
@@ -119,7 +121,7 @@ def _new_study(*, trainable: Trainable | None, searcher: Searcher, **columns: An
     uuid = str(uuid4())
     if trainable is not None:
         trainable = sign(trainable, uuid, load_keyring())
-    searcher.size(columns["space"])  # refuse a grid that cannot be walked before making a file
+    _check_end(searcher, columns["space"], columns["num_trials"], trainable)
     seed = secrets.randbelow(2**31) if searcher.seed is None else searcher.seed
     return NewStudy(
         uuid=uuid,
@@ -128,6 +130,24 @@ def _new_study(*, trainable: Trainable | None, searcher: Searcher, **columns: An
         trainable=trainable,
         created_by=whoami(),
         **columns,
+    )
+
+
+def _check_end(
+    searcher: Searcher, space: Space, num_trials: int | None, trainable: Trainable | None
+) -> None:
+    """
+    Refuse what would run one configuration for ever, and a grid that cannot be walked.
+
+    A loop of one's own may record trials without parameters.
+    """
+    is_endless = searcher.size(space) is None and num_trials is None
+    if space.parameters or not is_endless or (trainable is None and not space.constants):
+        return
+    held = f"only constants ({', '.join(space.constants)})" if space.constants else "nothing"
+    raise InvalidSpec(
+        f"The space holds {held}, and there is no budget: the same trial would be run for ever. "
+        "Give num_trials, or a distribution to sample from, such as lr=loguniform(1e-4, 1)."
     )
 
 

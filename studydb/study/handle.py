@@ -11,6 +11,7 @@ from studydb.domain.errors import NotAllowed
 from studydb.domain.records import Counts, Trial
 from studydb.domain.records import Study as Record
 from studydb.domain.states import Status
+from studydb.domain.words import answering_keywords, missing_attribute
 from studydb.lease.loop import OwnLoop
 from studydb.lease.trial import Trial as HeldTrial
 from studydb.operations import control, reading
@@ -104,6 +105,7 @@ class Study:
 
         return results_dataframe(self.database, self.record)
 
+    @answering_keywords
     def enqueue(self, params: Mapping[str, Any], *, priority: int = 0) -> int:
         """
         Add a PENDING trial with these params; what is missing is drawn from the space.
@@ -133,6 +135,7 @@ class Study:
         """Stop these trials as CANCELLED, or with none the whole study."""
         self._steer(control.stop, Status.STOPPED, numbers)
 
+    @answering_keywords
     def extend(self, *, num_trials: int) -> int:
         """
         Raise the budget by so many trials; an already FINISHED study goes on.
@@ -153,6 +156,7 @@ class Study:
         self._ask_once(rename, new_name)
         self.record = dataclasses.replace(self.record, name=new_name)
 
+    @answering_keywords
     def ask(self, timeout: float | None = None) -> HeldTrial | None:
         """
         Claim a PENDING trial, else make a new one, to be run by this process.
@@ -174,6 +178,7 @@ class Study:
                 self._loop = OwnLoop(full_url(self.database), self.record)
         return self._loop.ask(timeout_s)
 
+    @answering_keywords
     def run(self, workers: int = 1) -> Counts:
         """
         Run the study with worker processes on this machine until it is done; progress is shown.
@@ -221,6 +226,12 @@ class Study:
                 self.database, self.record, *args, token=token, actor=actor, **options
             ),
         )
+
+    if not TYPE_CHECKING:  # a checker is to find wrong names by itself
+
+        def __getattr__(self, name: str) -> Any:
+            """Answer another tool's word for what studies do with the studydb word."""
+            raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
         """Name and database."""

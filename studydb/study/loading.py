@@ -5,6 +5,7 @@ from studydb.db import Database
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.names import check_study_name
 from studydb.domain.records import Study as Record
+from studydb.domain.words import answering_keywords
 from studydb.operations.create import load
 from studydb.operations.delete import close, delete
 from studydb.operations.recover import recover, recover_host
@@ -19,6 +20,7 @@ from studydb.study.opening import (
 from studydb.worker.places import remove_files
 
 
+@answering_keywords
 def load_study(name: str, *, storage: str | None = None) -> Study:
     """
     Load a study.
@@ -33,6 +35,7 @@ def load_study(name: str, *, storage: str | None = None) -> Study:
         return Study(database, read_patiently(lambda: load(database, name)))
 
 
+@answering_keywords
 def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = False) -> None:
     """
     Delete a study: trials, results, checkpoints with their bytes, and its output on this host.

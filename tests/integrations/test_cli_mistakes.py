@@ -270,3 +270,28 @@ def forbid_writing(path):
     with path.open("r+b") as file:
         file.seek(18)
         file.write(b"\x03")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (("ls",), "There is no command 'ls'. In studydb: `studydb studies`"),
+        (("run",), "`studydb worker --study NAME`"),
+        (("init",), "`studydb create NAME …`"),
+        (("list",), "`studydb studies`"),
+        (("optimize",), "`studydb worker --study NAME`"),
+        (
+            (*CREATE, "--num-samples", "3"),
+            "In studydb: num_trials=N of create_study (`--num-trials",
+        ),
+        ((*CREATE, "--n-trials", "3"), "`--num-trials N`"),
+        ((*CREATE, "--direction", "minimize"), 'mode="min" of create_study'),
+    ],
+)
+def test_command_or_option_of_another_tool_is_answered_with_the_studydb_word(
+    bare_console, here, typed, words
+):
+    ran = bare_console(*typed, code=2)
+
+    assert_one_line(ran, words)
+    assert list(here.iterdir()) == []

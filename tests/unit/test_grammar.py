@@ -17,6 +17,7 @@ from studydb.domain.grammar import (
 from studydb.domain.space import (
     Space,
     choice,
+    constant,
     lograndint,
     loguniform,
     quniform,
@@ -216,7 +217,8 @@ def test_a_space_file_holds_the_json_form_with_distributions_as_text_if_liked(tm
     file = tmp_path / "space.json"
     file.write_text(
         '{"lr": {"$": "loguniform(1e-4, 1)"}, "m": {"w": {"$": "randint", "lower": 1, "upper": 4}},'
-        ' "name": "uniform(0, 1)", "n": 3, "a": {"$": "choice", "values": [{"$": "x"}]}}'
+        ' "name": {"$": "constant(\'uniform(0, 1)\')"}, "n": 3, "betas": {"$": "constant([1, 2])"},'
+        ' "a": {"$": "choice", "values": [{"$": "x"}]}}'
     )
 
     space = read_space_file(file)
@@ -225,8 +227,9 @@ def test_a_space_file_holds_the_json_form_with_distributions_as_text_if_liked(tm
         {
             "lr": loguniform(1e-4, 1),
             "m": {"w": randint(1, 4)},
-            "name": "uniform(0, 1)",
+            "name": constant("uniform(0, 1)"),
             "n": 3,
+            "betas": constant([1, 2]),
             "a": choice([{"$": "x"}]),
         }
     )

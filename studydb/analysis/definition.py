@@ -1,0 +1,111 @@
+"""What a study was created with, in words: for `create`, for `show NAME`, and to compare two."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from studydb.domain.domains import Domain
+from studydb.domain.records import Study, Trainable
+from studydb.domain.rules import Threshold
+from studydb.domain.space import Space
+
+LONGEST_LEAF = 200
+"""Characters of a distribution or constant on its line; JSON has all of it."""
+
+
+def space_lines(space: Space) -> list[str]:
+    """A line per parameter and constant, in the space's order, names padded to one width."""
+    width = max(map(len, space.leaves), default=0)
+    return [f"{path.ljust(width)}  {_leaf_text(leaf)}" for path, leaf in space.leaves.items()]
+
+
+def _leaf_text(leaf: Any) -> str:
+    if isinstance(leaf, Domain):
+        return _shortened(str(leaf))
+    return f"{_shortened(json.dumps(leaf, ensure_ascii=False))}  (constant)"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_LEAF else f"{text[:LONGEST_LEAF]}…"
+
+
+def call_text(spec: Mapping[str, Any] | None) -> str | None:
+    """A scheduler or searcher as it is written in a call: "ASHA(max_t=27, grace_period=1)"."""
+    if spec is None:
+        return None
+    arguments = ", ".join(f"{name}={value!r}" for name, value in spec.items() if name != "name")
+    return f"{spec['name']}({arguments})"
+
+
+def rule_text(rule: Threshold) -> str:
+    """A stop rule as `--stop` reads it: "loss>=3"."""
+    return f"{rule.metric}{rule.op}{rule.bound:g}"
+
+
+def trainable_text(trainable: Trainable | None) -> str:
+    """What a study runs, and how a worker finds it."""
+    if trainable is None:
+        return "none: trials are run by own loops, with study.ask()"
+    if trainable.kind == "pickle":
+        return f"{trainable.name}, sent by value (Python {trainable.python_version})"
+    return f"{trainable.name}, imported in {trainable.workdir}"
+
+
+def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
+    """
+    All that decides what a study's trials are, by the names of `create_study`.
+
+    Args:
+        checkpoints: The URL of the store, the database's default included.
+    """
+    trainable = study.trainable
+    return {
+        "study": study.name,
+        "uuid": study.uuid,
+        "metric": study.metric,
+        "mode": str(study.mode),
+        "space": study.space.to_json(),
+        "scheduler": study.scheduler.to_json(),
+        "searcher": None if study.searcher is None else study.searcher.to_json(),
+        "seed": study.seed,
+        "stop": [rule_text(rule) for rule in study.rules],
+        "num_trials": study.num_trials,
+        "grid_size": study.num_draws,
+        "max_concurrent": study.max_concurrent,
+        "max_failures": study.max_failures,
+        "max_losses": study.max_losses,
+        "checkpoints": checkpoints,
+        "trainable": trainable and trainable.name,
+        "trainable_kind": trainable and trainable.kind,
+        "workdir": trainable and trainable.workdir,
+        "signed_by": sorted(trainable.signatures) if trainable else [],
+        "created_at": study.created_at,
+        "created_by": study.created_by,
+    }
+
+
+def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
+    """The same for people: a text per line of a page, without the space."""
+    budget = "no end" if study.num_trials is None else str(study.num_trials)
+    if study.num_draws is not None:
+        budget += f" (the grid has {study.num_draws})"
+    return {
+        "study": study.name,
+        "metric": f"{study.metric} ({study.mode})",
+        "trainable": trainable_text(study.trainable),
+        "scheduler": call_text(study.scheduler.to_json()),
+        "searcher": call_text(study.searcher.to_json() if study.searcher else None),
+        "seed": str(study.seed),
+        "stop": ", ".join(map(rule_text, study.rules)) or None,
+        "trials": budget,
+        "at once": None if study.max_concurrent is None else f"{study.max_concurrent} at most",
+        "failures": f"a trial survives {_limit(study.max_failures)}",
+        "losses": f"a trial survives {_limit(study.max_losses)} between two checkpoints",
+        "checkpoints": checkpoints,
+        "created": f"{study.created_at:%Y-%m-%d %H:%M:%SZ}"
+        + (f" by {study.created_by}" if study.created_by else ""),
+    }
+
+
+def _limit(number: int) -> str:
+    return "any number" if number < 0 else str(number)

@@ -1,0 +1,93 @@
+"""What a study was created with is shown, and a study that would search nothing is refused."""
+
+import csv
+import io
+import json
+
+import pytest
+
+import studydb
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.space import Space, loguniform
+from studydb.operations.create import load
+
+CREATE = ("create", "digits", "--metric", "error", "--mode", "min")
+TRAINABLE = ("--trainable", "studydb.examples.quadratic:train")
+
+
+@pytest.mark.parametrize("space", [{}, {"lr": 0.1}, {"net": {"lr": 0.1}}], ids=str)
+def test_study_without_anything_to_search_needs_a_budget(storage_url, space):
+    ask = {"metric": "error", "mode": "min", "space": space, "storage": storage_url}
+    train = "studydb.examples.quadratic:train"
+
+    with pytest.raises(InvalidSpec, match="the same trial would be run for ever"):
+        studydb.create_study("endless", train, **ask)
+
+    studydb.create_study("bounded", train, num_trials=3, **ask).close()
+    studydb.create_study("grid", train, searcher=studydb.GridSearch(), **ask).close()
+
+
+def test_own_loop_may_record_trials_without_parameters_but_not_constants_for_ever(storage_url):
+    ask = {"metric": "error", "mode": "min", "storage": storage_url}
+
+    studydb.create_study("log", None, **ask).close()
+
+    with pytest.raises(InvalidSpec, match="only constants"):
+        studydb.create_study("constants", None, space={"lr": 1}, **ask)
+
+
+def test_create_refuses_a_range_that_would_be_a_constant(console):
+    refused = console(*CREATE, *TRAINABLE, "--param", "lr=1e-4..1", code=2)
+
+    assert "lr=uniform(1e-4, 1) to sample from it" in refused.err
+    console("status", "digits", code=1)
+
+
+def test_create_echoes_the_space_a_line_per_parameter(console):
+    ran = console(
+        *CREATE, *TRAINABLE, "--param", "net/lr=loguniform(1e-4, 1)", "--param", "epochs=27"
+    )
+
+    assert ran.lines[1:3] == ["  net/lr  loguniform(0.0001, 1.0)", "  epochs  27  (constant)"]
+
+
+def test_show_of_a_study_prints_what_it_was_created_with(console, database):
+    console(
+        *(*CREATE, *TRAINABLE, "--param", "lr=loguniform(1e-4, 1)", "--num-trials", "60"),
+        *("--scheduler", "ASHA(max_t=27)", "--searcher", "RandomSearch(seed=5)"),
+        *("--stop", "loss>=3", "--max-concurrent", "4", "--max-failures", "-1"),
+    )
+    study = load(database, "digits")
+
+    page = {
+        line.split()[0]: line.split(maxsplit=1)[1]
+        for line in console("show", "digits").lines
+        if len(line.split()) > 1
+    }
+    as_json = console("show", "digits", "--format", "json").json
+    as_csv = next(csv.DictReader(io.StringIO(console("show", "digits", "--format", "csv").out)))
+
+    assert page["metric"] == "error (min)"
+    assert page["scheduler"] == "ASHA(max_t=27, grace_period=1, reduction_factor=4)"
+    assert page["searcher"] == "RandomSearch(seed=5)"
+    assert (page["seed"], page["trials"], page["stop"]) == ("5", "60", "loss>=3")
+    assert page["trainable"].startswith("studydb.examples.quadratic:train, imported in /")
+    assert page["failures"] == "a trial survives any number"
+    assert page["lr"] == "loguniform(0.0001, 1.0)"
+    assert page["created"].endswith(f"by {study.created_by}")
+    assert study.created_by.count("@") == 1
+    assert page["checkpoints"] == as_json["checkpoints"]
+    assert as_json["checkpoints"].startswith("inline:" if database.postgresql else "file:///")
+    assert Space.from_json(as_json["space"]) == Space.read({"lr": loguniform(1e-4, 1)})
+    assert as_json["max_concurrent"] == 4
+    assert as_csv["num_trials"] == "60"
+    assert json.loads(as_csv["scheduler"])["max_t"] == 27
+
+
+def test_show_of_a_study_without_a_function_says_who_runs_it(console):
+    console("create", "mine", "--metric", "m", "--mode", "max", "--param", "x=uniform(0, 1)")
+
+    shown = console("show", "mine")
+
+    assert "none: trials are run by own loops, with study.ask()" in shown.out
+    assert "studydb status mine" in shown.lines[-1]

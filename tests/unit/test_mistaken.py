@@ -1,0 +1,119 @@
+"""What looks like a distribution is never a constant, unless `constant` says that it is meant."""
+
+import json
+
+import pytest
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.grammar import parse_parameters, read_space_file
+from studydb.domain.space import Space, choice, constant, loguniform, uniform
+
+TEXTS = [
+    ("loguniform(1e-4,1)", "lr=loguniform(1e-4,1)"),
+    ("studydb.uniform(0, 1)", "lr=uniform(0, 1)"),
+    (" tune.choice([1, 2]) ", "lr=choice([1, 2])"),
+    ("tune.grid_search([1, 2])", "choice([…]) with searcher=GridSearch()"),
+    ("suggest_float('lr', 0, 1)", "uniform(low, high)"),
+    ("LogUniform(1e-4, 1)", "lr=loguniform(1e-4, 1)"),
+    ("1e-4..1", "lr=uniform(1e-4, 1)"),
+    ("-1 ... 1", "lr=uniform(-1, 1)"),
+    ("0.1 to 0.5", "lr=uniform(0.1, 0.5)"),
+    ("[0, 1]", "lr=uniform(0, 1)"),
+    ("(1e-4, 1)", "lr=uniform(1e-4, 1)"),
+]
+DICTS = [
+    ({"type": "loguniform", "lower": 1e-4, "upper": 1}, "lr=loguniform(0.0001, 1)"),
+    ({"_type": "choice", "_value": 3}, "lr=choice(…)"),
+    ({"distribution": "log_uniform_values", "min": 1e-4, "max": 1}, "lr=loguniform(low, high)"),
+    ({"name": "FloatDistribution", "low": 0, "high": 1}, "uniform(low, high)"),
+    ({"min": 0, "max": 1}, "lr=uniform(0, 1)"),
+    ({"low": 1e-4, "high": 1, "log": True}, "lr=loguniform(0.0001, 1)"),
+]
+MEANT = [
+    *("adam", "resnet(50)", "f(x)", "1.0", "2024-01-01", "a..b", "../data", "10:30", "a to b"),
+    *("uniform", "choice", "x1..x2", "[a, b]", ""),
+]
+
+
+@pytest.mark.parametrize(("value", "cure"), [*TEXTS, *DICTS], ids=str)
+def test_what_looks_like_a_distribution_is_refused_with_what_to_write(value, cure):
+    with pytest.raises(InvalidSpec) as refused:
+        Space.read({"net": {"lr": value}})
+
+    assert "Parameter 'net/lr'" in str(refused.value)
+    assert cure in str(refused.value)
+    assert f"lr=constant({value!r})" in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [value for value, _ in [*TEXTS, *DICTS]], ids=str)
+def test_constant_keeps_what_looks_like_a_distribution_in_rows_too(value):
+    space = Space.read({"net": {"lr": constant(value)}, "x": uniform(0, 1)})
+
+    assert list(space.parameters) == ["x"]
+    assert space.config({"x": 0.5})["net"] == {"lr": value}
+    assert Space.from_json(space.to_json()) == space
+
+
+@pytest.mark.parametrize("value", MEANT)
+def test_other_texts_are_constants(value):
+    assert Space.read({"x": value}).constants == {"x": value}
+
+
+def test_part_of_the_space_may_have_a_type_and_bounds():
+    space = Space.read({"init": {"type": "normal", "std": uniform(0, 1)}, "clip": {"min": 0}})
+
+    assert list(space.leaves) == ["init/type", "init/std", "clip/min"]
+
+
+def test_nothing_in_a_constant_is_sampled():
+    with pytest.raises(InvalidSpec, match="'x/a' is an Uniform"):
+        Space.read({"x": constant({"a": uniform(0, 1)})})
+    with pytest.raises(InvalidSpec, match="begins with '\\$'"):
+        Space.read({"x": constant({"a": {"$": "uniform", "lower": 0, "upper": 1}})})
+
+
+def test_parameter_of_a_command_line_is_refused_alike():
+    for typed in ("lr=1e-4..1", "lr='loguniform(1e-4,1)'", 'lr="[0, 1]"'):
+        with pytest.raises(InvalidSpec, match="would not be sampled"):
+            Space.read(parse_parameters([typed]))
+
+    kept = Space.read(parse_parameters(["lr=constant('1e-4..1')", "x=uniform(0, 1)"]))
+    assert kept.constants == {"lr": "1e-4..1"}
+
+
+@pytest.mark.parametrize(
+    ("written", "cure"),
+    [
+        ("loguniform(1e-4, 1)", '{"$": "loguniform(1e-4, 1)"} to sample'),
+        ({"type": "uniform", "min": 0, "max": 1}, '{"$": "uniform(0, 1)"} to sample'),
+        ([16, 32], '{"$": "uniform(16, 32)"} for a range, or {"$": "choice([16, 32])"} for one'),
+        ([], 'Write {"$": "constant([])"} to give it'),
+    ],
+    ids=str,
+)
+def test_file_of_a_space_is_refused_with_what_to_write_in_a_file(tmp_path, written, cure):
+    file = tmp_path / "space.json"
+    file.write_text(json.dumps({"net": {"lr": written}}))
+
+    with pytest.raises(InvalidSpec) as refused:
+        read_space_file(file)
+
+    assert "space.json" in str(refused.value)
+    assert "'net/lr'" in str(refused.value)
+    assert cure in str(refused.value)
+
+
+def test_cures_of_a_file_are_read_and_a_space_that_was_written_keeps_its_lists(tmp_path):
+    file = tmp_path / "space.json"
+    file.write_text('{"a": {"$": "choice([16, 32])"}, "b": {"$": "constant([16, 32])"}}')
+    read = read_space_file(file)
+
+    file.write_text(json.dumps(read.to_json()))
+
+    assert read == Space.read({"a": choice([16, 32]), "b": constant([16, 32])})
+    assert read_space_file(file) == read
+
+
+def test_list_that_holds_a_distribution_is_still_refused():
+    with pytest.raises(InvalidSpec, match="holds a distribution"):
+        Space.read({"x": [loguniform(1e-4, 1)]})

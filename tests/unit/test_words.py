@@ -1,0 +1,133 @@
+"""What other tools call things is answered with the studydb word, from one table."""
+
+import importlib.util
+
+import pytest
+
+import studydb
+from studydb.child.session import Session
+from studydb.cli.commands import COMMANDS
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.grammar import parse_call, parse_parameter
+from studydb.domain.words import SAMPLES, WORDS, hint, in_studydb
+from studydb.lease.trial import Trial
+from studydb.schedulers import from_call as scheduler_of
+from studydb.searchers import from_call as searcher_of
+from studydb.study import Study
+
+ASK = {"metric": "loss", "mode": "min"}
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("TPE", "RandomSearch() or GridSearch()"),
+        ("PBT", "scheduler=ASHA("),
+        ("grid_search", "choice([…]) with searcher=GridSearch()"),
+        ("suggest_float", "uniform(low, high)"),
+        ("tune", "studydb.uniform, loguniform"),
+        ("optimize", "study.run(workers=2)"),
+    ],
+)
+def test_name_of_another_tool_is_answered_as_attribute_and_as_import(name, ours):
+    with pytest.raises(AttributeError) as asked:
+        getattr(studydb, name)
+    with pytest.raises(ImportError) as imported:
+        exec(f"from studydb import {name}")
+
+    assert f"In studydb: {in_studydb(name)[len(' In studydb: ') :]}" in str(asked.value)
+    assert ours in str(asked.value)
+    assert ours in str(imported.value)
+    assert not hasattr(studydb, name)
+
+
+def test_other_wrong_names_are_the_interpreters():
+    with pytest.raises(AttributeError, match=r"^module 'studydb' has no attribute 'nonsense'$"):
+        _ = studydb.nonsense
+    with pytest.raises(ImportError, match=r"^cannot import name 'nonsense'"):
+        exec("from studydb import nonsense")
+
+
+def test_no_word_stands_in_the_way_of_a_name_that_studydb_has():
+    folded = {name.casefold() for name in studydb.__all__}
+
+    assert folded & set(WORDS) == set()
+    assert [word for word in WORDS if importlib.util.find_spec(f"studydb.{word}")] == []
+    assert all(word == word.casefold() for word in WORDS)
+    assert set(WORDS) > SAMPLES
+
+
+@pytest.mark.parametrize(
+    ("keyword", "ours"),
+    [
+        ("num_samples", "num_trials=N"),
+        ("n_trials", "num_trials=N"),
+        ("points_to_evaluate", "study.enqueue("),
+        ("direction", 'mode="min"'),
+        ("n_jobs", "max_concurrent=N"),
+        ("metrics", "Did you mean 'metric'?"),
+        ("colour", "it takes name, trainable, metric, mode, space"),
+    ],
+)
+def test_keyword_of_another_tool_is_answered_and_nothing_is_made(tmp_path, keyword, ours):
+    place = {"storage": f"sqlite:///{tmp_path}/s.db"}
+
+    with pytest.raises(TypeError) as refused:
+        studydb.create_study("x", None, **ASK, **place, **{keyword: 3})
+
+    assert f"create_study() has no argument {keyword!r}; it takes" in str(refused.value)
+    assert ours in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("report", [studydb.report, Session.report, Trial.report])
+def test_report_answers_metrics_and_steps_as_keywords(report):
+    with pytest.raises(TypeError, match=r'report\(\{"loss": 1.0\}\): all metrics in one dict'):
+        report(loss=1.0)
+    with pytest.raises(TypeError, match='"training_iteration": 5'):
+        report({"loss": 1.0}, step=5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "ours"),
+    [
+        (Study, "optimize", "study.run(workers=2)"),
+        (Study, "best_config", "study.best_params"),
+        (Session, "suggest_float", "uniform(low, high)"),
+        (Session, "params", "trial.config"),
+        (Trial, "should_prune", "report() raises TrialStopped"),
+    ],
+)
+def test_attribute_of_another_tool_is_answered_by_studies_and_trials(kind, name, ours):
+    bare = object.__new__(kind)
+
+    with pytest.raises(AttributeError) as refused:
+        getattr(bare, name)
+
+    assert f"{kind.__name__!r} object has no attribute {name!r}. In studydb: " in str(refused.value)
+    assert ours in str(refused.value)
+    assert not hasattr(bare, "__no_such__")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: scheduler_of(parse_call("PBT(interval=3)")), "In studydb: scheduler=ASHA("),
+        (lambda: scheduler_of(parse_call("ASHA(max_t=9, eta=3)")), "In studydb: reduction_factor"),
+        (lambda: scheduler_of(parse_call("asha(max_t=9)")), "Did you mean 'ASHA'"),
+        (lambda: searcher_of(parse_call("TPE")), "In studydb: searcher=RandomSearch()"),
+        (lambda: parse_parameter("lr=suggest_float(0, 1)"), "In studydb: uniform(low, high)"),
+        (lambda: parse_parameter("lr=logunifrm(1, 2)"), "Did you mean 'loguniform'"),
+    ],
+)
+def test_specs_of_another_tool_are_answered(make, words):
+    with pytest.raises(InvalidSpec) as refused:
+        make()
+
+    assert words in str(refused.value)
+
+
+def test_slip_of_a_known_name_comes_before_the_table():
+    assert hint("metrics", ["metric"]) == " Did you mean 'metric'?"
+    assert hint("metrics") == ' In studydb: report({"loss": 1.0}): all metrics in one dict.'
+    assert hint("xyz", COMMANDS) == ""
