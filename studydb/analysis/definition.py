@@ -8,6 +8,7 @@ from studydb.domain.domains import Domain
 from studydb.domain.records import Study, Trainable
 from studydb.domain.rules import Threshold
 from studydb.domain.space import Space
+from studydb.operations.create import NewStudy
 
 LONGEST_LEAF = 200
 """Characters of a distribution or constant on its line; JSON has all of it."""
@@ -105,6 +106,38 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
         "created": f"{study.created_at:%Y-%m-%d %H:%M:%SZ}"
         + (f" by {study.created_by}" if study.created_by else ""),
     }
+
+
+def differences(found: Study, asked: NewStudy, defaults: Mapping[str, Any]) -> dict[str, str]:
+    """
+    In what a study differs from what was asked for, in words; what was not asked for is left out.
+
+    Args:
+        defaults: What `create_study` takes where an argument is not given.
+
+    Returns:
+        By argument: "num_trials is 30, not 50".
+    """
+    told = {}
+    for name in (
+        *("num_trials", "scheduler", "searcher", "stop", "max_concurrent", "max_failures"),
+        *("max_losses", "checkpoints"),
+    ):
+        old, new = _spec(found, name), _spec(asked, name)
+        if new not in (old, defaults.get(name)):
+            told[name] = f"{name} is {old}, not {new}"
+    return told
+
+
+def _spec(study: Study | NewStudy, name: str) -> str:
+    match name:
+        case "scheduler":
+            return call_text(study.scheduler.to_json()) or ""
+        case "searcher":
+            return call_text(study.searcher.to_json() if study.searcher else None) or "none"
+        case "stop":
+            return ", ".join(map(rule_text, study.rules)) or "none"
+    return str(getattr(study, name))
 
 
 def _limit(number: int) -> str:

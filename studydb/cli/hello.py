@@ -1,6 +1,7 @@
 """`hello`: the first minute with studydb."""
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -8,6 +9,7 @@ from studydb.cli.opening import created_study
 from studydb.cli.options import Storage, storage_option
 from studydb.cli.output import print_next
 from studydb.cli.spelling import assignments
+from studydb.domain.errors import StudyExists
 from studydb.domain.space import uniform
 from studydb.domain.states import State, Status
 
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
     from studydb.study import Study
 
 NAME, TRIALS, WORKERS = "hello", 20, 2
+
+_ASKED: dict[str, Any] = {
+    "trainable": "studydb.examples.quadratic:train",
+    "metric": "loss",
+    "mode": "min",
+    "space": {"x": uniform(-10, 10), "rate": uniform(0, 1)},
+}
 
 
 @click.command()
@@ -25,16 +34,9 @@ def hello(*, storage: Storage) -> None:
 
     Run it again, and the study gets as many trials more.
     """
-    with created_study(
-        storage,
-        NAME,
-        trainable="studydb.examples.quadratic:train",
-        metric="loss",
-        mode="min",
-        space={"x": uniform(-10, 10), "rate": uniform(0, 1)},
-        num_trials=TRIALS,
-        load_if_exists=True,
-    ) as study:
+    with suppress(StudyExists), created_study(storage, NAME, num_trials=TRIALS, **_ASKED):
+        pass  # an earlier one's budget has grown, and is no difference to tell of
+    with created_study(storage, NAME, load_if_exists=True, **_ASKED) as study:
         _make_room(study)
         click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers walk down parabolas.")
         study.run(workers=WORKERS)

@@ -4,11 +4,15 @@ Opening what a command works on, and closing it again.
 The imports are inside: the help of a command is printed without loading SQLAlchemy.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from studydb.cli.options import Storage
+from studydb.domain.errors import StudyDiffers
 
 if TYPE_CHECKING:
     from studydb.db import Database
@@ -44,8 +48,26 @@ def created_study(storage: Storage, name: str, **options: Any) -> "Iterator[Stud
     """Create a study for one command; the options are those of `create_study`."""
     from studydb.study import create_study  # noqa: PLC0415
 
-    study = create_study(name, storage=storage.url, **options)
+    with _differences_told():
+        study = create_study(name, storage=storage.url, **options)
     try:
         yield study
     finally:
         study.close()
+
+
+@contextmanager
+def _differences_told() -> Iterator[None]:
+    """Print the warning about a study that differs as a line of ours; others are Python's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", StudyDiffers)
+        show = warnings.showwarning
+
+        def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, StudyDiffers):
+                click.echo(f"studydb: {message}", err=True)
+            else:
+                show(message, category, *where)
+
+        warnings.showwarning = tell  # type: ignore[assignment]  # further arguments are handed on
+        yield

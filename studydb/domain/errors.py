@@ -27,6 +27,7 @@ StudydbError                     exit code 1 on the command line
 │   └── Untrusted                sign it or allow it
 └── CheckpointError              bytes are missing, corrupt or cannot be written
 TrialStopped (BaseException)     return: a verdict stands (no bare `except` swallows it)
+StudyDiffers (UserWarning)       a study goes on as it was created, not as it was asked for now
 ```
 """
 
@@ -147,3 +148,7 @@ class CheckpointError(StudydbError):
 
 class TrialStopped(BaseException):
     """A verdict stands: clean up and return. No Exception, so that `except` lets it by."""
+
+
+class StudyDiffers(UserWarning):
+    """A study goes on as it was created, though other limits or specs were asked for."""

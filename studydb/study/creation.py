@@ -4,13 +4,15 @@ import dataclasses
 import os
 import secrets
 import shlex
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from studydb.analysis.definition import call_text, differences
 from studydb.db import Database
-from studydb.domain.errors import InvalidSpec, StudyExists
+from studydb.domain.errors import InvalidSpec, StudyDiffers, StudyExists
 from studydb.domain.names import check_metric_name, check_study_name
 from studydb.domain.records import Study as Record
 from studydb.domain.records import Trainable
@@ -35,6 +37,18 @@ from studydb.study.opening import (
 from studydb.trainables import describe, sign, signed_payload
 
 MAX_LOSSES = 10
+
+_NOT_ASKED = {
+    "num_trials": "None",
+    "max_concurrent": "None",
+    "scheduler": call_text(FIFO().to_json()),
+    "searcher": call_text(RandomSearch().to_json()),
+    "stop": "none",
+    "max_failures": "0",
+    "max_losses": str(MAX_LOSSES),
+    "checkpoints": "None",
+}
+"""The defaults of `create_study`, as `differences` writes them."""
 
 
 @answering_keywords
@@ -73,8 +87,9 @@ def create_study(
         max_losses: Deaths without an exception that a trial survives between two checkpoints.
         checkpoints: URL or path of the store; None for the database's default.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
-        load_if_exists: Whether to go on with a study of this name; metric, mode and space must
-            agree, and everything else stays as it was created.
+        load_if_exists: Whether to go on with a study of this name; metric, mode, space and
+            trainable must agree. Everything else stays as it was created: a StudyDiffers warning
+            names what was asked for in vain, and what changes it.
         workdir: Where workers look for the trainable after their own; None for the current one.
 
     Raises:
@@ -104,7 +119,9 @@ def create_study(
     )
     database = open_database(storage, make=True)
     with closed_on_error(database):
-        return Study(database, _create(database, new, load_if_exists=load_if_exists))
+        record = _create(database, new, load_if_exists=load_if_exists)
+        _tell_differences(record, new)
+        return Study(database, record)
 
 
 def _create(database: Database, new: NewStudy, *, load_if_exists: bool) -> Record:
@@ -115,6 +132,26 @@ def _create(database: Database, new: NewStudy, *, load_if_exists: bool) -> Recor
             raise
     found = read_patiently(lambda: load(database, new.name))
     return _revised(database, _same_study(found, new), new)
+
+
+def _tell_differences(found: Record, asked: NewStudy) -> None:
+    """Warn at the line of the user's that asked for something else than there is."""
+    told = {} if found.uuid == asked.uuid else differences(found, asked, _NOT_ASKED)
+    if not told:
+        return
+    name = shlex.quote(found.name)
+    cures = []
+    if "num_trials" in told:
+        more = max(1, (asked.num_trials or 0) - (found.num_trials or 0))
+        cures.append(f"study.extend(num_trials={more}) or `studydb extend {name} --trials {more}`")
+    if told.keys() - {"num_trials"}:
+        cures.append("another name, for a study with other specs")
+    warnings.warn(
+        f"Study {found.name!r} goes on as it was created: {', '.join(told.values())}. "
+        f"What changes it: {'; '.join(cures)}.",
+        StudyDiffers,
+        stacklevel=4,  # this, create_study, the check of its keywords, the user's line
+    )
 
 
 def _new_study(*, trainable: Trainable | None, searcher: Searcher, **columns: Any) -> NewStudy:

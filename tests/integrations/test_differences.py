@@ -1,0 +1,79 @@
+"""Going on with a study that was created otherwise says so, in one line, with what changes it."""
+
+import warnings
+
+import pytest
+
+import studydb
+
+ASK = {
+    "metric": "loss",
+    "mode": "min",
+    "space": {"x": studydb.uniform(0, 1)},
+    "load_if_exists": True,
+}
+CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x=uniform(0, 1)")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (
+            {"num_trials": 50},
+            "num_trials is 30, not 50. What changes it: study.extend(num_trials=20)",
+        ),
+        ({"scheduler": studydb.ASHA(max_t=9)}, "scheduler is FIFO(), not ASHA(max_t=9,"),
+        ({"searcher": studydb.RandomSearch(seed=3)}, "not RandomSearch(seed=3)"),
+        ({"stop": {"loss": 3}}, "stop is none, not loss>=3. What changes it: another name"),
+        ({"max_concurrent": 2}, "max_concurrent is None, not 2"),
+        ({"max_failures": 2}, "max_failures is 0, not 2"),
+        ({"max_losses": 1}, "max_losses is 10, not 1"),
+        ({"checkpoints": "elsewhere"}, "checkpoints is None, not file:///"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_other_limits_and_specs_than_the_studys_are_told_at_the_users_line(
+    storage_url, here, asked, words
+):
+    studydb.create_study("digits", None, num_trials=30, storage=storage_url, **ASK).close()
+
+    with pytest.warns(studydb.StudyDiffers) as told:
+        study = studydb.create_study("digits", None, storage=storage_url, **ASK, **asked)
+
+    assert [warning.filename for warning in told] == [__file__]
+    assert str(told[0].message).startswith("Study 'digits' goes on as it was created: ")
+    assert words in str(told[0].message)
+    assert study.record.num_trials == 30
+    study.close()
+
+
+@pytest.mark.parametrize("asked", [{}, {"num_trials": 30}, {"searcher": studydb.RandomSearch()}])
+def test_what_was_not_asked_for_or_is_the_same_is_no_difference(storage_url, asked):
+    options = {"storage": storage_url, "searcher": studydb.RandomSearch(seed=3), "num_trials": 30}
+    studydb.create_study("digits", None, **ASK | options).close()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        studydb.create_study("digits", None, storage=storage_url, **ASK, **asked).close()
+
+
+@pytest.mark.parametrize(
+    "asked", [{"metric": "acc"}, {"mode": "max"}, {"space": {"x": studydb.uniform(0, 2)}}], ids=str
+)
+def test_another_objective_or_space_is_another_study(storage_url, asked):
+    studydb.create_study("digits", None, num_trials=30, storage=storage_url, **ASK).close()
+
+    with pytest.raises(studydb.StudyExists, match="Choose another name"):
+        studydb.create_study("digits", None, num_trials=30, storage=storage_url, **ASK | asked)
+
+
+def test_command_line_tells_differences_in_one_line_of_its_own(console):
+    console(*CREATE, "--num-trials", "30")
+
+    again = console(*CREATE, "--num-trials", "50", "--if-not-exists")
+
+    assert again.err == (
+        "studydb: Study 'digits' goes on as it was created: num_trials is 30, not 50. What changes "
+        "it: study.extend(num_trials=20) or `studydb extend digits --trials 20`.\n"
+    )
+    assert "30 trials" in again.lines[0]
