@@ -79,9 +79,7 @@ WORDS: dict[str, str] = {
         ("n_jobs", "n_workers", "max_concurrent_trials", "num_workers", "concurrency"), _CONCURRENT
     ),
     **dict.fromkeys(("direction", "directions", "objective", "maximize", "minimize"), _METRIC),
-    **dict.fromkeys(
-        ("storage_path", "local_dir", "storage_url", "db", "database", "url"), _STORAGE
-    ),
+    **dict.fromkeys(("storage_path", "local_dir", "storage_url", "database", "url"), _STORAGE),
     "study_name": "the first argument of create_study and load_study: the study's name",
     "experiment": "a study: create_study, `studydb create NAME`",
     "exp": "a study: create_study, `studydb create NAME`",
