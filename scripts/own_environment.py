@@ -1,26 +1,75 @@
 """Lets a script go on in the checkout's own environment, whichever Python it was started by."""
 
 import os
+import re
+import subprocess
 import sys
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
+
+try:
+    import tomllib
+except ImportError:  # this Python is too old for studydb; .venv has another
+    tomllib = None
 
 ROOT = Path(__file__).resolve().parents[1]
 
+STARTED = "STUDYDB_SCRIPT_STARTED"
+"""How a script was started by itself: in the environment that it found, or that it has made."""
 
-def enter(*needed: str) -> Path:
+
+def enter() -> Path:
     """
-    Go on in the checkout's own environment when this Python lacks a module that is needed.
+    Go on in the checkout's own environment unless this Python has all that studydb[dev] installs.
+
+    The environment is made if there is none; scripts/quickstart's gets the test tools.
 
     Returns:
         The checkout.
 
     Raises:
-        SystemExit: There is none; the message says how to make it.
+        SystemExit: It cannot be made; pip has said why.
     """
-    if not all(find_spec(name) for name in needed):
-        python = ROOT / ".venv" / "bin" / "python"
-        if not python.exists() or Path(sys.prefix) == ROOT / ".venv":
-            sys.exit("This needs studydb's own environment. Run scripts/test once: it makes it.")
-        os.execv(python, [str(python), *sys.argv])
+    started = os.environ.pop(STARTED, "")
+    lacking = _lacking()
+    if lacking:
+        _start_again(started, lacking)
     return ROOT
+
+
+def _lacking() -> list[str]:
+    """What studydb[dev] needs and this Python has not."""
+    if tomllib is None:
+        return ["Python 3.11"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = [re.split(r"[^\w.-]", text)[0] for text in needed]
+    return [name for name in names if not _is_installed(name)]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _start_again(started: str, lacking: list[str]) -> NoReturn:
+    python = ROOT / ".venv" / "bin" / "python"
+    if started == "made":
+        sys.exit(f".venv lacks {', '.join(lacking)} even now. Remove .venv, and run this again.")
+    is_own = started == "found" or Path(sys.prefix) == ROOT / ".venv"
+    if is_own or not python.exists():
+        _make()
+        started = "made"
+    os.environ[STARTED] = started or "found"
+    os.execv(python, [str(python), *sys.argv])
+
+
+def _make() -> None:
+    command = "set -euo pipefail; . scripts/environment; prepare dev"
+    made = subprocess.run(["bash", "-c", command, sys.argv[0]], cwd=ROOT, check=False)
+    if made.returncode:
+        sys.exit(made.returncode)

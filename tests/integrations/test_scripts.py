@@ -14,6 +14,7 @@ NAMES = ("bench", "chaos", "mutations")
 @pytest.fixture(params=NAMES)
 def script(request, tmp_path):
     shutil.copytree(SCRIPTS, tmp_path / "scripts")
+    shutil.copy(SCRIPTS.parent / "pyproject.toml", tmp_path)
     return tmp_path / "scripts" / request.param
 
 
@@ -23,21 +24,58 @@ def started_bare(script):
     )
 
 
-def test_script_without_the_checkouts_environment_says_how_to_make_it(script):
-    ran = started_bare(script)
+def put_python(place, text):
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(f"#!/bin/sh\n{text}\n")
+    place.chmod(0o755)
 
-    assert ran.returncode == 1
-    assert ran.stderr == (
-        "This needs studydb's own environment. Run scripts/test once: it makes it.\n"
-    )
+
+def let_prepare(tmp_path, text):
+    """Stand in for pip: what `prepare` of scripts/environment does."""
+    (tmp_path / "scripts" / "environment").write_text(f"prepare() {{\n{text}\n}}\n")
 
 
 def test_script_goes_on_in_the_checkouts_environment(script, tmp_path):
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "$@"\n')
-    python.chmod(0o755)
+    put_python(tmp_path / ".venv" / "bin" / "python", 'echo "$@"')
 
     ran = started_bare(script)
 
     assert ran.stdout == f"{script} --help\n"
+
+
+def test_script_makes_the_checkouts_environment_where_there_is_none(script, tmp_path):
+    put_python(tmp_path / "made", 'echo "$@"')
+    let_prepare(tmp_path, 'mkdir -p .venv/bin; mv made .venv/bin/python; echo "prepared $1"')
+
+    ran = started_bare(script)
+
+    assert ran.stdout == f"prepared dev\n{script} --help\n"
+
+
+def test_script_adds_the_test_tools_to_an_environment_without_them(script, tmp_path):
+    put_python(tmp_path / ".venv" / "bin" / "python", f'exec {sys.executable} -S "$@"')
+    put_python(tmp_path / "complete", 'echo "$@"')
+    let_prepare(tmp_path, 'mv complete .venv/bin/python; echo "prepared $1"')
+
+    ran = started_bare(script)
+
+    assert ran.stdout == f"prepared dev\n{script} --help\n"
+
+
+def test_script_ends_as_pip_does_when_the_environment_cannot_be_made(script, tmp_path):
+    let_prepare(tmp_path, 'echo "no network" >&2; return 3')
+
+    ran = started_bare(script)
+
+    assert (ran.returncode, ran.stderr) == (3, "no network\n")
+
+
+def test_script_says_what_lacks_when_making_the_environment_does_not_help(script, tmp_path):
+    put_python(tmp_path / ".venv" / "bin" / "python", f'exec {sys.executable} -S "$@"')
+    let_prepare(tmp_path, "true")
+
+    ran = started_bare(script)
+
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(".venv lacks SQLAlchemy, alembic, ")
+    assert ran.stderr.endswith("Remove .venv, and run this again.\n")
