@@ -7,6 +7,7 @@ from uuid import uuid4
 import click
 
 from benchmarks import options, ours, places, raw, raw_sql, waiting
+from benchmarks.against import Subject, compare
 from benchmarks.rounds import Contest, measure, show
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step
@@ -24,14 +25,25 @@ WAITING_PER_S = 10_000
 
 @click.command()
 @options.turns(processes=(1, 8, 32), rounds=5, seconds=1.0)
+@options.against
 def claim(
-    *, processes: Sequence[int], rounds: int, seconds: float, fsync: bool, as_json: bool
+    *,
+    processes: Sequence[int],
+    rounds: int,
+    seconds: float,
+    fsync: bool,
+    as_json: bool,
+    commit: str | None,
 ) -> None:
     """
     Claims per second of trials that wait, on PostgreSQL.
 
     Beside one raw statement: SKIP LOCKED, the trial, its attempt, the counter.
     """
+    n = int(WAITING_PER_S * max(seconds, 0.5))
+    if commit is not None:
+        compare(_subject(n), commit, seconds=seconds, fsync=fsync, as_json=as_json)
+        return
     with (
         places.postgresql_server(fsync=fsync) as server,
         places.databases(server, *DATABASES.values()) as urls,
@@ -42,9 +54,7 @@ def claim(
             unit="claims/s",
             plans={(OURS, RAW): Plan(build, {"urls": urls})},
             ours={OURS: [RAW]},
-            before=lambda name: waiting.fill(
-                urls[DATABASES[name]], int(WAITING_PER_S * max(seconds, 0.5))
-            ),
+            before=lambda name: waiting.fill(urls[DATABASES[name]], n),
         )
         outcome = measure(
             contest,
@@ -54,6 +64,17 @@ def claim(
             conditions=places.conditions(server),
         )
     show(outcome, as_json=as_json)
+
+
+def _subject(n_waiting: int) -> Subject:
+    return Subject(
+        unit="claims/s",
+        contenders=(OURS,),
+        build="benchmarks.claim:build",
+        options=lambda url: {"urls": dict.fromkeys(DATABASES.values(), url)},
+        fill="benchmarks.waiting:fill",
+        fill_options={"n": n_waiting},
+    )
 
 
 def build(*, index: int, urls: Mapping[str, str]) -> tuple[Mapping[str, Step], Callable[[], None]]:

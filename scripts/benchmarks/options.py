@@ -44,3 +44,14 @@ def turns(*, processes: Sequence[int], rounds: int, seconds: float) -> Callable[
         return command
 
     return add
+
+
+def against(command: Command) -> Command:
+    """The option that measures the working tree beside an earlier commit; see against.py."""
+    return click.option(
+        "--against",
+        "commit",
+        metavar="COMMIT",
+        help="Measure this working tree beside that commit instead: 9 rounds of 1 and 8 processes "
+        "unless told otherwise; exit code 1 if it is slower by 5 % and by more than noise.",
+    )(command)

@@ -9,6 +9,7 @@ from uuid import uuid4
 import click
 
 from benchmarks import options, ours, places, raw, raw_sql
+from benchmarks.against import Subject, compare
 from benchmarks.rounds import Contest, measure, show
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step
@@ -24,6 +25,7 @@ OURS, RAW = "studydb", "raw, 1 call a batch"
 
 @click.command()
 @options.turns(processes=(16,), rounds=5, seconds=1.0)
+@options.against
 @click.option("--rows", type=click.IntRange(1, 100_000), default=100, help="Results in a batch.")
 def report(
     *,
@@ -33,12 +35,16 @@ def report(
     seconds: float,
     fsync: bool,
     as_json: bool,
+    commit: str | None,
 ) -> None:
     """
     Results per second, stored in batches by clients that hold a trial each, on PostgreSQL.
 
     Beside one raw statement a batch: the fence, the rows through unnest, the summary.
     """
+    if commit is not None:
+        compare(_subject(rows), commit, seconds=seconds, fsync=fsync, as_json=as_json)
+        return
     with (
         places.postgresql_server(fsync=fsync) as server,
         places.databases(server, "ours", "raw") as urls,
@@ -58,6 +64,15 @@ def report(
             conditions={"rows": rows, **places.conditions(server)},
         )
     show(outcome, as_json=as_json)
+
+
+def _subject(rows: int) -> Subject:
+    return Subject(
+        unit="results/s",
+        contenders=(OURS,),
+        build="benchmarks.report:build",
+        options=lambda url: {"urls": {"ours": url, "raw": url}, "rows": rows},
+    )
 
 
 def build(

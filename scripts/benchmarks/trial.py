@@ -7,12 +7,21 @@ from typing import Any
 import click
 
 from benchmarks import options, optuna_side, ours, places, raw
+from benchmarks.against import Subject, compare
 from benchmarks.rounds import Contest, measure, show
 from benchmarks.teams import Plan
+
+SUBJECT = Subject(
+    unit="trials/s",
+    contenders=(ours.BUFFERED, ours.FLUSHED),
+    build="benchmarks.ours:build",
+    options=lambda url: {"url": url},
+)
 
 
 @click.command()
 @options.turns(processes=(1, 8), rounds=7, seconds=1.0)
+@options.against
 @click.option("--storage", type=click.Choice(["postgresql", "sqlite"]), default="postgresql")
 @click.option("--without-optuna", is_flag=True, help="Measure without Optuna.")
 def trial(
@@ -24,6 +33,7 @@ def trial(
     seconds: float,
     fsync: bool,
     as_json: bool,
+    commit: str | None,
 ) -> None:
     """
     Whole trials per second: claim, 10 reports, finish; random search of 3 params, FIFO.
@@ -32,6 +42,9 @@ def trial(
     step; two statements a trial) and Optuna's RDBStorage; on SQLite beside Optuna's RDBStorage and
     JournalStorage. All contenders write the same facts, each into a database of its own.
     """
+    if commit is not None:
+        compare(SUBJECT, commit, seconds=seconds, fsync=fsync, as_json=as_json, storage=storage)
+        return
     if not without_optuna:
         optuna_side.require()
     if storage == "sqlite":

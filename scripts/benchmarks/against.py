@@ -1,0 +1,270 @@
+"""The working tree against an earlier commit, in turn on one server: is it as fast?"""
+
+import io
+import json
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import click
+import numpy as np
+from click.core import ParameterSource
+from own_environment import ROOT
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import places, version
+
+ROUNDS, PROCESSES = 9, (1, 8)
+WARM_UP_S = 0.5
+LEAST_RATIO = 0.95
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Subject:
+    """
+    What a benchmark measures of each version, by names that its checkout must have too.
+
+    Attributes:
+        contenders: Those steps of `build` that are studydb.
+        build: Of a plan, as "module:function".
+        options: Of `build`, for a database's URL.
+        fill: Called with the URL before each slice, as "module:function".
+    """
+
+    unit: str
+    contenders: Sequence[str]
+    build: str
+    options: Callable[[str], Mapping[str, Any]]
+    fill: str | None = None
+    fill_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """
+    Slices of one contender at one number of processes, round by round.
+
+    Attributes:
+        new: Units per second of the working tree.
+        old: The same of the commit.
+    """
+
+    processes: int
+    contender: str
+    new: Sequence[float]
+    old: Sequence[float]
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast the working tree is: a ratio of medians."""
+        return statistics.median(self.new) / statistics.median(self.old)
+
+    def interval(self) -> tuple[float, float]:
+        """The bootstrap's confidence interval of the ratio; rounds are drawn, not slices."""
+        drawn = np.random.default_rng(0).integers(len(self.new), size=(RESAMPLES, len(self.new)))
+        ratios = np.median(np.array(self.new)[drawn], 1) / np.median(np.array(self.old)[drawn], 1)
+        low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        return float(low), float(high)
+
+    def is_slower(self) -> bool:
+        """Whether the working tree is slower by more than 5 %, and by more than noise."""
+        low, high = self.interval()
+        return self.ratio < LEAST_RATIO and not low <= 1.0 <= high
+
+
+def compare(
+    subject: Subject,
+    commit: str,
+    *,
+    seconds: float,
+    fsync: bool,
+    as_json: bool,
+    storage: str = "postgresql",
+) -> None:
+    """
+    Measure the working tree and a commit in turn, and show how they compare.
+
+    Rounds and processes are those of the command line, else nine rounds of one and of eight.
+
+    Raises:
+        SystemExit: The working tree is slower, with exit code 1.
+    """
+    rounds, sizes = _given("rounds", ROUNDS), _given("processes", PROCESSES)
+    with ExitStack() as stack:
+        old_checkout = stack.enter_context(_checkout(commit))
+        urls, conditions = stack.enter_context(_databases(storage, fsync=fsync))
+        new = stack.enter_context(_Process(ROOT, "the working tree", subject, urls[0]))
+        old = stack.enter_context(_Process(old_checkout, commit, subject, urls[1]))
+        found = [
+            comparison
+            for size in sizes
+            for comparison in _measure(subject, new, old, size, rounds=rounds, seconds=seconds)
+        ]
+    conditions |= {"rounds": rounds, "seconds": seconds, "against": commit}
+    _show(subject, found, conditions, as_json=as_json)
+    if any(comparison.is_slower() for comparison in found):
+        raise SystemExit(1)
+
+
+def _given(name: str, otherwise: Any) -> Any:
+    context = click.get_current_context()
+    is_default = context.get_parameter_source(name) is ParameterSource.DEFAULT
+    return otherwise if is_default else context.params[name]
+
+
+@contextmanager
+def _checkout(commit: str) -> Iterator[Path]:
+    """The files of a commit in a folder."""
+    git = ["git", "-C", str(ROOT), "archive", f"{commit}^{{commit}}"]
+    try:
+        archived = subprocess.run(git, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        words = getattr(error, "stderr", None) or str(error).encode()
+        raise click.UsageError(
+            f"git has no commit {commit!r} of this checkout: {words.decode(errors='replace')}"
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="studydb-against-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(archived.stdout)) as archive:
+            archive.extractall(folder, filter="data")
+        yield Path(folder)
+
+
+@contextmanager
+def _databases(storage: str, *, fsync: bool) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """The URLs of two empty databases, and what a reader must know of them."""
+    if storage == "sqlite":
+        with places.folder() as folder:
+            yield [f"sqlite:///{folder}/{name}.db" for name in ("new", "old")], {"storage": storage}
+        return
+    with (
+        places.postgresql_server(fsync=fsync) as server,
+        places.databases(server, "new", "old") as urls,
+    ):
+        yield [*urls.values()], {"storage": storage, **places.conditions(server)}
+
+
+class _Process:
+    """A version in a process of its own; see version.py."""
+
+    def __init__(self, checkout: Path, name: str, subject: Subject, url: str) -> None:
+        self._name = name
+        described = {
+            "url": url,
+            "build": subject.build,
+            "options": subject.options(url),
+            "fill": subject.fill,
+            "fill_options": subject.fill_options,
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, version.__file__, checkout, json.dumps(described)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=checkout,
+        )
+
+    def __enter__(self) -> Self:
+        self._answer()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it, and with it the processes that it has started."""
+        self._process.communicate()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a method of its Version."""
+        assert self._process.stdin is not None
+        print(json.dumps([name, *arguments]), file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        answer = json.loads(line) if line else {"error": "its process ended."}
+        if "error" in answer:
+            raise click.ClickException(
+                f"{self._name} cannot be measured by its own scripts/benchmarks. {answer['error']}"
+            )
+        return answer["answer"]
+
+
+def _measure(
+    subject: Subject, new: _Process, old: _Process, size: int, *, rounds: int, seconds: float
+) -> list[Comparison]:
+    for one in (new, old):
+        one.call("start", size)
+        for contender in subject.contenders:
+            one.call("run", contender, min(seconds, WARM_UP_S))
+    found = [Comparison(size, contender, [], []) for contender in subject.contenders]
+    for number in range(rounds):
+        for comparison in found:
+            turns = [(new, comparison.new), (old, comparison.old)]
+            for one, rates in turns if number % 2 else reversed(turns):
+                rates.append(one.call("run", comparison.contender, seconds))
+    click.echo(f"Measured with {size} process(es).", err=True)
+    return found
+
+
+def _show(
+    subject: Subject,
+    found: Sequence[Comparison],
+    conditions: Mapping[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        rows = [_as_json(comparison) for comparison in found]
+        document = {"unit": subject.unit, "conditions": dict(conditions), "comparisons": rows}
+        click.echo(json.dumps(document, indent=2))
+        return
+    console = Console()
+    console.print(_table(subject, found, str(conditions["against"])))
+    described = ", ".join(f"{name} {value}" for name, value in conditions.items())
+    console.print(
+        "Medians of slices that took turns, their ratio, and its bootstrap interval. Slower: below "
+        f"{LEAST_RATIO}, and the interval does not hold 1. {described}",
+        style="dim",
+    )
+
+
+def _as_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "processes": comparison.processes,
+        "contender": comparison.contender,
+        "new": list(comparison.new),
+        "old": list(comparison.old),
+        "ratio": comparison.ratio,
+        "interval": comparison.interval(),
+        "slower": comparison.is_slower(),
+    }
+
+
+def _table(subject: Subject, found: Sequence[Comparison], commit: str) -> Table:
+    table = Table(box=SIMPLE_HEAD)
+    headings = ("processes", "this tree", commit, "ratio", "95 % interval", "")
+    table.add_column(subject.unit)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for comparison in found:
+        low, high = comparison.interval()
+        table.add_row(
+            comparison.contender,
+            str(comparison.processes),
+            f"{statistics.median(comparison.new):,.0f}",
+            f"{statistics.median(comparison.old):,.0f}",
+            f"{comparison.ratio:.3f}",
+            f"{low:.3f} to {high:.3f}",
+            "slower" if comparison.is_slower() else "",
+        )
+    return table

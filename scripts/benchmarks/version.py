@@ -1,0 +1,85 @@
+"""
+One version of studydb, measured by its own benchmarks in a process of its own.
+
+`against.py` starts it with a checkout and a database, and calls it by lines of JSON. Only the
+standard library is imported before that checkout leads sys.path: each version makes its own schema,
+and calls its own client.
+"""
+
+import json
+import signal
+import sys
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+class Version:
+    """
+    A database with the version's tables and study, and the processes that work on it.
+
+    Args:
+        build: Of a plan, "module:function" in the version's checkout.
+        options: What `build` takes besides `index`.
+        fill: Called with the database's URL and `fill_options` before each slice; None for nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        build: str,
+        options: dict[str, Any],
+        fill: str | None,
+        fill_options: dict[str, Any],
+    ) -> None:
+        places, ours = import_module("benchmarks.places"), import_module("benchmarks.ours")
+        ours.create(places.with_tables(url))
+        self._url, self._fill, self._fill_options = url, fill, fill_options
+        self._plan = import_module("benchmarks.teams").Plan(_found(build), options)
+        self._stack = ExitStack()
+        self._team: Any = None
+
+    def start(self, size: int) -> None:
+        """Start so many processes in place of those before."""
+        self.close()
+        self._team = self._stack.enter_context(
+            import_module("benchmarks.teams").Team(self._plan, size)
+        )
+        self._team.ready()
+
+    def run(self, contender: str, seconds: float) -> float:
+        """Units per second of one slice."""
+        if self._fill is not None:
+            _found(self._fill)(self._url, **self._fill_options)
+        return float(self._team.run(contender, seconds))
+
+    def close(self) -> None:
+        """End the processes."""
+        self._stack.close()
+
+
+def _found(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
+    checkout, answers, sys.stdout = Path(sys.argv[1]), sys.stdout, sys.stderr
+    sys.path[:1] = [str(checkout / folder) for folder in ("", "scripts", "tests")]
+    try:
+        version = Version(**json.loads(sys.argv[2]))
+        print(json.dumps({"answer": None}), file=answers, flush=True)
+        for line in sys.stdin:
+            name, *arguments = json.loads(line)
+            answer = getattr(version, name)(*arguments)
+            print(json.dumps({"answer": answer}), file=answers, flush=True)
+        version.close()
+    except Exception as error:  # noqa: BLE001  the process that leads says it
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers, flush=True)
+
+
+if __name__ == "__main__":  # the processes that are measured import this file too
+    main()

@@ -1,0 +1,134 @@
+"""scripts/bench --against measures the working tree beside an earlier commit."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import postgres
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+sys.path.append(str(ROOT / "scripts"))
+
+from benchmarks.against import Comparison  # noqa: E402  the folder of a script
+
+SLOWER = """
+_fast = finish
+
+
+def finish(*arguments, **options):
+    import time
+
+    time.sleep(0.05)
+    return _fast(*arguments, **options)
+"""
+
+CACHES = shutil.ignore_patterns("__pycache__", ".hypothesis")
+
+A_MOMENT = ("--rounds", "2", "--seconds", "0.05", "--processes", "1", "--json")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A repository of one commit: the files that are measured, as they are here."""
+    target = tmp_path / "checkout"
+    for folder in ("studydb", "alembic", "scripts", "tests"):
+        shutil.copytree(ROOT / folder, target / folder, ignore=CACHES)
+    shutil.copy(ROOT / "pyproject.toml", target)
+    git(target, "init", "--quiet")
+    git(target, "add", ".")
+    git(target, "commit", "--quiet", "--message", "As it was")
+    return target
+
+
+def git(checkout, *arguments):
+    identity = ("-c", "user.name=tester", "-c", "user.email=tester@localhost")
+    subprocess.run(["git", *identity, *arguments], cwd=checkout, check=True)
+
+
+def bench(checkout, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, checkout / "scripts" / "bench", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "contenders"),
+    [
+        (["trial"], ["studydb", "studydb flushing"]),
+        (["report", "--rows", "10"], ["studydb"]),
+    ],
+    ids=["trial", "report"],
+)
+def test_working_tree_and_commit_take_turns(checkout, postgres_server, command, contenders):
+    server = {postgres.DSN_VARIABLE: postgres_server}
+
+    ran = bench(checkout, *command, "--against", "HEAD", *A_MOMENT, **server)
+
+    measured = json.loads(ran.stdout)
+    assert [one["contender"] for one in measured["comparisons"]] == contenders
+    assert measured["conditions"]["against"] == "HEAD"
+    for one in measured["comparisons"]:
+        assert len(one["new"]) == len(one["old"]) == 2
+        assert one["interval"][0] <= one["interval"][1]
+    assert ran.returncode == any(one["slower"] for one in measured["comparisons"]), ran.stderr
+
+
+def test_slower_working_tree_ends_with_1_and_says_where(checkout):
+    with (checkout / "studydb" / "operations" / "finish.py").open("a") as code:
+        code.write(SLOWER)
+    rounds = ("--rounds", "4", "--seconds", "0.2", "--processes", "1")
+
+    ran = bench(checkout, "trial", "--storage", "sqlite", "--against", "HEAD", *rounds)
+
+    assert ran.returncode == 1, ran.stderr
+    assert "slower" in ran.stdout
+
+
+def test_each_version_has_its_own_schema_client_and_benchmark(checkout, postgres_server):
+    for path in checkout.rglob("*.py"):
+        path.write_text(re.sub(r"\bpriority\b", "precedence", path.read_text()))
+    server = {postgres.DSN_VARIABLE: postgres_server}
+
+    ran = bench(checkout, "claim", "--against", "HEAD", *A_MOMENT, **server)
+
+    assert ran.stdout, ran.stderr
+    (measured,) = json.loads(ran.stdout)["comparisons"]
+    assert min(measured["new"] + measured["old"]) > 0
+
+
+def test_commit_that_git_does_not_know_is_named(checkout):
+    ran = bench(checkout, "trial", "--storage", "sqlite", "--against", "nowhere")
+
+    assert ran.returncode == 2
+    assert "'nowhere'" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "is_slower"),
+    [
+        ([90, 91, 89, 90, 92], [100, 101, 99, 100, 102], True),
+        ([97, 98, 96, 97, 98], [100, 101, 99, 100, 102], False),
+        ([60, 120, 90, 70, 140], [100, 80, 130, 99, 101], False),
+        ([120, 121, 119, 122, 118], [100, 101, 99, 100, 102], False),
+    ],
+    ids=["slower", "within 5 %", "noise", "faster"],
+)
+def test_slower_is_by_5_per_cent_and_by_more_than_noise(new, old, is_slower):
+    comparison = Comparison(1, "studydb", new, old)
+
+    low, high = comparison.interval()
+
+    assert low <= comparison.ratio <= high
+    assert comparison.is_slower() is is_slower
