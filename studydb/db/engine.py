@@ -22,6 +22,7 @@ from sqlalchemy.engine import URL
 
 from studydb.db import faults, version
 from studydb.db.connections import Connections
+from studydb.db.silence import BoundedConnection
 from studydb.db.transaction import Observer, Txn, no_pipeline
 from studydb.db.urls import check_encoding, check_file, mask, read_url
 from studydb.domain.errors import (
@@ -38,6 +39,12 @@ LOCK_TIMEOUT_S = 10
 STATEMENT_TIMEOUT_S = 60
 IDLE_IN_TRANSACTION_TIMEOUT_S = 10
 """A frozen client would hold its rows for ever."""
+
+LONGEST_SILENCE_S = STATEMENT_TIMEOUT_S + 15
+"""
+No statement of ours takes longer, but a COMMIT may: it is not under the server's statement_timeout,
+and waits for a synchronous standby for ever.
+"""
 
 SQLITE_BUSY_TIMEOUT_S = 5
 SQLITE_OLDEST = (3, 37, 0)
@@ -62,6 +69,10 @@ scanned from then on by plans that outlive its growth: 9 million rows read over 
 _databases: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
 
+def _longest_silence() -> float:
+    return LONGEST_SILENCE_S
+
+
 class Database:
     """
     One database, reached through a small pool; safe to share among threads, not across a fork.
@@ -70,6 +81,8 @@ class Database:
         url: As it may be shown: the password is masked.
         pooler: Whether a transaction pooler is between: then a session keeps nothing.
         engine: SQLAlchemy's, for migrations; it opens the connections, and keeps none.
+        longest_silence: How long PostgreSQL may leave a request without an answer; asked while one
+            is waited for.
         clock: A test's clock; None for the database's own.
         observer: Told every statement, and BEGIN, COMMIT and ROLLBACK; None for nobody.
         no_queue_until_s: Up to this `monotonic()` asks go past their queue; see `operations/ask`.
@@ -83,6 +96,7 @@ class Database:
         self.read_only = read_only
         self.engine = self._make_engine()
         self.connections = Connections(self._open_cursor, most=connections, url=self.url)
+        self.longest_silence: Callable[[], float] = _longest_silence
         self.clock: Callable[[], datetime] | None = None
         self.observer: Observer | None = None
         self.no_queue_until_s = 0.0
@@ -90,11 +104,13 @@ class Database:
 
     def _make_engine(self) -> sa.Engine:
         if self.postgresql:
-            return sa.create_engine(
+            engine = sa.create_engine(
                 self.secret_url.difference_update_query(["pooler"]),
                 connect_args=self._postgresql_options(),
                 poolclass=sa.pool.NullPool,
             )
+            sa.event.listen(engine, "do_connect", self._connect_postgresql)
+            return engine
         return sa.create_engine(
             self.secret_url,
             paramstyle="named",
@@ -117,6 +133,13 @@ class Database:
         if not self.pooler and connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
             connection.execute(f"SET transaction_timeout = {int(TRANSACTION_TIMEOUT_S * 1000)}")
         return psycopg.RawCursor(connection)
+
+    def _connect_postgresql(
+        self, _dialect: Any, _record: Any, arguments: Any, options: Any
+    ) -> BoundedConnection:
+        connection = BoundedConnection.connect(*arguments, **options)
+        connection.longest_silence = self.longest_silence
+        return connection
 
     def _postgresql_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
@@ -351,7 +374,12 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def connect(
-    storage: str, *, connections: int = 2, read_only: bool = False, check: bool = True
+    storage: str,
+    *,
+    connections: int = 2,
+    read_only: bool = False,
+    check: bool = True,
+    longest_silence: Callable[[], float] | None = None,
 ) -> Database:
     """
     Connect to a database whose schema is the one that this studydb needs.
@@ -360,6 +388,7 @@ def connect(
         storage: The URL.
         connections: The most that the pool will open.
         check: False to skip the check of file and schema, for migrations.
+        longest_silence: See `Database`; None for the usual bound.
 
     Raises:
         UsageError: The URL is none of ours.
@@ -373,6 +402,8 @@ def connect(
     if url.query.get("pooler", "transaction") != "transaction":
         raise UsageError("The storage URL's `pooler` can only be `transaction`.")
     database = Database(url, connections=connections, read_only=read_only)
+    if longest_silence is not None:
+        database.longest_silence = longest_silence
     if check:
         try:
             check_schema(database)

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import sqlalchemy.exc
 
+from studydb.db.silence import SilentServerError
 from studydb.domain.errors import (
     StorageBusy,
     StorageError,
@@ -53,6 +54,12 @@ def translate(error: BaseException, *, url: str) -> Exception | None:
         url: The database's, with its password masked.
     """
     error = driver_error(error)
+    if isinstance(error, SilentServerError):
+        return StorageUnreachable(
+            f"{url} has taken a request and gives {error}. It may be overloaded or stopped, or "
+            "wait for a synchronous standby that is missing: see pg_stat_activity and "
+            "synchronous_standby_names there."
+        )
     if isinstance(error, psycopg.Error):
         return _translate_postgresql(error, url)
     if isinstance(error, sqlite3.Error):

@@ -25,6 +25,7 @@ from studydb.db.engine import (
     connect,
     current_version,
 )
+from studydb.db.silence import for_ever
 from studydb.db.urls import check_file
 from studydb.domain.errors import SchemaTooNew, StorageError, UsageError
 
@@ -135,6 +136,7 @@ def _migrating(database: Database) -> Iterator[sa.Connection]:
     with _in_this_process:
         try:
             if database.postgresql:
+                database.longest_silence = for_ever
                 with _locked_postgresql(database.engine) as connection:
                     yield connection
             else:

@@ -58,6 +58,7 @@ class _Progress:
     deadline_s: float | None = None
     ended: Ended | None = None
     quiet_until_s: float = 0.0
+    away_since_s: float | None = None
     complaint_due_s: float = 0.0
     refused: Failure | None = field(default=None)
 
@@ -190,17 +191,28 @@ class Attempt:
             self._send(child.channel, notice)
 
     def _flush_in_background(self) -> None:
-        now_s = time.monotonic()
-        if now_s < self._progress.quiet_until_s:
+        progress, began_s = self._progress, time.monotonic()
+        if began_s < progress.quiet_until_s:
             return
         try:
             self._held.flush(patience_s=0.0)
+            progress.away_since_s = None
             self._equipment.waiting.answered()
         except StorageTransient as error:
-            self._progress.quiet_until_s = now_s + OUTAGE_PAUSE_S
-            self._equipment.waiting.unanswered(error)
+            self._endure(error, began_s)
         except LeaseLost:
             pass  # the next tick tells the child
+
+    def _endure(self, error: StorageTransient, began_s: float) -> None:
+        """Bear that the database is away; raise when patience is over."""
+        progress, equipment, now_s = self._progress, self._equipment, time.monotonic()
+        equipment.waiting.unanswered(error)
+        progress.away_since_s = progress.away_since_s or began_s
+        if now_s - progress.away_since_s > equipment.options.patience_s:
+            raise error
+        # A wait of its own for each message that the child has sent would outlast the grace.
+        hurries = equipment.interruption.is_stopping
+        progress.quiet_until_s = now_s + (equipment.options.grace_s if hurries else OUTAGE_PAUSE_S)
 
     def _hear(self, message: Reported | FlushAsked, channel: Channel) -> None:
         match message:

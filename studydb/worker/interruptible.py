@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -14,6 +15,8 @@ class Interruption:
         signal: The first signal that came, None if none did.
         is_drained: Whether a person has asked this worker to go.
         gave_up: Why the worker ends with an error, None if it does not.
+        hurries_since_s: When a signal came or the worker gave up, on the monotonic clock; None
+            while it has time.
     """
 
     def __init__(self) -> None:
@@ -21,6 +24,7 @@ class Interruption:
         self._stopping = threading.Event()
         self.signal: int | None = None
         self.gave_up: str | None = None
+        self.hurries_since_s: float | None = None
         self.is_drained = False
 
     @property
@@ -36,6 +40,10 @@ class Interruption:
     def give_up(self, why: str) -> None:
         """Go with an error."""
         self.gave_up = self.gave_up or why
+        self._hurry()
+
+    def _hurry(self) -> None:
+        self.hurries_since_s = self.hurries_since_s or time.monotonic()
         self._stopping.set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -59,7 +67,7 @@ class Interruption:
                 at_once(number)
             if not was_told:
                 self.signal = number
-            self._stopping.set()
+            self._hurry()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handle)

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from studydb import __version__
 from studydb.child.process import die_with_parent, is_alive, this_process
-from studydb.db import Database, connect
+from studydb.db import LONGEST_SILENCE_S, Database, connect
 from studydb.domain.errors import (
     NotAllowed,
     StorageTransient,
@@ -44,6 +45,15 @@ from studydb.worker.waiting import Waiting
 
 START_PATIENCE_S = 30.0
 """A server that starts with us gets so long; a wrong URL shows itself at once."""
+
+SHORTEST_SILENCE_S = 10.0
+"""A lock that is not had in time is an answer after so long, whatever the patience is."""
+
+LAST_SILENCE_S = 5.0
+"""For a worker that is told to go."""
+
+LATE_SILENCE_S = 1.0
+"""For one that was told so long ago that it is about to be killed."""
 
 SHORTEST_LEASE_S = 1.0
 JOIN_S = 0.5
@@ -141,13 +151,14 @@ def _work(
 ) -> int:
     database = _connect(options, interruption, connections=1)
     stack.callback(database.close)
-    study = persist(lambda: load(database, options.study), give_up=_asked_to_go(interruption))
+    patiently = partial(persist, patience_s=options.patience_s, give_up=_asked_to_go(interruption))
+    study = patiently(lambda: load(database, options.study))
     keyring = load_keyring()
     trust = _check_trust(study, keyring, options)
     beats = _connect(options, interruption, connections=1)
     stack.callback(beats.close)
 
-    worker_id = _register(database, study, options, interruption)
+    worker_id = _register(database, study, options, patiently)
     stack.callback(_leave, database, worker_id)
     heartbeat = Heartbeat(
         beats,
@@ -171,9 +182,7 @@ def _work(
             study,
             keyring,
             store=checkpoint_store(database, study),
-            persist=partial(
-                persist, patience_s=options.patience_s, give_up=_asked_to_go(interruption)
-            ),
+            persist=patiently,
         ),
         heartbeat=heartbeat,
         interruption=interruption,
@@ -199,7 +208,11 @@ def _connect(options: Options, interruption: Interruption, *, connections: int) 
     told = False
     while True:
         try:
-            return connect(options.storage, connections=connections)
+            return connect(
+                options.storage,
+                connections=connections,
+                longest_silence=partial(_longest_silence_s, options, interruption),
+            )
         except StorageUnreachable as error:
             if time.monotonic() >= deadline_s or interruption.is_stopping:
                 raise
@@ -207,6 +220,15 @@ def _connect(options: Options, interruption: Interruption, *, connections: int) 
                 options.say(f"{error} Trying again for {patience_s:.0f} s.")
                 told = True
             interruption.wait(1.0)
+
+
+def _longest_silence_s(options: Options, interruption: Interruption) -> float:
+    """How long the database may leave a request without an answer."""
+    since_s = interruption.hurries_since_s
+    if since_s is None:
+        return min(LONGEST_SILENCE_S, max(SHORTEST_SILENCE_S, options.patience_s))
+    late = time.monotonic() - since_s > options.grace_s
+    return LATE_SILENCE_S if late else LAST_SILENCE_S
 
 
 def _check_trust(study: Study, keyring: Keyring, options: Options) -> Trust:
@@ -228,7 +250,7 @@ def _workdirs(study: Study, options: Options, trust: Trust) -> tuple[str, ...]:
 
 
 def _register(
-    database: Database, study: Study, options: Options, interruption: Interruption
+    database: Database, study: Study, options: Options, patiently: Callable[..., Any]
 ) -> int:
     uuid = str(uuid4())
     process = this_process()
@@ -242,11 +264,8 @@ def _register(
         lease_s=options.lease_s,
         version=__version__,
     )
-    worker_id = persist(lambda: write(database, send), give_up=_asked_to_go(interruption))
-    taken = persist(
-        lambda: recover_host(database, study, process=process, is_alive=is_alive),
-        give_up=_asked_to_go(interruption),
-    )
+    worker_id: int = patiently(lambda: write(database, send))
+    taken = patiently(lambda: recover_host(database, study, process=process, is_alive=is_alive))
     options.say(f"worker {uuid[:8]} works on {study.name!r} in {database.url}")
     if taken:
         options.say(f"took back {counted(taken, 'trial')} of workers that died on this host")

@@ -1,0 +1,144 @@
+"""Workers whose server takes their requests and does not answer."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import postgres
+import pytest
+from fleet.stage import Stage
+from fleet.workers import eventually
+from proxy import Proxy
+
+from studydb.db import migrate
+from studydb.worker.supervisor import LAST_SILENCE_S, SHORTEST_SILENCE_S
+
+GRACE_S = 30.0
+
+
+class Standby:
+    """A server that waits for a standby, which is not there, at each COMMIT that is to be durable."""
+
+    def __init__(self, server: postgres.PostgresServer) -> None:
+        self._server = server
+
+    def goes_missing(self) -> None:
+        self._set("missing")
+        with postgres.connect(self._server.url()) as connection:  # it holds for new COMMITs
+            shown = "SHOW synchronous_standby_names"
+            eventually(lambda: connection.execute(shown).fetchone() == ("missing",))
+
+    def is_given_up(self) -> None:
+        self._set("")
+
+    def has_waiters(self) -> bool:
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        with postgres.connect(self._server.url()) as connection:
+            return connection.execute(waiting).fetchone() != (0,)
+
+    def _set(self, names: str) -> None:
+        with postgres.connect(self._server.url()) as connection:
+            connection.autocommit = True
+            connection.execute("SET synchronous_commit = local")
+            connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+            connection.execute("SELECT pg_reload_conf()")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.PostgresServer]:
+    with postgres.PostgresServer() as server:
+        migrate.upgrade(server.url())
+        yield server
+
+
+@pytest.fixture
+def standby(server) -> Iterator[Standby]:
+    standby = Standby(server)
+    yield standby
+    standby.is_given_up()
+
+
+@pytest.fixture
+def stage(server, standby, tmp_path: Path) -> Iterator[Stage]:
+    name = f"silent_{tmp_path.name}".lower().replace("-", "_")[:60]
+    url = postgres.create_database(server.url(), name)
+    migrate.upgrade(url)
+    with Stage(url, tmp_path) as stage:
+        yield stage
+        standby.is_given_up()  # before the stage asks for anything more
+
+
+def test_patience_counts_while_a_trial_reports_in_the_background(crashable_postgres, tmp_path):
+    migrate.upgrade(crashable_postgres.url())
+    with Stage(crashable_postgres.url(), tmp_path) as stage:
+        stage.create("obedient:unhurried")
+        worker = stage.start(patience=3.0)
+        stage.await_trial(lambda row: row.n_results > 0)
+
+        crashable_postgres.stop("immediate")
+
+        assert worker.exit_code(60.0) == 1
+        assert "stayed away" in worker.words()
+        crashable_postgres.start()
+
+
+def test_patience_ends_the_wait_for_a_standby_that_is_missing(stage, standby):
+    stage.create("obedient:unhurried")
+    worker = stage.start(patience=1.0)
+    stage.await_trial(lambda row: row.n_results > 0)
+
+    standby.goes_missing()
+
+    began_s = time.monotonic()
+    assert worker.exit_code(60.0) == 1
+    assert time.monotonic() - began_s < 4 * SHORTEST_SILENCE_S
+    assert "synchronous standby" in worker.words()
+
+
+def test_worker_told_to_go_leaves_a_server_that_waits_for_its_standby(stage, standby):
+    stage.create("obedient:unhurried")
+    worker = stage.start()
+    stage.await_trial(lambda row: row.n_results > 0)
+    standby.goes_missing()
+    eventually(standby.has_waiters)
+
+    began_s = time.monotonic()
+    worker.send(signal.SIGTERM)
+
+    assert worker.exit_code(GRACE_S + 10) == 143
+    assert time.monotonic() - began_s < GRACE_S
+    standby.is_given_up()
+    eventually(lambda: not standby.has_waiters())
+    stage.start()
+    stage.await_trial(lambda row: row.attempt == 2)
+
+
+def test_standby_that_comes_back_costs_no_step(stage, standby):
+    stage.create("obedient:unhurried")
+    worker = stage.start(patience=60.0)
+    reported = stage.await_trial(lambda row: row.n_results > 0).n_results
+    standby.goes_missing()
+    eventually(standby.has_waiters)
+
+    standby.is_given_up()
+    stage.await_trial(lambda row: row.n_results > reported)
+    stage.open("all")
+
+    assert worker.exit_code(60.0) == 0
+    assert stage.trial().attempt == 1
+    assert stage.steps() == list(range(1, stage.trial().last_step + 1))
+
+
+def test_worker_told_to_go_leaves_a_line_that_swallows_all(postgres_url, tmp_path):
+    with Proxy(postgres_url) as line, Stage(postgres_url, tmp_path) as stage:
+        stage.create("obedient:unhurried")
+        worker = stage.fleet.start(environment={"STUDYDB_STORAGE": line.url()})
+        stage.await_trial(lambda row: row.n_results > 0)
+        line.freeze()
+
+        began_s = time.monotonic()
+        worker.send(signal.SIGTERM)
+
+        assert worker.exit_code(GRACE_S + 10) == 143
+        assert LAST_SILENCE_S <= time.monotonic() - began_s < GRACE_S
