@@ -109,9 +109,9 @@ class Answered(Struct, frozen=True, tag="answer"):
 
 
 class StopNotice(Struct, frozen=True, tag="stop"):
-    """A verdict stands; the next report is to raise it."""
+    """A verdict stands and the next report is to raise it; None: it was withdrawn, go on."""
 
-    verdict: Verdict
+    verdict: Verdict | None
 
 
 class LostNotice(Struct, frozen=True, tag="lost"):

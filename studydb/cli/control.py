@@ -23,7 +23,7 @@ def pause(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     """
     Pause trials of NAME; without numbers the whole study.
 
-    Running trials obey at their next report or renewal, after a checkpoint.
+    A running trial pauses at its next report, however long its step is, and may save a checkpoint.
     """
     with opened_study(storage, name) as study:
         study.pause(*numbers)
@@ -49,11 +49,13 @@ def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     """
     End trials of NAME as CANCELLED; without numbers stop the whole study.
 
+    A running trial is told within seconds, and killed if it stays longer than --grace.
+
     A stopped study keeps its waiting trials, and `resume` lets it go on.
     """
     with opened_study(storage, name) as study:
         study.stop(*numbers)
-    click.echo(f"{_named(name, numbers)}: stopped; running trials obey at their next report.")
+    click.echo(f"{_named(name, numbers)}: stopped; running trials save and end, or are killed.")
 
 
 @click.command()

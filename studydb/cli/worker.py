@@ -8,6 +8,7 @@ import click
 from studydb.cli.options import Storage, storage_option
 from studydb.domain.records import LEASE_S
 from studydb.lease.retries import PATIENCE_S
+from studydb.worker.options import GRACE_S
 
 
 @click.command()
@@ -40,6 +41,14 @@ from studydb.lease.retries import PATIENCE_S
     metavar="SECONDS",
     help="How long to go on training without the database.",
 )
+@click.option(
+    "--grace",
+    type=float,
+    default=GRACE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a trial that is stopped or given back may take to save before it is killed.",
+)
 @click.option("--workdir", metavar="DIR", help="Where to look for the trainable first.")
 @click.option(
     "--allow-import",
@@ -56,6 +65,7 @@ def worker(
     wait: bool,
     lease: float,
     patience: float,
+    grace: float,
     workdir: str | None,
     allow_import: Sequence[str],
     storage: Storage,
@@ -77,6 +87,7 @@ def worker(
         wait=wait,
         lease_s=lease,
         patience_s=patience,
+        grace_s=grace,
         workdir=workdir,
         allow_imports=tuple(allow_import),
         say=_say,

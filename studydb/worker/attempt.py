@@ -23,6 +23,7 @@ from studydb.child.messages import (
     write,
 )
 from studydb.child.process import GOING, SIGNAL_SPREAD_S
+from studydb.domain.decisions import Action
 from studydb.domain.errors import InvalidReport, LeaseLost, StorageTransient
 from studydb.domain.metrics import STEP, Result, read_report
 from studydb.domain.records import Failure, Log, Trainable
@@ -52,9 +53,26 @@ class Outcome:
     unrestorable: bool = False
 
 
+class _Terminate:
+    """The worker is told to go: the child is sent SIGTERM."""
+
+
+TERMINATE = _Terminate()
+
+_Notice = LostNotice | StopNotice | _Terminate | None
+
+
 @dataclass
 class _Progress:
-    told: bool = False
+    """
+    How far an attempt is.
+
+    Attributes:
+        notice: What the child was told last, None to go on.
+        deadline_s: When it is killed; None while it may take its time, as for a pause.
+    """
+
+    notice: _Notice = None
     deadline_s: float | None = None
     ended: Ended | None = None
     quiet_until_s: float = 0.0
@@ -174,21 +192,36 @@ class Attempt:
         progress, held = self._progress, self._held
         if held.buffer.is_overdue() and not held.is_lost:
             self._flush_in_background()
-        if progress.told:
-            return
-        if held.is_lost:
-            self._tell(child, LostNotice())
-        elif held.verdict is not None:
-            self._tell(child, StopNotice(held.verdict))
-        elif self._equipment.interruption.is_stopping:
-            self._tell(child, None)
-            child.terminate()
+        notice = self._notice()
+        if notice != progress.notice:
+            progress.notice = notice
+            self._tell(child, notice)
 
-    def _tell(self, child: ChildProcess, notice: FromSupervisor | None) -> None:
-        self._progress.told = True
-        self._progress.deadline_s = time.monotonic() + self._equipment.options.grace_s
-        if notice is not None:
-            self._send(child.channel, notice)
+    def _notice(self) -> _Notice:
+        """
+        What the child is to know now, the most urgent first.
+
+        A pause waits for the next report, however long the step is; all else has a deadline.
+        """
+        held = self._held
+        if held.is_lost:
+            return LostNotice()
+        if held.verdict is not None and held.verdict.action is not Action.PAUSE:
+            return StopNotice(held.verdict)
+        if self._equipment.interruption.is_stopping:
+            return TERMINATE
+        return StopNotice(held.verdict) if held.verdict is not None else None
+
+    def _tell(self, child: ChildProcess, notice: _Notice) -> None:
+        verdict = notice.verdict if isinstance(notice, StopNotice) else None
+        if notice is None or (verdict is not None and verdict.action is Action.PAUSE):
+            self._progress.deadline_s = None
+        elif self._progress.deadline_s is None:
+            self._progress.deadline_s = time.monotonic() + self._equipment.options.grace_s
+        if isinstance(notice, _Terminate):
+            child.terminate()
+        else:
+            self._send(child.channel, notice or StopNotice(None))
 
     def _flush_in_background(self) -> None:
         progress, began_s = self._progress, time.monotonic()
@@ -274,7 +307,7 @@ class Attempt:
             raise LeaseLost(number=held.lease.number, attempt=held.lease.attempt)
         if progress.ended is not None:
             return self._of_end(progress.ended)
-        if progress.told:
+        if progress.deadline_s is not None:
             return Outcome(Reason.PREEMPTED)  # killed after its grace
         exit_ = child.wait(self._equipment.options.grace_s)
         if exit_ is not None and exit_.signal in GOING and self._was_told_to_go():
@@ -307,7 +340,8 @@ class Attempt:
 
     def _was_told_to_go(self) -> bool:
         """Whether the worker is going, too: a service manager may signal the child first."""
-        return self._progress.told or self._equipment.interruption.wait(SIGNAL_SPREAD_S)
+        told = self._progress.notice is not None
+        return told or self._equipment.interruption.wait(SIGNAL_SPREAD_S)
 
     def _log(self, output: AttemptOutput, directory: Path) -> None:
         output.finish()

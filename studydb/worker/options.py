@@ -8,7 +8,7 @@ from studydb.domain.records import LEASE_S
 from studydb.lease.retries import PATIENCE_S
 
 GRACE_S = 30.0
-"""How long a child that was told to stop may take to save and leave."""
+"""How long a child that was told to stop may take to save and leave, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Options:
         lease_s: How long a claim holds without a renewal.
         patience_s: How long to go on without the database.
         workdir: Where the trainable is looked for first, and where children run.
+        grace_s: How long a child that is told to stop or to make room may take before it is killed.
         allow_imports: Prefixes of import paths that may run although no key of ours signed them.
         say: Takes one line for people.
     """

@@ -37,7 +37,7 @@ from studydb.worker.checkpoints import Checkpoints
 from studydb.worker.equipment import Equipment
 from studydb.worker.forkserver import ForkServer
 from studydb.worker.interruptible import Interruption
-from studydb.worker.options import Options
+from studydb.worker.options import GRACE_S, Options
 from studydb.worker.output import OutputPump
 from studydb.worker.places import checkpoint_store
 from studydb.worker.slot import Slot, Tickets
@@ -71,6 +71,7 @@ def run_worker(
     patience_s: float = PATIENCE_S,
     workdir: str | None = None,
     allow_imports: tuple[str, ...] = (),
+    grace_s: float = GRACE_S,
 ) -> int:
     """
     Work on a study until it is done; from the main thread.
@@ -86,6 +87,7 @@ def run_worker(
         patience_s: How long to go on without the database.
         workdir: Where the trainable is looked for first.
         allow_imports: Prefixes of import paths to run without a signature.
+        grace_s: How long a trial that is told to stop or to make room may take to save and leave.
 
     Returns:
         The exit code: 0 done, 128 + signal when told to go, 1 when the database stayed away.
@@ -104,6 +106,7 @@ def run_worker(
         patience_s=patience_s,
         workdir=_workdir(workdir),
         allow_imports=allow_imports,
+        grace_s=grace_s,
     )
     _check(options)
     interruption = Interruption()
@@ -144,6 +147,8 @@ def _check(options: Options) -> None:
         raise UsageError(f"A lease of {options.lease_s} s is too short; give 1 s or more.")
     if options.patience_s < 0:
         raise UsageError(f"--patience is {options.patience_s}; give 0 seconds or more.")
+    if not options.grace_s >= 0:
+        raise UsageError(f"--grace is {options.grace_s}; give 0 seconds or more.")
 
 
 def _work(

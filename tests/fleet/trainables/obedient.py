@@ -45,6 +45,16 @@ def unhurried(config, trial):
         trial.report({}, checkpoint={"step": step})
 
 
+def slow(config, trial):
+    """Begin a step, say so, and end it when its gate is open; a checkpoint with each."""
+    step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
+    while step < 2:
+        step += 1
+        (Path(config["folder"]) / f"began-{step}").touch()
+        _pass(Path(config["folder"]), step)
+        trial.report({"loss": 1 / step}, checkpoint={"step": step})
+
+
 def stubborn(config, trial):
     """Report once, then hear no signal and report no more."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,0 +1,99 @@
+"""A pause waits for the next report; a stop, a drain and SIGTERM wait for `--grace` and then kill."""
+
+import signal
+import time
+
+import pytest
+from arrange import PERSON, token
+from fleet.workers import eventually
+
+from studydb.db.schema import worker as worker_table
+from studydb.operations.drain import drain, find_worker
+
+GRACE_S = 1.0
+
+
+@pytest.fixture
+def worker(stage):
+    """A worker whose trial is in a step that ends when the test says so."""
+    stage.create("obedient:slow")
+    worker = stage.start(grace=GRACE_S)
+    eventually((stage.folder / "began-1").exists)
+    return worker
+
+
+def until_told(stage, heard=lambda row: row.verdict is not None):
+    """Until the worker has learned of a request, by a renewal, and its grace is over."""
+    stage.await_trial(heard)
+    time.sleep(2 * GRACE_S)
+
+
+def test_pause_waits_for_the_end_of_a_step_that_is_longer_than_the_grace(stage, worker):
+    stage.study.pause(0)
+    until_told(stage)
+    still_runs = stage.trial().state
+    stage.open(1)
+
+    paused = stage.await_state("PAUSED")
+
+    assert still_runs == "RUNNING"
+    assert (paused.n_results, paused.checkpoint_step, paused.losses) == (1, 1, 0)
+    assert [one.reason for one in stage.attempts()] == ["PAUSED"]
+
+
+def test_pause_that_is_withdrawn_in_the_same_step_costs_nothing(stage, worker):
+    stage.study.pause(0)
+    until_told(stage)
+    stage.study.resume(0)
+    until_told(stage, lambda row: row.verdict is None)
+    stage.open("all")
+
+    done = stage.await_state("TERMINATED")
+
+    assert (done.reason, done.attempt) == ("COMPLETED", 1)
+    assert stage.steps() == [1, 2]
+    assert worker.exit_code() == 0
+
+
+def test_stop_kills_a_step_that_is_longer_than_the_grace(stage, worker):
+    stage.study.stop(0)
+
+    assert stage.await_state("TERMINATED").reason == "CANCELLED"
+
+
+def test_stop_kills_a_trial_that_was_paused_before(stage, worker):
+    stage.study.pause(0)
+    until_told(stage)
+    stage.study.stop(0)
+
+    assert stage.await_state("TERMINATED").reason == "CANCELLED"
+
+
+@pytest.mark.parametrize("way", ["SIGTERM", "drain"])
+def test_worker_that_goes_kills_a_step_that_is_longer_than_the_grace(stage, worker, way):
+    if way == "SIGTERM":
+        worker.send(signal.SIGTERM)
+    else:
+        (held_by,) = stage.rows(worker_table)
+        database = stage.study.database
+        drain(database, find_worker(database, held_by.uuid), token=token(), actor=PERSON)
+
+    assert worker.exit_code() == (143 if way == "SIGTERM" else 0)
+    assert (stage.trial().state, stage.trial().losses) == ("PENDING", 0)
+
+
+def test_paused_trial_whose_worker_goes_is_killed_and_stays_paused(stage, worker):
+    stage.study.pause(0)
+    until_told(stage)
+    worker.send(signal.SIGTERM)
+
+    assert worker.exit_code() == 143
+    assert (stage.trial().state, stage.trial().losses) == ("PAUSED", 0)
+
+
+def test_grace_is_checked(sqlite_stage):
+    sqlite_stage.create("obedient:one_step")
+    worker = sqlite_stage.start(grace=-1)
+
+    assert worker.exit_code() == 2
+    assert "--grace" in worker.words()
