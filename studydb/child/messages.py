@@ -93,10 +93,16 @@ class FlushAsked(Struct, frozen=True, tag="flush"):
 
 
 class Ended(Struct, frozen=True, tag="end"):
-    """The user's code has ended, and the process will; `failure` says why if it failed."""
+    """
+    The user's code has ended, and the process will; `failure` says why if it failed.
+
+    Attributes:
+        config_unread: Whether the code never looked at its config.
+    """
 
     end: End
     failure: Failure | None = None
+    config_unread: bool = False
 
 
 class Answered(Struct, frozen=True, tag="answer"):
@@ -162,8 +168,8 @@ def _checked(message: FromChild, payload: bytes) -> FromChild:
                 saved=saved and _with_bytes(saved, payload),
                 artifact_error=error and bounded(error, MESSAGE_BYTES),
             )
-        case Ended(end=end, failure=failure):
-            return Ended(end, failure and bounded_failure(failure))
+        case Ended(failure=failure):
+            return structs.replace(message, failure=failure and bounded_failure(failure))
     return message
 
 

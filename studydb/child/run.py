@@ -11,6 +11,7 @@ import time
 import traceback
 from contextlib import suppress
 
+from msgspec import structs
 from numpy import random as numpy_random
 
 from studydb.child.channel import Channel
@@ -28,7 +29,13 @@ from studydb.domain.errors import (
 )
 from studydb.domain.failures import failure_of
 from studydb.domain.records import Failure
-from studydb.trainables import call, load
+from studydb.trainables import call, ignores_config, load
+
+PROGRAM = "studydb worker"
+"""All of a trial's `sys.argv`: whoever parses it sees no arguments, and this name in its usage."""
+
+_USAGE = 2
+"""With what argparse exits at wrong or missing arguments."""
 
 
 def main(channel: Channel) -> None:
@@ -73,10 +80,12 @@ def run(job: Job, channel: Channel) -> Ended:
         return Ended(End.UNPREPARED, failure_of(cause))
     try:
         with current(session):
-            session.finish(call(function, session.config, session))
+            session.finish(call(function, session.given_config, session))
+        ended = Ended(session.left or End.COMPLETED)
     except BaseException as error:  # noqa: BLE001  sys.exit() too is the user's failure
-        return _ended_by(error, session)
-    return Ended(session.left or End.COMPLETED)
+        ended = _ended_by(error, session)
+    unread = bool(job.config) and not session.config_was_asked_for and ignores_config(function)
+    return structs.replace(ended, config_unread=unread)
 
 
 def _prepare(job: Job) -> None:
@@ -88,7 +97,7 @@ def _prepare(job: Job) -> None:
             f"The working directory {job.workdirs[0]} cannot be entered: {cause.strerror}. "
             "Start the worker with --workdir naming one that exists here."
         ) from cause
-    sys.argv = ["studydb"]
+    sys.argv = [PROGRAM]
     # All children are copies of one process and would draw the same numbers.
     random.seed(job.seed)
     numpy_random.seed(job.seed % 2**32)  # noqa: NPY002  the generator that users' libraries share
@@ -125,6 +134,8 @@ def _ended_by(error: BaseException, session: Session) -> Ended:
     failure = failure_of(error)
     if isinstance(error, SystemExit):
         told = f"The trainable called sys.exit({error.code!r}). Return from it, or raise an error."
+        if error.code == _USAGE:
+            told += " If it parses sys.argv: a trial's has no arguments, its config has them."
         failure = Failure(failure.type, told, failure.traceback)
     elif isinstance(error, TrialStopped):
         told = "The trainable raised TrialStopped, but nothing had stopped it. Return instead."

@@ -36,7 +36,8 @@ class Session:
     One attempt, as the user's code sees it.
 
     Attributes:
-        config: Parameters and constants; the code's own, to be changed at will.
+        given_config: `config`, for the call of the user's function.
+        config_was_asked_for: Whether the code has looked at `config` here, beside its argument.
         number: The trial's number within its study.
         attempt: How often the trial was begun, this time included.
         seed: For random numbers; the same at every attempt of the trial.
@@ -47,7 +48,8 @@ class Session:
 
     def __init__(self, job: Job, channel: Channel, checkpoint: Restored | None) -> None:
         """Begin the attempt: its time runs from here."""
-        self.config: dict[str, Any] = copy.deepcopy(dict(job.config))
+        self.given_config: dict[str, Any] = copy.deepcopy(dict(job.config))
+        self.config_was_asked_for = False
         self.number = job.number
         self.attempt = job.attempt
         self.seed = job.seed
@@ -64,6 +66,12 @@ class Session:
         self._begun_s = time.monotonic() - job.time_total_s
         self._turn = threading.RLock()
         self._pid = os.getpid()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Parameters and constants; the code's own, to be changed at will."""
+        self.config_was_asked_for = True
+        return self.given_config
 
     @answering_keywords
     def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:

@@ -13,12 +13,11 @@ from studydb.analysis.definition import space_lines
 from studydb.cli.opening import created_study
 from studydb.cli.options import Spec, Storage, storage_option, study_argument
 from studydb.cli.output import print_next
-from studydb.cli.spelling import visible
 from studydb.domain import grammar
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space import Space
 from studydb.domain.view import Scheduler, Searcher
-from studydb.domain.wording import counted
+from studydb.domain.wording import counted, visible
 from studydb.settings import KEY_FILE, SIGNING_KEY, key_file_path
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from studydb.cli.spelling import csv_cell, plain, table_cell, visible
+from studydb.cli.spelling import csv_cell, plain, table_cell
+from studydb.domain.wording import visible
 
 MOST_RICH_ROWS = 500
 """Longer tables are plain on a terminal, too: rich takes a millisecond a row."""

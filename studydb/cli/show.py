@@ -15,11 +15,11 @@ from studydb.cli.options import (
     study_argument,
 )
 from studydb.cli.output import print_fields, print_json, print_next, print_rows, print_table
-from studydb.cli.spelling import assignments, table_cell, visible
+from studydb.cli.spelling import assignments, table_cell
 from studydb.domain.metrics import Result
 from studydb.domain.rules import first_hit
 from studydb.domain.states import Mode, Reason
-from studydb.domain.wording import counted
+from studydb.domain.wording import counted, visible
 
 if TYPE_CHECKING:
     from studydb.domain.records import Study, Trial

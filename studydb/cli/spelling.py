@@ -9,6 +9,7 @@ from typing import Any
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.grammar import parse_value
+from studydb.domain.wording import visible
 
 
 def plain(value: Any) -> Any:
@@ -80,14 +81,6 @@ def table_cell(value: Any, *, brief: bool = False) -> str:
 
 def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) and math.isfinite(value) else value
-
-
-def visible(text: str) -> str:
-    """Text without line breaks and control characters, which could steer a terminal."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
 
 
 def assignments(values: Mapping[str, Any]) -> str:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from studydb.analysis.troubles import trouble_text
 from studydb.cli.opening import opened, opened_study
 from studydb.cli.options import Storage, format_option, storage_option
 from studydb.cli.output import print_fields, print_json, print_next, print_rows, print_table
-from studydb.cli.spelling import assignments, table_cell, visible
+from studydb.cli.spelling import assignments, table_cell
 from studydb.domain.errors import NoResults
 from studydb.domain.records import Trial
 from studydb.domain.states import State, Status
+from studydb.domain.wording import visible
 
 if TYPE_CHECKING:
     from studydb.operations.listing import Roll
@@ -172,10 +174,7 @@ def _print_troubles(troubles: list[Any]) -> None:
     if troubles:
         click.echo("\nTrouble:")
     for row in troubles:
-        more = f" (the newest of {row.times})" if row.times > 1 else ""
-        about = row.data.get("error") or f"{row.data.get('url')}, step {row.data.get('step')}"
-        at = table_cell(row.at)
-        click.echo(f"  {at}  trial {row.number}: {row.kind}{more}: {visible(about)}")
+        click.echo(f"  {table_cell(row.at)}  {trouble_text(row)}")
 
 
 def _cell(study: "Study", row: Any, name: str) -> Any:

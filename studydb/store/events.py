@@ -15,7 +15,7 @@ _APPEND = Prepared(
     sa.insert(event).values({name: sa.bindparam(name) for name in _COLUMNS} | {"at": now()})
 )
 
-TROUBLES = ("checkpoint failed", "checkpoint corrupt")
+TROUBLES = ("checkpoint failed", "checkpoint corrupt", "config not read")
 """What a person should know of although training goes on."""
 
 NEWEST = 2_000

@@ -5,12 +5,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from studydb.analysis.troubles import trouble_text
 from studydb.db import Database
 from studydb.domain.errors import NoResults, StorageTransient, StudydbError
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
 from studydb.domain.states import State, Status
-from studydb.operations import reading
+from studydb.operations import listing, reading
 from studydb.operations.look import look
 from studydb.study.opening import read_patiently
 from studydb.worker.processes import WorkerProcesses
@@ -47,6 +48,8 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
             progress.tell(GOING)
             raise
     counts = read_patiently(lambda: look(database, study)).counts
+    for row in read_patiently(lambda: listing.troubles(database, study)):
+        progress.tell(f"Trouble: {trouble_text(row)}")
     if counts.error:
         progress.tell(_describe_errors(database, study, counts.error))
     return counts

@@ -3,6 +3,7 @@
 from studydb.trainables.calling import call, check_signature, returned_metrics
 from studydb.trainables.describing import describe
 from studydb.trainables.loading import check_python, load
+from studydb.trainables.reading import ignores_config
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "check_signature",
     "check_trusted",
     "describe",
+    "ignores_config",
     "load",
     "returned_metrics",
     "sign",

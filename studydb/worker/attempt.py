@@ -306,6 +306,8 @@ class Attempt:
         if held.is_lost:
             raise LeaseLost(number=held.lease.number, attempt=held.lease.attempt)
         if progress.ended is not None:
+            if progress.ended.config_unread:
+                self._safely(lambda: self._equipment.tell_config_unread(held))
             return self._of_end(progress.ended)
         if progress.deadline_s is not None:
             return Outcome(Reason.PREEMPTED)  # killed after its grace

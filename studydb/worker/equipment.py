@@ -1,6 +1,6 @@
 """What the slots of one worker share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,6 +27,7 @@ class Equipment:
     Attributes:
         signed: Whether a key of ours signed the trainable; else it is only allowed.
         workdirs: Where the trainable is looked for, in this order.
+        told: What is said once per worker, by kind.
     """
 
     options: Options
@@ -41,6 +42,7 @@ class Equipment:
     heartbeat: Heartbeat
     interruption: Interruption
     waiting: Waiting
+    told: dict[str, object] = field(default_factory=dict)
 
     def log_dir(self, lease: Lease) -> Path:
         """The folder for what one attempt prints."""
@@ -48,14 +50,30 @@ class Equipment:
 
     def tell_artifact_error(self, held: HeldTrial, error: str) -> None:
         """Record that a checkpoint could not be stored; training goes on."""
-        lease = held.lease
-        self.options.say(f"trial {lease.number}: a checkpoint could not be stored: {error}")
-        token = uuid4().hex
+        number = held.lease.number
+        self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
+        self._tell(held, "checkpoint failed", error)
+
+    def tell_config_unread(self, held: HeldTrial) -> None:
+        """Say once per worker that the parameters of trials do not reach the user's code."""
+        kind, mine = "config not read", object()
+        if self.told.setdefault(kind, mine) is not mine:
+            return
+        name = self.study.trainable.name if self.study.trainable else ""
+        error = (
+            f"{name} never reads its config, so the parameters change nothing. Take them from its "
+            "first argument; sys.argv holds none of them."
+        )
+        self.options.say(f"warning: {error}")
+        self._tell(held, kind, error)
+
+    def _tell(self, held: HeldTrial, kind: str, error: str) -> None:
+        lease, token = held.lease, uuid4().hex
         persist(
             lambda: tell(
                 self.database,
                 lease=lease,
-                kind="checkpoint failed",
+                kind=kind,
                 data={"error": error},
                 token=token,
             ),

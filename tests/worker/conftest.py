@@ -57,10 +57,11 @@ class Attempt:
         self.workdir = workdir
 
     def receive(self) -> FromChild:
-        """The next message; EOFError after the last."""
+        """The next message; EOFError after the last. Few of these functions read their config."""
         frame = self.child.channel.receive(PATIENCE_S)
         assert frame is not None, "the child says nothing"
-        return read_from_child(frame)
+        message = read_from_child(frame)
+        return Ended(message.end, message.failure) if isinstance(message, Ended) else message
 
     def answer(self, message: FromChild, **answer: Any) -> None:
         assert not isinstance(message, Ended)

@@ -106,7 +106,7 @@ def test_child_inherits_no_credentials_no_descriptors_and_no_database(start, mon
     assert kinds == {"0": "/dev/null", "1": "pipe", "2": "pipe", job: "socket"}
     assert not {"sqlalchemy", "psycopg", "alembic"} & set(facts["modules"])
     assert facts["directory"] == str(attempt.workdir)
-    assert facts["arguments"] == ["studydb"]
+    assert facts["arguments"] == ["studydb worker"]
     assert facts["leads"]
     assert facts["threads"] == 1
 

@@ -1,0 +1,55 @@
+"""Whether a trainable reads the config that it is given, as its code says."""
+
+import dis
+import inspect
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+_LOOKS_EVERYWHERE = {"locals", "vars", "eval", "exec", "dir"}
+"""Functions that reach a variable without naming it."""
+
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+
+
+def ignores_config(function: Callable[..., Any]) -> bool:
+    """
+    Whether a function never reads its first parameter, or assigns to it before it does.
+
+    As of a script whose `main(args=None)` parses the command line: in every trial it would run
+    its defaults. False where the code cannot tell.
+    """
+    code = _code_of(function)
+    if code is None or code.co_argcount < 1:
+        return False
+    is_bound = inspect.ismethod(function) or not inspect.isroutine(function)
+    if code.co_argcount <= is_bound:
+        return False
+    name = code.co_varnames[is_bound]
+    if name in code.co_cellvars or _LOOKS_EVERYWHERE.intersection(code.co_names):
+        return False
+    return not _is_loaded(code, name)
+
+
+def _code_of(function: Callable[..., Any]) -> CodeType | None:
+    if not inspect.isroutine(function):
+        function = inspect.getattr_static(type(function), "__call__", function)
+    found = getattr(getattr(function, "__func__", function), "__code__", None)
+    return found if isinstance(found, CodeType) else None
+
+
+def _is_loaded(code: CodeType, name: str) -> bool:
+    """Whether some instruction reads a variable's first value."""
+    is_straight = True
+    for each in dis.get_instructions(code):
+        names = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+        if name in names and "FAST" in each.opname:
+            if each.opname.startswith("LOAD"):
+                return True
+            stores_it = each.opname.startswith(("STORE", "DELETE")) and names[0] == name
+            if stores_it and is_straight:
+                return False  # what comes later is another value
+            if not stores_it:
+                return True  # one of two in an instruction of both kinds
+        is_straight = is_straight and each.opcode not in _JUMPS
+    return False

@@ -1,0 +1,85 @@
+"""A trainable that never reads its config is told of once: by its worker, in `status`, after `run`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from fleet.workers import TRAINABLES
+
+UNREAD = "parsing:main never reads its config"
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_script_that_parses_an_empty_command_line_is_told_of_once_per_worker(stage, slots):
+    stage.create("parsing:main", num_trials=3)
+    worker = stage.start(slots=slots)
+
+    assert worker.exit_code(60.0) == 0
+
+    assert worker.words().count(UNREAD) == 1
+    assert [event["error"].partition(",")[0] for event in stage.events("config not read")] == [
+        UNREAD
+    ]
+    shown = studydb("status", "staged", storage=stage.storage)
+    (trouble,) = json.loads(studydb("status", "staged", "--format=json", storage=stage.storage))[
+        "troubles"
+    ]
+    assert f"config not read: {UNREAD}" in shown
+    assert trouble["kind"] == "config not read"
+    logs = studydb("logs", "staged", "0", storage=stage.storage)
+    assert "argv ['studydb worker']" in logs
+
+
+def test_function_that_takes_its_config_from_the_trial_reads_it(stage):
+    stage.create("parsing:reads_it_elsewhere")
+    worker = stage.start()
+
+    assert worker.exit_code(60.0) == 0
+
+    assert "never reads" not in worker.words()
+    assert stage.events("config not read") == []
+
+
+def test_script_that_requires_arguments_is_told_where_they_are(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("parsing:required")
+
+    stage.run()
+
+    (attempt,) = stage.attempts()
+    assert attempt.error_message == (
+        "The trainable called sys.exit(2). Return from it, or raise an error. If it parses "
+        "sys.argv: a trial's has no arguments, its config has them."
+    )
+    logs = studydb("logs", "staged", "0", storage=stage.storage)
+    assert "usage: studydb worker [-h] --lr LR" in logs
+
+
+def test_run_says_so_when_it_is_done(stage):
+    stage.create("parsing:main", num_trials=1)
+    script = "import studydb, sys; studydb.load_study('staged', storage=sys.argv[1]).run(workers=1)"
+
+    ran = subprocess.run(
+        [sys.executable, "-c", script, stage.storage],
+        cwd=TRAINABLES,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert f"Trouble: trial 0: config not read: {UNREAD}" in ran.stderr
+
+
+def studydb(*arguments, storage):
+    ran = subprocess.run(
+        [sys.executable, "-m", "studydb", *arguments],
+        env={**os.environ, "STUDYDB_STORAGE": storage},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return ran.stdout + ran.stderr
