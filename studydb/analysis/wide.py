@@ -8,7 +8,9 @@ from studydb.db import Database
 from studydb.db.views import FIXED, Column, Kind, WideView, bounded_names, view_name
 from studydb.domain.domains import Domain, Enumerable
 from studydb.domain.records import Study
+from studydb.domain.roles import Role
 from studydb.operations import views
+from studydb.operations.writing import write
 
 MOST_LOOKED_AT = 1000
 """Values of a `choice`; a longer one is numeric if so many are."""
@@ -28,7 +30,7 @@ def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], l
         NotAllowed: Something else in the database has the name of one.
     """
     made = [trial_view(study), result_view(study, views.metric_kinds(database, study))]
-    return made, views.make_views(database, study, made)
+    return made, write(database, lambda: views.make_views(database, study, made), role=Role.OWNER)
 
 
 def trial_view(study: Study) -> WideView:

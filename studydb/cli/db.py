@@ -4,6 +4,7 @@ import click
 
 from studydb.cli.options import Storage, storage_option
 from studydb.domain.errors import UsageError
+from studydb.domain.roles import Role
 
 
 @click.group()
@@ -65,12 +66,30 @@ def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
 @click.option("--worker", default="studydb_worker", show_default=True, metavar="ROLE")
 @click.option("--viewer", default="studydb_viewer", show_default=True, metavar="ROLE")
 @click.option(
+    "--member",
+    "members",
+    multiple=True,
+    metavar="LOGIN=ROLE",
+    help="Let a login be an owner, a worker or a viewer, and make it if it is missing; may be"
+    " repeated.",
+)
+@click.option(
     "--schema", default="public", show_default=True, metavar="NAME", help="Where the tables are."
 )
 @storage_option
-def roles(*, owner: str, worker: str, viewer: str, schema: str, storage: Storage) -> None:
+def roles(
+    *,
+    owner: str,
+    worker: str,
+    viewer: str,
+    members: tuple[str, ...],
+    schema: str,
+    storage: Storage,
+) -> None:
     """
     Print SQL for PostgreSQL that makes three roles and gives each the rights it needs.
+
+    People are members of a role: --member ann=worker --member bob=viewer.
 
     The owner may do everything; a worker can change no schema, no spec of a study, and delete
     nothing but old checkpoints; a viewer can only read. Nothing is changed by this command: pipe
@@ -87,7 +106,17 @@ def roles(*, owner: str, worker: str, viewer: str, schema: str, storage: Storage
         )
     if not url.database:
         raise UsageError("The storage URL names no database; the roles are given rights in one.")
-    click.echo(Roles(url.database, schema, owner, worker, viewer).script())
+    read = tuple(map(_member, members))
+    click.echo(Roles(url.database, schema, owner, worker, viewer, read).script())
+
+
+def _member(text: str) -> tuple[str, Role]:
+    login, _, role = text.rpartition("=")
+    if not login or role not in list(Role):
+        raise UsageError(
+            f"--member takes LOGIN=ROLE with the ROLE {', '.join(Role)}, not {text!r}."
+        )
+    return login, Role(role)
 
 
 def _shown(storage: Storage) -> str:

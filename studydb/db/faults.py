@@ -13,6 +13,7 @@ import sqlalchemy.exc
 from studydb.db.silence import SilentServerError
 from studydb.domain.errors import (
     StorageBusy,
+    StorageDenied,
     StorageError,
     StorageMissing,
     StorageReadOnly,
@@ -26,7 +27,8 @@ _LOCK_TIMEOUT = "55P03"
 _BUSY = {"40001", "40P01", _LOCK_TIMEOUT, "53300", _READ_ONLY, "57014"}
 _NO_SUCH_TABLE = "42P01"
 _NO_SUCH_DATABASE = "3D000"
-_DENIED = {"42501", "28P01", "28000"}
+_DENIED = "42501"
+_NO_LOGIN = {"28P01", "28000"}
 _UNIQUE = "23505"
 _LOGIN = ("authentication failed", "no password supplied")
 
@@ -67,7 +69,7 @@ def translate(error: BaseException, *, url: str) -> Exception | None:
     return None
 
 
-def _translate_postgresql(  # noqa: PLR0911  a table in code
+def _translate_postgresql(  # noqa: C901, PLR0911  a table in code
     error: psycopg.Error, url: str
 ) -> Exception | None:
     code = error.sqlstate
@@ -82,7 +84,9 @@ def _translate_postgresql(  # noqa: PLR0911  a table in code
         return _cannot_connect(error, url)
     if code == _NO_SUCH_TABLE:
         return StorageMissing(f"{url} has no studydb tables. Run `studydb db upgrade` on it.")
-    if code in _DENIED:
+    if code == _DENIED:
+        return StorageDenied(f"{url} refuses: {_first_line(error)}.")
+    if code in _NO_LOGIN:
         return StorageError(
             f"{url} refuses: {_first_line(error)}. Check user, password and rights."
         )

@@ -27,7 +27,8 @@ from studydb.db.engine import (
 )
 from studydb.db.silence import for_ever
 from studydb.db.urls import check_file
-from studydb.domain.errors import SchemaTooNew, StorageError, UsageError
+from studydb.domain.errors import SchemaTooNew, StorageDenied, StorageError, UsageError
+from studydb.domain.roles import Role
 
 CREATE_WAIT_S = 60.0
 TURN_TIMEOUT_S = 20.0
@@ -144,10 +145,12 @@ def _migrating(database: Database) -> Iterator[sa.Connection]:
                     yield connection
         except CommandError as error:  # what a migration has to say about the rows
             raise StorageError(str(error)) from error
-        except sa.exc.DBAPIError as error:
+        except Exception as error:  # of Alembic's connection, or of the driver's below it
             translated = faults.translate(error, url=database.url)
             if translated is None:
                 raise
+            if isinstance(translated, StorageDenied):
+                translated = StorageDenied(f"{translated} {Role.OWNER.advice}")
             raise translated from error
 
 
@@ -162,6 +165,7 @@ def _locked_postgresql(engine: sa.Engine) -> Iterator[sa.Connection]:
             with connection.begin():
                 if _has_tables(connection):
                     views.lock(_Texts(connection))
+                    _act_as_owner(connection)
                 yield connection
         finally:
             if is_locked:
@@ -172,6 +176,17 @@ def _locked_postgresql(engine: sa.Engine) -> Iterator[sa.Connection]:
 def _has_tables(connection: sa.Connection) -> bool:
     found = connection.exec_driver_sql(f"SELECT to_regclass('{version.TABLE}')")
     return found.scalar() is not None
+
+
+def _act_as_owner(connection: sa.Connection) -> None:
+    """
+    Make what is new the tables' owner's, whichever of its members upgrades.
+
+    Up to the end of the transaction.
+    """
+    owner = views.owner_to_act_for(_Texts(connection), version.TABLE)
+    if owner is not None:
+        connection.exec_driver_sql(f"SET LOCAL ROLE {owner}")
 
 
 def _lock_database(connection: sa.Connection) -> bool:

@@ -6,17 +6,26 @@ a trial, or a result that is stored. It can claim and end any trial, report what
 delete rows of checkpoints, as it does with those that a newer one has replaced.
 """
 
+# ruff: noqa: S608  names and texts are quoted here: that is this file's business
+
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from textwrap import dedent
 
 from studydb.db import version
 from studydb.db.schema import METADATA
 from studydb.db.spelling import literal, quoted
 from studydb.db.views import MARK
+from studydb.domain.roles import Role
 
 STABLE_VIEWS = ("v_study", "v_trial", "v_result", "v_attempt", "v_checkpoint", "v_worker")
 VIEWER_TIMEOUT = "60s"
+VIEWER_SETTINGS = (
+    ("default_transaction_read_only", "on"),
+    ("statement_timeout", VIEWER_TIMEOUT),
+    ("idle_in_transaction_session_timeout", VIEWER_TIMEOUT),
+)
 
 WORKER_INSERTS = ("trial", "attempt", "result", "checkpoint", "worker", "rung_entry", "event")
 WORKER_DELETES = ("checkpoint",)
@@ -43,20 +52,45 @@ WORKER_UPDATES = {
 """By table; a test holds them against the statements of every operation that workers call."""
 
 
+_HEAD = """
+-- For psql, as the owner of the database and its tables, or as a superuser. Run it after
+-- `studydb db upgrade`, after every later upgrade, and after a GRANT of yours. People log in as
+-- members: `studydb db roles --member NAME=owner|worker|viewer`. Passwords: \\password NAME.
+BEGIN;
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What the three roles are called, and where the tables are."""
+    """
+    What the three roles are called, who is a member of each, and where the tables are.
+
+    The roles are groups; people log in as members. PostgreSQL hands a group's rights down to its
+    members, but not its settings, so that a viewer's limits are set for each login.
+
+    Attributes:
+        members: Logins and the role that each is to have.
+    """
 
     database: str
     schema: str = "public"
-    owner: str = "studydb_owner"
-    worker: str = "studydb_worker"
-    viewer: str = "studydb_viewer"
+    owner: str = Role.OWNER.default_name
+    worker: str = Role.WORKER.default_name
+    viewer: str = Role.VIEWER.default_name
+    members: tuple[tuple[str, Role], ...] = ()
 
     def script(self) -> str:
         """The SQL that makes the roles and gives each its rights; running it again is harmless."""
-        parts = (self._head(), self._owner(), self._worker(), self._viewer())
-        return "\n\n".join("\n".join(part) for part in parts) + "\n\nCOMMIT;"
+        parts = (
+            *(_HEAD, self._create(), self._owner(), self._worker(), self._viewer()),
+            *(self._membership(login, role) for login, role in self.members),
+            *(self._limits(), "COMMIT;"),
+        )
+        return "\n\n".join(dedent(part).strip() for part in parts)
+
+    @property
+    def _names(self) -> tuple[str, str, str]:
+        return (self.owner, self.worker, self.viewer)
 
     @property
     def _tables(self) -> list[str]:
@@ -65,62 +99,165 @@ class Roles:
     def _on(self, names: Iterable[str]) -> str:
         return ", ".join(f"{_name(self.schema)}.{name}" for name in names)
 
-    def _head(self) -> Iterator[str]:
-        yield "-- For psql, as a superuser or as who owns the tables and may make roles; after"
-        yield "-- `studydb db upgrade`, and again after every later one. Passwords are given by"
-        yield "-- \\password ROLE."
-        yield "BEGIN;"
-        for role in (self.owner, self.worker, self.viewer):
-            yield (
-                f"DO $$ BEGIN CREATE ROLE {_name(role)} LOGIN; "
-                "EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
+    def _create(self) -> str:
+        """
+        Make the roles that are missing, or say who has to.
+
+        A role is looked for first: CREATE ROLE fails where the caller may create none, even if the
+        role exists.
+        """
+        logins = [name for name, _ in self.members]
+        groups = ", ".join(map(_name, self._names))
+        wanted = [f"CREATE ROLE {_name(name)};" for name in self._names]
+        wanted += [f"CREATE ROLE {_name(name)} LOGIN;" for name in logins]
+        wanted.append(f"GRANT {groups} TO ")
+        hint = "Have an administrator run this, as far as it is missing: " + " ".join(wanted)
+        return f"""
+            DO $$ DECLARE caller pg_roles; role text; BEGIN
+              SELECT * INTO caller FROM pg_roles WHERE rolname = current_user;
+              FOREACH role IN ARRAY {_array([*self._names, *logins])} LOOP
+                CONTINUE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = role);
+                IF NOT (caller.rolsuper OR caller.rolcreaterole) THEN
+                  RAISE EXCEPTION 'There is no role %, and % may not create roles.',
+                    role, current_user USING HINT = {literal(hint)}
+                    || quote_ident(current_user) || ' WITH ADMIN OPTION; Then run this again.';
+                END IF;
+                EXECUTE format('CREATE ROLE %I %s', role,
+                  CASE WHEN role = ANY ({_array(logins)}) THEN 'LOGIN' ELSE 'NOLOGIN' END);
+              END LOOP; END $$;
+            """
+
+    def _owner(self) -> str:
+        owner = _name(self.owner)
+        owned = [("TABLE", name) for name in self._tables]
+        owned += [
+            (kind.upper(), name)
+            for table in METADATA.sorted_tables
+            for kind, name in table.info.items()
+        ]
+        owned += [("VIEW", view) for view in STABLE_VIEWS]
+        return "\n".join(
+            (
+                "-- The owner upgrades the schema, and creates, steers, renames, deletes studies.",
+                self._present_owners(),
+                *self._may_enter(),
+                f"GRANT CREATE ON SCHEMA {_name(self.schema)} TO {owner};",
+                *(f"ALTER {kind} {self._on([name])} OWNER TO {owner};" for kind, name in owned),
+                f"REVOKE ALL ON {self._on([*self._tables, *STABLE_VIEWS])}",
+                f"  FROM {_name(self.worker)}, {_name(self.viewer)};",
+                self._wide_views(),
             )
-            yield f"GRANT CONNECT ON DATABASE {_name(self.database)} TO {_name(role)};"
-            yield f"GRANT USAGE ON SCHEMA {_name(self.schema)} TO {_name(role)};"
+        )
+
+    def _present_owners(self) -> str:
+        """Who owns the tables now, or runs this, stays an owner as a member."""
+        return dedent(f"""\
+            DO $$ DECLARE holder oid; BEGIN
+              FOR holder IN SELECT relowner FROM pg_class
+                WHERE oid = {literal(self._on([version.TABLE]))}::regclass
+                UNION SELECT oid FROM pg_roles WHERE rolname = current_user LOOP
+                CONTINUE WHEN pg_has_role(holder, {literal(self.owner)}, 'USAGE');
+                EXECUTE format('GRANT %I TO %s', {literal(self.owner)}, holder::regrole);
+              END LOOP; END $$;""")
+
+    def _may_enter(self) -> Iterator[str]:
+        for name in map(_name, self._names):
+            yield f"GRANT CONNECT ON DATABASE {_name(self.database)} TO {name};"
+            yield f"GRANT USAGE ON SCHEMA {_name(self.schema)} TO {name};"
         yield "-- Up to PostgreSQL 14 everybody may make tables in the schema public: grant CREATE"
         yield "-- to others who rely on it."
         yield f"REVOKE CREATE ON SCHEMA {_name(self.schema)} FROM PUBLIC;"
-        everything = self._on([*self._tables, *STABLE_VIEWS])
-        yield f"REVOKE ALL ON {everything} FROM {_name(self.worker)}, {_name(self.viewer)};"
 
-    def _owner(self) -> Iterator[str]:
-        owner = _name(self.owner)
-        yield "-- The owner upgrades the schema, and creates, steers, renames and deletes studies."
-        yield f"GRANT CREATE ON SCHEMA {_name(self.schema)} TO {owner};"
-        for name in self._tables:
-            yield f"ALTER TABLE {self._on([name])} OWNER TO {owner};"
-        for table in METADATA.sorted_tables:
-            for kind, name in table.info.items():
-                yield f"ALTER {kind.upper()} {self._on([name])} OWNER TO {owner};"
-        for view in STABLE_VIEWS:
-            yield f"ALTER VIEW {self._on([view])} OWNER TO {owner};"
-        yield "DO $$ DECLARE wide regclass; BEGIN"
-        yield "  FOR wide IN SELECT oid FROM pg_class WHERE relkind = 'v'"
-        yield f"    AND relnamespace = {literal(_name(self.schema))}::regnamespace"
-        yield f"    AND obj_description(oid, 'pg_class') LIKE '{MARK}%'"
-        yield f"  LOOP EXECUTE format('ALTER VIEW %s OWNER TO %I', wide, {literal(self.owner)});"
-        yield "  END LOOP; END $$;"
+    def _wide_views(self) -> str:
+        readers = f"{_name(self.worker)}, {_name(self.viewer)}"
+        return dedent(f"""\
+            DO $$ DECLARE wide regclass; BEGIN
+              FOR wide IN SELECT oid FROM pg_class WHERE relkind = 'v'
+                AND relnamespace = {literal(_name(self.schema))}::regnamespace
+                AND obj_description(oid, 'pg_class') LIKE '{MARK}%' LOOP
+                EXECUTE format('ALTER VIEW %s OWNER TO %I', wide, {literal(self.owner)});
+                EXECUTE format('GRANT SELECT ON %s TO %s', wide, {literal(readers)});
+              END LOOP; END $$;""")
 
-    def _worker(self) -> Iterator[str]:
+    def _worker(self) -> str:
         worker = _name(self.worker)
-        yield "-- A worker claims and runs trials: no DDL; UPDATE of the columns that it writes."
-        yield f"GRANT SELECT ON {self._on([*self._tables, *STABLE_VIEWS])} TO {worker};"
-        yield f"GRANT INSERT ON {self._on(WORKER_INSERTS)} TO {worker};"
-        for table, columns in WORKER_UPDATES.items():
-            yield f"GRANT UPDATE ({', '.join(columns)}) ON {self._on([table])} TO {worker};"
-        yield "-- Only rows of checkpoints go while a study lives: those that a newer one replaces."
-        yield f"GRANT DELETE ON {self._on(WORKER_DELETES)} TO {worker};"
+        return "\n".join(
+            (
+                "-- A worker claims and runs trials: no DDL; UPDATE of the columns it writes.",
+                f"GRANT SELECT ON {self._on([*self._tables, *STABLE_VIEWS])} TO {worker};",
+                f"GRANT INSERT ON {self._on(WORKER_INSERTS)} TO {worker};",
+                *(
+                    f"GRANT UPDATE ({', '.join(columns)}) ON {self._on([table])} TO {worker};"
+                    for table, columns in WORKER_UPDATES.items()
+                ),
+                "-- Of a study that lives, only rows of checkpoints go: newer ones replace them.",
+                f"GRANT DELETE ON {self._on(WORKER_DELETES)} TO {worker};",
+            )
+        )
 
-    def _viewer(self) -> Iterator[str]:
-        viewer, database = _name(self.viewer), _name(self.database)
-        yield "-- A viewer reads. `studydb views` lets whoever may read v_trial read its views."
-        yield f"GRANT SELECT ON {self._on([*self._tables, *STABLE_VIEWS])} TO {viewer};"
-        for setting, value in (
-            ("default_transaction_read_only", "on"),
-            ("statement_timeout", f"'{VIEWER_TIMEOUT}'"),
-            ("idle_in_transaction_session_timeout", f"'{VIEWER_TIMEOUT}'"),
-        ):
-            yield f"ALTER ROLE {viewer} IN DATABASE {database} SET {setting} = {value};"
+    def _viewer(self) -> str:
+        viewer = _name(self.viewer)
+        return f"""
+            -- A viewer reads. `studydb views` lets whoever may read v_trial read its views.
+            GRANT SELECT ON {self._on([*self._tables, *STABLE_VIEWS])} TO {viewer};
+            """
+
+    def _membership(self, login: str, role: Role) -> str:
+        """Make a login a member of its role, and of the two others no longer."""
+        by_role = dict(zip(Role, self._names, strict=True))
+        group = by_role.pop(role)
+        others = ", ".join(f"{literal(_name(name))}::regrole" for name in by_role.values())
+        return f"""
+            DO $$ DECLARE other text; BEGIN
+              IF NOT pg_has_role({literal(login)}, {literal(group)}, 'USAGE') THEN
+                GRANT {_name(group)} TO {_name(login)};
+              END IF;
+              FOR other IN SELECT roleid::regrole FROM pg_auth_members
+                WHERE member = {literal(_name(login))}::regrole AND roleid IN ({others}) LOOP
+                EXECUTE format('REVOKE %s FROM %I', other, {literal(login)});
+              END LOOP; END $$;
+            """
+
+    def _limits(self) -> str:
+        """
+        Set the limits of each login that is a viewer and no more.
+
+        They are taken from a login that becomes a worker or an owner. Who runs this may be allowed
+        to give rights, but not to change a login that somebody else has made: that is a warning.
+        """
+        writes = " OR ".join(
+            f"pg_has_role(oid, {literal(name)}, 'MEMBER')" for name in (self.owner, self.worker)
+        )
+        writers = [name for name, role in self.members if role is not Role.VIEWER]
+        settings = ", ".join(map(_array, VIEWER_SETTINGS))
+        return f"""
+            -- The limits of each login that is a viewer and no more: a role's settings are not
+            -- inherited. After a GRANT of yours, run this again.
+            DO $$ DECLARE login record; setting text[]; line text; BEGIN
+              FOR login IN SELECT oid, rolname, ({writes}) AS writes FROM pg_roles
+                WHERE rolcanlogin AND NOT rolsuper
+                  AND pg_has_role(oid, {literal(self.viewer)}, 'MEMBER') AND NOT ({writes})
+                OR rolname = ANY ({_array(writers)}) AND oid IN (
+                  SELECT setrole FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase
+                  WHERE d.datname = {literal(self.database)}
+                  AND 'default_transaction_read_only=on' = ANY (setconfig)) LOOP
+                FOREACH setting SLICE 1 IN ARRAY ARRAY[{settings}] LOOP
+                  line := format(CASE WHEN login.writes THEN 'ALTER ROLE %I IN DATABASE %I RESET %s'
+                    ELSE 'ALTER ROLE %I IN DATABASE %I SET %s = %L' END,
+                    login.rolname, {literal(self.database)}, setting[1], setting[2]);
+                  BEGIN
+                    EXECUTE line;
+                  EXCEPTION WHEN insufficient_privilege THEN
+                    RAISE WARNING 'Not allowed here; % or an administrator can run: %;',
+                      login.rolname, line;
+                  END;
+                END LOOP;
+              END LOOP; END $$;
+            """
+
+
+def _array(texts: Iterable[str]) -> str:
+    return f"ARRAY[{', '.join(map(literal, texts))}]::text[]"
 
 
 def _name(text: str) -> str:

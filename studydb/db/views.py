@@ -207,6 +207,9 @@ def make(txn: Texts, view: WideView) -> None:
     txn.run_text(f"CREATE VIEW {quoted(view.name)} AS /* {mark} */ {query}")
     if txn.postgresql:
         txn.run_text(f"COMMENT ON VIEW {quoted(view.name)} IS {literal(mark)}")
+        owner = owner_to_act_for(txn, "v_trial")
+        if owner is not None:
+            txn.run_text(f"ALTER VIEW {quoted(view.name)} OWNER TO {owner}")
         for grantee in _readers(txn):
             txn.run_text(f"GRANT SELECT ON {quoted(view.name)} TO {grantee}")
 
@@ -220,6 +223,21 @@ def _is_taken(txn: Texts, name: str) -> bool:
     else:
         sql = f"SELECT 1 FROM sqlite_master WHERE lower(name) = '{name}'"
     return bool(txn.fetch_text(sql))
+
+
+def owner_to_act_for(txn: Texts, name: str) -> str | None:
+    """
+    The owner of a table or view, quoted, if we are another member of that role; PostgreSQL.
+
+    What one member makes is to be every member's. None also if the owner may create nothing here.
+    """
+    rows = txn.fetch_text(
+        "SELECT quote_ident(rolname) FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner "
+        f"WHERE relname = {literal(name)} AND relnamespace = {_SCHEMA} "
+        "AND rolname <> current_user AND pg_has_role(relowner, 'USAGE') "
+        "AND has_schema_privilege(relowner, relnamespace, 'CREATE')"
+    )
+    return rows[0][0] if rows else None
 
 
 def _readers(txn: Texts) -> list[str]:

@@ -122,6 +122,10 @@ class StorageBusy(StorageTransient):
     """A deadlock, a lock that was not had in time, no free connection, a full disk."""
 
 
+class StorageDenied(StorageError):
+    """The login lacks a right that this takes."""
+
+
 class StorageReadOnly(StorageError):
     """The database can be read but not written."""
 

@@ -14,6 +14,7 @@ from studydb.child.process import is_alive, this_process
 from studydb.db import Database, connect
 from studydb.domain.errors import StorageTransient, StudydbError
 from studydb.domain.records import DRAIN, LEASE_S, Claim, Study
+from studydb.domain.roles import Role
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.buffer import FLUSH_S
 from studydb.lease.heartbeat import Heartbeat
@@ -69,7 +70,9 @@ class OwnLoop:
 
     def _enter(self) -> int:
         uuid = uuid4().hex
-        worker_id = persist(lambda: write(self._database, lambda: self._register(uuid)))
+        worker_id = persist(
+            lambda: write(self._database, lambda: self._register(uuid), role=Role.WORKER)
+        )
         process = this_process()
         persist(
             lambda: recover_host(self._database, self._study, process=process, is_alive=is_alive)

@@ -1,33 +1,40 @@
-"""Tell a login that may only read from a server that takes no writes for a while."""
+"""Say which role a write takes, where the login lacks a right or may only read."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 from studydb.db import Database
-from studydb.domain.errors import StorageBusy, StorageReadOnly
+from studydb.domain.errors import StorageBusy, StorageDenied, StorageReadOnly
+from studydb.domain.roles import Role
 from studydb.store import session
 
 Answered = TypeVar("Answered")
 
 
-def write(database: Database, call: Callable[[], Answered]) -> Answered:
+def write(database: Database, call: Callable[[], Answered], *, role: Role) -> Answered:
     """
     Make a call that writes.
 
     PostgreSQL gives the same error to a client of a standby, which passes when the client is led
     to the new primary, and to a role whose transactions are read-only, which does not.
 
+    Args:
+        role: The role that may make it.
+
     Raises:
+        StorageDenied: The login lacks a right.
         StorageReadOnly: The login may only read.
     """
     try:
         return call()
+    except StorageDenied as error:
+        raise StorageDenied(f"{error} {role.advice}") from error
     except StorageBusy:
-        _refuse_reader(database)
+        _refuse_reader(database, role)
         raise
 
 
-def _refuse_reader(database: Database) -> None:
+def _refuse_reader(database: Database, role: Role) -> None:
     if not database.postgresql:
         return
     with database.begin(write=False) as txn:
@@ -35,5 +42,5 @@ def _refuse_reader(database: Database) -> None:
     if reader is not None:
         raise StorageReadOnly(
             f"{database.url} lets {reader!r} only read: its default_transaction_read_only is on. "
-            "Log in as a role that may write."
+            f"{role.advice}"
         )

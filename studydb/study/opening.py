@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from studydb.db import Database, connect
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.roles import Role
 from studydb.lease.retries import persist
 from studydb.operations.writing import write
 from studydb.settings import storage_url
@@ -56,7 +57,7 @@ def read_patiently(call: Callable[[], Answered]) -> Answered:
 
 def write_patiently(database: Database, call: Callable[[], Answered]) -> Answered:
     """Make a call that writes until it answers, unless the login may only read."""
-    return persist(lambda: write(database, call), patience_s=CONTROL_PATIENCE_S)
+    return persist(lambda: write(database, call, role=Role.OWNER), patience_s=CONTROL_PATIENCE_S)
 
 
 def whoami() -> str:

@@ -22,6 +22,7 @@ from studydb.domain.errors import (
     UsageError,
 )
 from studydb.domain.records import DRAIN, LEASE_S, Study
+from studydb.domain.roles import Role
 from studydb.domain.states import State
 from studydb.domain.wording import counted
 from studydb.lease.heartbeat import Heartbeat
@@ -269,7 +270,7 @@ def _register(
         lease_s=options.lease_s,
         version=__version__,
     )
-    worker_id: int = patiently(lambda: write(database, send))
+    worker_id: int = patiently(lambda: write(database, send, role=Role.WORKER))
     taken = patiently(lambda: recover_host(database, study, process=process, is_alive=is_alive))
     options.say(f"worker {uuid[:8]} works on {study.name!r} in {database.url}")
     if taken:

@@ -21,6 +21,7 @@ from studydb.db.roles import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES, Rol
 from studydb.db.schema import METADATA
 from studydb.domain.errors import StorageReadOnly
 from studydb.domain.records import Failure
+from studydb.domain.roles import Role
 from studydb.domain.states import Mode, Reason, Status
 from studydb.operations import control
 from studydb.operations.register import leave
@@ -47,32 +48,46 @@ PEOPLES = {
 
 @dataclass(frozen=True)
 class Three:
-    """The URLs of the three roles on one database."""
+    """The URLs of a member of each role on one database."""
 
     admin: str
     owner: str
     worker: str
     viewer: str
+    groups: dict
 
-    def role(self, name):
+    def login(self, name):
         return getattr(self, name).split("//")[1].partition("@")[0]
+
+    def script(self, **options):
+        return Roles(name_in(self.admin), **self.groups, **options).script()
 
 
 @pytest.fixture
 def roles(postgres_url):
-    """The three roles as `db roles` has made them."""
+    """The three roles as `db roles` has made them, and a person who is a member of each."""
     suffix = uuid.uuid4().hex[:8]
-    names = {name: f"studydb_{name}_{suffix}" for name in ("owner", "worker", "viewer")}
-    database = postgres_url.split("@/")[1].partition("?")[0]
+    groups = {str(role): f"studydb_{role}_{suffix}" for role in Role}
+    people = {str(role): f"{role}_person_{suffix}" for role in Role}
+    urls = {name: postgres_url.replace("postgres@", f"{login}@") for name, login in people.items()}
+    three = Three(postgres_url, **urls, groups=groups)
     with postgres.connect(postgres_url) as connection:
-        connection.execute(Roles(database, "public", **names).script())
-    urls = {name: postgres_url.replace("postgres@", f"{role}@") for name, role in names.items()}
-    yield Three(postgres_url, **urls)
-    with postgres.connect(postgres_url) as connection:
-        connection.execute(f"REASSIGN OWNED BY {names['owner']} TO postgres")
-        for role in names.values():
-            connection.execute(f"DROP OWNED BY {role}")
-            connection.execute(f"DROP ROLE {role}")
+        connection.execute(three.script(members=tuple(zip(people.values(), Role, strict=True))))
+    yield three
+    drop_roles(postgres_url, [*groups.values(), *people.values()])
+
+
+def drop_roles(admin, names):
+    with postgres.connect(admin) as connection:
+        for name in names:
+            connection.execute(f"REASSIGN OWNED BY {name} TO postgres")
+            connection.execute(f"DROP OWNED BY {name}")
+        for name in names:
+            connection.execute(f"DROP ROLE {name}")
+
+
+def name_in(url):
+    return url.split("@/")[1].partition("?")[0]
 
 
 @pytest.fixture
@@ -223,7 +238,7 @@ def test_worker_can_do_no_ddl_and_change_nothing_that_is_not_its_own(roles, open
 
 
 def test_rights_of_a_worker_are_those_that_are_listed(roles):
-    worker = roles.role("worker")
+    worker = roles.groups["worker"]
 
     with postgres.connect(roles.admin) as connection:
         columns = connection.execute(
@@ -365,10 +380,9 @@ def test_owner_makes_wide_views_that_the_viewer_reads_also_when_made_anew(roles,
 def test_wide_views_from_before_become_the_owners(roles, opened):
     study = lived_in(opened(roles.admin))
     make_wide_views(opened(roles.admin), study)
-    database = roles.admin.split("@/")[1].partition("?")[0]
-    names = {name: roles.role(name) for name in ("owner", "worker", "viewer")}
     with postgres.connect(roles.admin) as connection:
-        connection.execute(Roles(database, "public", **names).script())
+        connection.execute(roles.script())
+    assert arrange.rows(opened(roles.viewer), "SELECT loss FROM v_result_digits") != []
 
     make_wide_views(opened(roles.owner), study)
     studydb.delete_study("digits", storage=roles.owner)
@@ -387,11 +401,14 @@ def test_worker_that_tries_more_is_told_in_one_line(roles, opened, bare_console,
         ("rename", "digits", "x"),
         ("delete", "digits", "--yes"),
         ("create", "x", "--metric", "m", "--mode", "min"),
+        ("pause", "digits"),
         ("db", "downgrade", "base", "--yes"),
     ):
         ran = bare_console(*arguments, code=1)
         assert "refuses: permission denied" in ran.err or "must be owner" in ran.err
+        assert "rights of an owner: log in as a member of studydb_owner" in ran.err
         assert len(ran.err.splitlines()) == 1
+        assert "Traceback" not in ran.err
 
 
 WRITING = [
@@ -425,7 +442,9 @@ def test_viewer_that_tries_more_is_told_at_once_that_it_is_the_role(
 
     ran = bare_console(*arguments, code=1)
 
-    assert f"lets {roles.role('viewer')!r} only read: its default_transaction_read_only" in ran.err
+    role = "worker" if arguments[0] == "worker" else "owner"
+    assert f"lets {roles.login('viewer')!r} only read: its default_transaction_read_only" in ran.err
+    assert f"log in as a member of studydb_{role}" in ran.err
     assert len(ran.err.splitlines()) == 1
 
 

@@ -1,0 +1,30 @@
+"""The roles of a database that several people share."""
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """
+    What a login may do.
+
+    An owner may do everything; a worker may run trials; a viewer may read.
+    """
+
+    OWNER = "owner"
+    WORKER = "worker"
+    VIEWER = "viewer"
+
+    @property
+    def default_name(self) -> str:
+        """What `studydb db roles` calls it, unless it is given another name."""
+        return f"studydb_{self}"
+
+    @property
+    def advice(self) -> str:
+        """What to do where a login lacks this role's rights."""
+        article = "an" if self is Role.OWNER else "a"
+        return (
+            f"This takes the rights of {article} {self}: log in as a member of "
+            f"{self.default_name}, or have an owner pipe `studydb db roles "
+            f"--member NAME={self}` to psql."
+        )

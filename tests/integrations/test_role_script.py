@@ -1,0 +1,235 @@
+"""The script of `db roles` through psql: as the database's owner, as anybody else, again, on 16 and 18."""
+
+import subprocess
+import uuid
+
+import arrange
+import postgres
+import psycopg
+import pytest
+
+import studydb
+from studydb.analysis.wide import make_wide_views
+from studydb.db import connect, migrate, version
+from studydb.db.roles import Roles
+from studydb.domain.errors import StorageDenied
+from studydb.domain.roles import Role
+
+PEOPLE = (("ann", Role.OWNER), ("bob", Role.WORKER), ("Cyd E", Role.VIEWER))
+
+
+@pytest.fixture(scope="module", params=["pginstall18", "pginstall"])
+def server(request):
+    """A server of its own: roles belong to a whole server; of both releases that the wheel has."""
+    binaries = postgres._wheel_binaries()
+    other = binaries.parent.with_name(request.param) / "bin"
+    if not other.is_dir():
+        pytest.fail(f"The wheel has no {request.param} any more.")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres, "_wheel_binaries", lambda: other)
+        with postgres.PostgresServer() as server:
+            yield server, other
+
+
+@pytest.fixture
+def lab(server):
+    """A database whose owner may make roles but is no superuser; its URL."""
+    running, _ = server
+    name = f"lab_{uuid.uuid4().hex[:8]}"
+    with postgres.connect(running.url()) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN CREATEROLE")
+        connection.execute(f"CREATE DATABASE {name} OWNER {name}")
+    url = running.url(name).replace("postgres@", f"{name}@")
+    migrate.upgrade(url)
+    yield url
+    with postgres.connect(running.url()) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        everybody = connection.execute(
+            "SELECT quote_ident(rolname) FROM pg_roles WHERE rolname !~ '^(pg_|postgres)'"
+        ).fetchall()
+        for (role,) in everybody:
+            connection.execute(f"DROP OWNED BY {role}")
+        for (role,) in everybody:
+            connection.execute(f"DROP ROLE {role}")
+
+
+@pytest.fixture
+def psql(server):
+    """Pipe a script to psql, as the README does."""
+    _, binaries = server
+
+    def run(url, script, *, code=0):
+        ran = subprocess.run(
+            [binaries / "psql", "-X", "-v", "ON_ERROR_STOP=1", url],
+            input=script,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == code, ran.stderr
+        return ran.stderr
+
+    return run
+
+
+def name_in(url):
+    return url.split("@/")[1].partition("?")[0]
+
+
+def as_(login, url):
+    return url.replace(f"{name_in(url)}@", f"{login.replace(' ', '%20')}@")
+
+
+def script(url, *members, **options):
+    return Roles(name_in(url), members=members, **options).script()
+
+
+def settings_of(url):
+    with postgres.connect(url) as connection:
+        names = (
+            *("default_transaction_read_only", "statement_timeout"),
+            "idle_in_transaction_session_timeout",
+        )
+        return [connection.execute(f"SHOW {name}").fetchone()[0] for name in names]
+
+
+LIMITS, FREE = ["on", "1min", "1min"], ["off", "0", "0"]
+
+
+def work(url, name="digits"):
+    """Make a study and run it as far as the login may."""
+    study = studydb.create_study(
+        name, None, metric="loss", mode="min", num_trials=2, storage=url, load_if_exists=True
+    )
+    while trial := study.ask():
+        with trial:
+            trial.report({"loss": 0.5})
+    study.close()
+
+
+def test_owner_of_the_database_runs_it_twice_and_stays_an_owner(lab, psql):
+    for _ in range(2):
+        said = psql(lab, script(lab, *PEOPLE))
+        assert "ERROR" not in said
+
+    for url in (lab, as_("ann", lab)):
+        study = studydb.create_study(
+            name_in(url) + url[13:16], None, metric="loss", mode="min", num_trials=2, storage=url
+        )
+        study.pause()
+        study.resume()
+        study.close()
+        migrate.downgrade(url, "0001")
+        migrate.upgrade(url)
+        psql(url, script(lab))
+    assert settings_of(as_("Cyd E", lab)) == LIMITS
+    assert settings_of(as_("bob", lab)) == settings_of(as_("ann", lab)) == FREE
+
+
+def test_each_person_may_do_what_the_role_may(lab, psql):
+    psql(lab, script(lab, *PEOPLE))
+    owner = studydb.create_study(
+        "digits", None, metric="loss", mode="min", num_trials=2, storage=as_("ann", lab)
+    )
+
+    loop = studydb.load_study("digits", storage=as_("bob", lab))
+    while trial := loop.ask():
+        with trial:
+            trial.report({"loss": 0.5})
+    with pytest.raises(StorageDenied, match=r"rights of an owner.*studydb_owner"):
+        loop.pause()
+    reading = studydb.load_study("digits", storage=as_("Cyd E", lab))
+
+    assert reading.best_value == 0.5
+    for study in (owner, loop, reading):
+        study.close()
+
+
+def test_person_moves_from_role_to_role(lab, psql):
+    psql(lab, script(lab, ("bob", Role.VIEWER)))
+    work(lab)
+    assert settings_of(as_("bob", lab)) == LIMITS
+
+    psql(lab, script(lab, ("bob", Role.OWNER)))
+    assert settings_of(as_("bob", lab)) == FREE
+    work(as_("bob", lab), "mine")
+
+    psql(lab, script(lab, ("bob", Role.VIEWER)))
+    assert settings_of(as_("bob", lab)) == LIMITS
+    with postgres.connect(as_("bob", lab)) as connection:
+        connection.execute("SET default_transaction_read_only = off")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("UPDATE trial SET state = 'ERROR'")
+
+
+def test_member_by_a_grant_has_the_limits_after_the_next_run(lab, psql):
+    psql(lab, script(lab))
+    psql(lab, "CREATE ROLE dan LOGIN; GRANT studydb_viewer TO dan;")
+
+    psql(lab, script(lab))
+
+    assert settings_of(as_("dan", lab)) == LIMITS
+
+
+def test_superuser_runs_it_and_the_tables_owner_stays_one(lab, psql, server):
+    work(lab)
+    admin = server[0].url(name_in(lab))
+
+    psql(admin, script(lab, *PEOPLE))
+
+    work(lab, "more")
+    migrate.downgrade(admin, "0001")
+    migrate.upgrade(admin)  # what is new is the owner's, too
+    psql(as_("ann", lab), script(lab))
+    work(lab, "most")
+    with postgres.connect(admin) as connection:
+        owners = connection.execute(
+            "SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relnamespace = "
+            "'public'::regnamespace"
+        ).fetchall()
+    assert owners == [("studydb_owner",)]
+
+
+def test_caller_who_may_make_no_roles_learns_what_to_ask_for(lab, psql, server):
+    admin = server[0].url(name_in(lab))
+    psql(admin, f"ALTER ROLE {name_in(lab)} NOCREATEROLE")
+
+    said = psql(lab, script(lab, *PEOPLE), code=3)
+    assert f"There is no role studydb_owner, and {name_in(lab)} may not create roles." in said
+    asked = said.partition("as far as it is missing: ")[2].partition(" Then run")[0]
+    psql(admin, asked)
+    said = psql(lab, script(lab, *PEOPLE))
+
+    assert 'Cyd E or an administrator can run: ALTER ROLE "Cyd E" IN DATABASE' in said
+    for line in said.splitlines():
+        if "can run: " in line:
+            psql(as_("Cyd E", lab).replace("Cyd%20E@", "postgres@"), line.partition("can run: ")[2])
+    assert settings_of(as_("Cyd E", lab)) == LIMITS
+    work(as_("ann", lab))
+
+
+def test_views_of_one_owner_are_replaced_by_another(lab, psql):
+    psql(lab, script(lab, *PEOPLE, ("eve", Role.OWNER)))
+    work(lab)
+
+    for login in ("ann", "eve"):
+        database = connect(as_(login, lab))
+        study = studydb.load_study("digits", storage=as_(login, lab))
+        make_wide_views(database, study.record)
+        study.close()
+        database.close()
+
+    reader = connect(as_("Cyd E", lab))
+    assert arrange.rows(reader, "SELECT loss FROM v_result_digits") == [(0.5,), (0.5,)]
+    reader.close()
+
+
+def test_upgrade_by_a_worker_names_the_owner(lab, psql):
+    psql(lab, script(lab, *PEOPLE))
+    migrate.downgrade(lab, "0001")
+
+    with pytest.raises(StorageDenied, match="log in as a member of studydb_owner"):
+        migrate.upgrade(as_("bob", lab))
+
+    assert migrate.current(lab) == "0001"
+    assert version.HEAD != "0001"
