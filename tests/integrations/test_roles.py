@@ -400,7 +400,7 @@ def test_worker_that_tries_more_is_told_in_one_line(roles, opened, bare_console,
         ("extend", "digits", "--trials", "3"),
         ("rename", "digits", "x"),
         ("delete", "digits", "--yes"),
-        ("create", "x", "--metric", "m", "--mode", "min"),
+        ("create", "x", "--metric", "m", "--mode", "min", "--num-trials", "1"),
         ("pause", "digits"),
         ("db", "downgrade", "base", "--yes"),
     ):
@@ -418,7 +418,7 @@ WRITING = [
     ("extend", "digits", "--trials", "3"),
     ("rename", "digits", "x"),
     ("delete", "digits", "--yes"),
-    ("create", "x", "--metric", "m", "--mode", "min"),
+    ("create", "x", "--metric", "m", "--mode", "min", "--num-trials", "1"),
     ("worker", "--study", "runnable"),
 ]
 
@@ -433,6 +433,7 @@ def test_viewer_that_tries_more_is_told_at_once_that_it_is_the_role(
         "talkative:train",
         metric="loss",
         mode="min",
+        num_trials=1,
         storage=roles.owner,
         workdir=TRAINABLES,
     )

@@ -15,6 +15,7 @@ from studydb.db.faults import Duplicate, LockTimeout, is_disconnect, translate
 from studydb.db.schema import METADATA
 from studydb.domain.errors import (
     StorageBusy,
+    StorageDenied,
     StorageError,
     StorageMissing,
     StorageReadOnly,
@@ -36,7 +37,7 @@ GONE = [
     "08006",
     "08P01",
 ]
-REFUSED = ["42501", "28P01", "28000"]
+REFUSED = ["28P01", "28000"]
 
 
 def postgresql_error(code):
@@ -52,6 +53,7 @@ def postgresql_error(code):
         ("42P01", StorageMissing),
         ("23505", Duplicate),
         ("55P03", LockTimeout),
+        ("42501", StorageDenied),
     ],
 )
 def test_sqlstate_has_a_meaning(code, meaning):
