@@ -62,9 +62,18 @@ class Checkout:
                 sys.exit(f"pytest {place} ended with {ran.returncode}:\n{ran.stdout}\n{ran.stderr}")
         return None
 
-    def _run(self, place: str) -> subprocess.CompletedProcess[str]:
+    def failures(self, tests: Sequence[str]) -> list[str]:
+        """All tests that fail, of some that are run together."""
+        if not tests:
+            return []
+        ran = self._run(*tests, "--maxfail=0")
+        if ran.returncode not in (0, FAILED):
+            sys.exit(f"pytest ended with {ran.returncode}:\n{ran.stdout}\n{ran.stderr}")
+        return _FAILURE.findall(ran.stdout)
+
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "pytest", *OPTIONS, place],
+            [sys.executable, "-m", "pytest", *OPTIONS, *arguments],
             cwd=self.path,
             env=self.environment,
             capture_output=True,

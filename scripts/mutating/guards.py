@@ -22,7 +22,7 @@ REST = (
     "test_study_machine.py",
     "test_interleavings.py",
 )
-"""Tests that are run when those that a guard names have passed without it."""
+"""Tests that are tried when those that a guard names have passed without it."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _GAP = r"(?:\s|\#.*\n)"
@@ -96,6 +96,10 @@ class Guard:
     patches: tuple[Patch, ...]
     tests: tuple[str, ...]
 
+    def tries(self) -> list[str]:
+        """Tests in the order in which they are tried: its own, their whole files, the rest."""
+        return paths([*self.tests, *(test.partition("::")[0] for test in self.tests), *REST])
+
 
 def read() -> list[Guard]:
     """All guards, by promise."""
@@ -108,7 +112,7 @@ def read() -> list[Guard]:
 
 def paths(tests: Iterable[str]) -> list[str]:
     """
-    Tests as pytest takes them: with the path of their file.
+    Tests as pytest takes them, with the path of their file.
 
     Raises:
         ValueError: There is no such file.
