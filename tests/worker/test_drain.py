@@ -61,7 +61,7 @@ def test_drained_worker_is_the_only_one_that_ends(sqlite_stage):
 
 def test_worker_of_a_paused_study_says_once_what_it_waits_for_and_can_be_drained(sqlite_stage):
     stage = sqlite_stage
-    study = stage.create("obedient:one_step", num_trials=None)
+    study = stage.create("obedient:one_step", num_trials=10_000)
     study.pause()
     worker = stage.start(slots=2)
     line = "study 'staged' is paused; waiting for `studydb resume staged`"

@@ -129,7 +129,7 @@ def test_next_worker_takes_at_once_what_a_dead_one_held(stage):
 @pytest.mark.parametrize("action", [Action.STOP, Action.PAUSE])
 def test_request_of_a_person_reaches_a_running_trial_by_its_renewal(sqlite_stage, action):
     stage = sqlite_stage
-    study = stage.create("obedient:unhurried", num_trials=None)
+    study = stage.create("obedient:unhurried", num_trials=10_000)
     worker = stage.start(max_trials=1)
     stage.await_trial(lambda row: row.n_results > 0)
 
@@ -164,7 +164,7 @@ def test_worker_outlives_the_database_and_loses_no_result(crashable_postgres, tm
 def test_worker_gives_up_when_the_database_stays_away(crashable_postgres, tmp_path):
     migrate.upgrade(crashable_postgres.url())
     with Stage(crashable_postgres.url(), tmp_path) as stage:
-        stage.create("obedient:one_step", num_trials=None)
+        stage.create("obedient:one_step", num_trials=10_000)
         worker = stage.start(patience=1.0)
         stage.await_trial(lambda row: row.state == "TERMINATED")
 
