@@ -11,6 +11,7 @@ stderr). Back go frames: `Forked`, `Refused`, and `Exited` once a child and its 
 gone. When the supervisor dies, everything that it started here is killed.
 """
 
+import errno
 import gc
 import os
 import select
@@ -71,6 +72,7 @@ class Refused(Struct, frozen=True, tag="refused"):
 
     id: int
     error: str
+    errno: int | None = None
 
 
 class Exited(Struct, frozen=True, tag="exited"):
@@ -157,7 +159,7 @@ class Server:
         try:
             pid = self._fork(number, descriptors)
         except OSError as cause:
-            reply: Reply = Refused(number, str(cause))
+            reply: Reply = Refused(number, cause.strerror or str(cause), cause.errno)
         else:
             self._children[pid] = number
             # A zombie has no start; one that ended at once is never asked about.
@@ -174,6 +176,8 @@ class Server:
             self._end()
 
     def _fork(self, number: int, descriptors: Sequence[int]) -> int:
+        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the system drops what is too many
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         # A signal between fork and the child's own handlers would be taken for the server's.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:

@@ -23,6 +23,7 @@ StudydbError                     exit code 1 on the command line
 │   ├── StorageReadOnly          give the right to write
 │   ├── SchemaTooOld             `studydb db upgrade`
 │   └── SchemaTooNew             upgrade studydb
+├── HostError                    this machine lacks processes, files, disk: raise the limit
 ├── TrainableError               the user's function cannot be found or called
 │   └── Untrusted                sign it or allow it
 └── CheckpointError              bytes are missing, corrupt or cannot be written
@@ -136,6 +137,10 @@ class SchemaTooOld(StorageError):
 
 class SchemaTooNew(StorageError):
     """The schema is newer than this studydb."""
+
+
+class HostError(StudydbError):
+    """This machine lacks what a worker needs: processes, open files, room on a disk."""
 
 
 class TrainableError(StudydbError):

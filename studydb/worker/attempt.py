@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
@@ -24,13 +24,15 @@ from studydb.child.messages import (
 )
 from studydb.child.process import GOING, SIGNAL_SPREAD_S
 from studydb.domain.decisions import Action
-from studydb.domain.errors import InvalidReport, LeaseLost, StorageTransient
+from studydb.domain.errors import HostError, InvalidReport, LeaseLost, StorageTransient
+from studydb.domain.failures import failure_of
 from studydb.domain.metrics import STEP, Result, read_report
 from studydb.domain.records import Failure, Log, Trainable
 from studydb.domain.states import Reason
 from studydb.lease.held import HeldTrial
 from studydb.worker.equipment import Equipment
 from studydb.worker.forkserver import ChildProcess
+from studydb.worker.host import START_PAUSES_S, cannot
 from studydb.worker.output import AttemptOutput
 
 TICK_S = 0.25
@@ -112,19 +114,15 @@ class Attempt:
             checkpoint = self._equipment.checkpoints.condemn(self._held, usable[0])
 
     def _run_child(self, restore: Restore | None) -> Outcome:
-        lease = self._held.lease
-        directory = self._equipment.log_dir(lease)
+        directory = self._equipment.log_dir(self._held.lease)
         self._progress = _Progress()
-        with tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True) as scratch:
-            output = self._equipment.pump.open(directory)
+        with ExitStack() as stack:
             try:
-                child = self._equipment.forkserver.spawn(
-                    self._job(restore, scratch), stdout=output.stdout, stderr=output.stderr
-                )
-            except (FrameError, OSError) as error:
-                output.finish()
-                return Outcome(Reason.LOST, Failure(type(error).__name__, str(error)))
-            output.release()
+                child, output = self._begin_patiently(restore, directory, stack)
+            except FrameError as error:
+                return Outcome(Reason.FAILED, failure_of(error))
+            except OSError as error:
+                return self._give_up(cannot("start the process of a trial", error))
             try:
                 self._serve(child)
                 return self._outcome(child)
@@ -133,6 +131,47 @@ class Attempt:
                 child.wait()
                 child.channel.close()
                 self._log(output, directory)
+
+    def _begin_patiently(
+        self, restore: Restore | None, directory: Path, stack: ExitStack
+    ) -> tuple[ChildProcess, AttemptOutput]:
+        """
+        Start the process, again if this host lacks something that may come free.
+
+        Raises:
+            FrameError: The trial is more than fits through the pipe.
+            OSError: It still lacks it.
+        """
+        for pause_s in START_PAUSES_S:
+            with suppress(OSError):
+                return self._begin(restore, directory, stack)
+            if self._equipment.interruption.wait(pause_s):
+                break
+        return self._begin(restore, directory, stack)
+
+    def _begin(
+        self, restore: Restore | None, directory: Path, stack: ExitStack
+    ) -> tuple[ChildProcess, AttemptOutput]:
+        with ExitStack() as begun:
+            scratch = begun.enter_context(
+                tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True)
+            )
+            output = self._equipment.pump.open(directory)
+            try:
+                child = self._equipment.forkserver.spawn(
+                    self._job(restore, scratch), stdout=output.stdout, stderr=output.stderr
+                )
+            except BaseException:
+                output.finish()
+                raise
+            output.release()
+            stack.push(begun.pop_all())
+            return child, output
+
+    def _give_up(self, why: HostError) -> Outcome:
+        """End the worker, not the trial: another host may run it."""
+        self._equipment.interruption.give_up(str(why))
+        return Outcome(Reason.PREEMPTED, failure_of(why))
 
     def _job(self, restore: Restore | None, scratch: str) -> Job:
         claim, study = self._held.claim, self._equipment.study

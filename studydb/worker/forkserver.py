@@ -1,5 +1,6 @@
 """The supervisor's side of the fork server: starts it, asks it for children, notices their ends."""
 
+import errno
 import itertools
 import os
 import signal
@@ -167,7 +168,12 @@ class _Server:
         self._listener = threading.Thread(
             target=self._listen, args=(Channel(ours),), name="studydb-forkserver", daemon=True
         )
-        self._listener.start()
+        try:
+            self._listener.start()
+        except RuntimeError as cause:
+            self._popen.kill()
+            ours.close()
+            raise OSError(errno.EAGAIN, str(cause)) from cause
 
     @property
     def pid(self) -> int:
@@ -185,13 +191,22 @@ class _Server:
             with theirs:
                 self._ask(number, child, [theirs.fileno(), stdout, stderr])
             child.wait_started()
-            child.channel.send(write_job(job))
+            self._send(job, child)
         except (FrameError, OSError) as cause:
             child.channel.close()
             if self._popen.poll() is not None:
                 raise ForkServerDied("The fork server died while it made a child.") from cause
             raise
         return child
+
+    def _send(self, job: Job, child: ChildProcess) -> None:
+        """Send a child its job; one that takes none is ended, and its end says why."""
+        try:
+            child.channel.send(write_job(job))
+        except OSError:
+            if self._popen.poll() is not None:
+                raise
+            child.kill()
 
     def _ask(self, number: int, child: ChildProcess, descriptors: list[int]) -> None:
         with self._lock:
@@ -218,8 +233,8 @@ class _Server:
             return
         del self._children[reply.id]
         match reply:
-            case Refused(error=error):
-                child.refused(OSError(f"No child can be started: {error}."))
+            case Refused(error=error, errno=code):
+                child.refused(OSError(code, error))
             case Exited(code=code, signal=number):
                 child.ended(Exit(code=code, signal=number))
 

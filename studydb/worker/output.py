@@ -154,11 +154,20 @@ class OutputPump:
         self._thread.start()
 
     def open(self, directory: Path) -> AttemptOutput:
-        """Make the pipes of an attempt; the files `stdout` and `stderr` go to the directory."""
+        """
+        Make the pipes of an attempt; the files `stdout` and `stderr` go to the directory.
+
+        Raises:
+            OSError: There are none to be had.
+        """
         tail = bytearray()
-        out, err = (
-            _Stream(directory / name, self._limit_bytes, tail) for name in ("stdout", "stderr")
-        )
+        out = _Stream(directory / "stdout", self._limit_bytes, tail)
+        try:
+            err = _Stream(directory / "stderr", self._limit_bytes, tail)
+        except OSError:
+            out.release()
+            out.close()
+            raise
         self._order(lambda: self._watch(out))
         self._order(lambda: self._watch(err))
         return AttemptOutput(self, (out, err), tail)

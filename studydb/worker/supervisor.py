@@ -37,6 +37,7 @@ from studydb.trainables import Trust, check_python, check_trusted
 from studydb.worker.checkpoints import Checkpoints
 from studydb.worker.equipment import Equipment
 from studydb.worker.forkserver import ForkServer
+from studydb.worker.host import cannot, lacks
 from studydb.worker.interruptible import Interruption
 from studydb.worker.options import GRACE_S, Options
 from studydb.worker.output import OutputPump
@@ -116,9 +117,13 @@ def run_worker(
     with ExitStack() as stack:
         forkserver = ForkServer()
         stack.callback(forkserver.close)
-        forkserver.start()  # before there is a connection that it could inherit
         try:
+            forkserver.start()  # before there is a connection that it could inherit
             return _work(options, interruption, forkserver, stack)
+        except (OSError, RuntimeError) as error:
+            if not lacks(error):
+                raise
+            raise cannot("start a worker", error) from error
         except StorageTransient:
             if interruption.signal is None:
                 raise
@@ -290,7 +295,10 @@ def _run_slots(equipment: Equipment) -> None:
     tickets = Tickets(equipment.options.max_trials)
     slots = [Slot(equipment, tickets, number=number) for number in range(equipment.options.slots)]
     for slot in slots:
-        slot.start()
+        try:
+            slot.start()
+        except RuntimeError as error:
+            equipment.interruption.give_up(str(cannot("start a slot", error)))
     for slot in slots:
         while slot.is_alive():  # in short turns, so that this thread hears signals
             slot.join(JOIN_S)

@@ -1,0 +1,127 @@
+"""Hosts that cannot start the process of a trial: no processes, no descriptors, no disk."""
+
+import os
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fleet.stage import Stage
+
+STRANGER = 54321
+"""A user of the test's own: root may start as many processes as it likes."""
+
+_RUN = """
+import os, sys
+from studydb.worker import forkserver
+{change}
+from studydb.worker.supervisor import run_worker
+sys.exit(run_worker(storage=sys.argv[1], study="staged", say=print))
+"""
+
+_AS_STRANGER = _RUN.format(
+    change=f"""
+become = "import os, resource; resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)); os.setgroups([]); os.setresgid({STRANGER}, {STRANGER}, {STRANGER}); "
+become += "os.setresuid({STRANGER}, {STRANGER}, {STRANGER}); main("
+forkserver._COMMAND = tuple(part.replace("main(", become) for part in forkserver._COMMAND)
+"""
+)
+"""A worker whose fork server belongs to the stranger, who may have one process."""
+
+_REFUSED_TWICE = _RUN.format(
+    change="""
+spawn, refusals = forkserver.ForkServer.spawn, [11, 11]
+def refusing(self, *given, **named):
+    if refusals:
+        raise OSError(refusals.pop(), "Resource temporarily unavailable")
+    return spawn(self, *given, **named)
+forkserver.ForkServer.spawn = refusing
+"""
+)
+
+
+def expect_given_back(stage: Stage, number: int) -> None:
+    """A trial that was begun and could not be run here has spent nothing."""
+    given_back = stage.trial(number)
+    assert (given_back.state, given_back.failures, given_back.losses) == ("PENDING", 0, 0)
+    assert [one.reason for one in stage.attempts(number)] == ["PREEMPTED"]
+
+
+def test_worker_without_descriptors_gives_the_trial_back_and_says_what_to_raise(stage):
+    stage.create("obedient:gated", num_trials=3)
+    worker = stage.start()
+    stage.await_trial(lambda row: row.checkpoint_step == 1)
+
+    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (8, 8))
+    stage.open("all")
+
+    assert worker.exit_code(60.0) == 1
+    assert "Too many open files" in worker.words()
+    assert "ulimit -n" in worker.words()
+    assert "Traceback" not in worker.words()
+    expect_given_back(stage, 1)
+
+
+def test_worker_without_room_for_scratch_gives_the_trial_back(sqlite_stage, tmp_path):
+    stage = sqlite_stage
+    (tmp_path / "scratch").mkdir()
+    stage.create("obedient:gated", num_trials=3)
+    worker = stage.fleet.start(environment={"TMPDIR": str(tmp_path / "scratch")})
+    stage.await_trial(lambda row: row.checkpoint_step == 1)
+
+    shutil.rmtree(tmp_path / "scratch")
+    stage.open("all")
+
+    assert worker.exit_code(60.0) == 1
+    assert "TMPDIR" in worker.words()
+    expect_given_back(stage, 1)
+
+
+@pytest.mark.parametrize("few", [4, 8, 12, 16])
+def test_worker_that_starts_with_few_descriptors_shows_no_traceback(sqlite_stage, few):
+    stage = sqlite_stage
+    stage.create("obedient:one_step")
+
+    limited = f"ulimit -n {few} && exec {sys.executable} -m studydb worker --study staged"
+    worker = stage.fleet.launch(["sh", "-c", limited])
+
+    assert worker.exit_code(60.0) in {0, 1}
+    if few > 4:  # below, Python itself does not start
+        assert "Traceback" not in worker.words(), worker.words()
+    rows = [] if worker.exit_code() else stage.attempts()
+    assert all(row.reason == "COMPLETED" for row in rows)
+
+
+@pytest.fixture
+def others_stage() -> Iterator[Stage]:
+    """A stage in a folder that is open to every user."""
+    folder = Path(tempfile.mkdtemp(prefix="studydb-open-"))
+    folder.chmod(0o777)
+    with Stage(f"sqlite:///{folder}/studydb.db", folder) as stage:
+        yield stage
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a worker of another user")
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")
+def test_worker_that_may_not_fork_gives_the_trial_back_and_says_what_to_raise(others_stage):
+    stage = others_stage
+    stage.create("obedient:one_step", num_trials=3)
+    worker = stage.fleet.launch([sys.executable, "-c", _AS_STRANGER, stage.storage])
+
+    assert worker.exit_code(60.0) == 1
+    assert "ulimit -u" in worker.words()
+    expect_given_back(stage, 0)
+
+
+def test_fork_that_is_refused_for_a_moment_is_tried_again(sqlite_stage):
+    stage = sqlite_stage
+    stage.create("obedient:one_step")
+    worker = stage.fleet.launch([sys.executable, "-c", _REFUSED_TWICE, stage.storage])
+
+    assert worker.exit_code(60.0) == 0
+    assert stage.trial().reason == "COMPLETED"
+    assert len(stage.attempts()) == 1
