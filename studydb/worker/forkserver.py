@@ -21,6 +21,7 @@ from studydb.child.process import begun_with, is_alive, kill_group, process_reco
 from studydb.child.server import BRAND, REQUEST, Exited, Forked, Refused, Reply, read_reply
 from studydb.domain.records import Process
 from studydb.settings import scrubbed_environment
+from studydb.worker.cores import thread_limits
 
 # The very studydb that runs here, were it a checkout beside an installed one; then its place goes
 # to the end of the path, because Python's own modules come first.
@@ -147,14 +148,16 @@ class ChildProcess:
 class _Server:
     """One process of the fork server; when it dies, another takes its place."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int) -> None:
         ours, theirs = socket.socketpair()
         brand = uuid4().hex
         self._brand = f"{BRAND}={brand}".encode()
         with theirs:
             self._popen = subprocess.Popen(
                 [*_COMMAND, str(theirs.fileno()), str(os.getpid())],
-                env=scrubbed_environment() | {BRAND: brand},
+                env=scrubbed_environment()
+                | thread_limits(os.environ, parts=slots)
+                | {BRAND: brand},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
@@ -278,8 +281,14 @@ class ForkServer:
     starts another.
     """
 
-    def __init__(self) -> None:
-        """Start nothing yet."""
+    def __init__(self, *, slots: int = 1) -> None:
+        """
+        Start nothing yet.
+
+        Args:
+            slots: How many children share the cores.
+        """
+        self._slots = slots
         self._lock = threading.Lock()
         self._server: _Server | None = None
         self._closed = False
@@ -320,7 +329,7 @@ class ForkServer:
             if self._closed:
                 raise OSError("The fork server was closed.")
             if self._server is None or self._server.dead:
-                self._server = _Server()
+                self._server = _Server(self._slots)
             return self._server
 
     def close(self) -> None:

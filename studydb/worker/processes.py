@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from studydb.settings import PARENT, STORAGE
+from studydb.worker.cores import thread_limits
 
 TERMINATE_S = 60.0
 """Longer than a worker's grace for its children."""
@@ -47,7 +48,12 @@ class WorkerProcesses:
         words = tempfile.TemporaryFile()  # noqa: SIM115  closed on exit
         popen = subprocess.Popen(
             [sys.executable, "-m", "studydb", "worker", f"--study={self._study}"],
-            env={**os.environ, STORAGE: self._storage, PARENT: str(os.getpid())},
+            env={
+                **os.environ,
+                **thread_limits(os.environ, parts=self._number),
+                STORAGE: self._storage,
+                PARENT: str(os.getpid()),
+            },
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,

@@ -115,7 +115,7 @@ def run_worker(
     interruption.listen(at_once=lambda number: os._exit(128 + number))
     _end_with_parent()
     with ExitStack() as stack:
-        forkserver = ForkServer()
+        forkserver = ForkServer(slots=options.slots)
         stack.callback(forkserver.close)
         try:
             forkserver.start()  # before there is a connection that it could inherit

@@ -1,0 +1,76 @@
+"""How many threads a library may start in each trial: BLAS and OpenMP take all cores otherwise."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "BLIS_NUM_THREADS",
+)
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUP_OF_SELF = Path("/proc/self/cgroup")
+
+
+def thread_limits(environ: Mapping[str, str], *, parts: int) -> dict[str, str]:
+    """
+    What to add to an environment so that so many processes share the cores of this one.
+
+    Returns:
+        The same number for each library; nothing if the user has set one of them.
+    """
+    if any(environ.get(name) for name in THREAD_VARIABLES):
+        return {}
+    return dict.fromkeys(THREAD_VARIABLES, str(max(1, available_cores() // parts)))
+
+
+def available_cores(of_self: Path = _CGROUP_OF_SELF, cgroups: Path = _CGROUPS) -> int:
+    """The cores that this process may use: by its affinity, and by the quota of its cgroups."""
+    if hasattr(os, "sched_getaffinity"):
+        by_affinity = len(os.sched_getaffinity(0))
+    else:
+        by_affinity = os.cpu_count() or 1
+    return max(1, min(by_affinity, *_quotas(of_self, cgroups)))
+
+
+def _quotas(of_self: Path, cgroups: Path) -> list[int]:
+    """Whole cores that each cgroup above this process grants; a large number for no limit."""
+    found = [1 << 30]
+    with suppress(OSError):
+        for line in of_self.read_text().splitlines():
+            number, controllers, path = line.split(":", 2)
+            if number == "0":
+                found += _up(cgroups, path, _quota_v2)
+            elif "cpu" in controllers.split(","):
+                found += _up(cgroups / "cpu", path, _quota_v1)
+    return found
+
+
+def _up(root: Path, path: str, quota: Callable[[Path], int]) -> list[int]:
+    """The quotas of a cgroup and of those above it; in a container its path may not be there."""
+    place = root / path.lstrip("/")
+    found = []
+    for folder in (place, *place.parents):
+        with suppress(OSError, ValueError, ZeroDivisionError):
+            found.append(quota(folder))
+        if folder == root:
+            break
+    return found
+
+
+def _quota_v2(folder: Path) -> int:
+    quota, period = (folder / "cpu.max").read_text().split()
+    return int(quota) // int(period)  # "max" is no number: no limit
+
+
+def _quota_v1(folder: Path) -> int:
+    quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+    if quota_us <= 0:
+        raise ValueError("no limit")
+    return quota_us // int((folder / "cpu.cfs_period_us").read_text())
