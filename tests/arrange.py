@@ -17,6 +17,7 @@ from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Checkpoint, Claim, Lease, Process, Study, Trial, renewal_s
 from studydb.domain.space import Space, loguniform
 from studydb.domain.states import FINAL, Mode, Reason, State
+from studydb.domain.tally import Tally
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.control import enqueue, pause
@@ -30,7 +31,7 @@ from studydb.operations.report import report
 from studydb.operations.save import save
 from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
-from studydb.store.results import live
+from studydb.store import results as store
 
 LEASE_S = 90.0
 RENEWAL_S = renewal_s(LEASE_S)
@@ -150,7 +151,7 @@ class Run:
         self.flush_no = 0
         self.after_step = claimed.checkpoint.step if claimed.checkpoint else 0
         self.summary = Summary() if claimed.lease.attempt == 1 else None
-        self.flushed: list[Result] = []
+        self.tally = Tally(worker.study.metric)
 
     @property
     def lease(self) -> Lease:
@@ -164,7 +165,7 @@ class Run:
     def send(self, batch: Batch) -> Answer:
         answer = report(self.worker.database, self.worker.study, lease=self.lease, batch=batch)
         self.flush_no, self.summary = batch.flush_no, answer.summary
-        self.flushed.extend(batch.results)
+        self.tally.add(batch.results)
         if batch.results:
             self.after_step = batch.results[-1].step
         return answer
@@ -181,7 +182,7 @@ class Run:
             lease=self.lease,
             outcome=outcome,
             batch=self.batch(*values),
-            flushed=self.flushed,
+            tally=self.tally,
             **more,
         )
 
@@ -316,6 +317,9 @@ def trial_in(database: Database, study: Study, state: State) -> Trial:
 
 
 def live_results(database: Database, study: Study, number: int) -> list[Result]:
-    """What still counts of one trial."""
+    """What still counts of one trial, by step."""
     with database.begin(write=False) as txn:
-        return live(txn, study_id=study.id, trial_id=trial_of(database, study, number).id)
+        trial_id = trial_of(database, study, number).id
+        spans = store.spans(txn, study_id=study.id, trial_id=trial_id)
+        rows = [row for span in spans for row in store.page(txn, span, most=1_000_000)]
+    return [store.read(row) for row in rows]

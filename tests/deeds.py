@@ -19,6 +19,7 @@ from studydb.domain.errors import StudydbError
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch, Checkpoint, Claim, Lease, Study
 from studydb.domain.states import Reason, Status
+from studydb.domain.tally import Tally
 from studydb.operations import control
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
@@ -177,8 +178,8 @@ class Company:
 
         def act(database: Database) -> Ending | None:
             before = [hand.flushed[no] for no in sorted(hand.flushed) if no < batch.flush_no]
-            flushed = [result for one in before for result in one.results]
-            return finish(database, self.study, **given, flushed=flushed)
+            tally = Tally(self.study.metric).add(result for one in before for result in one.results)
+            return finish(database, self.study, **given, tally=tally)
 
         return Deed(
             f"finish {outcome}",

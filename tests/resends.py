@@ -260,8 +260,8 @@ def _finishing(
     run = SimulatedWorker(database, study).take()
     run.report(0.5)
     given: Any = {"lease": run.lease, "outcome": outcome, "batch": run.batch(0.4, 0.3)}
-    flushed = list(run.flushed) if knows else None
-    return lambda over: finish(over, study, **given, flushed=flushed)
+    tally = run.tally if knows else None
+    return lambda over: finish(over, study, **given, tally=tally)
 
 
 def saving(database: Database) -> Call:

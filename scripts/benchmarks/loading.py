@@ -19,9 +19,10 @@ import studydb
 from benchmarks import ours
 from benchmarks.space import LR, METRIC, MOMENTUM, REPORTS, WIDTH, loss
 from studydb.db.schema import FOR_EVER
-from studydb.domain.metrics import Result, Summary
+from studydb.domain.metrics import Result
 from studydb.domain.quantile import Cut, Entry, cutoff
 from studydb.domain.space import params_hash
+from studydb.domain.tally import Tally
 
 MILESTONE = 5
 """The step of the one rung."""
@@ -149,7 +150,7 @@ def _trial(number: int, token: str, params: Row, reports: Sequence[Result]) -> R
         "best_score": last.value,
         "rank_score": last.value,
         "time_total_s": last.time_total_s,
-        "metric_summary": json.dumps(Summary.of_metrics(reports, METRIC)),
+        "metric_summary": json.dumps(Tally(METRIC).analysis(reports)),
         "created_at": AT,
         "started_at": AT,
         "ended_at": AT,

@@ -29,6 +29,7 @@ from benchmarks.space import REPORTS, loss
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import LEASE_S, Batch, Claim
 from studydb.domain.states import Reason
+from studydb.domain.tally import Tally
 from studydb.lease.acquire import Acquirer
 from studydb.operations.finish import finish
 from studydb.operations.report import report
@@ -231,7 +232,7 @@ def _run_trial(worker: _Worker, took: Took, rest_s: float) -> None:
     began_s = time.perf_counter()
     answer = report(client.database, client.study, lease=claim.lease, batch=batch)
     took["report"].append(time.perf_counter() - began_s)
-    flushed = batch.results
+    tally = Tally(client.study.metric).add(batch.results)
     batch = Batch(2, _results(claim, half + 1, REPORTS), half, answer.summary)
     began_s = time.perf_counter()
     finish(
@@ -240,7 +241,7 @@ def _run_trial(worker: _Worker, took: Took, rest_s: float) -> None:
         lease=claim.lease,
         outcome=Reason.COMPLETED,
         batch=batch,
-        flushed=flushed,
+        tally=tally,
     )
     took["finish"].append(time.perf_counter() - began_s)
 

@@ -1,5 +1,6 @@
 """What many commands take: the database, the format, texts of the grammar."""
 
+import re
 import shlex
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +84,24 @@ class Number(click.ParamType[int]):
         if not (text.isascii() and text.isdigit()):
             self.fail(f"{text!r} is no trial number; they count from 0.", param, ctx)
         return min(int(text[:20]), LARGEST_NUMBER)
+
+
+class Bytes(click.ParamType[int]):
+    """A size: digits, with K, M, G or T for powers of 1024."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a size."""
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(str(value).strip().upper())
+        if found is None:
+            self.fail(f"{value!r} is no size; write 500M, 4G or a number of bytes.", param, ctx)
+        return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
+
+
+_SIZE = re.compile(r"([0-9]{1,15})\s*(?:([KMGT])?(?:I?B)?)")
 
 
 study_argument = click.argument("name", metavar="NAME")

@@ -5,10 +5,11 @@ from contextlib import suppress
 
 import click
 
-from studydb.cli.options import Storage, storage_option
+from studydb.cli.options import Bytes, Storage, storage_option
 from studydb.domain.records import LEASE_S
 from studydb.lease.retries import PATIENCE_S
 from studydb.worker.options import GRACE_S
+from studydb.lease.room import SPILL_BYTES
 
 
 @click.command()
@@ -56,6 +57,14 @@ from studydb.worker.options import GRACE_S
     metavar="P",
     help="Run a trainable that no key of yours signed, if its path begins with P; repeat it.",
 )
+@click.option(
+    "--spill-size",
+    type=Bytes(),
+    default=f"{SPILL_BYTES >> 30}G",
+    show_default=True,
+    metavar="BYTES",
+    help="How much may wait on disk while the database is away: 500M, 4G; 0 for nothing.",
+)
 @storage_option
 def worker(
     *,
@@ -68,6 +77,7 @@ def worker(
     grace: float,
     workdir: str | None,
     allow_import: Sequence[str],
+    spill_size: int,
     storage: Storage,
 ) -> int:
     """
@@ -90,6 +100,7 @@ def worker(
         grace_s=grace,
         workdir=workdir,
         allow_imports=tuple(allow_import),
+        spill_bytes=spill_size,
         say=_say,
     )
 

@@ -50,9 +50,12 @@ def decode_json(value: Any) -> Any:
             return value[1:] if value.startswith("\\") else float(value)
         return value
     if isinstance(value, dict):
-        return {key: decode_json(item) for key, item in value.items()}
+        return {
+            key: item if type(item) is float else decode_json(item)  # nearly all
+            for key, item in value.items()
+        }
     if isinstance(value, list):
-        return [decode_json(item) for item in value]
+        return [item if type(item) is float else decode_json(item) for item in value]
     return value
 
 

@@ -1,7 +1,8 @@
 """Metrics: what one report holds, and how a value is ranked."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,9 +18,6 @@ STEPS_END = 2**62
 
 _LARGEST_INTEGER = 2**63 - 1
 """Of those that stay integers; one that is larger becomes the nearest double."""
-
-_SCALE_BITS = 64
-"""Fewer than 2**64 doubles, each divided by 2**64, have a sum that is a double."""
 
 
 def score(value: float, mode: Mode) -> float:
@@ -53,8 +51,43 @@ class Result:
 
     def numbers(self) -> "Result":
         """Leave out the texts and lists, of which a summary says nothing."""
-        numbers = {name: value for name, value in self.metrics.items() if _is_double(value)}
+        numbers = {name: value for name, value in self.metrics.items() if is_double(value)}
         return self if len(numbers) == len(self.metrics) else replace(self, metrics=numbers)
+
+
+LARGEST = int(sys.float_info.max)
+"""PostgreSQL's JSON gives a double of so many digits back as an integer."""
+
+_RESULT_BYTES, _NAME_BYTES, _NUMBER_BYTES = 256, 64, 24
+_ESCAPE_BYTES = 6
+"""JSON writes `\\u00e9` for an accented letter."""
+
+MOST_REPORT_BYTES = 8_000_000
+"""Of the metrics of one step: a message of a trial's process has room for so much."""
+
+
+def weigh(result: Result) -> int:
+    """
+    About how many bytes a result takes: in memory, in JSON, in a statement.
+
+    Each is within a factor of two; a text that is not ASCII is taken for what JSON makes of it.
+    """
+    size = _RESULT_BYTES
+    for name, value in result.metrics.items():
+        size += _NAME_BYTES + len(name)
+        if not isinstance(value, float):  # nearly all
+            size += _weigh(value)
+    return size
+
+
+def _weigh(value: Any) -> int:
+    if isinstance(value, str):
+        return _NAME_BYTES + len(value) * (1 if value.isascii() else _ESCAPE_BYTES)
+    if isinstance(value, list | tuple):
+        return _NAME_BYTES + sum(map(_weigh, value))
+    if isinstance(value, Mapping):
+        return _NAME_BYTES + sum(_weigh(name) + _weigh(item) for name, item in value.items())
+    return _NUMBER_BYTES
 
 
 def read_report(
@@ -98,9 +131,16 @@ def read_report(
             f"{metric!r} at step {step} is {value!r}, a {type(value).__name__}; "
             "the study's metric must be a number."
         )
-    return Result(
+    result = Result(
         step=step, value=_as_float(metric, value), metrics=flat, time_total_s=time_total_s
     )
+    if (size := weigh(result)) > MOST_REPORT_BYTES:
+        raise InvalidReport(
+            f"The metrics at step {step} take about {size / 1e6:.0f} MB, and "
+            f"{MOST_REPORT_BYTES / 1e6:.0f} MB is the most for one report. "
+            "Save large arrays and texts with a checkpoint, or in a file of their own."
+        )
+    return result
 
 
 def _as_float(metric: str, value: float) -> float:
@@ -192,28 +232,10 @@ def _text(name: str, text: str) -> str:
     return str.__str__(text)
 
 
-def _is_double(value: Any) -> bool:
+def is_double(value: Any) -> bool:
     if isinstance(value, float):
         return True
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1023
-
-
-def _analysis(values: list[float]) -> dict[str, float]:
-    numbers = [value for value in values if not math.isnan(value)]
-    last = {"last": values[-1]}
-    if not numbers:
-        return last
-    average = _average(numbers) if all(map(math.isfinite, numbers)) else math.nan
-    return {"min": min(numbers), "max": max(numbers), "avg": average} | last
-
-
-def _average(numbers: list[float]) -> float:
-    try:
-        return math.fsum(numbers) / len(numbers)
-    except OverflowError:  # of the sum: the average of doubles always fits into one
-        scaled = [math.ldexp(number, -_SCALE_BITS) for number in numbers]
-        average = min(max(math.fsum(scaled) / len(scaled), min(scaled)), max(scaled))
-        return math.ldexp(average, _SCALE_BITS)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,20 +276,6 @@ class Summary:
             best_step=best_step,
             best_score=best_score,
         )
-
-    @staticmethod
-    def of_metrics(results: Iterable[Result], metric: str) -> dict[str, dict[str, float]]:
-        """
-        Min, max, avg and last of every numeric metric over live results, the study's included.
-
-        NaN counts for `last` alone.
-        """
-        series: dict[str, list[float]] = {}
-        for result in results:
-            for name, value in (*result.metrics.items(), (metric, result.value)):
-                if _is_double(value):
-                    series.setdefault(name, []).append(float(value))
-        return {name: _analysis(values) for name, values in series.items()}
 
     @property
     def rank_score(self) -> float | None:

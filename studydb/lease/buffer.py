@@ -5,14 +5,20 @@ import time
 from collections.abc import Callable
 
 from studydb.domain.decisions import Answer
-from studydb.domain.metrics import Result, Summary
+from studydb.domain.metrics import Result, Summary, weigh
 from studydb.domain.records import Batch, Claim, Study
 from studydb.domain.rules import first_hit
+from studydb.domain.tally import Tally
+from studydb.lease.room import UNLIMITED, Queue, Room
 
 FLUSH_S = 1.0
 FLUSH_ROWS = 200
-KEPT_NUMBERS = 10_000
-"""So much of what was flushed is remembered, so that a trial's end need not read it again."""
+FLUSH_BYTES = 1 << 20
+"""When so many rows or bytes wait, they are flushed before their time."""
+
+BATCH_ROWS = 10_000
+BATCH_BYTES = 8 << 20
+"""The most of a batch, which the server takes as one message and the fence's row is locked for."""
 
 
 class Buffer:
@@ -23,25 +29,29 @@ class Buffer:
     it again sends exactly what may have been stored.
 
     Attributes:
-        flushed: All of the trial's results that are stored, as far as its summary needs them; None
-            if this attempt has not all.
+        tally: Of the trial's results that are stored; None if this attempt does not know all.
     """
 
     def __init__(
-        self, study: Study, claim: Claim, clock_s: Callable[[], float] = time.monotonic
+        self,
+        study: Study,
+        claim: Claim,
+        clock_s: Callable[[], float] = time.monotonic,
+        *,
+        room: Room = UNLIMITED,
     ) -> None:
         """Begin empty, after the step that was restored."""
         self._study, self._clock_s = study, clock_s
         self._lock = threading.Lock()
-        self._waiting: list[Result] = []
+        self._waiting = Queue(room, weigh)
         self._sent: Batch | None = None
+        self._sent_bytes = 0
         self._flush_no = 0
         self._after_step = claim.checkpoint.step if claim.checkpoint else 0
         self._next_decision_step = claim.next_decision_step
         is_first = claim.lease.attempt == 1
         self._summary = Summary() if is_first else None
-        self.flushed: list[Result] | None = [] if is_first else None
-        self._n_kept = 0
+        self.tally: Tally | None = Tally(study.metric) if is_first else None
         self._oldest_s = 0.0
         self.last_step = self._after_step
         self.rises_from = 0
@@ -49,36 +59,43 @@ class Buffer:
     def add(self, result: Result) -> bool:
         """Keep a result; True if it must be flushed before the next step begins."""
         with self._lock:
-            if not self._waiting:
+            if not len(self._waiting):
                 self._oldest_s = self._clock_s()
-            self._waiting.append(result)
+            self._waiting.add(result)
             self.last_step = self.rises_from = result.step
             due = self._next_decision_step
             return (
                 (due is not None and result.step >= due)
                 or len(self._waiting) >= FLUSH_ROWS
+                or self._waiting.memory_bytes >= FLUSH_BYTES
                 or first_hit(self._study.rules, result, study_metric=self._study.metric) is not None
             )
 
     def is_overdue(self) -> bool:
         """Whether something has waited for `FLUSH_S`, or was sent without an answer."""
         with self._lock:
-            waited = bool(self._waiting) and self._clock_s() - self._oldest_s >= FLUSH_S
+            waited = len(self._waiting) > 0 and self._clock_s() - self._oldest_s >= FLUSH_S
             return waited or self._sent is not None
 
-    def is_unanswered(self) -> bool:
-        """Whether a batch was sent that may or may not have been stored."""
+    @property
+    def is_full(self) -> bool:
+        """Whether the next result should wait until the database has taken some."""
         with self._lock:
-            return self._sent is not None
+            return self._waiting.is_full
+
+    @property
+    def needs_flushes(self) -> bool:
+        """Whether what waits is more than the one batch that `take` would give now."""
+        with self._lock:
+            waiting = self._waiting
+            return self._sent is not None or waiting.holds_more_than(BATCH_ROWS, BATCH_BYTES)
 
     def take(self, *, even_empty: bool = False) -> Batch | None:
-        """The batch to send: the one that lacks an answer, else all that waits."""
+        """The batch to send: the one that lacks an answer, else the first of what waits."""
         with self._lock:
-            if self._sent is None and (self._waiting or even_empty):
-                self._sent = Batch(
-                    self._flush_no + 1, tuple(self._waiting), self._after_step, self._summary
-                )
-                self._waiting = []
+            if self._sent is None and (len(self._waiting) or even_empty):
+                results, self._sent_bytes = self._waiting.take(BATCH_ROWS, BATCH_BYTES)
+                self._sent = Batch(self._flush_no + 1, results, self._after_step, self._summary)
             return self._sent
 
     def acknowledge(self, batch: Batch, answer: Answer) -> None:
@@ -87,21 +104,36 @@ class Buffer:
             if self._sent is not batch:
                 return
             self._sent = None
+            self._waiting.free(self._sent_bytes)
             self._flush_no = batch.flush_no
             self._next_decision_step = answer.next_decision_step
             self._summary = answer.summary
-            self._remember(batch)
+            self._remember(batch, answer.summary)
             if batch.results:
                 self._after_step = batch.results[-1].step
 
-    def _remember(self, batch: Batch) -> None:
-        if self.flushed is None:
+    def _remember(self, batch: Batch, summary: Summary | None) -> None:
+        """Count what was stored of a batch: a verdict may have cut it."""
+        if self.tally is None:
             return
-        kept = [result.numbers() for result in batch.results]
-        self._n_kept += sum(1 + len(result.metrics) for result in kept)
-        self.flushed.extend(kept)
-        if self._n_kept > KEPT_NUMBERS:
-            self.flushed = None
+        n_stored = -1 if summary is None else summary.n_results - self.tally.n_results
+        if 0 <= n_stored <= len(batch.results):
+            self.tally.add(batch.results[:n_stored])
+        else:
+            self.tally = None
+
+    def drop(self) -> None:
+        """Forget what waits, as nobody will take it any more."""
+        with self._lock:
+            self._waiting.close()
+
+    def close(self) -> None:
+        """Forget all, at the end of the attempt."""
+        with self._lock:
+            self._waiting.close()
+            if self._sent is not None:
+                self._waiting.free(self._sent_bytes)
+                self._sent, self._sent_bytes = None, 0
 
     def __len__(self) -> int:
         """Results that no flush has acknowledged."""

@@ -13,6 +13,7 @@ from studydb.domain.records import Batch, Checkpoint, Claim, Failure, Lease, Log
 from studydb.domain.states import Reason
 from studydb.lease.buffer import Buffer
 from studydb.lease.retries import PATIENCE_S, never, persist
+from studydb.lease.room import UNLIMITED, Room
 from studydb.operations.finish import finish
 from studydb.operations.report import report
 from studydb.operations.save import save
@@ -38,13 +39,19 @@ class HeldTrial:
         *,
         patience_s: float = PATIENCE_S,
         give_up: Callable[[], bool] = never,
+        room: Room = UNLIMITED,
     ) -> None:
-        """Hold a claim."""
+        """
+        Hold a claim.
+
+        Args:
+            room: Where results wait for the database.
+        """
         self._database, self._study = database, study
         self._patience_s, self._give_up = patience_s, give_up
         self._flushing = threading.RLock()
         self.claim = claim
-        self.buffer = Buffer(study, claim)
+        self.buffer = Buffer(study, claim, room=room)
         self.next_decision_step = claim.next_decision_step
         self.verdict: Verdict | None = None
         self.is_lost = False
@@ -85,9 +92,12 @@ class HeldTrial:
                 "study was closed. Ask for a trial anew."
             )
 
-    def flush(self, *, patience_s: float | None = None) -> None:
+    def flush(self, *, patience_s: float | None = None, batches: int | None = None) -> None:
         """
         Store what is buffered; durable when it returns.
+
+        Args:
+            batches: Send no more than so many; after an outage hundreds may wait.
 
         Raises:
             LeaseLost: The attempt no longer holds the trial.
@@ -95,7 +105,8 @@ class HeldTrial:
         """
         with self._flushing:
             self._check_open()
-            while not self.is_lost and (batch := self.buffer.take()):
+            n_sent = 0
+            while not self.is_lost and n_sent != batches and (batch := self.buffer.take()):
                 answer = self._send(
                     lambda batch=batch: report(  # type: ignore[misc]
                         self._database, self._study, lease=self.lease, batch=batch
@@ -104,6 +115,9 @@ class HeldTrial:
                 )
                 self.buffer.acknowledge(batch, answer)
                 self._obey(answer)
+                n_sent += 1
+                if self.refuses_results:
+                    self.buffer.drop()
             if self.is_lost:
                 raise LeaseLost(number=self.lease.number, attempt=self.lease.attempt)
 
@@ -143,8 +157,8 @@ class HeldTrial:
         with self._flushing:
             if self._is_over:
                 self._check_open()
-            if self.buffer.is_unanswered() and self._last is None:
-                self.flush(patience_s=patience_s)
+            while self._last is None and self.buffer.needs_flushes:
+                self.flush(patience_s=patience_s, batches=1)
             last = self._last = self._last or self.buffer.take(even_empty=True)
             assert last is not None
             ending = self._send(
@@ -154,7 +168,7 @@ class HeldTrial:
                     lease=self.lease,
                     outcome=outcome,
                     batch=last,
-                    flushed=self.buffer.flushed,
+                    tally=self.buffer.tally,
                     failure=failure,
                     log=log,
                 ),
@@ -162,6 +176,10 @@ class HeldTrial:
             )
             self._is_over = True
             return ending
+
+    def close(self) -> None:
+        """Give up what still waits, and its room."""
+        self.buffer.close()
 
     def renewed(self, verdict: Verdict | None) -> None:
         """

@@ -16,11 +16,11 @@ from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
 from studydb.domain.decisions import Action
 from studydb.domain.errors import BudgetSpent, NotAllowed, UnknownTrial, UsageError
-from studydb.domain.metrics import Summary
 from studydb.domain.records import Study, Trial
 from studydb.domain.states import FINAL, Origin, State, Status
+from studydb.operations import summing
 from studydb.searchers import RandomSearch
-from studydb.store import counters, events, results, studies, sweeps, trials
+from studydb.store import counters, events, studies, sweeps, trials
 
 ENQUEUED_DRAWS = 2**32
 """
@@ -202,35 +202,41 @@ def _steer(
 ) -> None:
     """Move what nobody runs, ask those that run: trials ascending, then the counters."""
     numbers = sorted(set(numbers))
-    targets = orders.targets
     try:
         with database.begin() as txn:
             _record(txn, study, orders.kind, token=token, actor=actor, data={"numbers": numbers})
             steered = [_lock(txn, study, number) for number in numbers]  # ids rise with numbers
-
-            for trial in steered:
-                if trial.state is State.RUNNING:
-                    trials.request(txn, trial_id=trial.id, action=orders.request)
-                elif trial.state in targets:
-                    _move(txn, study, trial, targets[trial.state])
-                elif orders.request is Action.PAUSE:
-                    trials.keep_paused(txn, trial_id=trial.id)
-
-            moved = Counter(trial.state for trial in steered if trial.state in targets)
-            for source, n in moved.items():
-                counters.move(
-                    txn, study_id=study.id, key=0, out_of=source, into=targets[source], n=n
-                )
+            unsummed = _obey(txn, study, steered, orders)
     except Duplicate:
-        return
+        with database.begin(write=False) as txn:
+            found = [trials.find(txn, study_id=study.id, number=number) for number in numbers]
+        unsummed = [trial.id for trial in found if trial is not None and trial.state in FINAL]
+    for trial_id in unsummed:
+        summing.after_end(database, study, trial_id=trial_id)
 
 
-def _move(txn: Txn, study: Study, trial: Trial, target: State) -> None:
-    summed = None
-    if target in FINAL and trial.summary.n_results:
-        live = results.live(txn, study_id=study.id, trial_id=trial.id)
-        summed = Summary.of_metrics(live, study.metric)
-    trials.move(txn, trial_id=trial.id, target=target, metric_summary=summed)
+def _obey(txn: Txn, study: Study, steered: Sequence[Trial], orders: _Orders) -> list[int]:
+    """Move or ask the locked trials; the ids of those that have ended without a summary."""
+    targets = orders.targets
+    unsummed: list[int] = []
+    n_results = 0
+    for trial in steered:
+        if trial.state is State.RUNNING:
+            trials.request(txn, trial_id=trial.id, action=orders.request)
+        elif trial.state in targets:
+            summary, target = None, targets[trial.state]
+            if target in FINAL and trial.summary.n_results:
+                n_results += trial.summary.n_results
+                summary = summing.in_transaction(txn, study, trial_id=trial.id, n_results=n_results)
+                unsummed += [trial.id] if summary is None else []
+            trials.move(txn, trial_id=trial.id, target=target, metric_summary=summary)
+        elif orders.request is Action.PAUSE:
+            trials.keep_paused(txn, trial_id=trial.id)
+
+    moved = Counter(trial.state for trial in steered if trial.state in targets)
+    for source, n in moved.items():
+        counters.move(txn, study_id=study.id, key=0, out_of=source, into=targets[source], n=n)
+    return unsummed
 
 
 def _lock(txn: Txn, study: Study, number: int) -> Trial:

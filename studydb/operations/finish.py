@@ -1,6 +1,7 @@
 """End an attempt, with its last flush: completed, failed, released, lost, or as a verdict wants."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from studydb.db import Database, Txn
 from studydb.domain.decisions import Verdict
@@ -16,8 +17,10 @@ from studydb.domain.ending import (
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Failure, Lease, Log, Study
 from studydb.domain.states import Reason, State
+from studydb.domain.tally import Analysis, Tally
+from studydb.operations import summing
 from studydb.operations.flushing import Flushed, foresee, lock_rungs, refused, store_batch
-from studydb.store import at_once, attempts, counters, events, leases, results, studies
+from studydb.store import at_once, attempts, counters, events, leases, studies
 from studydb.store.leases import Held
 
 
@@ -28,7 +31,7 @@ def finish(
     lease: Lease,
     outcome: Reason,
     batch: Batch,
-    flushed: Sequence[Result] | None = (),
+    tally: Tally | None = None,
     failure: Failure | None = None,
     log: Log | None = None,
 ) -> Ending | None:
@@ -40,7 +43,7 @@ def finish(
     Args:
         outcome: COMPLETED; FAILED (the user's code raised); LOST (it died); PREEMPTED (released,
             which spends nothing); TIMED_OUT.
-        flushed: The trial's results before this batch, as far as they are known here.
+        tally: Of the trial's results before this batch, if all are known here.
 
     Returns:
         Where the trial went; None when an earlier send of this finish has committed.
@@ -49,7 +52,7 @@ def finish(
         LeaseLost: The attempt no longer holds its trial.
     """
     if outcome is Reason.COMPLETED and study.max_concurrent is None:
-        ending = _complete(database, study, lease, batch, flushed=flushed or (), log=log)
+        ending = _complete(database, study, lease, batch, tally=tally, log=log)
         if ending is not None:
             return ending
 
@@ -58,24 +61,27 @@ def finish(
         held = leases.hold(txn, lease=lease)
         if held is None:
             refused(txn, lease=lease, flush_no=batch.flush_no)
-            return None
-
-        if held.refuses_results or held.flush_no >= batch.flush_no:
-            stored = Flushed((), held.summary, held.time_total_s, None)
+            ended = None
         else:
-            stored = store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
-
-        return end_attempt(
-            txn,
-            study,
-            held,
-            lease=lease,
-            outcome=outcome,
-            flushed=stored,
-            flush_no=batch.flush_no,
-            failure=failure,
-            log=log,
-        )
+            if held.refuses_results or held.flush_no >= batch.flush_no:
+                stored = Flushed((), held.summary, held.time_total_s, None)
+            else:
+                stored = store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
+            ended = end_attempt(
+                txn,
+                study,
+                held,
+                lease=lease,
+                outcome=outcome,
+                flushed=stored,
+                flush_no=batch.flush_no,
+                tally=tally,
+                failure=failure,
+                log=log,
+            )
+    if ended is None or ended.unsummed:
+        summing.after_end(database, study, trial_id=lease.trial_id)
+    return None if ended is None else ended.ending
 
 
 def _complete(
@@ -84,12 +90,15 @@ def _complete(
     lease: Lease,
     batch: Batch,
     *,
-    flushed: Sequence[Result],
+    tally: Tally | None,
     log: Log | None,
 ) -> Ending | None:
     """Complete a trial whose results are all known here, in one statement, if that is all."""
-    summary, known = foresee(study, batch), [*flushed, *batch.results]
-    if summary is None or summary.n_results != len(known):
+    summary = foresee(study, batch)
+    if summary is None:
+        return None
+    analysis = _known(study, tally, batch.results, summary)
+    if analysis is None:
         return None
     with database.begin(single=True) as txn:
         row = at_once.finish(
@@ -97,13 +106,36 @@ def _complete(
             lease=lease,
             batch=batch,
             summary=summary,
-            metric_summary=Summary.of_metrics(known, study.metric) or None,
+            metric_summary=analysis or None,
             log=log,
         )
     if row is None:
         return None
     standing = Standing(row.failures, row.losses, verdict=None)
     return conclude(Reason.COMPLETED, standing, Limits(study.max_failures, study.max_losses))
+
+
+def _known(
+    study: Study, tally: Tally | None, stored: Sequence[Result], summary: Summary
+) -> Analysis | None:
+    """What a tally of all results before says with those that are stored now; None if not all."""
+    tally = tally or Tally(study.metric)
+    if tally.n_results + len(stored) != summary.n_results:
+        return None
+    return tally.analysis(stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """
+    How an attempt's end was stored.
+
+    Attributes:
+        unsummed: Whether the trial has too many results to sum up their metrics in the transaction.
+    """
+
+    ending: Ending
+    unsummed: bool
 
 
 def end_attempt(
@@ -115,10 +147,11 @@ def end_attempt(
     outcome: Reason,
     flushed: Flushed,
     flush_no: int,
+    tally: Tally | None = None,
     failure: Failure | None = None,
     log: Log | None = None,
     actor: str = "worker",
-) -> Ending:
+) -> Ended:
     """Move a held trial out of RUNNING and close its attempt; the counts follow."""
     settled = settle_completed if outcome is Reason.COMPLETED else settle
     verdict = settled(flushed.verdict or held.verdict, _asked(txn, study, held))
@@ -128,13 +161,20 @@ def end_attempt(
         Limits(study.max_failures, study.max_losses),
     )
 
+    analysis, n_results = None, flushed.summary.n_results
+    if ending.reason is not None and n_results:
+        analysis = _known(study, tally, flushed.stored, flushed.summary)
+        if analysis is None:
+            analysis = summing.in_transaction(
+                txn, study, trial_id=lease.trial_id, n_results=n_results
+            )
     leases.end(
         txn,
         trial_id=lease.trial_id,
         ending=ending,
         summary=flushed.summary,
         time_total_s=flushed.time_total_s,
-        metric_summary=_metric_summary(txn, study, lease, ending, flushed),
+        metric_summary=analysis,
     )
     attempts.end(
         txn,
@@ -151,7 +191,8 @@ def end_attempt(
     if study.max_concurrent is not None:
         studies.leave(txn, study_id=study.id)
     counters.move(txn, study_id=study.id, key=lease.token, out_of=State.RUNNING, into=ending.state)
-    return ending
+    unsummed = ending.reason is not None and n_results > 0 and analysis is None
+    return Ended(ending, unsummed)
 
 
 def _asked(txn: Txn, study: Study, held: Held) -> Verdict | None:
@@ -165,17 +206,6 @@ def _asked(txn: Txn, study: Study, held: Held) -> Verdict | None:
     if asked is None or asked.by != "study":
         return asked
     return wanted(held.request, studies.locked_status(txn, study_id=study.id))
-
-
-def _metric_summary(
-    txn: Txn, study: Study, lease: Lease, ending: Ending, flushed: Flushed
-) -> dict[str, dict[str, float]] | None:
-    if ending.reason is None or flushed.summary.n_results == 0:
-        return None
-    live = list(flushed.stored)
-    if len(live) != flushed.summary.n_results:
-        live = results.live(txn, study_id=study.id, trial_id=lease.trial_id)
-    return Summary.of_metrics(live, study.metric)
 
 
 def _tell(txn: Txn, lease: Lease, outcome: Reason, failure: Failure | None, actor: str) -> None:

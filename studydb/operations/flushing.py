@@ -153,8 +153,7 @@ def _supersede(
             attempts.begin_at(txn, lease=lease, step=first.step)
         return summary
     attempts.begin_at(txn, lease=lease, step=first.step)
-    live = results.live(txn, study_id=study.id, trial_id=lease.trial_id)
-    return Summary().add(live, study.mode)
+    return results.summary(txn, study_id=study.id, trial_id=lease.trial_id, mode=study.mode)
 
 
 def next_step(study: Study, batch: Batch) -> int | None:

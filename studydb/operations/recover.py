@@ -12,6 +12,7 @@ from collections.abc import Callable
 from studydb.db import Database
 from studydb.domain.records import Lease, Process, Study
 from studydb.domain.states import Reason
+from studydb.operations import summing
 from studydb.operations.finish import end_attempt
 from studydb.operations.flushing import Flushed
 from studydb.store import sweeps
@@ -57,7 +58,7 @@ def _take(database: Database, study: Study, *, lease: Lease, surely_dead: bool) 
         if held is None:
             return False
 
-        end_attempt(
+        ended = end_attempt(
             txn,
             study,
             held,
@@ -67,4 +68,6 @@ def _take(database: Database, study: Study, *, lease: Lease, surely_dead: bool) 
             flush_no=held.flush_no,
             actor="sweep",
         )
+    if ended.unsummed:  # not here: a sweep must keep nobody's renewals or start waiting
+        summing.in_background(database, study, trial_id=lease.trial_id)
     return True

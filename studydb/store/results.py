@@ -1,15 +1,18 @@
 """Results: insert-only; an attempt's `live_through` says which rows still count."""
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
-from studydb.db.schema import attempt, result
+from studydb.db.schema import FOR_EVER, attempt, result
 from studydb.db.statement import BulkInsert
-from studydb.domain.metrics import Result
+from studydb.domain.metrics import Result, Summary, score
 from studydb.domain.records import Lease
+from studydb.domain.states import Mode
 
 APPEND = BulkInsert(
     result,
@@ -25,17 +28,82 @@ IS_LIVE = sa.and_(
 )
 """The join of a result with its attempt if no later attempt has superseded it."""
 
-_LIVE = Prepared(
-    sa.select(
-        result.c.step, result.c.value, result.c.metrics, result.c.time_total_s, result.c.attempt
-    )
-    .join(attempt, IS_LIVE)
-    .where(
-        result.c.study_id == sa.bindparam("study"),
-        result.c.trial_id == sa.bindparam("trial"),
-    )
-    .order_by(result.c.step)
+_THIS = (
+    result.c.study_id == sa.bindparam("study"),
+    result.c.trial_id == sa.bindparam("trial"),
 )
+_PAGE = sa.select(
+    result.c.step,
+    result.c.value,
+    result.c.metrics,
+    result.c.time_total_s,
+    result.c.attempt,
+    result.c.reported_at,
+).where(
+    *_THIS,
+    result.c.attempt == sa.bindparam("no"),
+    result.c.step > sa.bindparam("after", type_=sa.BigInteger),
+    result.c.step <= sa.bindparam("through", type_=sa.BigInteger),
+)
+_MOST: sa.BindParameter[int] = sa.bindparam("most")
+_FIRST = Prepared(_PAGE.order_by(result.c.step).limit(_MOST))
+_LAST = Prepared(_PAGE.order_by(result.c.step.desc()).limit(_MOST))
+
+_SPANS = Prepared(
+    sa.select(attempt.c.attempt, attempt.c.live_through)
+    .where(attempt.c.trial_id == sa.bindparam("trial"), attempt.c.live_through > 0)
+    .order_by(attempt.c.attempt)
+)
+
+_live = sa.select(result.c.step, result.c.value).join(attempt, IS_LIVE).where(*_THIS)
+_counted = _live.with_only_columns(sa.func.count().label("n_results")).subquery("counted")
+_last = _live.order_by(result.c.attempt.desc(), result.c.step.desc()).limit(1).subquery("last")
+_bound = {
+    name: sa.bindparam(name, type_=result.c.value.type) for name in ("best_end", "worst_end", "nan")
+}
+_best = (
+    _live.order_by(
+        sa.case(
+            (result.c.value == _bound["best_end"], 0),
+            (result.c.value == _bound["worst_end"], 2),
+            (result.c.value == _bound["nan"], 3),
+            else_=1,
+        ),
+        result.c.value * sa.bindparam("sign", type_=sa.Double),  # ±Inf and NaN: texts on SQLite
+        result.c.step,
+    )
+    .limit(1)
+    .subquery("best")
+)
+_SUMMARY = Prepared(
+    sa.select(
+        _counted.c.n_results,
+        _last.c.step.label("last_step"),
+        _last.c.value.label("last_value"),
+        _best.c.value.label("best_value"),
+        _best.c.step.label("best_step"),
+    ).select_from(_counted.join(_last, sa.true()).join(_best, sa.true()))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """
+    Live results of one attempt: the steps that follow `after`, up to `through`.
+
+    Results are only inserted, so that a span with an end always holds the same rows, whatever an
+    attempt does afterwards.
+    """
+
+    study_id: int
+    trial_id: int
+    attempt: int
+    after: int
+    through: int
+
+    def behind(self, step: int) -> "Span":
+        """What follows a step."""
+        return replace(self, after=step)
 
 
 def as_rows(results: Iterable[Result]) -> list[tuple[Any, ...]]:
@@ -54,9 +122,63 @@ def append(txn: Txn, *, lease: Lease, results: Iterable[Result]) -> None:
     )
 
 
-def live(txn: Txn, *, study_id: int, trial_id: int) -> list[Result]:
-    """The rows of one trial that no later attempt has superseded, by step."""
+def spans(txn: Txn, *, study_id: int, trial_id: int, through: int = FOR_EVER) -> list[Span]:
+    """
+    Where the live results of a trial are, by step.
+
+    Args:
+        through: The last step that is meant.
+    """
     return [
-        Result(row.step, row.value, row.metrics or {}, row.time_total_s)
-        for row in txn.all(_LIVE, study=study_id, trial=trial_id)
+        Span(study_id, trial_id, row.attempt, 0, min(row.live_through, through))
+        for row in txn.all(_SPANS, trial=trial_id)
     ]
+
+
+def page(txn: Txn, span: Span, *, most: int) -> list[Any]:
+    """The first so many rows of a span: step, value, metrics, attempt, and when, by step."""
+    return txn.all(_FIRST, **_binds(span), most=most)
+
+
+def last_page(txn: Txn, span: Span, *, most: int) -> list[Any]:
+    """The last so many rows of a span, the last one first."""
+    return txn.all(_LAST, **_binds(span), most=most)
+
+
+def _binds(span: Span) -> dict[str, int]:
+    return {
+        "study": span.study_id,
+        "trial": span.trial_id,
+        "no": span.attempt,
+        "after": span.after,
+        "through": span.through,
+    }
+
+
+def read(row: Any) -> Result:
+    """The record of a row of a page."""
+    return Result(row.step, row.value, row.metrics or {}, row.time_total_s)
+
+
+def summary(txn: Txn, *, study_id: int, trial_id: int, mode: Mode) -> Summary:
+    """Count the live results of a trial and find the last and the best, as `Summary.add` does."""
+    sign = 1.0 if mode is Mode.MIN else -1.0
+    row = txn.first(
+        _SUMMARY,
+        study=study_id,
+        trial=trial_id,
+        best_end=-math.inf * sign,
+        worst_end=math.inf * sign,
+        nan=math.nan,
+        sign=sign,
+    )
+    if row is None:
+        return Summary()
+    return Summary(
+        row.n_results,
+        row.last_step,
+        row.last_value,
+        row.best_value,
+        row.best_step,
+        score(row.best_value, mode),
+    )

@@ -126,6 +126,19 @@ _KEEP_PAUSED = Prepared(
     .values(paused_by="person")
 )
 
+_WITHOUT_SUMMARY = (
+    trial.c.id == sa.bindparam("trial"),
+    trial.c.ended_at.is_not(None),
+    trial.c.n_results > 0,
+    trial.c.metric_summary.is_(sa.null()),
+)
+_LACKS_SUMMARY = Prepared(sa.select(trial.c.id).where(*_WITHOUT_SUMMARY))
+_SUMMARISE = Prepared(
+    sa.update(trial)
+    .where(*_WITHOUT_SUMMARY)
+    .values(metric_summary=sa.bindparam("to_metrics", type_=trial.c.metric_summary.type))
+)
+
 
 def insert(
     txn: Txn,
@@ -181,6 +194,16 @@ def move(
     params: dict[str, Any] = {"by": by} if target is State.PAUSED else {}
     params["to_metrics"] = metric_summary
     return txn.count(_MOVES[target], trial=trial_id, **params) == 1
+
+
+def lacks_summary(txn: Txn, *, trial_id: int) -> bool:
+    """Whether a trial has ended with results, and without the summary of its metrics."""
+    return txn.first(_LACKS_SUMMARY, trial=trial_id) is not None
+
+
+def summarise(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any]) -> None:
+    """Give an ended trial the summary of its metrics that it lacks."""
+    txn.run(_SUMMARISE, trial=trial_id, to_metrics=metric_summary)
 
 
 def keep_paused(txn: Txn, *, trial_id: int) -> None:

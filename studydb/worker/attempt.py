@@ -36,9 +36,6 @@ from studydb.worker.host import START_PAUSES_S, cannot
 from studydb.worker.output import AttemptOutput
 
 TICK_S = 0.25
-MOST_BUFFERED_ROWS = 100_000
-"""Beyond these the child waits in `report` until the database is back."""
-
 COMPLAINT_PAUSE_S = 60.0
 """Between two complaints of one attempt about checkpoints that cannot be stored."""
 
@@ -203,7 +200,7 @@ class Attempt:
             deadline_s = self._progress.deadline_s
             if deadline_s is not None and time.monotonic() > deadline_s:
                 return
-            if len(self._held.buffer) >= MOST_BUFFERED_ROWS:
+            if self._held.buffer.is_full:  # the child waits in `report`
                 time.sleep(TICK_S)
                 continue
             gone = child.exit is not None  # before the look: what it said last is still read
@@ -267,9 +264,11 @@ class Attempt:
         if began_s < progress.quiet_until_s:
             return
         try:
-            self._held.flush(patience_s=0.0)
+            self._held.flush(patience_s=0.0, batches=1)
             progress.away_since_s = None
             self._equipment.waiting.answered()
+            if self._held.buffer.needs_flushes:  # of an outage: half of the time is for the child
+                progress.quiet_until_s = 2 * time.monotonic() - began_s
         except StorageTransient as error:
             self._endure(error, began_s)
         except LeaseLost:

@@ -9,6 +9,7 @@ from studydb.domain.records import Lease, Study
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldTrial
 from studydb.lease.retries import persist
+from studydb.lease.room import Room
 from studydb.operations.tell import tell
 from studydb.worker.checkpoints import Checkpoints
 from studydb.worker.forkserver import ForkServer
@@ -42,6 +43,7 @@ class Equipment:
     heartbeat: Heartbeat
     interruption: Interruption
     waiting: Waiting
+    room: Room
     told: dict[str, object] = field(default_factory=dict)
 
     def log_dir(self, lease: Lease) -> Path:

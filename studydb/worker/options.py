@@ -6,6 +6,7 @@ from pathlib import Path
 
 from studydb.domain.records import LEASE_S
 from studydb.lease.retries import PATIENCE_S
+from studydb.lease.room import SPILL_BYTES
 
 GRACE_S = 30.0
 """How long a child that was told to stop may take to save and leave, by default."""
@@ -26,6 +27,7 @@ class Options:
         workdir: Where the trainable is looked for first, and where children run.
         grace_s: How long a child that is told to stop or to make room may take before it is killed.
         allow_imports: Prefixes of import paths that may run although no key of ours signed them.
+        spill_bytes: The most that waits on disk while the database is away.
         say: Takes one line for people.
     """
 
@@ -40,3 +42,4 @@ class Options:
     workdir: Path | None = None
     allow_imports: tuple[str, ...] = ()
     grace_s: float = GRACE_S
+    spill_bytes: int = SPILL_BYTES

@@ -123,6 +123,7 @@ class Slot(threading.Thread):
             claim,
             patience_s=equipment.options.patience_s,
             give_up=lambda: equipment.interruption.signal is not None,
+            room=equipment.room,
         )
         equipment.heartbeat.add(held)
         attempt = Attempt(equipment, held)
@@ -140,6 +141,7 @@ class Slot(threading.Thread):
             raise
         finally:
             equipment.heartbeat.discard(held)
+            held.close()
 
     def _end(self, held: HeldTrial, attempt: Attempt, outcome: Outcome) -> None:
         ending = held.end(outcome.reason, failure=outcome.failure, log=attempt.log)

@@ -27,6 +27,7 @@ from studydb.domain.states import State
 from studydb.domain.wording import counted
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.retries import PATIENCE_S, persist
+from studydb.lease.room import SPILL_BYTES, Room
 from studydb.operations.create import load
 from studydb.operations.look import look
 from studydb.operations.recover import recover, recover_host
@@ -74,6 +75,7 @@ def run_worker(
     workdir: str | None = None,
     allow_imports: tuple[str, ...] = (),
     grace_s: float = GRACE_S,
+    spill_bytes: int = SPILL_BYTES,
 ) -> int:
     """
     Work on a study until it is done; from the main thread.
@@ -90,6 +92,7 @@ def run_worker(
         workdir: Where the trainable is looked for first.
         allow_imports: Prefixes of import paths to run without a signature.
         grace_s: How long a trial that is told to stop or to make room may take to save and leave.
+        spill_bytes: The most that waits on disk while the database is away.
 
     Returns:
         The exit code: 0 done, 128 + signal when told to go, 1 when the database stayed away.
@@ -109,6 +112,7 @@ def run_worker(
         workdir=_workdir(workdir),
         allow_imports=allow_imports,
         grace_s=grace_s,
+        spill_bytes=spill_bytes,
     )
     _check(options)
     interruption = Interruption()
@@ -198,6 +202,7 @@ def _work(
         heartbeat=heartbeat,
         interruption=interruption,
         waiting=Waiting(study.name, options.say),
+        room=Room(spill_bytes=options.spill_bytes, say=options.say),
     )
     heartbeat.start()
     stack.callback(heartbeat.stop)

@@ -5,8 +5,9 @@ import sys
 import pytest
 from arrange import PERSON, SimulatedWorker, new_study, rows, token, trial_of, vanish
 
-from studydb.domain.metrics import Result, Summary
+from studydb.domain.metrics import Result
 from studydb.domain.states import Reason, State
+from studydb.domain.tally import Tally
 from studydb.operations.control import stop
 
 LARGEST = sys.float_info.max
@@ -48,6 +49,6 @@ def test_stopped_trial_of_a_dead_worker_that_reported_it_twice_is_taken_back(dat
 def test_average_of_doubles_is_a_double(values, average):
     results = [Result(step, value, {}) for step, value in enumerate(values, 1)]
 
-    found = Summary.of_metrics(results, "loss")["loss"]
+    found = Tally("loss").analysis(results)["loss"]
 
     assert found["avg"] == average

@@ -5,9 +5,9 @@ import json
 import pytest
 from arrange import SimulatedWorker, new_study, rows
 
+from studydb.domain import tally
 from studydb.domain.metrics import Result
 from studydb.domain.states import Reason
-from studydb.lease import buffer
 from studydb.lease.held import HeldTrial
 
 LONG = "x" * 10_000
@@ -33,14 +33,14 @@ def flush_two(held):
 def test_texts_and_lists_are_not_kept_in_memory(held):
     flush_two(held)
 
-    assert LONG not in repr(held.buffer.flushed)
+    assert held.buffer.tally.n_results == 2
+    assert LONG not in repr(held.buffer.tally._kept)
 
 
-@pytest.mark.parametrize("kept", [buffer.KEPT_NUMBERS, 3], ids=["all", "too many"])
+@pytest.mark.parametrize("kept", [tally.KEPT_NUMBERS, 3], ids=["all", "too many"])
 def test_summary_is_the_same_whatever_is_remembered(database, held, monkeypatch, kept):
-    monkeypatch.setattr(buffer, "KEPT_NUMBERS", kept)
+    monkeypatch.setattr(tally, "KEPT_NUMBERS", kept)
     flush_two(held)
-    assert (held.buffer.flushed is None) == (kept == 3)
 
     held.end(Reason.COMPLETED)
 

@@ -8,6 +8,7 @@ import pytest
 from studydb.domain.errors import InvalidReport
 from studydb.domain.metrics import Result, Summary, read_report, score
 from studydb.domain.states import Mode
+from studydb.domain.tally import Tally
 
 
 def read(report, *, metric="loss", last_step=0):
@@ -215,7 +216,7 @@ def test_metrics_are_summed_up_each_over_its_own_steps():
         Result(2, 2.0, {"acc": math.nan, "late": 5}),
     ]
 
-    found = Summary.of_metrics(results, "loss")
+    found = Tally("loss").analysis(results)
 
     assert found["loss"] == {"min": 2.0, "max": 4.0, "avg": 3.0, "last": 2.0}
     assert found["late"] == {"min": 5.0, "max": 5.0, "avg": 5.0, "last": 5.0}
@@ -224,8 +225,8 @@ def test_metrics_are_summed_up_each_over_its_own_steps():
 
 
 def test_average_is_exact_and_undefined_between_infinities():
-    exact = Summary.of_metrics([Result(step, 0.1, {}) for step in range(1, 11)], "loss")
-    odd = Summary.of_metrics([Result(1, math.inf, {}), Result(2, -math.inf, {})], "loss")
+    exact = Tally("loss").analysis([Result(step, 0.1, {}) for step in range(1, 11)])
+    odd = Tally("loss").analysis([Result(1, math.inf, {}), Result(2, -math.inf, {})])
 
     assert exact["loss"]["avg"] == 0.1
     assert math.isnan(odd["loss"]["avg"])

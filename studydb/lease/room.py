@@ -1,0 +1,233 @@
+"""How much the attempts of one worker may keep while the database does not take their results."""
+
+import json
+import os
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import IO
+
+from studydb.domain.metrics import Result
+
+MEMORY_BYTES = 192 << 20
+"""Of all attempts of a worker together; what waits beyond it goes to a file."""
+
+SPILL_BYTES = 4 << 30
+"""Of the files of all attempts of a worker together; then reports wait for the database."""
+
+READ_BYTES = 8 << 20
+"""How much of a file is read at a time."""
+
+
+def silent(_line: str) -> None:
+    """Tell nobody."""
+
+
+class Room:
+    """Counts what is kept in memory and on disk; safe to share among threads."""
+
+    def __init__(
+        self,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        spill_bytes: int = SPILL_BYTES,
+        say: Callable[[str], None] = silent,
+    ) -> None:
+        """
+        Begin with nothing kept.
+
+        Args:
+            say: Takes one line for people.
+        """
+        self._lock = threading.Lock()
+        self._left = {"memory": memory_bytes, "disk": spill_bytes}
+        self._say, self._has_complained = say, False
+
+    def take(self, kind: str, size: int, *, force: bool = False) -> bool:
+        """Count so many bytes of "memory" or "disk"; False, and nothing, if there is no room."""
+        with self._lock:
+            if self._left[kind] < size and not force:
+                return False
+            self._left[kind] -= size
+            return True
+
+    def free(self, kind: str, size: int) -> None:
+        """Count so many bytes less."""
+        with self._lock:
+            self._left[kind] += size
+
+    def complain(self, error: OSError) -> None:
+        """Say, once, that results cannot be written to a file."""
+        if not self._has_complained:
+            self._has_complained = True
+            self._say(
+                f"results that wait for the database cannot be written to {tempfile.gettempdir()}: "
+                f"{error.strerror or error}. Reports wait until it is back. Free space there, or "
+                "set TMPDIR to another directory."
+            )
+
+
+UNLIMITED = Room(memory_bytes=1 << 62, spill_bytes=0)
+"""For loops of the user's own: their `report` waits for the database before much has come."""
+
+
+class SpillFile:
+    """
+    Results on disk, first in, first out.
+
+    The file has no name, and nobody else may read it: it ends with this process, however that ends.
+    """
+
+    def __init__(self, room: Room) -> None:
+        """Make no file before it is needed."""
+        self._room = room
+        self._file: IO[bytes] | None = None
+        self._begin = self._end = self._n_rows = 0
+
+    def __len__(self) -> int:
+        """Results that were appended and not read."""
+        return self._n_rows
+
+    def append(self, result: Result) -> bool:
+        """Write a result behind the others; False if there is no room, or the disk is full."""
+        row = [result.step, result.value, dict(result.metrics), result.time_total_s]
+        line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        if not self._room.take("disk", len(line)):
+            return False
+        try:
+            self._write(line)
+        except OSError as error:
+            self._room.free("disk", len(line))
+            self._room.complain(error)
+            return False
+        self._end += len(line)
+        self._n_rows += 1
+        return True
+
+    def _write(self, line: bytes) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(  # noqa: SIM115  closed with the attempt
+                prefix="studydb-spill-", buffering=0
+            )
+        written = 0
+        while written < len(line):  # a part that a full disk has taken is written over
+            written += os.pwrite(self._file.fileno(), line[written:], self._end + written)
+
+    def read(self) -> list[Result]:
+        """Take out the first results: about `READ_BYTES`, at least one if there is any."""
+        if not self._n_rows:
+            return []
+        data = self._first_lines()
+        results = [_read(line) for line in data.splitlines()]
+        self._begin += len(data)
+        self._n_rows -= len(results)
+        if not self._n_rows:
+            self.close()
+        return results
+
+    def _first_lines(self) -> bytes:
+        assert self._file is not None
+        size = READ_BYTES
+        while True:
+            data = os.pread(self._file.fileno(), min(size, self._end - self._begin), self._begin)
+            whole = data.rfind(b"\n") + 1
+            if whole:
+                return data[:whole]
+            size *= 2
+
+    def close(self) -> None:
+        """Forget the results and give the space back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._room.free("disk", self._end)
+        self._begin = self._end = self._n_rows = 0
+
+
+def _read(line: bytes) -> Result:
+    step, value, metrics, time_total_s = json.loads(line)
+    return Result(step, value, metrics, time_total_s)
+
+
+class Queue:
+    """Results in the order in which they came: the first in memory, then those in a file."""
+
+    def __init__(self, room: Room, weigh: Callable[[Result], int]) -> None:
+        """Begin empty."""
+        self._room, self._weigh = room, weigh
+        self._first: deque[tuple[Result, int]] = deque()
+        self._spilled = SpillFile(room)
+        self._stuck: deque[tuple[Result, int]] = deque()  # behind a file that takes no more
+        self.memory_bytes = 0
+
+    def __len__(self) -> int:
+        """All results that wait."""
+        return len(self._first) + len(self._spilled) + len(self._stuck)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be added before some were taken."""
+        return bool(self._stuck)
+
+    def holds_more_than(self, rows: int, size_bytes: int) -> bool:
+        """Whether one batch of these bounds is not enough for all."""
+        return (
+            len(self) > max(1, rows)
+            or len(self._first) < len(self)
+            or (len(self) > 1 and self.memory_bytes > size_bytes)
+        )
+
+    def add(self, result: Result) -> None:
+        """Add a result; where there is no room it is kept all the same, and `is_full` says so."""
+        size = self._weigh(result)
+        if len(self._first) == len(self) and self._room.take("memory", size):
+            self._keep(self._first, result, size)
+        elif self._stuck or not self._spilled.append(result):
+            self._room.take("memory", size, force=True)
+            self._keep(self._stuck, result, size)
+
+    def _keep(self, where: "deque[tuple[Result, int]]", result: Result, size: int) -> None:
+        where.append((result, size))
+        self.memory_bytes += size
+
+    def take(self, rows: int, size_bytes: int) -> tuple[tuple[Result, ...], int]:
+        """
+        Take out the first results, within these bounds but at least one.
+
+        Returns:
+            The results and their bytes, which count as memory until they are freed.
+        """
+        if not self._first:
+            self._refill()
+        batch: list[Result] = []
+        total = 0
+        while self._first and len(batch) < rows:
+            result, size = self._first[0]
+            if batch and total + size > size_bytes:
+                break
+            self._first.popleft()
+            batch.append(result)
+            total += size
+        self.memory_bytes -= total
+        return tuple(batch), total
+
+    def _refill(self) -> None:
+        for result in self._spilled.read():
+            size = self._weigh(result)
+            self._room.take("memory", size, force=True)
+            self._keep(self._first, result, size)
+        if not self._first:
+            self._first, self._stuck = self._stuck, deque()
+
+    def free(self, size: int) -> None:
+        """Give back the memory of results that were taken out."""
+        self._room.free("memory", size)
+
+    def close(self) -> None:
+        """Forget what waits."""
+        self.free(self.memory_bytes)
+        self.memory_bytes = 0
+        self._first.clear()
+        self._stuck.clear()
+        self._spilled.close()

@@ -1,0 +1,103 @@
+"""
+The summary of a trial's metrics: within the transaction that ends it, or after that.
+
+A holder that has every result of its trial keeps a tally of them. Where nobody has, a few results
+are read in the transaction; many are read once it has committed, page by page, because results of
+an ended trial never change, and a lock must not be held for as long as a million rows take.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+
+from studydb.db import Database, Txn
+from studydb.domain.errors import StorageError
+from studydb.domain.metrics import Result, weigh
+from studydb.domain.records import Study
+from studydb.domain.tally import Analysis, Tally
+from studydb.store import results, trials
+from studydb.store.results import Span
+
+MOST_IN_TRANSACTION = 2_000
+"""Results that are read while their trial's row is locked; more are read after the commit."""
+
+MOST_BYTES_IN_TRANSACTION = 16 << 20
+"""The same in bytes."""
+
+FIRST_PAGE, LARGEST_PAGE = 50, 5_000
+PAGE_BYTES = 8 << 20
+"""Pages begin small and grow as long as they are smaller than this in memory."""
+
+Read = Callable[[Span, int], list[Result]]
+
+
+def _page(txn: Txn, span: Span, most: int) -> list[Result]:
+    return [results.read(row) for row in results.page(txn, span, most=most)]
+
+
+def pages(spans: list[Span], read: Read) -> Iterator[list[Result]]:
+    """
+    Read results in pages that are bounded in bytes.
+
+    Args:
+        spans: What to read, in this order.
+        read: Reads the first so many results of a span.
+    """
+    n_rows = FIRST_PAGE
+    for span in spans:
+        left: Span | None = span
+        while left is not None:
+            page = read(left, n_rows)
+            if page:
+                yield page
+            left = left.behind(page[-1].step) if len(page) == n_rows else None
+            size = sum(map(weigh, page))
+            n_rows = max(1, min(LARGEST_PAGE, 4 * n_rows, n_rows * PAGE_BYTES // max(1, size)))
+
+
+def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> Analysis | None:
+    """
+    Sum up the results of a trial whose row is locked.
+
+    Returns:
+        None where there are too many; `after_end` has to follow.
+    """
+    if n_results > MOST_IN_TRANSACTION:
+        return None
+    tally, size = Tally(study.metric), 0
+    spans = results.spans(txn, study_id=study.id, trial_id=trial_id)
+    for page in pages(spans, partial(_page, txn)):
+        tally.add(page)
+        size += sum(map(weigh, page))
+        if size > MOST_BYTES_IN_TRANSACTION:
+            return None
+    return tally.analysis()
+
+
+def after_end(database: Database, study: Study, *, trial_id: int) -> None:
+    """Sum up an ended trial whose end was stored without a summary; nothing to do for others."""
+    with database.begin(write=False) as txn:
+        if not trials.lacks_summary(txn, trial_id=trial_id):
+            return
+        spans = results.spans(txn, study_id=study.id, trial_id=trial_id)
+
+    def read(span: Span, most: int) -> list[Result]:
+        with database.begin(write=False) as txn:
+            return _page(txn, span, most)
+
+    tally = Tally(study.metric)
+    for page in pages(spans, read):
+        tally.add(page)
+    with database.begin() as txn:
+        trials.summarise(txn, trial_id=trial_id, metric_summary=tally.analysis())
+
+
+def in_background(database: Database, study: Study, *, trial_id: int) -> None:
+    """Do the same in a thread, for a sweep that must not keep a worker's renewals waiting."""
+
+    def work() -> None:
+        with suppress(StorageError):
+            after_end(database, study, trial_id=trial_id)
+
+    threading.Thread(target=work, name=f"studydb-summary-{trial_id}", daemon=True).start()

@@ -1,0 +1,238 @@
+"""Trials with more results than a transaction should read: they end, and their summary is exact."""
+
+import math
+import random
+import sys
+
+import pytest
+from arrange import (
+    PERSON,
+    SimulatedWorker,
+    live_results,
+    new_study,
+    persist,
+    rows,
+    token,
+    trial_of,
+    vanish,
+)
+
+from studydb.db.schema import trial
+from studydb.domain import tally
+from studydb.domain.errors import StorageBusy
+from studydb.domain.metrics import Result, Summary
+from studydb.domain.records import Batch
+from studydb.domain.states import Mode, Reason, State
+from studydb.operations import summing
+from studydb.operations.control import pause, stop
+
+LARGEST = sys.float_info.max
+VALUES = [0.1, -0.0, 0, 3, -(2**70), 1e308, -1e308, LARGEST, 5e-324, math.nan, math.inf, -math.inf]
+METRICS = [*VALUES, True, None, "NaN", "Infinity", "\\NaN", "text", [1.0, math.nan], 2**53 + 1]
+
+
+@pytest.fixture(params=[summing.MOST_IN_TRANSACTION, 0], ids=["short", "long"])
+def most(request, monkeypatch):
+    """How many results a transaction reads, with pages of a few rows."""
+    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", request.param)
+    monkeypatch.setattr(summing, "FIRST_PAGE", 3)
+    monkeypatch.setattr(summing, "LARGEST_PAGE", 7)
+    return request.param
+
+
+def defined(results, metric="loss"):
+    """What a summary is, said in the plainest way."""
+    series = {}
+    for result in results:
+        for name, value in {**result.metrics, metric: result.value}.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                series.setdefault(name, []).append(float(value))
+    return {name: _defined(values) for name, values in series.items()}
+
+
+def _defined(values):
+    numbers = [value for value in values if not math.isnan(value)]
+    if not numbers:
+        return {"last": values[-1]}
+    least, most, average = min(numbers), max(numbers), math.nan
+    if math.isfinite(least) and math.isfinite(most):
+        try:
+            average = math.fsum(numbers) / len(numbers)
+        except OverflowError:
+            average = math.fsum(number / 2**64 for number in numbers) / len(numbers) * 2**64
+    return {"min": least, "max": most, "avg": average, "last": values[-1]}
+
+
+def stored_summary(database):
+    with database.begin(write=False) as txn:
+        (row,) = txn.all(trial.select())
+    return row.metric_summary
+
+
+def report_at_random(run, draw, *, first, n):
+    """Flush batches of reports that lack some metrics."""
+    step = first
+    while step < first + n:
+        batch = tuple(
+            Result(
+                step + offset,
+                draw.choice(VALUES) + 0.0,
+                {f"m{name}": draw.choice(METRICS) for name in range(draw.randrange(4))},
+            )
+            for offset in range(draw.randint(1, 5))
+        )
+        run.send(Batch(run.flush_no + 1, batch, run.after_step, run.summary))
+        step = batch[-1].step + 1
+
+
+def two_attempts(database, draw, *, second_begins=15, **overrides):
+    """A trial in its second attempt, which has superseded some of the first one's results."""
+    study = new_study(database, num_trials=1, max_failures=1, **overrides)
+    worker = SimulatedWorker(database, study)
+    run = worker.take()
+    report_at_random(run, draw, first=1, n=20)
+    run.finish(outcome=Reason.PREEMPTED)
+    run = worker.take()
+    report_at_random(run, draw, first=second_begins, n=10)
+    return study, run
+
+
+@pytest.mark.parametrize("second_begins", [1, 7, 15])
+def test_summary_of_completed_trial_is_as_defined(database, most, second_begins):
+    draw = random.Random(second_begins)
+    study, run = two_attempts(database, draw, second_begins=second_begins)
+
+    run.finish()
+
+    results = live_results(database, study, 0)
+    assert_same(stored_summary(database), defined(results))
+
+
+def assert_same(found, expected):
+    """Equal, NaN to NaN."""
+    assert found.keys() == expected.keys()
+    for name, analysis in expected.items():
+        assert {key: repr(value + 0.0) for key, value in found[name].items()} == {
+            key: repr(value + 0.0) for key, value in analysis.items()
+        }, name
+
+
+def test_summary_of_stopped_trial_is_as_defined(database, most):
+    study, run = two_attempts(database, random.Random(0))
+    pause(database, study, [0], token=token(), actor=PERSON)
+    run.finish(outcome=Reason.PREEMPTED)
+    assert run.trial().state is State.PAUSED
+
+    stop(database, study, [0], token=token(), actor=PERSON)
+
+    assert_same(stored_summary(database), defined(live_results(database, study, 0)))
+
+
+def test_summary_of_lost_trial_follows_its_recovery(database, clock, most):
+    study, run = two_attempts(database, random.Random(0), max_losses=0)
+
+    assert vanish(clock, database, study) == 1
+
+    assert run.trial().state is State.ERROR
+    persist(lambda: _await_summary(database))
+    assert_same(stored_summary(database), defined(live_results(database, study, 0)))
+
+
+def _await_summary(database):
+    if stored_summary(database) is None:
+        raise StorageBusy("not yet")
+
+
+@pytest.mark.parametrize("end", ["finish", "stop"])
+def test_summary_that_was_not_stored_is_stored_when_the_end_is_sent_again(
+    database, monkeypatch, end
+):
+    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 0)
+    study, run = two_attempts(database, random.Random(0))
+    once = token()
+    if end == "stop":
+        pause(database, study, [0], token=token(), actor=PERSON)
+        run.finish(outcome=Reason.PREEMPTED)
+
+    def send():
+        if end == "stop":
+            stop(database, study, [0], token=once, actor=PERSON)
+        else:
+            run.finish()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(summing, "pages", broken)
+        with pytest.raises(StorageBusy):
+            send()
+    assert stored_summary(database) is None
+    send()
+
+    assert_same(stored_summary(database), defined(live_results(database, study, 0)))
+
+
+def broken(*_):
+    raise StorageBusy("The server went away.")
+
+
+def test_no_result_is_read_while_the_trial_is_locked(database, monkeypatch):
+    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 0)
+    _study, run = two_attempts(database, random.Random(0))
+    said = []
+    database.observer = said.append
+
+    run.finish()
+
+    reads = [place for place, sql in enumerate(said) if "FROM result" in sql and "SELECT" in sql]
+    ended = next(place for place, sql in enumerate(said) if sql == "COMMIT")
+    assert reads
+    assert min(reads) > ended
+
+
+def test_holder_of_all_results_ends_its_trial_without_reading_any(database, monkeypatch):
+    monkeypatch.setattr(tally, "KEPT_NUMBERS", 10)
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    report_at_random(run, random.Random(0), first=1, n=30)
+    expected = defined(live_results(database, study, 0))
+    said = []
+    database.observer = said.append
+
+    run.finish()
+
+    assert not [sql for sql in said if "FROM result" in sql]
+    assert_same(stored_summary(database), expected)
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("seed", range(3))
+def test_later_attempt_begins_with_the_count_and_the_best_of_what_is_left(database, mode, seed):
+    draw = random.Random(seed)
+    study, _run = two_attempts(database, draw, second_begins=draw.choice([2, 7, 15]), mode=mode)
+
+    found = trial_of(database, study, 0).summary
+    assert repr(found) == repr(Summary().add(live_results(database, study, 0), mode))
+
+
+def test_pages_are_bounded_in_bytes(database, monkeypatch):
+    monkeypatch.setattr(summing, "PAGE_BYTES", 10_000)
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    for _ in range(60):
+        run.report(0.5, text="x" * 1000)
+    sizes = []
+
+    def read(span, most):
+        with database.begin(write=False) as txn:
+            found = [
+                summing.results.read(row) for row in summing.results.page(txn, span, most=most)
+            ]
+        sizes.append(len(found))
+        return found
+
+    with database.begin(write=False) as txn:
+        spans = summing.results.spans(txn, study_id=study.id, trial_id=run.lease.trial_id)
+    found = [result for page in summing.pages(spans, read) for result in page]
+
+    assert [result.step for result in found] == list(range(1, 61))
+    assert max(sizes[1:]) < 20
+    assert rows(database, "SELECT count(*) FROM result") == [(60,)]
