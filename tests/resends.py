@@ -14,6 +14,7 @@ from arrange import (
     LEASE_S,
     PERSON,
     SimulatedWorker,
+    change,
     enqueued,
     new_spec,
     new_study,
@@ -39,6 +40,7 @@ from studydb.operations.renew import renew
 from studydb.operations.report import report
 from studydb.operations.revise import revise
 from studydb.operations.save import condemn, save
+from studydb.operations.summing import after_end
 from studydb.operations.tell import tell
 from studydb.schedulers import ASHA
 from studydb.store import checkpoints
@@ -264,6 +266,14 @@ def _finishing(
     return lambda over: finish(over, study, **given, tally=tally)
 
 
+def summing_up(database: Database) -> Call:
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    run.finish(0.4, 0.3)
+    change(database, "UPDATE trial SET metric_summary = NULL")
+    return lambda over: after_end(over, study, trial_id=run.lease.trial_id)
+
+
 def saving(database: Database) -> Call:
     run = SimulatedWorker(database, new_study(database)).take()
     for _ in range(2):
@@ -331,4 +341,5 @@ OPERATIONS = (
     condemning,
     telling,
     renewing,
+    summing_up,
 )

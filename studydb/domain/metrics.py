@@ -136,8 +136,8 @@ def read_report(
     )
     if (size := weigh(result)) > MOST_REPORT_BYTES:
         raise InvalidReport(
-            f"The metrics at step {step} take about {size / 1e6:.0f} MB, and "
-            f"{MOST_REPORT_BYTES / 1e6:.0f} MB is the most for one report. "
+            f"The metrics at step {step} are too large: about {size / 1e6:.1f} MB, where a report "
+            f"has room for {MOST_REPORT_BYTES / 1e6:.0f} MB. "
             "Save large arrays and texts with a checkpoint, or in a file of their own."
         )
     return result

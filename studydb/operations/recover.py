@@ -7,9 +7,12 @@ transaction of its own, through the same code as a finish, whose fence refuses i
 wrote in between.
 """
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from studydb.db import Database
+from studydb.domain.errors import StorageError
 from studydb.domain.records import Lease, Process, Study
 from studydb.domain.states import Reason
 from studydb.operations import summing
@@ -69,5 +72,13 @@ def _take(database: Database, study: Study, *, lease: Lease, surely_dead: bool) 
             actor="sweep",
         )
     if ended.unsummed:  # not here: a sweep must keep nobody's renewals or start waiting
-        summing.in_background(database, study, trial_id=lease.trial_id)
+        _sum_up_later(database, study, trial_id=lease.trial_id)
     return True
+
+
+def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:
+    def work() -> None:
+        with suppress(StorageError):  # the trial has ended; it does without a summary
+            summing.after_end(database, study, trial_id=trial_id)
+
+    threading.Thread(target=work, name=f"studydb-summary-{trial_id}", daemon=True).start()

@@ -6,13 +6,10 @@ are read in the transaction; many are read once it has committed, page by page, 
 an ended trial never change, and a lock must not be held for as long as a million rows take.
 """
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 
 from studydb.db import Database, Txn
-from studydb.domain.errors import StorageError
 from studydb.domain.metrics import Result, weigh
 from studydb.domain.records import Study
 from studydb.domain.tally import Analysis, Tally
@@ -91,13 +88,3 @@ def after_end(database: Database, study: Study, *, trial_id: int) -> None:
         tally.add(page)
     with database.begin() as txn:
         trials.summarise(txn, trial_id=trial_id, metric_summary=tally.analysis())
-
-
-def in_background(database: Database, study: Study, *, trial_id: int) -> None:
-    """Do the same in a thread, for a sweep that must not keep a worker's renewals waiting."""
-
-    def work() -> None:
-        with suppress(StorageError):
-            after_end(database, study, trial_id=trial_id)
-
-    threading.Thread(target=work, name=f"studydb-summary-{trial_id}", daemon=True).start()
