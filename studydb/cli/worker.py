@@ -8,8 +8,8 @@ import click
 from studydb.cli.options import Bytes, Storage, storage_option
 from studydb.domain.records import LEASE_S
 from studydb.lease.retries import PATIENCE_S
-from studydb.worker.options import GRACE_S
 from studydb.lease.room import SPILL_BYTES
+from studydb.worker.options import GRACE_S
 
 
 @click.command()
