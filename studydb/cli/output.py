@@ -9,12 +9,16 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import click
 
 from studydb.cli.spelling import csv_cell, plain, table_cell
 from studydb.domain.wording import visible
+
+MOST_MEASURED_ROWS = 5_000
+"""So many rows say how wide the columns of a longer table are."""
 
 MOST_RICH_ROWS = 500
 """Longer tables are plain on a terminal, too: rich takes a millisecond a row."""
@@ -45,17 +49,28 @@ def print_rows(
         spare: Columns that a narrow terminal does without, the first one first.
     """
     if form == "json":
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+        _print_objects(dict(zip(columns, row, strict=True)) for row in rows)
     elif form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows([csv_cell(value) for value in row] for row in rows)
     else:
-        listed = list(rows)
+        rows = iter(rows)
+        listed = list(islice(rows, MOST_MEASURED_ROWS))
         if listed:
-            print_table(columns, listed, spare=spare)
+            print_table(columns, listed, rows, spare=spare)
         else:
             click.echo(f"no {of}")
+
+
+def _print_objects(objects: Iterable[Mapping[str, Any]]) -> None:
+    """Print a JSON list as `print_json` does, without holding it."""
+    before = "["
+    for each in objects:
+        text = json.dumps(plain(each), indent=2, allow_nan=False)
+        click.echo(f"{before}\n  " + text.replace("\n", "\n  "), nl=False)
+        before = ","
+    click.echo("[]" if before == "[" else "\n]")
 
 
 def print_json(document: Any) -> None:
@@ -64,12 +79,17 @@ def print_json(document: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, spare: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    more: Iterable[Sequence[Any]] = (),
+    *,
+    spare: Sequence[str] = (),
 ) -> None:
     """
     Print a table of one or more rows.
 
     Args:
+        more: What follows; only `rows` say how wide the columns of a long table are.
         spare: Columns that a narrow terminal does without, the first one first.
     """
     right = [
@@ -79,15 +99,19 @@ def print_table(
     if sys.stdout.isatty() and len(rows) <= MOST_RICH_ROWS:
         _print_rich(columns, rows, right, spare)
     else:
-        _print_plain(columns, rows, right)
+        _print_plain(columns, rows, right, more)
 
 
 def _print_plain(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[bool]
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    right: Sequence[bool],
+    more: Iterable[Sequence[Any]],
 ) -> None:
     cells = [list(columns), *([table_cell(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
+    rest = ([table_cell(value) for value in row] for row in more)
+    for line in chain(cells, rest):
         padded = (
             cell.rjust(width) if to_right else cell.ljust(width)
             for cell, width, to_right in zip(line, widths, right, strict=True)

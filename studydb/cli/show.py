@@ -16,12 +16,12 @@ from studydb.cli.options import (
 )
 from studydb.cli.output import print_fields, print_json, print_next, print_rows, print_table
 from studydb.cli.spelling import assignments, table_cell
-from studydb.domain.metrics import Result
 from studydb.domain.rules import first_hit
 from studydb.domain.states import Mode, Reason
 from studydb.domain.wording import counted, visible
 
 if TYPE_CHECKING:
+    from studydb.domain.metrics import Result
     from studydb.domain.records import Study, Trial
     from studydb.operations.reading import Details
 
@@ -59,10 +59,9 @@ def show(*, name: str, number: int | None, form: str, storage: Storage) -> None:
     with opened_study(storage, name) as study:
         details = reading.details(study.database, study.record, number)
         attempts = listing.attempt_rows(study.database, study.record, number)
-        results = listing.result_rows(study.database, study.record, number)
+        last = listing.last_result(study.database, study.record, details.trial)
         record = study.record
     judged = [judgement(entry, record.mode) for entry in details.entries]
-    last = results[-1] if results else None
     why = explain(details, record, judged, last)
     traceback = details.attempts[-1].traceback if details.attempts else None
     if form == "json":
@@ -120,7 +119,7 @@ def judgement(entry: Any, mode: Mode) -> dict[str, Any]:
 
 
 def explain(
-    details: "Details", study: "Study", judged: list[dict[str, Any]], last: Any
+    details: "Details", study: "Study", judged: list[dict[str, Any]], last: "Result | None"
 ) -> str | None:
     """Say in a sentence why a trial ended, None if it has not or if its reason says it all."""
     match details.trial.reason:
@@ -149,10 +148,8 @@ def _explain_rung(judged: dict[str, Any], study: "Study") -> str:
     return f"{at}, worse than the cutoff {cutoff} of those that came before"
 
 
-def _explain_rule(study: "Study", last: Any) -> str | None:
-    metrics = {name: value for name, value in last.metrics.items() if name != study.metric}
-    result = Result(last.step, last.value, metrics)
-    rule = first_hit(study.rules, result, study_metric=study.metric)
+def _explain_rule(study: "Study", last: "Result") -> str | None:
+    rule = first_hit(study.rules, last, study_metric=study.metric)
     if rule is None:
         return None
     return f"the rule {rule.metric}{rule.op}{rule.bound:g} was hit at step {last.step}"

@@ -1,7 +1,8 @@
 """`trials`, `results`, `best`: what came out."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -36,6 +37,9 @@ TABLE_COLUMNS = (
 
 
 SPARE_COLUMNS = ("duration_s", "attempt", "best_step", "value", "reason")
+ON_TERMINAL = 50
+"""Results that a terminal shows if no other number is asked for."""
+
 RESULT_TABLE_COLUMNS = ("step", "metrics", "attempt", "reported_at")
 
 
@@ -97,6 +101,15 @@ def spread(
     prefix: str,
     first: Sequence[str],
 ) -> tuple[list[str], list[list[Any]]]:
+    """As `spreading`, of rows that are all here: the new columns, and the rows."""
+    found = {name for row in rows for name in row[column]}
+    names, read = spreading(columns, column, prefix, first, found)
+    return names, [read(row) for row in rows]
+
+
+def spreading(
+    columns: Sequence[str], column: str, prefix: str, first: Sequence[str], found: Iterable[str]
+) -> tuple[list[str], Callable[[Mapping[str, Any]], list[Any]]]:
     """
     Put a column per name in the place of a column of dicts, as the frames have it.
 
@@ -105,29 +118,38 @@ def spread(
         column: The one that holds dicts.
         prefix: For names that clash with another column.
         first: The names that come first.
+        found: All names that there are.
 
     Returns:
-        The new columns, and the rows with a value each.
+        The new columns, and what gives a row's value for each.
     """
-    found = {name for row in rows for name in row[column]}
     place = columns.index(column)
     before, after = columns[:place], columns[place + 1 :]
     names = spread_names(first, found, taken=[*before, *after], prefix=prefix)
-    spread_rows = [
-        [row[name] for name in before]
-        + [row[column].get(name) for name in names]
-        + [row[name] for name in after]
-        for row in rows
-    ]
-    return [*before, *names.values(), *after], spread_rows
+
+    def read(row: Mapping[str, Any]) -> list[Any]:
+        values = row[column]
+        return [
+            *(row[name] for name in before),
+            *(values.get(name) for name in names),
+            *(row[name] for name in after),
+        ]
+
+    return [*before, *names.values(), *after], read
 
 
 @click.command()
 @study_argument
 @number_argument
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"The last so many; on a terminal {ON_TERMINAL}, elsewhere all.",
+)
 @format_option
 @storage_option
-def results(*, name: str, number: int, form: str, storage: Storage) -> None:
+def results(*, name: str, number: int, limit: int | None, form: str, storage: Storage) -> None:
     """
     List what trial NUMBER of NAME has reported, step by step: the columns of v_result.
 
@@ -135,15 +157,23 @@ def results(*, name: str, number: int, form: str, storage: Storage) -> None:
     """
     from studydb.operations import listing  # noqa: PLC0415  brings SQLAlchemy
 
+    is_cut = limit is None and form == "table" and sys.stdout.isatty()
     with opened_study(storage, name) as study:
-        rows = listing.result_rows(study.database, study.record, number)
+        found = listing.reports(
+            study.database, study.record, number, last=ON_TERMINAL if is_cut else limit
+        )
+        if form == "json":
+            print_rows(listing.RESULT_COLUMNS, found.rows(), form=form)
+            return
+        whole = listing.RESULT_COLUMNS if form == "csv" else RESULT_TABLE_COLUMNS
         metric = study.record.metric
-    if form == "json":
-        print_rows(listing.RESULT_COLUMNS, rows, form=form)
-        return
-    whole = listing.RESULT_COLUMNS if form == "csv" else RESULT_TABLE_COLUMNS
-    columns, shown = spread(whole, [row._asdict() for row in rows], "metrics", "metric/", [metric])
-    print_rows(columns, shown, form=form, of="results")
+        columns, read = spreading(whole, "metrics", "metric/", [metric], found.names())
+        rows = (read(dict(zip(listing.RESULT_COLUMNS, row, strict=True))) for row in found.rows())
+        print_rows(columns, rows, form=form, of="results")
+        again = storage.again(study.storage)
+    if is_cut and found.n_listed < found.n_results:
+        click.echo(f"(the last {found.n_listed} of {found.n_results})")
+        print_next(f"studydb results {shlex.quote(name)} {number} --limit {found.n_results}{again}")
 
 
 @click.command()

@@ -9,9 +9,11 @@ from typing import Any
 from studydb.child.process import is_alive
 from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownTrial
-from studydb.domain.records import DRAIN, Process, Study
+from studydb.domain.metrics import Result
+from studydb.domain.records import DRAIN, Process, Study, Trial
 from studydb.domain.states import State
-from studydb.store import events, live, trials, views
+from studydb.operations.summing import pages, reader
+from studydb.store import events, live, results, trials, views
 
 STUDY_COLUMNS = tuple(views.STUDY.c.keys())
 TRIAL_COLUMNS = tuple(views.TRIAL.c.keys())
@@ -87,17 +89,71 @@ def trial_rows(
         )
 
 
-def result_rows(database: Database, study: Study, number: int) -> list[Any]:
+@dataclass(frozen=True, slots=True)
+class Reports:
     """
-    One trial's rows of `v_result`, by step.
+    Live results of one trial as rows of `v_result`, as they were when they were asked for.
+
+    Attributes:
+        n_results: How many the trial has.
+        n_listed: How many of them are meant: all, or the last ones.
+    """
+
+    n_results: int
+    n_listed: int
+    _database: Database
+    _study: Study
+    _number: int
+    _spans: list[results.Span]
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Rows with `RESULT_COLUMNS` by step; read in pages, as often as they are asked for."""
+        name, number, metric = self._study.name, self._number, self._study.metric
+        for page in pages(self._spans, reader(self._database)):
+            for row in page:
+                metrics = {**(row.metrics or {}), metric: row.value}
+                yield (name, number, row.step, row.value, metrics, row.attempt, row.reported_at)
+
+    def names(self) -> set[str]:
+        """The names of all metrics; reads all rows."""
+        return {name for row in self.rows() for name in row[_METRICS]}
+
+
+_METRICS = RESULT_COLUMNS.index("metrics")
+
+
+def reports(database: Database, study: Study, number: int, *, last: int | None = None) -> Reports:
+    """
+    What a trial has reported.
+
+    Args:
+        last: The last so many; None for all.
 
     Raises:
         UnknownTrial: No such number.
     """
     with database.begin(write=False) as txn:
-        if trials.find(txn, study_id=study.id, number=number) is None:
+        trial = trials.find(txn, study_id=study.id, number=number)
+        if trial is None:
             raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")
-        return views.results(txn, name=study.name, number=number)
+        spans = _spans(txn, study, trial)
+        if last is not None:
+            spans = results.last_spans(txn, spans, most=last)
+    n_results = trial.summary.n_results
+    n_listed = n_results if last is None else min(last, n_results)
+    return Reports(n_results, n_listed, database, study, number, spans)
+
+
+def _spans(txn: Txn, study: Study, trial: Trial) -> list[results.Span]:
+    through = trial.summary.last_step or 0
+    return results.spans(txn, study_id=study.id, trial_id=trial.id, through=through)
+
+
+def last_result(database: Database, study: Study, trial: Trial) -> Result | None:
+    """What a trial reported last."""
+    with database.begin(write=False) as txn:
+        row = results.last(txn, _spans(txn, study, trial))
+    return None if row is None else results.read(row)
 
 
 def attempt_rows(database: Database, study: Study, number: int) -> list[Any]:

@@ -6,11 +6,11 @@ are read in the transaction; many are read once it has committed, page by page, 
 an ended trial never change, and a lock must not be held for as long as a million rows take.
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from studydb.db import Database, Txn
-from studydb.domain.metrics import Result, weigh
+from studydb.domain.metrics import weigh
 from studydb.domain.records import Study
 from studydb.domain.tally import Analysis, Tally
 from studydb.store import results, trials
@@ -22,35 +22,35 @@ MOST_IN_TRANSACTION = 2_000
 MOST_BYTES_IN_TRANSACTION = 16 << 20
 """The same in bytes."""
 
-FIRST_PAGE, LARGEST_PAGE = 50, 5_000
+FIRST_PAGE, LARGEST_PAGE = 8, 5_000
 PAGE_BYTES = 8 << 20
 """Pages begin small and grow as long as they are smaller than this in memory."""
 
-Read = Callable[[Span, int], list[Result]]
+Read = Callable[[Span, int], list[Any]]
 
 
-def _page(txn: Txn, span: Span, most: int) -> list[Result]:
-    return [results.read(row) for row in results.page(txn, span, most=most)]
-
-
-def pages(spans: list[Span], read: Read) -> Iterator[list[Result]]:
+def pages(spans: Iterable[Span], read: Read) -> Iterator[list[Any]]:
     """
-    Read results in pages that are bounded in bytes.
+    Read rows of results in pages that are bounded in bytes.
 
     Args:
         spans: What to read, in this order.
-        read: Reads the first so many results of a span.
+        read: Reads the first so many rows of a span.
     """
     n_rows = FIRST_PAGE
     for span in spans:
         left: Span | None = span
         while left is not None:
             page = read(left, n_rows)
+            left = left.behind(page[-1].step) if len(page) == n_rows else None
             if page:
                 yield page
-            left = left.behind(page[-1].step) if len(page) == n_rows else None
-            size = sum(map(weigh, page))
-            n_rows = max(1, min(LARGEST_PAGE, 4 * n_rows, n_rows * PAGE_BYTES // max(1, size)))
+                mean = _weigh(page) // len(page)
+                n_rows = max(1, min(LARGEST_PAGE, 4 * n_rows, PAGE_BYTES // mean))
+
+
+def _weigh(page: list[Any]) -> int:
+    return sum(weigh(results.read(row)) for row in page)
 
 
 def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> Analysis | None:
@@ -64,9 +64,9 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
         return None
     tally, size = Tally(study.metric), 0
     spans = results.spans(txn, study_id=study.id, trial_id=trial_id)
-    for page in pages(spans, partial(_page, txn)):
-        tally.add(page)
-        size += sum(map(weigh, page))
+    for page in pages(spans, lambda span, most: results.page(txn, span, most=most)):
+        tally.add(map(results.read, page))
+        size += _weigh(page)
         if size > MOST_BYTES_IN_TRANSACTION:
             return None
     return tally.analysis()
@@ -78,13 +78,18 @@ def after_end(database: Database, study: Study, *, trial_id: int) -> None:
         if not trials.lacks_summary(txn, trial_id=trial_id):
             return
         spans = results.spans(txn, study_id=study.id, trial_id=trial_id)
-
-    def read(span: Span, most: int) -> list[Result]:
-        with database.begin(write=False) as txn:
-            return _page(txn, span, most)
-
     tally = Tally(study.metric)
-    for page in pages(spans, read):
-        tally.add(page)
+    for page in pages(spans, reader(database)):
+        tally.add(map(results.read, page))
     with database.begin() as txn:
         trials.summarise(txn, trial_id=trial_id, metric_summary=tally.analysis())
+
+
+def reader(database: Database) -> Read:
+    """Read each page in a transaction of its own, so that none waits for who uses the rows."""
+
+    def read(span: Span, most: int) -> list[Any]:
+        with database.begin(write=False) as txn:
+            return results.page(txn, span, most=most)
+
+    return read

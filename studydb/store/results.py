@@ -1,7 +1,7 @@
 """Results: insert-only; an attempt's `live_through` says which rows still count."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,12 @@ _THIS = (
     result.c.study_id == sa.bindparam("study"),
     result.c.trial_id == sa.bindparam("trial"),
 )
+_IN_SPAN = (
+    *_THIS,
+    result.c.attempt == sa.bindparam("no"),
+    result.c.step > sa.bindparam("after", type_=sa.BigInteger),
+    result.c.step <= sa.bindparam("through", type_=sa.BigInteger),
+)
 _PAGE = sa.select(
     result.c.step,
     result.c.value,
@@ -39,15 +45,19 @@ _PAGE = sa.select(
     result.c.time_total_s,
     result.c.attempt,
     result.c.reported_at,
-).where(
-    *_THIS,
-    result.c.attempt == sa.bindparam("no"),
-    result.c.step > sa.bindparam("after", type_=sa.BigInteger),
-    result.c.step <= sa.bindparam("through", type_=sa.BigInteger),
-)
+).where(*_IN_SPAN)
 _MOST: sa.BindParameter[int] = sa.bindparam("most")
 _FIRST = Prepared(_PAGE.order_by(result.c.step).limit(_MOST))
-_LAST = Prepared(_PAGE.order_by(result.c.step.desc()).limit(_MOST))
+_LAST = Prepared(_PAGE.order_by(result.c.step.desc()).limit(1))
+
+_FROM_END = Prepared(
+    sa.select(result.c.step)
+    .where(*_IN_SPAN)
+    .order_by(result.c.step.desc())
+    .offset(sa.bindparam("passed", type_=sa.BigInteger))
+    .limit(1)
+)
+_COUNT = Prepared(sa.select(sa.func.count().label("n")).select_from(result).where(*_IN_SPAN))
 
 _SPANS = Prepared(
     sa.select(attempt.c.attempt, attempt.c.live_through)
@@ -140,9 +150,24 @@ def page(txn: Txn, span: Span, *, most: int) -> list[Any]:
     return txn.all(_FIRST, **_binds(span), most=most)
 
 
-def last_page(txn: Txn, span: Span, *, most: int) -> list[Any]:
-    """The last so many rows of a span, the last one first."""
-    return txn.all(_LAST, **_binds(span), most=most)
+def last(txn: Txn, spans: Sequence[Span]) -> Any | None:
+    """The last row of some spans."""
+    rows = (txn.first(_LAST, **_binds(span)) for span in reversed(spans))
+    return next((row for row in rows if row is not None), None)
+
+
+def last_spans(txn: Txn, spans: Sequence[Span], *, most: int) -> list[Span]:
+    """The parts of some spans that hold the last so many rows; no row is read for it."""
+    found: list[Span] = []
+    for span in reversed(spans):
+        row = txn.first(_FROM_END, **_binds(span), passed=most - 1)
+        found.insert(0, span if row is None else span.behind(row.step - 1))
+        if row is not None:
+            break
+        most -= txn.all(_COUNT, **_binds(span))[0].n
+        if most <= 0:
+            break
+    return found
 
 
 def _binds(span: Span) -> dict[str, int]:

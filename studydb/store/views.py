@@ -132,12 +132,6 @@ _LISTED = Prepared(
     .order_by(TRIAL.c.number)
 )
 
-_RESULTS = Prepared(
-    sa.select(RESULT)
-    .where(RESULT.c.study == _OF_STUDY, RESULT.c.number == _ONE)
-    .order_by(RESULT.c.step)
-)
-
 _PLACE = (result.c.trial_id, result.c.attempt, result.c.step)
 _AFTER = [sa.bindparam(name, type_=_Int) for name in ("after_trial", "after_attempt", "after_step")]
 _RESULT_PAGE = Prepared(
@@ -233,11 +227,6 @@ def trial_page(txn: Txn, *, name: str, first: int, beyond: int) -> list[Any]:
 def beyond_numbers(txn: Txn, *, study_id: int) -> int:
     """The first number that no trial of the study has."""
     return int(txn.all(_BEYOND, study=study_id)[0].beyond)
-
-
-def results(txn: Txn, *, name: str, number: int) -> list[Any]:
-    """`v_result` of one trial, by step."""
-    return txn.all(_RESULTS, study_name=name, no=number)
 
 
 def result_page(txn: Txn, *, study_id: int, after: tuple[int, int, int], most: int) -> list[Any]:

@@ -1,0 +1,102 @@
+"""Listings of a trial with many results: in pages, and the same rows as the view has."""
+
+import json
+
+import arrange
+import pytest
+
+from studydb.domain.records import Batch
+from studydb.domain.rules import read_rules
+from studydb.domain.states import Reason
+from studydb.operations import listing, summing
+
+N = 120
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch):
+    monkeypatch.setattr(summing, "FIRST_PAGE", 2)
+    monkeypatch.setattr(summing, "LARGEST_PAGE", 7)
+
+
+@pytest.fixture
+def study(database):
+    """A study whose trial has three attempts: the second one has superseded some of the first's."""
+    study = arrange.new_study(database, name="digits", num_trials=1, rules=read_rules(["loss>=3"]))
+    worker = arrange.SimulatedWorker(database, study)
+    for first, last in ((1, 80), (61, 90), (91, N)):
+        run = worker.take()
+        rows = arrange.results(*(1 / step for step in range(first, last + 1)), first=first, acc=0.5)
+        run.send(Batch(1, rows, first - 1, run.summary))
+        if last < N:
+            run.finish(outcome=Reason.PREEMPTED)
+    return study
+
+
+def of_view(database):
+    with database.begin(write=False) as txn:
+        names, rows = txn.raw("SELECT number, step, value, attempt FROM v_result ORDER BY step")
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def test_pages_are_the_rows_of_the_view(console, database, study):
+    document = console("results", "digits", "0", "--format", "json").json
+
+    assert [
+        {name: row[name] for name in ("number", "step", "value", "attempt")} for row in document
+    ] == of_view(database)
+    assert document[0]["metrics"] == {"acc": 0.5, "loss": 1.0}
+    assert document[0].keys() == dict.fromkeys(listing.RESULT_COLUMNS).keys()
+
+
+@pytest.mark.parametrize("n", [1, 29, 30, 31, 60, 61, N - 1, N, N + 1])
+def test_limit_gives_the_last_ones(console, database, study, n):
+    document = console("results", "digits", "0", "--limit", str(n), "--format", "json").json
+
+    assert [row["step"] for row in document] == [row["step"] for row in of_view(database)][-n:]
+
+
+def test_json_is_a_list_as_it_always_was(console, database, study):
+    text = console("results", "digits", "0", "--limit", "2", "--format", "json").out
+    arrange.SimulatedWorker(database, arrange.new_study(database, name="new")).take()
+
+    assert text == json.dumps(json.loads(text), indent=2) + "\n"
+    assert console("results", "new", "0", "--format", "json").out == "[]\n"
+    assert console("results", "new", "0").out == "no results\n"
+
+
+def test_terminal_shows_the_last_fifty_and_says_how_to_see_all(console, study, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+
+    ran = console("results", "digits", "0")
+
+    assert f"(the last 50 of {N})" in ran.lines
+    assert f"  studydb results digits 0 --limit {N}" in ran.lines
+    assert len([line for line in ran.lines if "0.5" in line]) == 50
+
+
+def test_table_that_is_piped_has_all(console, study):
+    assert len(console("results", "digits", "0").lines) == N + 1
+    assert len(console("results", "digits", "0", "--format", "csv").lines) == N + 1
+
+
+def test_results_stay_those_of_the_moment_of_the_question(database, study):
+    found = listing.reports(database, study, 0)
+    rows = found.rows()
+    first = next(rows)
+
+    arrange.change(database, "UPDATE attempt SET live_through = 5 WHERE attempt = 1")
+
+    assert [first[2], *(row[2] for row in rows)] == list(range(1, N + 1))
+
+
+def test_show_reads_one_result(console, database, study):
+    read = []
+    database.observer = read.append
+
+    last = listing.last_result(database, study, arrange.trial_of(database, study, 0))
+
+    assert (last.step, last.value, dict(last.metrics)) == (N, 1 / N, {"acc": 0.5})
+    assert console("show", "digits", "0").lines[0].split() == ["trial", "0", "of", "digits"]
+    assert all("LIMIT" in sql for sql in read if "FROM result" in sql)
