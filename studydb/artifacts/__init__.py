@@ -9,8 +9,8 @@ from studydb.artifacts.inline import (
     unpack_directory,
 )
 from studydb.artifacts.opening import open_store
-from studydb.artifacts.signing import checkpoint_payload
-from studydb.artifacts.store import Place, Store, Stored, digest_of
+from studydb.artifacts.signing import checkpoint_payload, is_signed
+from studydb.artifacts.store import Place, Store, Stored, check_uuid, digest_of, parts_of
 from studydb.artifacts.tree import scan
 
 __all__ = [
@@ -21,10 +21,13 @@ __all__ = [
     "Store",
     "Stored",
     "check_inline_size",
+    "check_uuid",
     "checkpoint_payload",
     "digest_of",
+    "is_signed",
     "open_store",
     "pack_directory",
+    "parts_of",
     "scan",
     "unpack_directory",
 ]

@@ -1,21 +1,15 @@
 """Checkpoints in a local or shared directory."""
 
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from studydb.artifacts import tree
-from studydb.artifacts.store import Place, Stored, digest_of
+from studydb.artifacts.store import Place, Stored, check_uuid, digest_of, parts_of
 from studydb.domain.errors import CheckpointError
-
-_UUID = r"[0-9a-fA-F-]{32,36}"
-_OBJECT = re.compile(rf"{_UUID}/{_UUID}/\d+/\d+-{_UUID}")
-_DEPTH = 4
 
 
 class DirectoryStore:
@@ -87,9 +81,7 @@ class DirectoryStore:
 
     def delete_study(self, study_uuid: str) -> None:
         """See `Store`."""
-        if not re.fullmatch(_UUID, study_uuid):
-            raise CheckpointError(f"{study_uuid!r} is no study's UUID; nothing was removed.")
-        self._remove(self.root / study_uuid)
+        self._remove(self.root / check_uuid(study_uuid, of="study"))
 
     def _find(self, url: str) -> Path:
         path = self._locate(url)
@@ -101,17 +93,27 @@ class DirectoryStore:
         return path
 
     def _locate(self, url: str) -> Path:
-        parts = unquote(urlsplit(url).path).split("/")[-_DEPTH:]
-        if not _OBJECT.fullmatch("/".join(parts)):
+        parts = parts_of(url)
+        if parts is None:
             raise CheckpointError(
                 f"{url!r} names no checkpoint of {self.root}; its row was damaged or changed."
             )
-        return self.root.joinpath(*parts)
+        return self._inside(self.root.joinpath(*parts))
+
+    def _inside(self, path: Path) -> Path:
+        """Refuse a path that a link below the root leads out of it."""
+        real = os.path.realpath(path.parent)
+        if not Path(real).is_relative_to(os.path.realpath(self.root)):
+            raise CheckpointError(
+                f"{path} leads out of {self.root}, to {real}. studydb makes no such link: find out "
+                "who has, and remove it."
+            )
+        return path
 
     @contextmanager
     def _beside(self, place: Place) -> Iterator[tuple[Path, str]]:
         """Yield a path to write to; on success it becomes the object, on failure it is gone."""
-        path = self.root.joinpath(*place.parts)
+        path = self._inside(self.root.joinpath(*place.parts))
         beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             _make_directory(path.parent)
@@ -150,7 +152,7 @@ def _make_directory(path: Path) -> None:
 
 
 def _discard(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):

@@ -63,6 +63,16 @@ def _member(name: str, kind: bytes, mode: int, size_bytes: int) -> tarfile.TarIn
     return member
 
 
+def _checked(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Refuse what `pack_directory` does not write: it has no business in a checkpoint."""
+    parts = member.name.split("/")
+    if not (member.isreg() or member.isdir()) or member.issparse():
+        raise tarfile.ExtractError(f"{member.name!r} is neither a file nor a directory")
+    if not all(parts) or ".." in parts or "." in parts:
+        raise tarfile.ExtractError(f"{member.name!r} is no name within a checkpoint")
+    return member
+
+
 def unpack_directory(data: bytes, target: Path) -> Path:
     """
     Unpack what `pack_directory` made into a new directory.
@@ -74,8 +84,9 @@ def unpack_directory(data: bytes, target: Path) -> Path:
     target.mkdir()
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            archive.extractall(target, filter="data")
-    except tarfile.TarError as cause:
+            members = [_checked(member) for member in archive]
+            archive.extractall(target, members, filter="data")
+    except (tarfile.TarError, ValueError) as cause:
         raise CheckpointError(
             f"The checkpoint cannot be unpacked to {os.fspath(target)}: {cause}."
         ) from cause

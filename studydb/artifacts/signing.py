@@ -1,13 +1,46 @@
-"""What is signed of a checkpoint: a dict is a pickle, and opening one runs code."""
+"""
+What is signed of a checkpoint, whatever its kind.
 
-from studydb.settings import frame
+Opening a dict runs code, for it is a pickle. So may what the user's code does with a directory:
+most libraries load their models with pickle.
+"""
+
+from typing import Any
+
+from studydb.domain.records import Checkpoint
+from studydb.settings import Keyring, frame
 
 
-def checkpoint_payload(*, trial_uuid: str, attempt: int, step: int, digest: str) -> bytes:
+def checkpoint_payload(
+    *, kind: str, trial_uuid: str, attempt: int, step: int, digest: str
+) -> bytes:
     """
     The bytes that a checkpoint's signature covers.
 
     Sign them with a key that the study's other workers have too: `Keyring.sign(…, prefer=the
     trainable's signatures)`.
     """
+    return frame("studydb checkpoint 2", kind, trial_uuid, str(attempt), str(step), digest)
+
+
+def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> bool:
+    """
+    Whether a key of this user's signed a checkpoint, as this kind, for this trial and step.
+
+    The first form of the payload did not say the kind. It is still believed of a dict, and not of
+    a directory: the text of a dict's pickle can be such that it is an archive, too.
+    """
+    told: dict[str, Any] = {
+        "trial_uuid": trial_uuid,
+        "attempt": checkpoint.attempt,
+        "step": checkpoint.step,
+        "digest": checkpoint.digest,
+    }
+    signatures = {checkpoint.key_id or "": checkpoint.mac or ""}
+    if keyring.verify(checkpoint_payload(kind=checkpoint.kind, **told), signatures):
+        return True
+    return checkpoint.kind == "dict" and keyring.verify(_first_payload(**told), signatures)
+
+
+def _first_payload(*, trial_uuid: str, attempt: int, step: int, digest: str) -> bytes:
     return frame("studydb checkpoint 1", trial_uuid, str(attempt), str(step), digest)

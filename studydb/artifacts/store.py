@@ -1,9 +1,41 @@
 """What every store of checkpoints can do, and how its objects are named."""
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from studydb.domain.errors import CheckpointError
+
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_OBJECT = re.compile(rf"{_UUID}/{_UUID}/\d+/\d+-{_UUID}")
+_DEPTH = 4
+
+
+def check_uuid(text: str, *, of: str) -> str:
+    """
+    Return a UUID that becomes part of a path, if it is one: rows are written by others, too.
+
+    Raises:
+        CheckpointError: It is none.
+    """
+    if not re.fullmatch(_UUID, text):
+        raise CheckpointError(
+            f"{text!r} is no UUID of a {of}: its row was changed by something else than studydb."
+        )
+    return text
+
+
+def parts_of(url: str) -> tuple[str, ...] | None:
+    """The last parts of an object's URL: study, trial, attempt, name; None if it names none."""
+    try:
+        path = unquote(urlsplit(url).path)
+    except ValueError:  # a bracket where a host would be
+        return None
+    parts = tuple(path.split("/")[-_DEPTH:])
+    return parts if _OBJECT.fullmatch("/".join(parts)) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +54,15 @@ class Place:
 
     @property
     def parts(self) -> tuple[str, str, str, str]:
-        """The object's path below the root of a store."""
-        name = f"{self.step}-{self.checkpoint_uuid}"
-        return self.study_uuid, self.trial_uuid, str(self.attempt), name
+        """
+        The object's path below the root of a store.
+
+        Raises:
+            CheckpointError: One of the UUIDs is none.
+        """
+        name = f"{self.step}-{check_uuid(self.checkpoint_uuid, of='checkpoint')}"
+        study = check_uuid(self.study_uuid, of="study")
+        return study, check_uuid(self.trial_uuid, of="trial"), str(self.attempt), name
 
 
 @dataclass(frozen=True, slots=True)

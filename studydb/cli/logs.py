@@ -1,10 +1,12 @@
 """`logs`: what a trial has printed."""
 
+import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -82,12 +84,26 @@ class Tail:
     @staticmethod
     def _read_from(path: Path, offset: int) -> Iterator[bytes]:
         try:
-            with path.open("rb") as file:
+            with _open_file(path) as file:
                 file.seek(offset)
                 while data := file.read(_READ_BYTES):
                     yield data
         except OSError:
             return
+
+
+def _open_file(path: Path) -> BinaryIO:
+    """
+    Open a file, and nothing else: a link would lead elsewhere, a pipe would never end.
+
+    Raises:
+        OSError: It is none, or cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no file.")
+    return os.fdopen(descriptor, "rb")
 
 
 def _find(study: "Study", number: int, wanted: int | None) -> Any:
@@ -108,10 +124,10 @@ def _find(study: "Study", number: int, wanted: int | None) -> Any:
 
 def _directory(study: "Study", number: int, attempt: Any) -> Path:
     """Where its worker keeps the output; a running attempt's row does not have it yet."""
-    from studydb.worker.places import log_dir  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.worker.places import recorded_log_dir  # noqa: PLC0415  brings SQLAlchemy
 
     lease = Lease(study.record.id, attempt.trial_id, number, 0, attempt.attempt, attempt.token)
-    return Path(attempt.log_dir or log_dir(study.database, study.record, lease))
+    return recorded_log_dir(study.database, study.record, lease, attempt.log_dir)
 
 
 def _print_files(tails: list[Tail]) -> bool:

@@ -75,7 +75,7 @@ class Checkpoint:
         kind: "dict" (a pickle, opened in the child alone) or "directory".
         url: Where the bytes are; "inline:" for the row's own `data`.
         digest: SHA-256 in hexadecimal, of the bytes or of the directory's manifest.
-        key_id, mac: The supervisor's signature of a dict checkpoint.
+        key_id, mac: The supervisor's signature, whatever the kind; nothing unsigned is restored.
         id: The row's; None before it is saved.
     """
 

@@ -54,9 +54,14 @@ def _saved_before(txn: Txn, lease: Lease, checkpoint: Checkpoint) -> list[Checkp
     return checkpoints.retired(txn, trial_id=lease.trial_id)
 
 
-def condemn(database: Database, *, lease: Lease, checkpoint: Checkpoint) -> Checkpoint | None:
+def condemn(
+    database: Database, *, lease: Lease, checkpoint: Checkpoint, why: str = ""
+) -> Checkpoint | None:
     """
-    Give up a checkpoint that proved corrupt or missing, with an event.
+    Give up a checkpoint that proved corrupt, missing or unsigned, with an event.
+
+    Args:
+        why: What was wrong with it, for the event.
 
     Returns:
         The one before it, which the attempt restores instead; None to start from scratch.
@@ -88,7 +93,7 @@ def condemn(database: Database, *, lease: Lease, checkpoint: Checkpoint) -> Chec
             attempt=lease.attempt,
             kind="checkpoint corrupt",
             actor="worker",
-            data={"url": checkpoint.url, "step": checkpoint.step},
+            data={"url": checkpoint.url, "step": checkpoint.step} | ({"error": why} if why else {}),
         )
     return before
 

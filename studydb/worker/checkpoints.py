@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from studydb.artifacts import INLINE, checkpoint_payload, open_store
+from studydb.artifacts import INLINE, checkpoint_payload, is_signed, open_store, parts_of
 from studydb.child.job import Restore
 from studydb.child.messages import Saved
 from studydb.db import Database
@@ -50,20 +50,22 @@ class Checkpoints:
         while checkpoint is not None:
             try:
                 return checkpoint, self._restore(held.claim, checkpoint)
-            except CheckpointError:
-                checkpoint = self.condemn(held, checkpoint)
+            except CheckpointError as error:
+                checkpoint = self.condemn(held, checkpoint, why=str(error))
         return None
 
-    def condemn(self, held: HeldTrial, checkpoint: Checkpoint) -> Checkpoint | None:
+    def condemn(
+        self, held: HeldTrial, checkpoint: Checkpoint, *, why: str = ""
+    ) -> Checkpoint | None:
         """Give up a checkpoint; the one before it, if there is one."""
         before: Checkpoint | None = self._persist(
-            lambda: condemn(self._database, lease=held.lease, checkpoint=checkpoint)
+            lambda: condemn(self._database, lease=held.lease, checkpoint=checkpoint, why=why)
         )
         return before
 
     def _restore(self, claim: Claim, checkpoint: Checkpoint) -> Restore:
-        if checkpoint.kind == "dict":
-            self._verify(claim, checkpoint)
+        if not is_signed(self._keyring, checkpoint, trial_uuid=claim.uuid):
+            raise CheckpointError("It is not signed by a key of this user's.")
         data = None
         if checkpoint.url == INLINE:
             data = self._persist(lambda: restore(self._database, checkpoint=checkpoint))
@@ -75,17 +77,6 @@ class Checkpoints:
             data=data,
         )
 
-    def _verify(self, claim: Claim, checkpoint: Checkpoint) -> None:
-        payload = checkpoint_payload(
-            trial_uuid=claim.uuid,
-            attempt=checkpoint.attempt,
-            step=checkpoint.step,
-            digest=checkpoint.digest,
-        )
-        signatures = {checkpoint.key_id or "": checkpoint.mac or ""}
-        if not self._keyring.verify(payload, signatures):
-            raise CheckpointError("It is not signed by a key of this user's.")
-
     def record(self, held: HeldTrial, saved: Saved) -> None:
         """
         Sign and record what a child has stored, and delete what nobody will ask for again.
@@ -96,6 +87,7 @@ class Checkpoints:
         """
         lease = held.lease
         payload = checkpoint_payload(
+            kind=saved.kind,
             trial_uuid=held.claim.uuid,
             attempt=lease.attempt,
             step=saved.step,
@@ -120,14 +112,21 @@ class Checkpoints:
         except LeaseLost:
             self._delete(checkpoint)
             raise
-        self._discard(retired)
+        self._discard(held, retired)
 
-    def _discard(self, retired: list[Checkpoint]) -> None:
+    def _discard(self, held: HeldTrial, retired: list[Checkpoint]) -> None:
         """Bytes first, rows after: what a crash leaves between the two is found by its row."""
-        gone = [checkpoint for checkpoint in retired if self._delete(checkpoint)]
+        gone = [one for one in retired if not self._is_its_own(held, one) or self._delete(one)]
         if gone:
             with suppress(StorageTransient):
                 forget(self._database, removed=gone)
+
+    def _is_its_own(self, held: HeldTrial, checkpoint: Checkpoint) -> bool:
+        """Whether a row names an object of its own trial's: a changed one loses only itself."""
+        if checkpoint.url == INLINE:
+            return True
+        parts = parts_of(checkpoint.url)
+        return parts is not None and parts[:2] == (self._study.uuid, held.claim.uuid)
 
     def _delete(self, checkpoint: Checkpoint) -> bool:
         """Delete an object's bytes; False when the store does not let us."""

@@ -4,10 +4,13 @@ import os
 import shutil
 from pathlib import Path
 
-from studydb.artifacts import INLINE, DirectoryStore, open_store
+from studydb.artifacts import INLINE, DirectoryStore, check_uuid, open_store
 from studydb.db import Database
 from studydb.domain.errors import StorageError
 from studydb.domain.records import Lease, Study
+
+_LOG_PARTS = 4
+"""logs/STUDY/TRIAL/ATTEMPT: what the folders of one attempt have in common on all hosts."""
 
 
 def checkpoint_store(database: Database, study: Study) -> str:
@@ -31,7 +34,20 @@ def log_dir(database: Database, study: Study, lease: Lease) -> Path:
 def log_root(database: Database, study: Study) -> Path:
     """The folder for what the trials of a study print, on this host."""
     root = _state() if database.postgresql else _files(database)
-    return root / "logs" / study.uuid
+    return root / "logs" / check_uuid(study.uuid, of="study")
+
+
+def recorded_log_dir(database: Database, study: Study, lease: Lease, told: str | None) -> Path:
+    """
+    The folder that an attempt's row names, if a worker of studydb's can have used it.
+
+    Its worker may have had another home, but not another study, trial or attempt: a row that names
+    any other folder is not followed.
+    """
+    ours = log_dir(database, study, lease)
+    path = Path(told or ours)
+    ends_alike = path.parts[-_LOG_PARTS:] == ours.parts[-_LOG_PARTS:]
+    return path if path.is_absolute() and ".." not in path.parts and ends_alike else ours
 
 
 def remove_files(database: Database, study: Study) -> None:

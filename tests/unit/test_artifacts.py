@@ -1,5 +1,6 @@
 """Checkpoint bytes: whole or not there, and known again by their digest."""
 
+import dataclasses
 import io
 import multiprocessing
 import os
@@ -7,6 +8,7 @@ import resource
 import tarfile
 import uuid
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -16,6 +18,7 @@ from studydb.artifacts import (
     check_inline_size,
     checkpoint_payload,
     digest_of,
+    is_signed,
     open_store,
     pack_directory,
     scan,
@@ -23,6 +26,8 @@ from studydb.artifacts import (
 )
 from studydb.artifacts import tree as trees
 from studydb.domain.errors import CheckpointError, UsageError
+from studydb.domain.records import Checkpoint
+from studydb.settings import Key, Keyring, frame
 
 STUDY, TRIAL = str(uuid.uuid4()), str(uuid.uuid4())
 
@@ -120,10 +125,54 @@ def test_deleting_a_study_leaves_the_others(store):
     assert not (store.root / STUDY).exists()
 
 
-@pytest.mark.parametrize("study_uuid", ["", ".", "..", "/", "../other"])
+@pytest.mark.parametrize("study_uuid", ["", ".", "..", "/", "../other", "-" * 36, f"{STUDY}\n"])
 def test_deleting_what_is_no_study_is_refused(store, study_uuid):
-    with pytest.raises(CheckpointError, match="nothing was removed"):
+    with pytest.raises(CheckpointError, match="is no UUID of a study"):
         store.delete_study(study_uuid)
+
+
+@pytest.mark.parametrize("field", ["study_uuid", "trial_uuid", "checkpoint_uuid"])
+@pytest.mark.parametrize("text", ["..", "/etc", "../../home", f"../{TRIAL}"])
+def test_place_is_made_of_uuids_alone(store, field, text):
+    with pytest.raises(CheckpointError, match="is no UUID of a"):
+        store.put_bytes(dataclasses.replace(place(), **{field: text}), b"x")
+
+    assert not store.root.exists()
+
+
+@pytest.mark.parametrize("planted", [1, 2, 3])
+def test_link_below_the_store_leads_nowhere_out_of_it(store, tmp_path, planted):
+    stored = store.put_bytes(place(), b"state")
+    outside = tmp_path / "outside"
+    path = Path(unquote(urlsplit(stored.url).path))
+    replaced = [path.parents[2], path.parents[1], path.parents[0]][planted - 1]
+    replaced.rename(outside)
+    replaced.symlink_to(outside)
+
+    with pytest.raises(CheckpointError, match="leads out of"):
+        store.delete(stored.url)
+    with pytest.raises(CheckpointError, match="leads out of"):
+        store.get_bytes(stored.url, digest=stored.digest)
+
+    assert [name for name in everything_below(outside) if name.endswith(path.name)]
+
+
+def test_deleting_a_study_removes_a_link_and_not_what_it_stands_for(store, tmp_path):
+    outside = tmp_path / "thesis"
+    (outside / "chapters").mkdir(parents=True)
+    store.root.mkdir()
+    (store.root / STUDY).symlink_to(outside)
+
+    store.delete_study(STUDY)
+
+    assert everything_below(store.root) == []
+    assert everything_below(outside) == ["chapters"]
+
+
+@pytest.mark.parametrize("url", ["http://[", "", "file:///etc/passwd", "inline:", "a\0b"])
+def test_url_of_no_object_is_refused(store, url):
+    with pytest.raises(CheckpointError, match="names no checkpoint"):
+        store.delete(url)
 
 
 def test_moved_store_still_finds_its_objects(store, tmp_path):
@@ -354,12 +403,26 @@ def test_what_does_not_fit_into_the_database_names_the_option(source):
     check_inline_size(16 << 20)
 
 
-@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE])
-def test_archive_cannot_write_outside_its_target(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("../evil", tarfile.REGTYPE),
+        ("/etc/evil", tarfile.REGTYPE),
+        ("a/../../evil", tarfile.REGTYPE),
+        ("./evil", tarfile.REGTYPE),
+        ("link", tarfile.SYMTYPE),
+        ("hard", tarfile.LNKTYPE),
+        ("pipe", tarfile.FIFOTYPE),
+        ("device", tarfile.CHRTYPE),
+        ("sparse", tarfile.GNUTYPE_SPARSE),
+    ],
+)
+def test_archive_holds_files_and_directories_within_its_target_alone(tmp_path, name, kind):
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as writer:
-        member = tarfile.TarInfo("../evil" if kind == tarfile.REGTYPE else "link")
-        member.type, member.linkname = kind, "../outside"
+        writer.addfile(tarfile.TarInfo("innocent"))
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "innocent"
         writer.addfile(member)
 
     with pytest.raises(CheckpointError, match="cannot be unpacked"):
@@ -390,10 +453,43 @@ def test_store_that_is_not_supported_is_refused(url):
         open_store(url)
 
 
-def test_signature_covers_trial_attempt_step_and_digest():
-    base = {"trial_uuid": TRIAL, "attempt": 1, "step": 2, "digest": "d"}
-    changes = [{}, {"trial_uuid": STUDY}, {"attempt": 2}, {"step": 3}, {"digest": "e"}]
+SIGNED = {"kind": "dict", "trial_uuid": TRIAL, "attempt": 1, "step": 2, "digest": "d"}
+
+
+def test_signature_covers_kind_trial_attempt_step_and_digest():
+    base = SIGNED
+    other = {"trial_uuid": STUDY, "attempt": 2, "step": 3, "digest": "e", "kind": "directory"}
+    changes = [{}, *({name: value} for name, value in other.items())]
 
     payloads = {checkpoint_payload(**{**base, **change}) for change in changes}
 
     assert len(payloads) == len(changes)
+
+
+RING = Keyring((Key(b"k" * 32),), Path("keys"))
+
+
+def signed_as(payload, *, kind):
+    """A checkpoint's row with a signature for this payload."""
+    key_id, mac = RING.sign(payload)
+    told = {"url": "inline:", "size_bytes": 1, "key_id": key_id, "mac": mac, "trial_id": 1}
+    named = {name: SIGNED[name] for name in ("attempt", "step", "digest")}
+    return Checkpoint(uuid=str(uuid.uuid4()), kind=kind, **named, **told)
+
+
+@pytest.mark.parametrize("kind", ["dict", "directory"])
+def test_signature_holds_for_one_kind(kind):
+    row = signed_as(checkpoint_payload(**SIGNED | {"kind": kind}), kind=kind)
+
+    assert is_signed(RING, row, trial_uuid=TRIAL)
+    for other in {"dict", "directory", "Dict", ""} - {kind}:
+        assert not is_signed(RING, dataclasses.replace(row, kind=other), trial_uuid=TRIAL)
+
+
+def test_first_form_of_the_signature_holds_for_a_dict_alone():
+    first = frame("studydb checkpoint 1", TRIAL, "1", "2", "d")
+
+    assert is_signed(RING, signed_as(first, kind="dict"), trial_uuid=TRIAL)
+    assert not is_signed(RING, signed_as(first, kind="dict"), trial_uuid=STUDY)
+    assert not is_signed(RING, signed_as(first, kind="directory"), trial_uuid=TRIAL)
+    assert not is_signed(RING, signed_as(first, kind=""), trial_uuid=TRIAL)

@@ -1,0 +1,205 @@
+"""
+Attacks by a login that has no more than the worker role, on workers and on those who look.
+
+SQLite has no roles: there the attacker writes the same rows, and the same must not happen.
+"""
+
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+import uuid
+from pathlib import Path
+
+import arrange
+import postgres
+import pytest
+from fleet.stage import Stage
+
+from studydb.artifacts import DirectoryStore, Place
+from studydb.db import connect
+from studydb.db.roles import Roles
+from studydb.db.schema import attempt, checkpoint
+from studydb.worker.places import log_root
+
+ROLES = ("owner", "worker", "viewer")
+
+
+@pytest.fixture
+def attacker_url(storage_url):
+    """A URL for the attacker: a login with the worker role, where there are roles."""
+    if storage_url.startswith("sqlite"):
+        yield storage_url
+        return
+    names = {name: f"studydb_{name}_{uuid.uuid4().hex[:8]}" for name in ROLES}
+    database = storage_url.split("@/")[1].partition("?")[0]
+    with postgres.connect(storage_url) as connection:
+        connection.execute(Roles(database, "public", **names).script())
+    yield storage_url.replace("postgres@", f"{names['worker']}@")
+    with postgres.connect(storage_url) as connection:
+        connection.execute(f"REASSIGN OWNED BY {names['owner']} TO postgres")
+        for role in names.values():
+            connection.execute(f"DROP OWNED BY {role}")
+            connection.execute(f"DROP ROLE {role}")
+
+
+@pytest.fixture
+def attack(attacker_url):
+    """Run the attacker's SQL."""
+    database = connect(attacker_url)
+    yield lambda sql: arrange.change(database, sql)
+    database.close()
+
+
+@pytest.fixture
+def stage(storage_url, attacker_url, tmp_path):
+    """A study of the owner's, whose workers have the worker role."""
+    with Stage(storage_url, tmp_path) as stage:
+        stage.worker_url = attacker_url
+        yield stage
+
+
+def create(stage, trainable, **options):
+    study = stage.create(trainable, **options)
+    stage.fleet.storage = stage.worker_url
+    return study
+
+
+def literal(data):
+    return f"'\\x{data.hex()}'"
+
+
+def planted_sql(stage, data, *, kind, url, mac="00" * 32, key_id="0" * 16, step=1):
+    """A checkpoint's row, as any login of the worker role can write it."""
+    blob = literal(data) if stage.study.database.postgresql else f"x'{data.hex()}'"
+    digest = hashlib.sha256(data).hexdigest()
+    return (
+        "INSERT INTO checkpoint (uuid, study_id, trial_id, attempt, step, kind, url, digest, "
+        f"size_bytes, key_id, mac, data, pins, created_at) SELECT '{uuid.uuid4()}', study_id, id, "
+        f"1, {step}, '{kind}', '{url}', '{digest}', {len(data)}, '{key_id}', '{mac}', {blob}, 0, "
+        "created_at FROM trial"
+    )
+
+
+class Evil:
+    """What leaves a file behind when its pickle is opened."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.path),)
+
+
+def archive_of(name, data):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    return packed.getvalue()
+
+
+# --- checkpoints
+
+
+@pytest.mark.parametrize("relabelled", [False, True], ids=["invented", "signature of another"])
+def test_planted_archive_never_reaches_the_users_code(stage, attack, relabelled):
+    study = create(stage, "loading:unpickling", max_failures=1)
+    study.enqueue({})
+    harm = stage.folder / "harm"
+    data = archive_of("model", pickle.dumps(Evil(harm)))
+    told = {"kind": "directory", "url": "inline:"}
+    if relabelled:
+        told |= {"key_id": "whatever", "mac": "ff" * 32}
+
+    attack(planted_sql(stage, data, **told))
+    attack("UPDATE trial SET checkpoint_step = 1, checkpoint_id = (SELECT max(id) FROM checkpoint)")
+    worker = stage.start()
+
+    assert worker.exit_code(60) == 0, worker.words()
+    assert not harm.exists()
+    (event,) = stage.events("checkpoint corrupt")
+    assert event["error"] == "It is not signed by a key of this user's."
+    assert stage.trial().reason == "COMPLETED"
+
+
+def test_directory_that_a_worker_has_signed_is_restored(stage):
+    create(stage, "loading:unpickling", max_failures=1)
+
+    assert stage.run() == 0
+
+    assert stage.events("checkpoint corrupt") == []
+    assert [one.start_step for one in stage.attempts()] == [1, 2]
+
+
+def test_row_that_names_an_object_of_another_study_has_it_deleted_by_nobody(
+    stage, attack, tmp_path
+):
+    store = DirectoryStore(tmp_path / "store")
+    others = Place(str(uuid.uuid4()), str(uuid.uuid4()), 1, 1, str(uuid.uuid4()))
+    theirs = store.put_bytes(others, b"state of another study")
+    study = create(stage, "obedient:gated", checkpoints=store.url)
+    study.enqueue({})
+
+    attack(planted_sql(stage, b"x", kind="dict", url=theirs.url))
+    stage.open("all")
+    assert stage.run() == 0
+
+    assert store.get_bytes(theirs.url, digest=theirs.digest) == b"state of another study"
+    assert theirs.url not in {row.url for row in stage.rows(checkpoint)}
+
+
+# --- paths
+
+
+@pytest.mark.parametrize("table", ["trial", "checkpoint", "worker"])
+def test_row_with_a_path_for_a_uuid_is_refused(stage, attack, table):
+    study = create(stage, "obedient:gated")
+    study.enqueue({})
+    stage.open("all")
+    assert stage.run() == 0
+    columns = [column.name for column in checkpoint.metadata.tables[table].columns]
+    kept = [name for name in columns if name not in ("id", "uuid", "number", "draw")]
+    more = ", number" if table == "trial" else ""
+    value = ", 999" if more else ""
+
+    with pytest.raises(Exception, match=f"{table}_uuid_check"):
+        attack(
+            f"INSERT INTO {table} (uuid{more}, {', '.join(kept)}) "
+            f"SELECT '../../../home'{value}, {', '.join(kept)} FROM {table}"
+        )
+
+
+@pytest.mark.parametrize("named", ["elsewhere", "{root}/../../elsewhere", "{root}/0/../0/1"])
+def test_logs_follows_no_folder_that_a_row_invents(stage, attack, bare_console, tmp_path, named):
+    study = create(stage, "obedient:one_step")
+    assert stage.run() == 0
+    secret = tmp_path / "elsewhere"
+    secret.mkdir()
+    (secret / "stdout").write_text("a letter of Ada's")
+    folder = named.format(root=log_root(study.database, study.record))
+    folder = folder if folder.startswith("/") else str(secret)
+
+    attack(f"UPDATE attempt SET log_dir = '{folder}', log_tail = NULL")
+    ran = bare_console("logs", study.name, "0", "--storage", stage.storage)
+
+    assert "Ada" not in ran.out + ran.err
+
+
+def test_logs_opens_no_link_and_no_pipe(stage, bare_console, tmp_path):
+    study = create(stage, "obedient:one_step")
+    assert stage.run() == 0
+    folder = Path(stage.row(attempt).log_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "letter").write_text("a letter of Ada's")
+    for name in ("stdout", "stderr"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "stdout").symlink_to(tmp_path / "letter")
+    os.mkfifo(folder / "stderr")
+
+    ran = bare_console("logs", study.name, "0", "--storage", stage.storage)
+
+    assert "Ada" not in ran.out
+    assert "has printed nothing" in ran.err
