@@ -24,6 +24,7 @@ from studydb.db import faults, version
 from studydb.db.connections import Connections
 from studydb.db.silence import BoundedConnection
 from studydb.db.transaction import Observer, Txn, no_pipeline
+from studydb.db.types import load_json
 from studydb.db.urls import check_encoding, check_file, mask, read_url
 from studydb.domain.errors import (
     SchemaTooNew,
@@ -107,6 +108,7 @@ class Database:
             engine = sa.create_engine(
                 self.secret_url.difference_update_query(["pooler"]),
                 connect_args=self._postgresql_options(),
+                json_deserializer=load_json,
                 poolclass=sa.pool.NullPool,
             )
             sa.event.listen(engine, "do_connect", self._connect_postgresql)
@@ -115,6 +117,7 @@ class Database:
             self.secret_url,
             paramstyle="named",
             creator=self._open_sqlite,
+            json_deserializer=load_json,
             poolclass=sa.pool.NullPool,
         )
 

@@ -59,6 +59,23 @@ def decode_json(value: Any) -> Any:
     return value
 
 
+UNREADABLE = "(JSON that studydb cannot read)"
+"""The only key of what stands for it."""
+
+
+def load_json(text: str | bytes) -> Any:
+    """
+    Read the text of a JSON column, whatever it holds.
+
+    Another program can have written what Python refuses: thousands of lists in each other, an
+    integer of thousands of digits. Reading a listing, or claiming a trial, must not end for it.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return {UNREADABLE: str(error)}
+
+
 def dump_json(value: Any) -> str:
     """As the text of a JSON column."""
     return _write_json(encode_json(value))
@@ -79,7 +96,10 @@ class Json(TypeDecorator[Any]):
         return None if value is None else encode_json(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return decode_json(value)
+        try:
+            return decode_json(value)
+        except RecursionError as error:
+            return {UNREADABLE: str(error)}
 
 
 class Number(TypeDecorator[float]):

@@ -200,6 +200,7 @@ class Claim:
         next_decision_step: See `Answer`.
         time_total_s: Seconds of training that earlier attempts have reported.
         place: Priority and number: where it stood in the queue.
+        misfit: Why its params cannot be of the study's space; it must not run then.
     """
 
     lease: Lease
@@ -211,6 +212,7 @@ class Claim:
     next_decision_step: int | None
     time_total_s: float = 0.0
     place: tuple[int, int] = (0, 0)
+    misfit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,9 @@ class Space:
         """
         Merge params with the constants: what a trainable receives.
 
-        Params win over constants and may have names that this version of the space lacks.
+        Constants win: a row of the database cannot say where a command or a path stands. Whether
+        the params are the space's own, `misfit` says.
+
         Numbers get their domain's type, because a database may give 1e16 back as an integer.
         """
         values = self.flatten(params)
@@ -166,7 +168,31 @@ class Space:
             if path in values and domain.contains(values[path]):
                 values[path] = domain.cast(values[path])
         fixed = {path: plain(value, where=path) for path, value in self.constants.items()}
-        return self.nest(fixed | values)
+        return self.nest(values | fixed)
+
+    def misfit(self, params: Any) -> str | None:
+        """
+        Why params cannot be a trial's of this space, None if they can.
+
+        Other programs can write rows, too. Ours have every parameter, each in its domain, and
+        nothing else.
+        """
+        if not isinstance(params, Mapping):
+            return f"Its params are no dict, but {_shorten(repr(params))}."
+        try:
+            values = self.flatten(params)
+            domains = self.parameters
+            if values.keys() == domains.keys() and all(
+                domain.contains(values[path]) for path, domain in domains.items()
+            ):
+                return None
+            self.check_params(params)
+        except (InvalidSpec, ValueError, RecursionError) as error:
+            return _shorten(str(error), 500)
+        surplus = sorted(values.keys() - domains.keys())
+        missing = sorted(domains.keys() - values.keys())
+        found = [f"have {path!r}" for path in surplus] + [f"lack {path!r}" for path in missing]
+        return _shorten(f"Its params {', '.join(found)}.", 500)
 
     def check_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """

@@ -20,6 +20,17 @@ from studydb.operations.save import save
 
 Answered = TypeVar("Answered")
 
+_MISFIT = (
+    "The trial was not run: studydb writes no such params, so find out who has written this row."
+)
+
+
+def refusal(claim: Claim) -> Failure | None:
+    """Why a claimed trial must not run, None if it may: its params are not of the study's space."""
+    if claim.misfit is None:
+        return None
+    return Failure("studydb.InvalidSpec", f"{claim.misfit} {_MISFIT}")
+
 
 class HeldTrial:
     """

@@ -12,13 +12,14 @@ from uuid import uuid4
 from studydb import __version__
 from studydb.child.process import is_alive, this_process
 from studydb.db import Database, connect
-from studydb.domain.errors import StorageTransient, StudydbError
-from studydb.domain.records import DRAIN, LEASE_S, Claim, Study
+from studydb.domain.errors import LeaseLost, StorageTransient, StudydbError
+from studydb.domain.records import DRAIN, LEASE_S, Claim, Failure, Study
 from studydb.domain.roles import Role
+from studydb.domain.states import Reason
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.buffer import FLUSH_S
 from studydb.lease.heartbeat import Heartbeat
-from studydb.lease.held import HeldTrial
+from studydb.lease.held import HeldTrial, refusal
 from studydb.lease.retries import PATIENCE_S, Answered, persist
 from studydb.lease.trial import Trial, give_back
 from studydb.operations.recover import recover, recover_host
@@ -115,6 +116,9 @@ class OwnLoop:
             if claim is not None:
                 held = HeldTrial(self._database, self._study, claim)
                 self._heartbeat.add(held)
+                if (failure := refusal(claim)) is not None:
+                    self._end_refused(held, failure)
+                    continue
                 return Trial(
                     held,
                     metric=self._study.metric,
@@ -128,6 +132,11 @@ class OwnLoop:
                 return None
             _wait(patience.next_s(), deadline)
         return None
+
+    def _end_refused(self, held: HeldTrial, failure: Failure) -> None:
+        with suppress(LeaseLost):
+            held.end(Reason.FAILED, failure=failure)
+        self._heartbeat.discard(held)
 
     def _acquire(self, deadline: float | None) -> Claim | None:
         with self._acquiring:  # a token is for one claim at a time

@@ -158,18 +158,20 @@ def begun(
     lease_s: float,
 ) -> Claim:
     """The claim that a row, as `leases.claim` returns it, stands for."""
+    misfit = study.space.misfit(row.params)
     return Claim(
         lease=Lease(
             study.id, row.id, row.number, row.bracket, row.attempt, token, lease_s, worker_id
         ),
         uuid=row.uuid,
         params=row.params,
-        config=study.space.config(row.params),
+        config=study.space.config(row.params) if misfit is None else {},
         seed=trial_seed(study.seed, row.number),
         checkpoint=newest,
         next_decision_step=study.scheduler.next_decision_step(newest.step if newest else 0),
         time_total_s=row.time_total_s or 0.0,
         place=(row.priority, row.number),
+        misfit=misfit,
     )
 
 

@@ -61,12 +61,18 @@ _restored_step = (
     .where(checkpoint.c.id == of_first(trial.c.checkpoint_id))
     .scalar_subquery()
 )
+_PARAMS = of_first(trial.c.params)
+_CONFIG = sa.bindparam("constants", type_=Json).op("||")(
+    sa.case((sa.func.jsonb_typeof(_PARAMS) == "object", _PARAMS), else_=sa.literal({}, Json))
+)
+"""Of params that are no object, as none of ours are, nothing: or the claim itself would fail."""
+
 _CLAIM = Chain(
     leases.CLAIM.statement,
     begun=attempts.inserting(
         trial_id=of_first(trial.c.id),
         attempt=of_first(trial.c.attempt),
-        config=sa.bindparam("constants", type_=Json).op("||")(of_first(trial.c.params)),
+        config=_CONFIG,
         restored_id=of_first(trial.c.checkpoint_id),
         start_step=sa.func.coalesce(_restored_step, 0) + 1,
     ),

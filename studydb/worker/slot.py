@@ -10,7 +10,7 @@ from studydb.domain.errors import LeaseLost, StorageTransient, StudydbError
 from studydb.domain.records import Claim, Failure
 from studydb.domain.states import Reason, State
 from studydb.lease.acquire import Acquirer, Patience
-from studydb.lease.held import HeldTrial
+from studydb.lease.held import HeldTrial, refusal
 from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment
 
@@ -128,8 +128,7 @@ class Slot(threading.Thread):
         equipment.heartbeat.add(held)
         attempt = Attempt(equipment, held)
         try:
-            outcome = attempt.run()
-            self._end(held, attempt, outcome)
+            self._end(held, attempt, _refused(claim) or attempt.run())
         except LeaseLost as error:
             equipment.options.say(str(error))
         except StorageTransient:
@@ -155,6 +154,12 @@ class Slot(threading.Thread):
         why = f": {_words(outcome.failure)}" if outcome.failure else ""
         step = held.buffer.last_step
         return f"trial {lease.number}, attempt {lease.attempt}: {reason} at step {step}{again}{why}"
+
+
+def _refused(claim: Claim) -> Outcome | None:
+    """The end of a trial whose params are not of the study's space: nothing of it is run."""
+    failure = refusal(claim)
+    return None if failure is None else Outcome(Reason.FAILED, failure)
 
 
 def _words(failure: Failure) -> str:

@@ -4,6 +4,7 @@ Attacks by a login that has no more than the worker role, on workers and on thos
 SQLite has no roles: there the attacker writes the same rows, and the same must not happen.
 """
 
+import contextlib
 import hashlib
 import io
 import os
@@ -17,6 +18,7 @@ import postgres
 import pytest
 from fleet.stage import Stage
 
+import studydb
 from studydb.artifacts import DirectoryStore, Place
 from studydb.db import connect
 from studydb.db.roles import Roles
@@ -58,6 +60,14 @@ def stage(storage_url, attacker_url, tmp_path):
     with Stage(storage_url, tmp_path) as stage:
         stage.worker_url = attacker_url
         yield stage
+
+
+@pytest.fixture
+def postgres_stage(stage):
+    """As `stage`, where proposals are kept in the study's row."""
+    if stage.storage.startswith("sqlite"):
+        pytest.skip("SQLite keeps no proposals")
+    return stage
 
 
 def create(stage, trainable, **options):
@@ -203,3 +213,104 @@ def test_logs_opens_no_link_and_no_pipe(stage, bare_console, tmp_path):
 
     assert "Ada" not in ran.out
     assert "has printed nothing" in ran.err
+
+
+# --- proposals and trials
+
+
+TRIAL = (
+    "INSERT INTO trial (uuid, study_id, number, state, params, params_hash, space_version, origin, "
+    "counted, priority, ready, resource_class, bracket, attempt, failures, losses, flush_no, "
+    "checkpoint_step, n_results, created_at) SELECT '{uuid}', id, 500, 'PENDING', {params}, 'h', "
+    "1, 'enqueued', (1 = 1), -9, (1 = 1), '', 0, 0, 0, 0, 0, 0, 0, created_at FROM study"
+)
+COUNTED = "UPDATE counter SET pending = pending + 1 WHERE shard = (SELECT min(shard) FROM counter)"
+
+
+def planted_trial(attack, params):
+    """A PENDING trial, the first in the queue."""
+    attack(TRIAL.format(uuid=uuid.uuid4(), params=params))
+    attack(COUNTED)
+
+
+def nested(levels):
+    return "[" * levels + "]" * levels
+
+
+def params_sql(text):
+    return f"'{text}'"
+
+
+PLANTED = {
+    "constant": ('{"command": "rm -rf", "lr": 0.5}', "'command' is the constant 'ls' in this"),
+    "outside": ('{"lr": 7}', "'lr' is 7, which is not in"),
+    "unknown": ('{"lr": 0.5, "hook": "os:system"}', "no parameter 'hook'"),
+    "lacking": ("{}", "lack 'lr'"),
+    "no dict": ("5", "no dict"),
+    "list": ('["lr"]', "no dict"),
+    "deep": (f'{{"lr": {nested(1500)}}}', "lr"),
+    "digits": (f'{{"lr": 1{"0" * 5000}}}', "lr"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_trial_fails_with_its_cause_and_runs_nothing(stage, attack, name):
+    params, why = PLANTED[name]
+    create(
+        stage,
+        "loading:commanding",
+        space={"command": "ls", "lr": studydb.loguniform(0.1, 1.0)},
+        num_trials=2,
+    )
+
+    planted_trial(attack, params_sql(params))
+    worker = stage.start()
+
+    assert worker.exit_code(60) == 0, worker.words()
+    (told,) = stage.attempts(500)
+    assert told.reason == "FAILED"
+    assert told.error_type == "studydb.InvalidSpec"
+    assert why in told.error_message or "JSON that studydb cannot read" in told.error_message
+    assert "find out who has written this row" in told.error_message
+    assert (stage.folder / "ran").read_text() == "ls"
+    assert [stage.trial(number).reason for number in (0, 1)] == ["COMPLETED"] * 2
+
+
+def test_proposal_that_was_changed_runs_nothing(postgres_stage, attack):
+    create(
+        postgres_stage,
+        "loading:commanding",
+        space={"command": "ls", "lr": studydb.loguniform(0.1, 1.0)},
+        num_trials=2,
+    )
+
+    point = '{"params": {"lr": 0.5, "command": "rm -rf"}, "hash": "h"}'
+    points = ", ".join([point] * 64)
+    attack(f"""UPDATE study SET points = '{{"0": [{points}]}}'""")
+    assert postgres_stage.run() == 0
+
+    assert [postgres_stage.trial(number).reason for number in (0, 1)] == ["FAILED"] * 2
+    assert not (postgres_stage.folder / "ran").exists()
+
+
+def test_own_loop_is_given_no_planted_trial(attacker_url, attack, storage_url):
+    made = studydb.create_study(
+        *("mine", None),
+        space={"lr": studydb.loguniform(0.1, 1.0), "command": "ls"},
+        metric="loss",
+        mode="min",
+        num_trials=1,
+        storage=storage_url,
+    )
+    planted_trial(attack, params_sql('{"lr": 0.5, "command": "rm -rf"}'))
+
+    with contextlib.closing(studydb.load_study("mine", storage=attacker_url)) as study:
+        seen = []
+        while trial := study.ask():
+            with trial:
+                seen.append((trial.number, trial.config["command"]))
+                trial.report({"loss": 0.5})
+
+    assert seen == [(0, "ls")]
+    assert made.trials[1].reason == "FAILED"
+    made.close()

@@ -167,6 +167,7 @@ def test_points_pass_the_check_for_enqueued_params(tree, seed, draw):
     stored = json.loads(json.dumps(point, sort_keys=True))
 
     assert space.check_params(point) == point
+    assert space.misfit(stored) is None
     assert space.complete({}, stored) == point
     assert space.config(stored) == space.config(point)
     assert set(space.flatten(space.config(point))) == set(space.leaves)

@@ -107,13 +107,51 @@ def test_config_gives_numbers_the_type_of_their_domain():
     assert type(config["act"]) is float
 
 
-def test_config_keeps_params_that_a_later_space_lacks():
-    space = Space.read({"a": {"x": randint(1, 2)}})
+@pytest.mark.parametrize(
+    "params", [{"command": "rm"}, {"a": {"x": 2, "path": "/"}}, {"a/path": "/"}, {"a": {"x": 2}}]
+)
+def test_no_params_override_a_constant(params):
+    space = Space.read({"command": "ls", "a": {"x": randint(1, 2), "path": "here"}})
 
-    assert space.config({"a": {"x": 1, "old": 5}, "b": {"c": 0}}) == {
-        "a": {"x": 1, "old": 5},
-        "b": {"c": 0},
-    }
+    config = space.config(params)
+
+    assert (config["command"], config["a"]["path"]) == ("ls", "here")
+
+
+def deep(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+MISFITS = [
+    ({"lr": 2.0, "act": "a"}, "'lr' is 2.0, which is not in"),
+    ({"lr": "0.5", "act": "a"}, "'lr' is '0.5', which is not in"),
+    ({"lr": math.nan, "act": "a"}, "nan"),
+    ({"lr": 0.5}, "lack 'act'"),
+    ({}, "lack 'act', lack 'lr'"),
+    ({"lr": 0.5, "act": "a", "command": "rm"}, "'command' is the constant 'ls'"),
+    ({"lr": 0.5, "act": "a", "command": "ls"}, "have 'command'"),
+    ({"lr": 0.5, "act": "a", "x": 1}, "no parameter 'x'"),
+    ({"lr": 0.5, "act": deep(5000)}, ""),
+    ({"lr": 0.5, "act": {"$": "choice"}}, "'act' is"),
+    ([], "no dict"),
+    (None, "no dict"),
+    ("x" * 10**6, "no dict"),
+]
+
+
+@pytest.mark.parametrize(("params", "why"), MISFITS, ids=map(str, range(len(MISFITS))))
+def test_params_that_are_not_the_spaces_own_are_a_misfit(params, why):
+    space = Space.read({"lr": loguniform(0.1, 1.0), "act": choice(["a", "b"]), "command": "ls"})
+
+    said = space.misfit(params)
+
+    assert said is not None
+    assert why in said
+    assert len(said) < 1000
+    assert space.misfit({"lr": 0.5, "act": "b"}) is None
 
 
 def test_config_is_the_callers_to_change():
