@@ -1,5 +1,6 @@
 """A transaction: a driver's cursor, the database's clock, and one way to run statements."""
 
+import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -174,6 +175,27 @@ class Txn:
         names = [column[0] for column in cursor.description or ()]
         return names, cursor.fetchall() if names else []
 
+    def single(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """
+        Run a user's own SQL if it is a single statement: column names and rows, uncoded.
+
+        PostgreSQL takes several only by the simple protocol, which a pipeline does without. SQLite
+        takes one; what would make or open another file is refused.
+        """
+        if not self.postgresql:
+            connection = self._cursor.connection
+            connection.set_authorizer(_attach_nothing)
+            try:
+                return self.raw(sql)
+            finally:
+                connection.set_authorizer(None)
+        with self._cursor.connection.pipeline() as pipeline:
+            self._observe(sql)
+            self._cursor.execute(sql, prepare=False)
+            pipeline.sync()
+            names = [column[0] for column in self._cursor.description or ()]
+            return names, self._cursor.fetchall() if names else []
+
     def fetch_text(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query of ours that is made as text; its rows, uncoded."""
         self._observe(sql)
@@ -211,6 +233,11 @@ class Txn:
     def _observe(self, sql: str) -> None:
         if self._observer is not None:
             self._observer(sql)
+
+
+def _attach_nothing(action: int, *_: Any) -> int:
+    refused = action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
+    return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
 
 
 def _row(compiled: Compiled, cursor: Any) -> Any | None:

@@ -1,5 +1,6 @@
 """What people look at: trials, workers, counts; without locks."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,16 +80,40 @@ def list_workers(database: Database, study: Study, *, most: int = 100) -> list[W
         return workers.of_study(txn, study_id=study.id, most=most)
 
 
+READING = ("SELECT", "WITH", "VALUES", "TABLE", "SHOW", "EXPLAIN")
+"""What a query may begin with."""
+
+_BEFORE_VERB = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)+", re.DOTALL)
+
+
+def _verb(sql: str) -> str:
+    """The first word of a statement, in capitals; comments and parentheses may come before it."""
+    before = _BEFORE_VERB.match(sql)
+    rest = sql[before.end() :] if before else sql
+    word = re.match(r"\w*", rest)
+    return word[0].upper() if word and word[0] else rest[:1]
+
+
 def query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """
     Run a person's own SELECT on a database that was opened read-only: names and rows.
 
+    It is one statement that reads, in a READ ONLY transaction: a second one could end that and
+    begin another.
+
     Raises:
-        UsageError: The database refuses the text, in its own words: a slip, or it would write.
+        UsageError: It is another kind of statement, or the database refuses the text, in its own
+            words: a slip, or it would write.
     """
+    verb = _verb(sql)
+    if verb not in READING:
+        raise UsageError(
+            f"`studydb query` only reads: give one statement that begins with {', '.join(READING)}"
+            f", not {verb[:40]!r}."
+        )
     with database.begin(write=False) as txn:
         try:
-            return txn.raw(sql)
+            return txn.single(sql)
         except Exception as error:
             if _is_passing(error, database):
                 raise

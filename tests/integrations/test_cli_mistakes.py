@@ -231,10 +231,13 @@ STUDY = [
     (("create", "x", *CREATE[2:], "--trainable", "nope"), 1, "is no import path; write 'module:"),
     (("query", "SELECT nope FROM v_trial"), 2, "The database refuses the query: "),
     (("query", "SELECT * FROM nope"), 2, "The database refuses the query: "),
-    (("query", "SELEKT 1"), 2, "syntax error"),
-    (("query", "DELETE FROM trial"), 2, "The database refuses the query: "),
-    (("query", "DROP TABLE trial"), 2, "The database refuses the query: "),
-    (("query", "UPDATE trial SET state = 'ERROR'"), 2, "The database refuses the query: "),
+    (("query", "SELECT FROM FROM"), 2, "syntax error"),
+    (("query", "SELEKT 1"), 2, "begins with SELECT, WITH, VALUES, TABLE, SHOW, EXPLAIN, not 'SEL"),
+    (("query", "DELETE FROM trial"), 2, "`studydb query` only reads"),
+    (("query", "DROP TABLE trial"), 2, "`studydb query` only reads"),
+    (("query", "UPDATE trial SET state = 'ERROR'"), 2, "`studydb query` only reads"),
+    (("query", ""), 2, "`studydb query` only reads"),
+    (("query", ";"), 2, "`studydb query` only reads"),
     (("query", "SELECT '\udcff'"), 2, "The database refuses the query: "),
 ]
 
