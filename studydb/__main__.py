@@ -10,6 +10,7 @@ import click
 
 from studydb.cli.commands import cli
 from studydb.domain.errors import StudydbError
+from studydb.domain.wording import visible
 from studydb.domain.words import in_studydb
 
 USAGE, INTERRUPTED, PIPE_BROKEN = 2, 130, 1
@@ -56,7 +57,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _complain(message: str, code: int) -> int:
     line = " ".join(part.strip() for part in message.splitlines())
-    print(f"studydb: {line}", file=sys.stderr)  # noqa: T201  its business
+    print(visible(f"studydb: {line}"), file=sys.stderr)  # noqa: T201  its business
     return code
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from studydb.domain.records import Counts
 from studydb.domain.states import Mode, State
+from studydb.domain.wording import visible
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -66,6 +67,7 @@ class Progress:
 
     def tell(self, line: str) -> None:
         """Say something beside the state of things."""
+        line = visible(line, keep="\n\t")
         if self._live is not None:
             self._live.console.print(line, markup=False, highlight=False)
         else:
@@ -86,7 +88,7 @@ class Progress:
             if (number := getattr(counts, state.lower())) or state is State.RUNNING
         )
         best = "none yet" if best_value is None else repr(best_value)
-        return f"{self._name}: {numbers}; best {self._metric} ({self._mode}): {best}"
+        return visible(f"{self._name}: {numbers}; best {self._metric} ({self._mode}): {best}")
 
     def _draw(self) -> None:
         from rich.console import Console  # noqa: PLC0415  a worker's log needs no rich

@@ -8,7 +8,7 @@ import click
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
 from studydb.domain.errors import UsageError
-from studydb.domain.wording import counted
+from studydb.domain.wording import counted, visible
 
 if TYPE_CHECKING:
     from studydb.study import Study
@@ -51,6 +51,6 @@ def _output_elsewhere(study: "Study") -> str:
     if not hosts or not study.database.postgresql:
         return ""
     return (
-        f"\nWhat was printed on {', '.join(hosts)} is still there, below "
+        f"\nWhat was printed on {visible(', '.join(hosts))} is still there, below "
         f"{log_root(study.database, study.record)}."
     )

@@ -9,6 +9,7 @@ from studydb.cli.options import Storage, storage_option
 from studydb.cli.output import print_next
 from studydb.cli.workers import SHORT_ID
 from studydb.domain.records import renewal_s
+from studydb.domain.wording import visible
 
 
 @click.command()
@@ -32,7 +33,8 @@ def drain(*, worker: str, storage: Storage) -> None:
         write_patiently(database, lambda: ask(database, found, token=token, actor=whoami()))
         again = storage.again(database.url)
     click.echo(
-        f"Worker {found.uuid[:SHORT_ID]} on {found.process.host}: gives back what it runs and "
-        f"ends, within {renewal_s(found.lease_s):.0f} s and the time that its trials need to save."
+        f"Worker {found.uuid[:SHORT_ID]} on {visible(found.process.host)}: gives back what it runs "
+        f"and ends, within {renewal_s(found.lease_s):.0f} s and the time that its trials need to "
+        "save."
     )
     print_next(f"studydb workers{again}")

@@ -1,5 +1,6 @@
 """`logs`: what a trial has printed."""
 
+import codecs
 import os
 import stat
 import sys
@@ -14,6 +15,7 @@ from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, number_argument, storage_option, study_argument
 from studydb.domain.errors import NotFound, StorageTransient
 from studydb.domain.records import Lease
+from studydb.domain.wording import printed, visible
 
 if TYPE_CHECKING:
     from studydb.study import Study
@@ -39,15 +41,16 @@ def logs(*, name: str, number: int, follow: bool, attempt: int | None, storage: 
     Print what trial NUMBER of NAME has printed: its stdout to stdout, its stderr to stderr.
 
     The files are read where they are on this host; else the end that the database keeps is shown.
+    On a terminal colours are left out, and control characters are spelt; a pipe gets every byte.
     """
     with opened_study(storage, name) as study:
         found = _find(study, number, attempt)
         tails = [Tail(_directory(study, number, found) / stream) for stream in _STREAMS]
-        printed = _print_files(tails)
+        has_printed = _print_files(tails)
         if follow:
-            printed |= _follow(study, number, found.attempt, tails)
+            has_printed |= _follow(study, number, found.attempt, tails)
             found = _find(study, number, found.attempt)
-    if not printed:
+    if not has_printed:
         _print_stored(found, number)
 
 
@@ -60,6 +63,7 @@ class Tail:
         self._before = path.with_name(f"{path.name}.1")
         self._inode: int | None = None
         self._offset = 0
+        self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
 
     def read(self) -> Iterator[bytes]:
         """What has come since the last call."""
@@ -73,6 +77,10 @@ class Tail:
         for data in self._read_from(self._path, self._offset):
             self._offset += len(data)
             yield data
+
+    def shown(self, data: bytes) -> str:
+        """Bytes as a terminal may have them; half a character waits for its rest."""
+        return printed(self._decode(data))
 
     @staticmethod
     def _inode_of(path: Path) -> int | None:
@@ -132,25 +140,25 @@ def _directory(study: "Study", number: int, attempt: Any) -> Path:
 
 def _print_files(tails: list[Tail]) -> bool:
     """Print what has come; whether there was any."""
-    printed = False
+    has_printed = False
     for tail, stream in zip(tails, (sys.stdout, sys.stderr), strict=True):
         for data in tail.read():
-            click.echo(data, nl=False, file=stream)
-            printed = True
-    return printed
+            click.echo(tail.shown(data) if stream.isatty() else data, nl=False, file=stream)
+            has_printed = True
+    return has_printed
 
 
 def _follow(study: "Study", number: int, attempt: int, tails: list[Tail]) -> bool:
     looked_at = -LOOK_EVERY_S
-    printed = ended = False
+    has_printed = ended = False
     while not ended:
         if time.monotonic() - looked_at >= LOOK_EVERY_S:
             looked_at = time.monotonic()
             ended = _has_ended(study, number, attempt)
-        printed |= _print_files(tails)
+        has_printed |= _print_files(tails)
         if not ended:
             time.sleep(FOLLOW_EVERY_S)
-    return printed
+    return has_printed
 
 
 def _has_ended(study: "Study", number: int, attempt: int) -> bool:
@@ -164,7 +172,7 @@ def _print_stored(attempt: Any, number: int) -> None:
     if attempt.log_tail:
         note = (
             "the end of it, as the database keeps it; the whole is in "
-            f"{attempt.log_dir}, which cannot be read on this host"
+            f"{visible(attempt.log_dir or '?')}, which cannot be read on this host"
         )
     elif attempt.ended_at is None:
         note = (
@@ -175,4 +183,5 @@ def _print_stored(attempt: Any, number: int) -> None:
         note = f"attempt {attempt.attempt} of trial {number} has printed nothing"
     click.echo(f"({note})", err=True)
     if attempt.log_tail:
-        click.echo(attempt.log_tail, nl=not attempt.log_tail.endswith("\n"))
+        tail = printed(attempt.log_tail) if sys.stdout.isatty() else attempt.log_tail
+        click.echo(tail, nl=not tail.endswith("\n"))

@@ -13,6 +13,7 @@ import click
 
 from studydb.cli.options import Storage
 from studydb.domain.errors import StudyDiffers
+from studydb.domain.wording import visible
 
 if TYPE_CHECKING:
     from studydb.db import Database
@@ -65,7 +66,7 @@ def _differences_told() -> Iterator[None]:
 
         def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, StudyDiffers):
-                click.echo(f"studydb: {message}", err=True)
+                click.echo(visible(f"studydb: {message}"), err=True)
             else:
                 show(message, category, *where)
 

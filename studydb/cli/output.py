@@ -52,7 +52,7 @@ def print_rows(
         _print_objects(dict(zip(columns, row, strict=True)) for row in rows)
     elif form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
+        writer.writerow(map(csv_cell, columns))
         writer.writerows([csv_cell(value) for value in row] for row in rows)
     else:
         rows = iter(rows)
@@ -108,7 +108,7 @@ def _print_plain(
     right: Sequence[bool],
     more: Iterable[Sequence[Any]],
 ) -> None:
-    cells = [list(columns), *([table_cell(value) for value in row] for row in rows)]
+    cells = [list(map(visible, columns)), *([table_cell(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rest = ([table_cell(value) for value in row] for row in more)
     for line in chain(cells, rest):
@@ -141,7 +141,7 @@ def _print_rich(
     kept = [place for place, name in enumerate(columns) if name not in left_out]
     for place in kept:
         table.add_column(
-            columns[place].replace("_", " "),  # may break there; short cells may not
+            visible(columns[place]).replace("_", " "),  # may break there; short cells may not
             justify="right" if right[place] else "left",
             overflow="fold",
             min_width=widths[columns[place]],

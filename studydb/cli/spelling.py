@@ -9,7 +9,7 @@ from typing import Any
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.grammar import parse_value
-from studydb.domain.wording import visible
+from studydb.domain.wording import visible, without_controls
 
 
 def plain(value: Any) -> Any:
@@ -57,6 +57,8 @@ def csv_cell(value: Any) -> Any:
     written = plain(value)
     if isinstance(written, bool | list | dict):
         return json.dumps(written)
+    if isinstance(written, str):
+        return without_controls(written)
     return "" if written is None else written
 
 

@@ -7,6 +7,7 @@ import click
 
 from studydb.cli.options import Bytes, Storage, storage_option
 from studydb.domain.records import LEASE_S
+from studydb.domain.wording import visible
 from studydb.lease.retries import PATIENCE_S
 from studydb.lease.room import SPILL_BYTES
 from studydb.worker.options import GRACE_S
@@ -107,4 +108,4 @@ def worker(
 
 def _say(line: str) -> None:
     with suppress(OSError):  # nobody reads our lines any more; the work goes on
-        click.echo(line, err=True)
+        click.echo(visible(line, keep="\n\t"), err=True)

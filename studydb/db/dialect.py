@@ -80,6 +80,26 @@ def _is_listed_sqlite(element: _IsListed, compiler: SQLCompiler, **kw: Any) -> s
     return f"{column} IN (SELECT value FROM json_each({values}))"  # noqa: S608  compiled
 
 
+class _IsObject(FunctionElement[Any]):
+    type = sa.Boolean()
+    inherit_cache = True
+
+
+@compiles(_IsObject, "postgresql")
+def _is_object_postgresql(element: _IsObject, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"jsonb_typeof({compiler.process(element.clauses, **kw)}) = 'object'"
+
+
+@compiles(_IsObject, "sqlite")
+def _is_object_sqlite(element: _IsObject, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"json_type({compiler.process(element.clauses, **kw)}) = 'object'"
+
+
+def is_object(document: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    """Whether a JSON column holds an object, as a dict is called there."""
+    return _IsObject(document)
+
+
 class _List(sa.types.TypeDecorator[Any]):
     """A bound list: an array on PostgreSQL, JSON text on SQLite."""
 

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from studydb.db import Chain, Txn
 from studydb.db.chain import of_first
+from studydb.db.dialect import is_object
 from studydb.db.schema import checkpoint, trial
 from studydb.db.types import Json
 from studydb.domain.metrics import Summary
@@ -63,7 +64,7 @@ _restored_step = (
 )
 _PARAMS = of_first(trial.c.params)
 _CONFIG = sa.bindparam("constants", type_=Json).op("||")(
-    sa.case((sa.func.jsonb_typeof(_PARAMS) == "object", _PARAMS), else_=sa.literal({}, Json))
+    sa.case((is_object(_PARAMS), _PARAMS), else_=sa.literal({}, Json))
 )
 """Of params that are no object, as none of ours are, nothing: or the claim itself would fail."""
 

@@ -1,6 +1,7 @@
 """Trainables that open their checkpoints as most libraries do: with pickle."""
 
 import pickle
+import sys
 from pathlib import Path
 
 
@@ -20,3 +21,12 @@ def commanding(config):
     """Leave behind what it was told to run."""
     (Path(config["folder"]) / "ran").write_text(config["command"])
     return {"loss": config["x"]}
+
+
+STEER = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\u202e"
+
+
+def steering(config):
+    """Print and raise what would steer a terminal."""
+    sys.stdout.write(f"{STEER}\n\x1b[31mred\x1b[0m and\ttabs, é\n")
+    raise ValueError(STEER)
