@@ -23,9 +23,8 @@ from studydb.artifacts import DirectoryStore, Place
 from studydb.db import connect
 from studydb.db.roles import Roles
 from studydb.db.schema import attempt, checkpoint
+from studydb.domain.roles import Role
 from studydb.worker.places import log_root
-
-ROLES = ("owner", "worker", "viewer")
 
 
 @pytest.fixture
@@ -34,16 +33,20 @@ def attacker_url(storage_url):
     if storage_url.startswith("sqlite"):
         yield storage_url
         return
-    names = {name: f"studydb_{name}_{uuid.uuid4().hex[:8]}" for name in ROLES}
+    suffix = uuid.uuid4().hex[:8]
+    groups = {str(role): f"studydb_{role}_{suffix}" for role in Role}
+    login = f"mallory_{suffix}"
     database = storage_url.split("@/")[1].partition("?")[0]
     with postgres.connect(storage_url) as connection:
-        connection.execute(Roles(database, "public", **names).script())
-    yield storage_url.replace("postgres@", f"{names['worker']}@")
+        script = Roles(database, "public", **groups, members=((login, Role.WORKER),)).script()
+        connection.execute(script)
+    yield storage_url.replace("postgres@", f"{login}@")
     with postgres.connect(storage_url) as connection:
-        connection.execute(f"REASSIGN OWNED BY {names['owner']} TO postgres")
-        for role in names.values():
-            connection.execute(f"DROP OWNED BY {role}")
-            connection.execute(f"DROP ROLE {role}")
+        for name in (*groups.values(), login):
+            connection.execute(f"REASSIGN OWNED BY {name} TO postgres")
+            connection.execute(f"DROP OWNED BY {name}")
+        for name in (*groups.values(), login):
+            connection.execute(f"DROP ROLE {name}")
 
 
 @pytest.fixture
