@@ -239,8 +239,8 @@ def test_logs_reads_the_files_of_the_wanted_attempt(console, database, tmp_path)
     study = arrange.new_study(database, name="digits", max_failures=1)
     worker = arrange.SimulatedWorker(database, study)
     for attempt in (1, 2):
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
+        folder = tmp_path / "logs" / study.uuid / "0" / str(attempt)  # of a worker's other home
+        folder.mkdir(parents=True)
         (folder / "stdout.1").write_text("before ")
         (folder / "stdout").write_text(f"out {attempt}\n")
         (folder / "stderr").write_text(f"err {attempt}\n")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from uuid import UUID
 
 import arrange
 import pytest
@@ -54,7 +55,7 @@ def test_only_worker_that_is_dead_is_made_up_for_by_another(console, database, n
 
 
 def trainable():
-    return Trainable(arrange.token(), "import", "a:b", "/", "3.11", None, {"key": "mac"})
+    return Trainable(str(UUID(arrange.token())), "import", "a:b", "/", "3.11", None, {"key": "mac"})
 
 
 def test_study_without_a_value_is_not_said_to_have_a_best(console, database):
