@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from studydb.domain.errors import (
         BudgetSpent,
         CheckpointError,
+        InvalidData,
         InvalidName,
         InvalidReport,
         InvalidSpec,
@@ -49,6 +50,7 @@ _HOMES = {
     "studydb.domain.errors": (
         "BudgetSpent",
         "CheckpointError",
+        "InvalidData",
         "InvalidName",
         "InvalidReport",
         "InvalidSpec",
@@ -86,6 +88,7 @@ __all__ = [
     "BudgetSpent",
     "CheckpointError",
     "GridSearch",
+    "InvalidData",
     "InvalidName",
     "InvalidReport",
     "InvalidSpec",

@@ -12,6 +12,8 @@ import sqlalchemy.exc
 
 from studydb.db.silence import SilentServerError
 from studydb.domain.errors import (
+    HostError,
+    InvalidData,
     StorageBusy,
     StorageDenied,
     StorageError,
@@ -30,6 +32,9 @@ _NO_SUCH_DATABASE = "3D000"
 _DENIED = "42501"
 _NO_LOGIN = {"28P01", "28000"}
 _UNIQUE = "23505"
+_UNFIT = {"22001", "22003", "22008", "22021", "22P02", "22P03", "22P05", "54000"}
+"""Values that PostgreSQL does not take; the driver's own checks have no code."""
+
 _LOGIN = ("authentication failed", "no password supplied")
 
 
@@ -62,6 +67,8 @@ def translate(error: BaseException, *, url: str) -> Exception | None:
             "wait for a synchronous standby that is missing: see pg_stat_activity and "
             "synchronous_standby_names there."
         )
+    if _is_unfit(error):
+        return _unfit(error, url)
     if isinstance(error, psycopg.Error):
         return _translate_postgresql(error, url)
     if isinstance(error, sqlite3.Error):
@@ -97,6 +104,20 @@ def _translate_postgresql(  # noqa: C901, PLR0911  a table in code
     if isinstance(error, psycopg.OperationalError):  # a full disk, no memory: somebody will help
         return StorageBusy(f"{url} fails: {_first_line(error)}. See the server's log.")
     return None
+
+
+def _is_unfit(error: BaseException) -> bool:
+    """Whether a value was refused; drivers refuse some before they send anything."""
+    if isinstance(error, psycopg.Error):
+        code = error.sqlstate
+        return code in _UNFIT or (code is None and isinstance(error, psycopg.DataError))
+    return isinstance(error, sqlite3.DataError | OverflowError | UnicodeEncodeError)
+
+
+def _unfit(error: BaseException, url: str) -> InvalidData:
+    return InvalidData(
+        f"{url} cannot hold a value: {_first_line(error)[:400]}. Report another, or leave it out."
+    )
 
 
 def _cannot_connect(error: psycopg.Error, url: str) -> Exception:
@@ -143,6 +164,21 @@ def is_disconnect(error: BaseException) -> bool:
     if not isinstance(error, psycopg.Error):
         return False
     code = error.sqlstate
+    if isinstance(error, psycopg.DataError):  # a value was refused, with a code or before it left
+        return False
     if code == _READ_ONLY:  # the server has become a standby; the next connection asks for another
         return True
     return code is None or code in _GONE or code.startswith("08")
+
+
+def is_of_values(error: BaseException) -> bool:
+    """
+    Whether a fault came from the values of one trial, as far as anybody can tell.
+
+    Not so the faults of the database, of the host, and of a statement: those meet every trial.
+    """
+    error = driver_error(error)
+    if isinstance(error, psycopg.Error | sqlite3.Error):
+        refused = psycopg.DataError | psycopg.IntegrityError | sqlite3.IntegrityError
+        return _is_unfit(error) or isinstance(error, refused)
+    return not isinstance(error, StorageError | HostError | OSError | MemoryError)

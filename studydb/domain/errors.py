@@ -6,6 +6,7 @@ StudydbError                     exit code 1 on the command line
 ├── UsageError (ValueError)      exit code 2: the call is wrong, correct it
 │   ├── InvalidSpec              a space, scheduler, searcher or rule cannot be understood
 │   ├── InvalidReport            metrics that cannot be stored; the trial fails
+│   ├── InvalidData              a value that the database cannot hold; the trial fails
 │   └── InvalidName              a study or metric name outside the rules
 ├── NotFound (LookupError)       nothing by that name or number
 │   ├── UnknownStudy
@@ -51,6 +52,10 @@ class InvalidSpec(UsageError):
 
 class InvalidReport(UsageError):
     """Metrics that cannot be stored: no study metric, not a number, a step that does not rise."""
+
+
+class InvalidData(UsageError):
+    """A value that the database cannot hold: a text with a NUL, a number too large."""
 
 
 class InvalidName(UsageError):

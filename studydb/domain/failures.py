@@ -14,9 +14,15 @@ _PACKAGE = str(Path(__file__).parents[1])
 _EXAMPLES = str(Path(__file__).parents[1] / "examples")
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Type, message and traceback of an exception, bounded, and without frames of studydb's."""
-    return bounded_failure(Failure(_type_name(type(error)), _message(error), _traceback(error)))
+def failure_of(error: BaseException, *, whole: bool = False) -> Failure:
+    """
+    Type, message and traceback of an exception, bounded.
+
+    Args:
+        whole: With the frames of studydb's, of which the user's errors need none.
+    """
+    trace = _traceback(error, whole=whole)
+    return bounded_failure(Failure(_type_name(type(error)), _message(error), trace))
 
 
 def bounded_failure(failure: Failure) -> Failure:
@@ -55,7 +61,7 @@ def _message(error: BaseException) -> str:
         return f"<its message raised {type(second).__name__}>"
 
 
-def _traceback(error: BaseException) -> str:
+def _traceback(error: BaseException, *, whole: bool) -> str:
     try:
         told = traceback.TracebackException.from_exception(error, compact=True)
         waiting: list[traceback.TracebackException | None] = [told]
@@ -63,7 +69,8 @@ def _traceback(error: BaseException) -> str:
             part = waiting.pop()
             if part is None:
                 continue
-            part.stack[:] = [frame for frame in part.stack if not _is_ours(frame.filename)]
+            if not whole:
+                part.stack[:] = [frame for frame in part.stack if not _is_ours(frame.filename)]
             waiting += [part.__cause__, part.__context__, *(part.exceptions or ())]
         return "".join(told.format())
     except Exception as second:  # noqa: BLE001  as above

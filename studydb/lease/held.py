@@ -8,12 +8,14 @@ from studydb.db import Database
 from studydb.domain.decisions import Answer, Verdict
 from studydb.domain.ending import Ending
 from studydb.domain.errors import LeaseLost, NotAllowed
+from studydb.domain.failures import failure_of
 from studydb.domain.metrics import Result
 from studydb.domain.records import Batch, Checkpoint, Claim, Failure, Lease, Log, Study
 from studydb.domain.states import Reason
 from studydb.lease.buffer import Buffer
 from studydb.lease.retries import PATIENCE_S, never, persist
 from studydb.lease.room import UNLIMITED, Room
+from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.report import report
 from studydb.operations.save import save
@@ -181,6 +183,40 @@ class HeldTrial:
                     batch=last,
                     tally=self.buffer.tally,
                     failure=failure,
+                    log=log,
+                ),
+                patience_s,
+            )
+            self._is_over = True
+            return ending
+
+    def fail(
+        self, error: Exception, *, log: Log | None = None, patience_s: float | None = None
+    ) -> Ending | None:
+        """
+        End the attempt as failed because its own content is in the way: what waits is dropped.
+
+        Args:
+            error: What storing the results or ending the attempt has raised.
+
+        Raises:
+            NotAllowed: It has been ended.
+            LeaseLost: The attempt no longer holds the trial.
+            StorageTransient: The database did not answer in time.
+        """
+        self.is_ending = True
+        with self._flushing:
+            if self._is_over:
+                self._check_open()
+            last = self._last = self._last or self.buffer.take(even_empty=True)
+            assert last is not None
+            ending = self._send(
+                lambda: fail(
+                    self._database,
+                    self._study,
+                    lease=self.lease,
+                    flush_no=last.flush_no,
+                    failure=failure_of(error, whole=True),
                     log=log,
                 ),
                 patience_s,

@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,7 +10,9 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from studydb.domain.errors import LeaseLost, StudydbError, UsageError
+from studydb.db.faults import is_of_values
+from studydb.domain.errors import LeaseLost, UsageError
+from studydb.domain.failures import bounded_failure, failure_of
 from studydb.domain.metrics import read_report
 from studydb.domain.records import Failure
 from studydb.domain.states import Reason
@@ -170,6 +171,14 @@ class Trial:
         except LeaseLost:
             self._close()
             raise
+        except Exception as error:
+            self._fail_by(error)
+            raise
+
+    def _fail_by(self, error: Exception) -> None:
+        """End the attempt as failed if its own content has raised: it would raise for ever."""
+        if is_of_values(error) and fail_by(self._held, error):
+            self._close()
 
     def _end(
         self, outcome: Reason, failure: Failure | None = None, patience_s: float | None = None
@@ -182,12 +191,15 @@ class Trial:
         except LeaseLost:
             self._close()
             raise
+        except Exception as error:
+            self._fail_by(error)
+            raise
         self._close()
 
     def _end_quietly(
         self, outcome: Reason, failure: Failure | None, patience_s: float | None = None
     ) -> None:
-        with suppress(StudydbError):  # the user's own error is on its way and says more
+        with suppress(Exception):  # the user's own error is on its way and says more
             self._end(outcome, failure, patience_s)
 
     def _close(self) -> None:
@@ -215,14 +227,33 @@ class Trial:
 
 
 def _failure(error: BaseException | str) -> Failure:
-    if isinstance(error, str):
-        return Failure("Error", error)
-    trace = "".join(traceback.format_exception(error))
-    return Failure(type(error).__name__, str(error), trace[-65536:])
+    if isinstance(error, BaseException):
+        return failure_of(error)
+    return bounded_failure(Failure("Error", str(error)))
 
 
 def give_back(held: HeldTrial, forget: Callable[[HeldTrial], None]) -> None:
     """Flush and release what no handle will end any more."""
-    with suppress(StudydbError):
+    try:
         held.end(Reason.PREEMPTED, patience_s=LAST_PATIENCE_S)
-    forget(held)
+    except Exception as error:  # noqa: BLE001  nobody is left to hear of it
+        if is_of_values(error):
+            fail_by(held, error)
+    finally:
+        forget(held)
+
+
+def fail_by(held: HeldTrial, error: Exception) -> bool:
+    """
+    End an attempt as failed because its own content has raised.
+
+    Returns:
+        Whether it has ended.
+    """
+    try:
+        held.fail(error, patience_s=LAST_PATIENCE_S)
+    except LeaseLost:
+        return True
+    except Exception:  # noqa: BLE001  the first error is raised; the lease runs out
+        return False
+    return True

@@ -5,7 +5,7 @@ from studydb.domain.errors import NotAllowed
 from studydb.domain.records import Study
 from studydb.domain.states import Status
 from studydb.domain.wording import counted
-from studydb.store import counters, deletion, studies
+from studydb.store import counters, deletion, studies, sweeps
 
 
 def close(database: Database, study: Study) -> None:
@@ -17,8 +17,10 @@ def close(database: Database, study: Study) -> None:
     """
     with database.begin() as txn:
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
-        running = counters.read(txn, study_id=study.id).running
-    if running:
+        # A trial that recovery has stepped over is nobody's: it must not be there for ever.
+        abandoned = len(sweeps.lost(txn, study_id=study.id))
+        running = counters.read(txn, study_id=study.id).running - abandoned
+    if running > 0:
         verb = "is" if running == 1 else "are"
         raise NotAllowed(
             f"{counted(running, 'trial')} of study {study.name!r} {verb} running. The study is "

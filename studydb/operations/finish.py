@@ -151,8 +151,14 @@ def end_attempt(
     failure: Failure | None = None,
     log: Log | None = None,
     actor: str = "worker",
+    summed: bool = True,
 ) -> Ended:
-    """Move a held trial out of RUNNING and close its attempt; the counts follow."""
+    """
+    Move a held trial out of RUNNING and close its attempt; the counts follow.
+
+    Args:
+        summed: Whether its metrics are summed up; not where that has failed.
+    """
     settled = settle_completed if outcome is Reason.COMPLETED else settle
     verdict = settled(flushed.verdict or held.verdict, _asked(txn, study, held))
     ending = conclude(
@@ -162,7 +168,8 @@ def end_attempt(
     )
 
     analysis, n_results = None, flushed.summary.n_results
-    if ending.reason is not None and n_results:
+    to_sum_up = summed and ending.reason is not None and n_results > 0
+    if to_sum_up:
         analysis = _known(study, tally, flushed.stored, flushed.summary)
         if analysis is None:
             analysis = summing.in_transaction(
@@ -191,8 +198,7 @@ def end_attempt(
     if study.max_concurrent is not None:
         studies.leave(txn, study_id=study.id)
     counters.move(txn, study_id=study.id, key=lease.token, out_of=State.RUNNING, into=ending.state)
-    unsummed = ending.reason is not None and n_results > 0 and analysis is None
-    return Ended(ending, unsummed)
+    return Ended(ending, unsummed=to_sum_up and analysis is None)
 
 
 def _asked(txn: Txn, study: Study, held: Held) -> Verdict | None:

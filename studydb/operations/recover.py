@@ -5,6 +5,9 @@ An expired lease is first marked, and believed only if still marked one renewal 
 later: after an outage of the database everybody's lease has expired. Each lost trial ends in a
 transaction of its own, through the same code as a finish, whose fence refuses it if its holder
 wrote in between.
+
+A trial whose content is in the way of its end ends without a look at it; one that cannot be ended
+at all is stepped over, with an event, so that it keeps no worker from starting.
 """
 
 import threading
@@ -12,13 +15,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from studydb.db import Database
+from studydb.db.faults import Duplicate, is_of_values
 from studydb.domain.errors import StorageError
-from studydb.domain.records import Lease, Process, Study
+from studydb.domain.failures import failure_of
+from studydb.domain.records import Failure, Lease, Process, Study
 from studydb.domain.states import Reason
 from studydb.operations import summing
 from studydb.operations.finish import end_attempt
 from studydb.operations.flushing import Flushed
-from studydb.store import sweeps
+from studydb.store import events, sweeps
 
 
 def recover(database: Database, study: Study) -> int:
@@ -56,6 +61,31 @@ def recover_host(
 
 
 def _take(database: Database, study: Study, *, lease: Lease, surely_dead: bool) -> bool:
+    """Take one trial; whether it was lost and has ended."""
+    try:
+        return _end(database, study, lease=lease, surely_dead=surely_dead)
+    except Exception as error:
+        if not is_of_values(error):
+            raise
+        why = failure_of(error, whole=True)
+    try:
+        return _end(database, study, lease=lease, surely_dead=surely_dead, why=why)
+    except Exception as error:
+        if not is_of_values(error):
+            raise
+        _tell(database, lease, failure_of(error, whole=True))
+    return False
+
+
+def _end(
+    database: Database,
+    study: Study,
+    *,
+    lease: Lease,
+    surely_dead: bool,
+    why: Failure | None = None,
+) -> bool:
+    """End a lost attempt, without a look at its results if there is a reason for that."""
     with database.begin() as txn:
         held = sweeps.hold_lost(txn, lease=lease, surely_dead=surely_dead)
         if held is None:
@@ -69,7 +99,9 @@ def _take(database: Database, study: Study, *, lease: Lease, surely_dead: bool) 
             outcome=Reason.LOST,
             flushed=Flushed((), held.summary, held.time_total_s, None),
             flush_no=held.flush_no,
+            failure=why,
             actor="sweep",
+            summed=why is None,
         )
     if ended.unsummed:  # not here: a sweep must keep nobody's renewals or start waiting
         _sum_up_later(database, study, trial_id=lease.trial_id)
@@ -78,7 +110,22 @@ def _take(database: Database, study: Study, *, lease: Lease, surely_dead: bool) 
 
 def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:
     def work() -> None:
-        with suppress(StorageError):  # the trial has ended; it does without a summary
+        with suppress(Exception):  # the trial has ended; it does without a summary
             summing.after_end(database, study, trial_id=trial_id)
 
     threading.Thread(target=work, name=f"studydb-summary-{trial_id}", daemon=True).start()
+
+
+def _tell(database: Database, lease: Lease, failure: Failure) -> None:
+    """Say, once for each attempt, that it cannot be ended."""
+    with suppress(Duplicate, StorageError), database.begin() as txn:
+        events.append(
+            txn,
+            study_id=lease.study_id,
+            trial_id=lease.trial_id,
+            attempt=lease.attempt,
+            kind="recovery failed",
+            actor="sweep",
+            data={"error": f"{failure.type}: {failure.message}", "traceback": failure.traceback},
+            token=f"recovery of {lease.token}",
+        )

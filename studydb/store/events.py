@@ -15,7 +15,7 @@ _APPEND = Prepared(
     sa.insert(event).values({name: sa.bindparam(name) for name in _COLUMNS} | {"at": now()})
 )
 
-TROUBLES = ("checkpoint failed", "checkpoint corrupt", "config not read")
+TROUBLES = ("checkpoint failed", "checkpoint corrupt", "config not read", "recovery failed")
 """What a person should know of although training goes on."""
 
 NEWEST = 2_000

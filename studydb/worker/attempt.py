@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
-from studydb.child.channel import Channel, FrameError
+from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.job import Job, Restore
 from studydb.child.messages import (
     Answered,
@@ -68,10 +68,14 @@ class _Progress:
 
     Attributes:
         notice: What the child was told last, None to go on.
+        began: Whether it has reported.
+        judged: Whether it was ever given a reason to stop.
         deadline_s: When it is killed; None while it may take its time, as for a pause.
     """
 
     notice: _Notice = None
+    began: bool = False
+    judged: bool = False
     deadline_s: float | None = None
     ended: Ended | None = None
     quiet_until_s: float = 0.0
@@ -205,22 +209,22 @@ class Attempt:
                 continue
             gone = child.exit is not None  # before the look: what it said last is still read
             try:
-                frame = child.channel.receive(timeout_s=TICK_S)
-            except (EOFError, OSError, FrameError):
-                return
-            if frame is None:
-                if gone:
-                    return
-                continue
-            try:
+                frame = _receive(child.channel)
+                if frame is None:
+                    if gone:
+                        return
+                    continue
                 message = read_from_child(frame)
                 if isinstance(message, Ended):
+                    self._check_end(message.end)
                     self._progress.ended = message
                     child.wait(self._equipment.options.grace_s)
                     return
                 self._hear(message, child.channel)
             except (FrameError, InvalidReport) as error:
-                self._progress.refused = Failure(type(error).__name__, str(error))
+                self._progress.refused = failure_of(error)
+                return
+            except EOFError:
                 return
 
     def _tick(self, child: ChildProcess) -> None:
@@ -249,6 +253,7 @@ class Attempt:
         return StopNotice(held.verdict) if held.verdict is not None else None
 
     def _tell(self, child: ChildProcess, notice: _Notice) -> None:
+        self._progress.judged = self._progress.judged or notice is not None
         verdict = notice.verdict if isinstance(notice, StopNotice) else None
         if notice is None or (verdict is not None and verdict.action is Action.PAUSE):
             self._progress.deadline_s = None
@@ -286,6 +291,7 @@ class Attempt:
         progress.quiet_until_s = now_s + (equipment.options.grace_s if hurries else OUTAGE_PAUSE_S)
 
     def _hear(self, message: Reported | FlushAsked, channel: Channel) -> None:
+        self._progress.began = True
         match message:
             case Reported():
                 self._store(message)
@@ -295,6 +301,7 @@ class Attempt:
                 assert_never(message)
         if message.id is not None:
             held = self._held
+            self._progress.judged = self._progress.judged or held.verdict is not None
             self._send(
                 channel,
                 Answered(message.id, held.verdict, held.next_decision_step, lost=held.is_lost),
@@ -347,6 +354,8 @@ class Attempt:
             if progress.ended.config_unread:
                 self._safely(lambda: self._equipment.tell_config_unread(held))
             return self._of_end(progress.ended)
+        if progress.refused is not None:
+            return Outcome(Reason.FAILED, progress.refused)
         if progress.deadline_s is not None:
             return Outcome(Reason.PREEMPTED)  # killed after its grace
         exit_ = child.wait(self._equipment.options.grace_s)
@@ -355,7 +364,7 @@ class Attempt:
                 Reason.PREEMPTED
             )  # before it could listen, or by a handler of the user's
         how = f"The process of the trial {exit_ or 'closed its channel and hung'}."
-        return Outcome(Reason.LOST, progress.refused or Failure("Lost", how))
+        return Outcome(Reason.LOST, Failure("Lost", how))
 
     def _of_end(self, ended: Ended) -> Outcome:
         match ended.end:
@@ -378,6 +387,16 @@ class Attempt:
             case _:
                 assert_never(ended.end)
 
+    def _check_end(self, end: End) -> None:
+        """Believe no end that would cost the trial nothing, or end the worker, without a reason."""
+        progress = self._progress
+        if end in (End.STOPPED, End.LOST) and not progress.judged:
+            raise FrameError(
+                "The trial's process said that it was stopped, and nothing stopped it."
+            )
+        if end is End.UNPREPARED and progress.began:
+            raise FrameError("The trial's process said that it did not begin, and it has reported.")
+
     def _was_told_to_go(self) -> bool:
         """Whether the worker is going, too: a service manager may signal the child first."""
         told = self._progress.notice is not None
@@ -387,3 +406,10 @@ class Attempt:
         output.finish()
         tail = output.tail().decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
         self.log = Log(str(directory), tail)
+
+
+def _receive(channel: Channel) -> Frame | None:
+    try:
+        return channel.receive(timeout_s=TICK_S)
+    except OSError as cause:
+        raise EOFError from cause

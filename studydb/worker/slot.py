@@ -5,8 +5,10 @@ import time
 import traceback
 from contextlib import suppress
 
+from studydb.db.faults import is_of_values
 from studydb.domain.ending import Ending
-from studydb.domain.errors import LeaseLost, StorageTransient, StudydbError
+from studydb.domain.errors import LeaseLost, StorageError, StorageTransient, StudydbError
+from studydb.domain.failures import failure_of
 from studydb.domain.records import Claim, Failure
 from studydb.domain.states import Reason, State
 from studydb.lease.acquire import Acquirer, Patience
@@ -134,8 +136,11 @@ class Slot(threading.Thread):
         except StorageTransient:
             raise
         except Exception as error:
-            why = Failure(type(error).__name__, str(error), traceback.format_exc())
-            with suppress(StudydbError):
+            if is_of_values(error):
+                self._fail(held, attempt, error)
+                return
+            with suppress(Exception):  # the first error says more
+                why = failure_of(error, whole=True)
                 held.end(Reason.LOST, failure=why, log=attempt.log, patience_s=0.0)
             raise
         finally:
@@ -146,6 +151,20 @@ class Slot(threading.Thread):
         ending = held.end(outcome.reason, failure=outcome.failure, log=attempt.log)
         self._equipment.waiting.answered()
         self._equipment.options.say(self._line(held, outcome, ending))
+
+    def _fail(self, held: HeldTrial, attempt: Attempt, error: Exception) -> None:
+        """End an attempt whose content has raised here: the attempt fails, the worker goes on."""
+        say, outcome = self._equipment.options.say, Outcome(Reason.FAILED, failure_of(error))
+        try:
+            ending = held.fail(error, log=attempt.log)
+        except LeaseLost as lost:
+            say(str(lost))
+        except StorageError:
+            raise
+        except Exception as second:  # noqa: BLE001  its lease runs out, and a sweep takes it back
+            say(f"trial {held.lease.number} cannot be ended: {_words(failure_of(second))}")
+        else:
+            say(self._line(held, outcome, ending))
 
     def _line(self, held: HeldTrial, outcome: Outcome, ending: Ending | None) -> str:
         lease = held.lease

@@ -11,9 +11,10 @@ import sqlalchemy.exc
 from arrange import change, dump, new_study, rows, token
 
 from studydb.db import Chain, connect, connections, engine
-from studydb.db.faults import Duplicate, LockTimeout, is_disconnect, translate
+from studydb.db.faults import Duplicate, LockTimeout, is_disconnect, is_of_values, translate
 from studydb.db.schema import METADATA
 from studydb.domain.errors import (
+    InvalidData,
     StorageBusy,
     StorageDenied,
     StorageError,
@@ -61,6 +62,39 @@ def test_sqlstate_has_a_meaning(code, meaning):
 
     assert type(found) is meaning
     assert "in detail" not in str(found)
+
+
+UNFIT = ["22003", "22021", "22P05", "54000"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *map(postgresql_error, UNFIT),
+        psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes"),
+        sqlite3.DataError("string or blob too big"),
+        OverflowError("Python int too large to convert to SQLite INTEGER"),
+        UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"),
+    ],
+)
+def test_value_that_is_refused_is_neither_the_databases_fault_nor_the_connections(error):
+    assert type(translate(error, url="the database")) is InvalidData
+    assert not is_disconnect(error)
+    assert is_of_values(error)
+
+
+@pytest.mark.parametrize("code", [*BUSY, *GONE, *REFUSED, "42601", "42703", "XX000"])
+def test_fault_of_server_or_statement_is_no_values(code):
+    assert not is_of_values(postgresql_error(code))
+
+
+def test_refused_value_costs_no_connection(database):
+    study = new_study(database)
+
+    with pytest.raises(InvalidData, match="cannot hold a value"), database.begin() as txn:
+        events.append(txn, study_id=2**70, kind="k", actor="a")
+    with database.begin() as txn:
+        events.append(txn, study_id=study.id, kind="k", actor="a")
 
 
 @pytest.mark.parametrize("code", ["42601", "23514", "22012", "42703"])

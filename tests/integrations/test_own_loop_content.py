@@ -1,0 +1,113 @@
+"""An own loop whose trial has odd content: the user's error is seen, and counted as a failure."""
+
+import gc
+
+import pytest
+from arrange import rows
+
+import studydb
+from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES
+from studydb.lease import trial as trial_room
+
+
+@pytest.fixture
+def study(storage_url):
+    study = studydb.create_study(
+        "own",
+        None,
+        metric="loss",
+        mode="min",
+        num_trials=3,
+        space={"x": studydb.uniform(0, 1)},
+        storage=storage_url,
+    )
+    yield study
+    study.close()
+
+
+def attempts(study):
+    return rows(
+        study.database,
+        "SELECT reason, error_type, error_message, traceback FROM attempt ORDER BY trial_id",
+    )
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise TypeError
+
+
+ERRORS = [ValueError("a\0b"), ValueError("\ud800"), ValueError("x" * 10_000_000), Mute()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["nul", "surrogate", "huge", "mute"])
+def test_error_of_any_text_is_seen_and_counted(study, error):
+    with pytest.raises(type(error)) as seen, study.ask():
+        raise error
+
+    assert seen.value is error
+    ((reason, kind, message, trace),) = attempts(study)
+    assert reason == "FAILED"
+    assert kind.endswith(type(error).__name__)
+    assert 0 < len(message.encode()) <= MESSAGE_BYTES
+    assert len(trace.encode()) <= TRACEBACK_BYTES
+    assert "test_own_loop_content.py" in trace
+    assert [one.state for one in study.trials] == ["ERROR"]
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 10_000_000])
+def test_failure_of_any_text_is_counted(study, text):
+    study.ask().fail(text)
+
+    ((reason, kind, message, _),) = attempts(study)
+    assert (reason, kind) == ("FAILED", "Error")
+    assert 0 < len(message.encode()) <= MESSAGE_BYTES
+
+
+@pytest.fixture
+def unfit(monkeypatch):
+    """Let a step through that no database holds."""
+    genuine = trial_room.read_report
+
+    def read_report(report, **more):
+        return type(genuine(report, **more))(2**70, 0.5, {})
+
+    monkeypatch.setattr(trial_room, "read_report", read_report)
+
+
+@pytest.mark.parametrize("call", ["flush", "finish", "release"])
+def test_value_that_the_database_refuses_fails_its_trial(study, unfit, call):
+    trial = study.ask()
+    trial.report({"loss": 0.5})
+
+    with pytest.raises(studydb.StudydbError, match="cannot hold a value"):
+        getattr(trial, call)()
+
+    ((reason, kind, *_),) = attempts(study)
+    assert (reason, kind.rpartition(".")[2]) == ("FAILED", "InvalidData")
+    assert trial.report({"loss": 0.5}) is False
+    assert study.ask().number == 1
+
+
+def test_error_of_the_user_is_not_hidden_by_one_of_storing(study, unfit):
+    trial = study.ask()
+    trial.report({"loss": 0.5})
+
+    with pytest.raises(KeyError, match="mine"), trial:
+        raise KeyError("mine")
+
+    ((reason, *_),) = attempts(study)
+    assert reason == "FAILED"
+    assert study.ask().number == 1
+
+
+def test_dropped_handle_of_a_trial_that_cannot_be_stored_fails_it(study, unfit):
+    trial = study.ask()
+    trial.report({"loss": 0.5})
+    del trial
+    gc.collect()
+
+    assert study.ask().number == 1
+    study.close()
+    reasons = [reason for reason, *_ in attempts(study)]
+    assert reasons == ["FAILED", "PREEMPTED"]

@@ -1,0 +1,100 @@
+"""A lost trial that cannot be ended keeps nobody else from being taken, and no study from going."""
+
+import pytest
+from arrange import SimulatedWorker, new_study, process, rows, states_of, vanish
+
+from studydb.domain.errors import StorageBusy
+from studydb.domain.states import State
+from studydb.operations import finish
+from studydb.operations.delete import delete
+from studydb.operations.recover import recover, recover_host
+
+
+@pytest.fixture
+def study(database, clock):
+    return new_study(database, max_losses=0)
+
+
+@pytest.fixture
+def lost(database, study):
+    """Three trials of a worker that will be silent."""
+    worker = SimulatedWorker(database, study)
+    return [worker.take() for _ in range(3)]
+
+
+@pytest.fixture
+def break_conclude(monkeypatch):
+    """Have the end of attempts raise so many times."""
+
+    def break_conclude(times, error=None):
+        genuine, left = finish.conclude, [error or ZeroDivisionError("a bug")] * times
+
+        def conclude(*arguments):
+            if left:
+                raise left.pop()
+            return genuine(*arguments)
+
+        monkeypatch.setattr(finish, "conclude", conclude)
+
+    return break_conclude
+
+
+def told(database):
+    return rows(database, "SELECT trial_id, data FROM event WHERE kind = 'recovery failed'")
+
+
+def test_trial_whose_end_raises_is_ended_without_its_content(
+    database, clock, study, lost, break_conclude
+):
+    break_conclude(1)
+
+    assert vanish(clock, database, study) == 3
+
+    assert states_of(database, study) == [State.ERROR] * 3
+    assert told(database) == []
+    kinds = rows(database, "SELECT error_type FROM attempt ORDER BY trial_id")
+    assert kinds == [("ZeroDivisionError",), (None,), (None,)]
+
+
+def test_trial_that_cannot_be_ended_is_stepped_over_with_one_event(
+    database, clock, study, lost, break_conclude
+):
+    break_conclude(4)
+
+    assert vanish(clock, database, study) == 1
+
+    assert states_of(database, study) == [State.RUNNING, State.RUNNING, State.ERROR]
+    assert len(told(database)) == 2
+    break_conclude(2)
+    assert recover(database, study) == 1
+    assert len(told(database)) == 2
+
+
+def test_worker_starts_beside_a_trial_that_cannot_be_ended(
+    database, clock, study, lost, break_conclude
+):
+    break_conclude(2)
+
+    assert recover_host(database, study, process=process(), is_alive=lambda _: False) == 2
+
+
+def test_study_with_a_trial_that_cannot_be_ended_can_be_deleted(
+    database, clock, study, lost, break_conclude
+):
+    break_conclude(100)
+    assert vanish(clock, database, study) == 0
+
+    delete(database, study)
+
+    assert rows(database, "SELECT count(*) FROM study")[0][0] == 0
+
+
+def test_fault_of_the_database_is_no_trials_fault(database, clock, study, lost, break_conclude):
+    break_conclude(1, StorageBusy("a deadlock"))
+
+    with pytest.raises(StorageBusy):
+        vanish(clock, database, study)
+
+    assert states_of(database, study) == [State.RUNNING] * 3
+    assert recover(database, study) == 3
+    assert told(database) == []

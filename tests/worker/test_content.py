@@ -1,0 +1,204 @@
+"""Whatever one trial's process says, its attempt may fail; the worker takes the next trial."""
+
+import math
+import struct
+import sys
+from dataclasses import replace
+
+import pytest
+from arrange import rows, states_of
+from msgspec import msgpack
+from supervised import (
+    COMPLETED,
+    GOOD,
+    Supervised,
+    failed,
+    framed,
+    reported,
+    wire,
+)
+
+from studydb.child.messages import End, Ended
+from studydb.domain.errors import StorageError
+from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES, TYPE_BYTES
+from studydb.domain.states import State
+from studydb.operations import finish
+from studydb.worker import attempt
+
+
+@pytest.fixture
+def supervised(database, tmp_path):
+    supervised = Supervised(database, tmp_path)
+    yield supervised
+    supervised.close()
+
+
+def failures(database):
+    """Type and message of each attempt's failure, in order."""
+    return rows(
+        database,
+        "SELECT reason, error_type, error_message, traceback FROM attempt ORDER BY trial_id",
+    )
+
+
+def deep(depth):
+    value = "x"
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+RESULT = {"step": 1, "value": 1.0, "metrics": {}, "time_total_s": 2.0}
+
+
+def raw_report(**damage):
+    header = {"type": "report", "id": None, "result": RESULT | damage}
+    return framed(msgpack.encode(header))
+
+
+ILL = {
+    "nested 600 deep": reported(deep=deep(600)),
+    "a list 900 deep": framed(
+        msgpack.encode({"type": "report", "id": None, "result": RESULT}).replace(
+            b"\xa7metrics\x80", b"\xa7metrics\x81\xa1a" + b"\x91" * 900 + b"\xc0"
+        )
+    ),
+    "nested a million deep": framed(b"\x91" * 1_000_000),
+    "a NUL in a name": reported(**{"a\0b": 1.0}),
+    "a NUL in a value": reported(text="a\0b"),
+    "a step of 62 bits": raw_report(step=2**62),
+    "a step that is none": raw_report(step=-1),
+    "bytes as a metric": reported(raw=b"\x00"),
+    "a moment as a metric": raw_report(metrics={"at": msgpack.Ext(5, b"x")}),
+    "an endless time": raw_report(time_total_s=math.inf),
+    "no message": framed(b"\xc1"),
+    "nothing in a frame": framed(b""),
+    "more than a frame may hold": struct.pack("!II", 2**31, 0),
+    "the end of a stop that was not": wire(Ended(End.STOPPED)),
+    "the end of a loss that was not": wire(Ended(End.LOST)),
+    "no beginning after a report": reported() + wire(Ended(End.UNPREPARED)),
+}
+
+
+@pytest.mark.parametrize("speech", ILL.values(), ids=ILL)
+def test_trial_that_says_what_cannot_be_fails_alone(supervised, database, speech):
+    interruption = supervised.run(speech + COMPLETED, GOOD)
+
+    assert interruption.gave_up is None
+    assert states_of(database, supervised.study) == [State.ERROR, State.TERMINATED]
+    (first, kind, message, _), (second, *_) = failures(database)
+    assert (first, second) == ("FAILED", "COMPLETED")
+    assert kind.startswith("studydb.")
+    assert message
+
+
+TEXTS = ["a\0b", "x" * 10_000_000, "\N{SNOWMAN}" * 100_000, "\x1b[0m \ufffe"]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=["nul", "huge", "wide", "odd"])
+def test_failure_of_any_text_is_counted_with_its_cause(supervised, database, text):
+    interruption = supervised.run(failed(text[:2_000_000], text[:4_000_000], text[:1000]), GOOD)
+
+    assert interruption.gave_up is None
+    assert states_of(database, supervised.study) == [State.ERROR, State.TERMINATED]
+    (reason, kind, message, trace), _ = failures(database)
+    assert reason == "FAILED"
+    limits = (TYPE_BYTES, MESSAGE_BYTES, TRACEBACK_BYTES)
+    for found, limit in zip((kind, message, trace), limits, strict=True):
+        assert 0 < len(found.encode()) <= limit
+        assert "\0" not in found
+
+
+def test_largest_double_twice_ends_as_any_other_value(supervised, database):
+    largest = sys.float_info.max
+    speech = reported(1, largest) + reported(2, largest) + COMPLETED
+
+    assert supervised.run(speech, GOOD).gave_up is None
+
+    assert states_of(database, supervised.study) == [State.TERMINATED] * 2
+
+
+@pytest.fixture
+def break_conclude(monkeypatch):
+    """Have the end of attempts raise so many times."""
+
+    def break_conclude(times):
+        genuine, left = finish.conclude, [ZeroDivisionError("a bug of studydb's")] * times
+
+        def conclude(*arguments):
+            if left:
+                raise left.pop()
+            return genuine(*arguments)
+
+        monkeypatch.setattr(finish, "conclude", conclude)
+
+    return break_conclude
+
+
+def test_bug_at_the_end_of_a_trial_fails_that_one(supervised, database, break_conclude):
+    break_conclude(1)
+
+    assert supervised.run(failed(), GOOD).gave_up is None
+
+    (reason, kind, _, trace), (second, *_) = failures(database)
+    assert (reason, kind, second) == ("FAILED", "ZeroDivisionError", "COMPLETED")
+    assert "in conclude" in trace
+    assert "operations/finish.py" in trace
+
+
+def test_trial_that_cannot_be_ended_is_left_to_its_lease(supervised, database, break_conclude):
+    break_conclude(2)
+
+    assert supervised.run(failed(), GOOD).gave_up is None
+
+    assert states_of(database, supervised.study) == [State.RUNNING, State.TERMINATED]
+    assert "trial 0 cannot be ended: ZeroDivisionError: a bug of studydb's" in supervised.said
+
+
+def test_value_that_the_database_refuses_fails_its_trial(supervised, database, monkeypatch):
+    genuine = attempt.read_report
+
+    def read_report(report, **more):
+        read = genuine(report, **more)
+        return replace(read, step=2**70) if read.metrics else read
+
+    monkeypatch.setattr(attempt, "read_report", read_report)
+
+    interruption = supervised.run(reported() + reported(2, ill=1.0) + COMPLETED, GOOD)
+
+    assert interruption.gave_up is None
+    assert states_of(database, supervised.study) == [State.ERROR, State.TERMINATED]
+    (reason, kind, message, _), _ = failures(database)
+    assert (reason, kind.rpartition(".")[2]) == ("FAILED", "InvalidData")
+    assert "cannot hold a value" in message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StorageError("no right to write"), OSError(28, "No space left on device"), MemoryError()],
+)
+def test_fault_of_host_or_database_ends_the_worker_and_fails_no_trial(
+    supervised, database, monkeypatch, error
+):
+    def read_report(*_arguments, **_more):
+        raise error
+
+    monkeypatch.setattr(attempt, "read_report", read_report)
+
+    interruption = supervised.run(GOOD, GOOD)
+
+    assert interruption.gave_up
+    assert [reason for reason, *_ in failures(database)] == ["LOST"]
+
+
+def test_error_of_a_statement_ends_the_worker_and_fails_no_trial(supervised, database, monkeypatch):
+    def read_report(*_arguments, **_more):
+        with database.begin() as txn:
+            txn.run_text("SELECT no_such_column FROM trial")
+            txn.raw("SELECT 1")
+
+    monkeypatch.setattr(attempt, "read_report", read_report)
+
+    assert "no_such_column" in supervised.run(GOOD, GOOD).gave_up
+
+    assert [reason for reason, *_ in failures(database)] == ["LOST"]
