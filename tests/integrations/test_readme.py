@@ -8,14 +8,18 @@ from pathlib import Path
 
 import arrange
 import postgres
+import pytest
 
 from studydb.db import connect
 
 README = Path(__file__).parents[2] / "README.md"
-URL = "postgresql://me@dbhost/studies"
+NOT_HERE = ("pip install", "studydb hello")
+"""Lines that need the network; `hello` has tests of its own."""
 
-NOT_HERE = ("pip install", "scp ", "studydb hello")
-"""Lines that need the network or another machine; `hello` has tests of its own."""
+SCP = """#!/bin/sh
+# scp -p first:FROM TO, where the first machine is another home on this one.
+exec cp -p "$FIRST_HOME/${2#first:}" "$3"
+"""
 
 
 def blocks(title):
@@ -29,8 +33,9 @@ def blocks(title):
 class Newcomer:
     """Types blocks into a shell of their own, in one folder, and keeps what was printed."""
 
-    def __init__(self, folder, **environment):
-        self.folder = folder
+    def __init__(self, folder, *, server=None, **environment):
+        self.folder, self.server = folder, server
+        folder.mkdir(exist_ok=True)
         places = [Path(sys.executable).parent, postgres._wheel_binaries(), os.environ["PATH"]]
         self.environment = {
             **os.environ,
@@ -39,17 +44,19 @@ class Newcomer:
             **environment,
         }
 
-    def follow(self, title, storage=URL):
+    def follow(self, title):
         """Do what a section says; what it printed."""
-        return [self.do(kind, text.replace(URL, storage)) for kind, text in blocks(title)]
+        return [self.do(kind, text) for kind, text in blocks(title)]
 
-    def do(self, kind, text):
+    def do(self, kind, text, *, code=0):
         if kind == "python":
             name = text.partition("\n")[0].removeprefix("# ")
             (self.folder / name).write_text(text)
             if "create_study" not in text:
                 return ""
             text = f"python {name}"
+        if self.server is not None:
+            text = re.sub(r"(postgresql://\w+@)dbhost(/\w+)", rf"\1\2?host={self.server}", text)
         lines = [line for line in text.splitlines() if not line.startswith(NOT_HERE)]
         ran = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
@@ -61,8 +68,10 @@ class Newcomer:
             timeout=120,
             check=False,
         )
-        assert ran.returncode == 0, f"{text}\n{ran.stdout}{ran.stderr}"
+        assert ran.returncode == code, f"{text}\n{ran.stdout}{ran.stderr}"
         assert "Traceback" not in ran.stderr, ran.stderr
+        for name, value in re.findall(r"^export (\w+)=(\S+)", "\n".join(lines), re.MULTILINE):
+            self.environment[name] = value
         return ran.stdout + ran.stderr
 
 
@@ -85,31 +94,112 @@ def test_five_minutes_and_a_loop_of_ones_own(tmp_path):
     assert counts(url) == {"digits": 30, "more": 40, "mine": 20}
 
 
-def test_second_machine_roles_and_a_backup(tmp_path):
+def login(url, name):
+    return re.sub(r"//\w+@", f"//{name}@", url)
+
+
+@pytest.fixture
+def machines(tmp_path):
+    """An administrator of a server of its own, and the homes of two machines that reach it."""
     with postgres.PostgresServer() as server:  # its own: roles belong to a whole server
-        url = postgres.create_database(server.url(), "studies")
-        newcomer = Newcomer(
-            tmp_path, PGHOST=str(server.directory), PGUSER="postgres", STUDYDB_STORAGE=url
-        )
-        newcomer.do(*blocks("Five minutes")[1])
-
-        told = "\n".join(newcomer.follow("The second machine", url))
-        (dump, _sqlite) = blocks("Backup and restore")
-        newcomer.do(*dump)
-
-        assert "study 'digits' is FINISHED: 30 TERMINATED" in told
-        assert counts(url) == counts(url.replace("/studies?", "/restored?")) == {"digits": 30}
-        for role in ("owner", "worker", "viewer"):
-            found = counts(url.replace("postgres@", f"studydb_{role}@"))
-            assert found == {"digits": 30}
+        at = {"server": str(server.directory)}
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "scp").write_text(SCP)
+        (tmp_path / "bin" / "scp").chmod(0o755)
+        admin = Newcomer(tmp_path / "admin", PGHOST=at["server"], PGUSER="postgres")
+        first = Newcomer(tmp_path / "first", **at)
+        second = Newcomer(tmp_path / "second", **at, FIRST_HOME=str(first.folder))
+        path = os.pathsep.join((str(tmp_path / "bin"), second.environment["PATH"]))
+        second.environment["PATH"] = path
+        for machine in (first, second):
+            machine.do(*blocks("Five minutes")[1])
+        yield admin, first, second
 
 
-def test_copy_of_a_file_is_whole(tmp_path, sqlite_url):
+def test_second_machine_roles_and_a_backup(machines):
+    admin, first, second = machines
+    create, upgrade, copy_key, roles, work, look = blocks("The second machine")
+    dump, restore, *_sqlite = blocks("Backup and restore")
+
+    admin.do(*create)
+    first.do(*upgrade)
+    assert "study 'digits' is FINISHED: 30 TERMINATED" in second.do(*copy_key)
+    first.do(*roles)
+    first.do(*roles)  # as after an upgrade
+    first.do("sh", "studydb extend digits --trials 5")
+    assert "study 'digits' is FINISHED: 35 TERMINATED" in second.do(*work)
+    viewer = Newcomer(second.folder, server=second.server)
+    assert "(5 rows)" in viewer.do(*look)
+    first.do(*dump)
+    first.do(*restore)
+
+    url = first.environment["STUDYDB_STORAGE"]
+    assert "/restored?" in url
+    for name in ("me", "ann", "bob"):
+        for database in (url, url.replace("/restored?", "/studies?")):
+            assert counts(login(database, name)) == {"digits": 35}
+    with postgres.connect(login(url, "bob")) as connection:
+        limits = [
+            connection.execute(f"SHOW {name}").fetchone()[0]
+            for name in ("default_transaction_read_only", "statement_timeout")
+        ]
+    assert limits == ["on", "1min"]
+
+
+def test_restore_into_the_old_database(machines):
+    admin, first, second = machines
+    create, upgrade, copy_key, roles, work, _look = blocks("The second machine")
+    dump, (kind, restore), *_sqlite = blocks("Backup and restore")
+    for machine, block in ((admin, create), (first, upgrade), (first, roles), (first, dump)):
+        machine.do(*block)
+    first.do("sh", "studydb delete digits --yes")
+
+    old = "\n".join(restore.splitlines()[2:])
+    first.do(kind, old.replace("pg_restore ", "pg_restore --clean --if-exists "))
+
+    second.do("sh", "\n".join(copy_key[1].splitlines()[:2]))
+    assert "study 'digits' is FINISHED: 30 TERMINATED" in second.do(*work)
+
+
+def test_login_that_lacks_a_right_learns_which_role_has_it(machines):
+    admin, first, second = machines
+    create, upgrade, _copy_key, roles, *_ = blocks("The second machine")
+    for machine, block in ((admin, create), (first, upgrade), (first, roles)):
+        machine.do(*block)
+    url = first.environment["STUDYDB_STORAGE"]
+
+    refusals = {
+        "owner": [
+            ("bob", "studydb pause digits"),
+            ("ann", "studydb pause digits"),
+            ("ann", "studydb delete digits --yes"),
+            ("ann", "studydb create x --metric m --mode min --num-trials 1"),
+        ],
+        "worker": [("bob", "studydb worker --study digits")],
+    }
+    second.do("sh", "\n".join(blocks("The second machine")[2][1].splitlines()[:2]))
+    for role, lines in refusals.items():
+        for name, line in lines:
+            second.environment["STUDYDB_STORAGE"] = login(url, name)
+            said = second.do("sh", line, code=1)
+            assert f"log in as a member of studydb_{role}" in said
+            assert len(said.splitlines()) == 1
+    first.do("sh", "studydb db downgrade 0003 --yes")
+    second.environment["STUDYDB_STORAGE"] = login(url, "ann")
+    assert "log in as a member of studydb_owner" in second.do("sh", "studydb db upgrade", code=1)
+
+
+def test_copy_of_a_file_is_whole_and_can_be_put_back(tmp_path, sqlite_url):
     database = connect(sqlite_url)
-    arrange.new_study(database, name="digits")
+    study = arrange.new_study(database, name="digits")
     newcomer = Newcomer(tmp_path)
+    _dump, _restore, copy, put_back = blocks("Backup and restore")
 
-    newcomer.do(*blocks("Backup and restore")[1])
-
+    newcomer.do(*copy)
     assert counts(f"sqlite:///{tmp_path}/copy.db") == {"digits": 0}
+    arrange.SimulatedWorker(database, study).ask().finish(0.5)
     database.close()
+    assert counts(sqlite_url) == {"digits": 1}
+    newcomer.do(*put_back)
+
+    assert counts(sqlite_url) == {"digits": 0}
