@@ -97,6 +97,7 @@ class Database:
         self.read_only = read_only
         self.engine = self._make_engine()
         self.connections = Connections(self._open_cursor, most=connections, url=self.url)
+        self._file: tuple[int, int] | None = None
         self.longest_silence: Callable[[], float] = _longest_silence
         self.clock: Callable[[], datetime] | None = None
         self.observer: Observer | None = None
@@ -180,7 +181,31 @@ class Database:
             connection.execute("PRAGMA query_only=ON")
         else:
             connection.execute("PRAGMA synchronous=FULL")
+        self._file = self._file or self._file_at_path()
         return connection
+
+    def _file_at_path(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.secret_url.database or "")  # noqa: PTH116  at every transaction
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check_place(self) -> None:
+        """
+        Make sure that the SQLite file that is open still is the one at its path.
+
+        Raises:
+            StorageMissing: It was moved, deleted or replaced; what is written now is lost.
+        """
+        found = self._file_at_path()
+        if found == self._file:
+            return
+        fact = "was moved or deleted" if found is None else "was replaced by another file"
+        raise StorageMissing(
+            f"{self.url} {fact} while this process used it, and nothing more is written to it. "
+            "Put the file back where it was, or leave the new one there, and start again."
+        )
 
     @property
     def path(self) -> Path:
@@ -295,6 +320,7 @@ class Block:
     def _start(self) -> None:
         self._observe("BEGIN")
         if not self._database.postgresql:
+            self._database.check_place()
             self._cursor.execute("BEGIN IMMEDIATE" if self._write else "BEGIN")
             return
         self._cursor.execute("BEGIN" if self._write else "BEGIN READ ONLY", prepare=False)
@@ -325,6 +351,7 @@ class Block:
         if self._database.postgresql:
             self._cursor.execute("COMMIT", prepare=False)
         else:
+            self._database.check_place()
             self._cursor.execute("COMMIT")
 
     def _undo(self, error: BaseException) -> None:

@@ -16,6 +16,7 @@ from studydb.child.process import die_with_parent, is_alive, this_process
 from studydb.db import LONGEST_SILENCE_S, Database, connect
 from studydb.domain.errors import (
     NotAllowed,
+    StorageMissing,
     StorageTransient,
     StorageUnreachable,
     StudydbError,
@@ -307,6 +308,8 @@ def _run_slots(equipment: Equipment) -> None:
     for slot in slots:
         while slot.is_alive():  # in short turns, so that this thread hears signals
             slot.join(JOIN_S)
+            if isinstance(trouble := equipment.heartbeat.trouble, StorageMissing):
+                equipment.interruption.give_up(str(trouble))
 
 
 def _say_how_it_stands(equipment: Equipment) -> None:
