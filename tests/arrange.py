@@ -65,6 +65,7 @@ def new_spec(**overrides: Any) -> NewStudy:
         "checkpoints": None,
         "trainable": None,
         "created_by": PERSON,
+        "guard": True,
     }
     assert overrides.keys() <= given.keys()
     return NewStudy(**(given | overrides))

@@ -8,7 +8,7 @@ from model import Model, ModelAttempt, ModelCheckpoint, ModelTrial
 from picture import GONE, Picture, plain
 
 from studydb.domain.decisions import Verdict
-from studydb.domain.states import State
+from studydb.domain.states import State, Status
 
 
 def likeness(model: Model) -> Picture:
@@ -40,6 +40,8 @@ def _study(model: Model) -> dict[str, Any]:
     limited = model.spec.max_concurrent is not None
     return {
         "status": model.status,
+        "paused_by": "person" if model.status is Status.PAUSED else None,
+        "pause_reason": None,
         "num_trials": model.num_trials,
         "next_number": len(model.trials),
         "next_draw": model.next_draw,

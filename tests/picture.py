@@ -38,6 +38,8 @@ GONE = "gone"
 
 _STUDY = (
     "status",
+    "paused_by",
+    "pause_reason",
     "num_trials",
     "next_number",
     "next_draw",

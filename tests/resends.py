@@ -25,7 +25,7 @@ from arrange import (
 
 from studydb.child.process import this_process
 from studydb.db import Database
-from studydb.domain.records import Batch, Trainable
+from studydb.domain.records import Batch, Failure, Trainable
 from studydb.domain.rules import read_rules
 from studydb.domain.states import Reason, Status
 from studydb.operations import control
@@ -242,6 +242,17 @@ def failing(database: Database) -> Call:
     return _finishing(database, Reason.FAILED, max_failures=2)
 
 
+def failing_as_the_fifth(database: Database) -> Call:
+    """The study pauses itself in the same transaction."""
+    study = new_study(database, num_trials=20)
+    worker, cause = SimulatedWorker(database, study), Failure("KeyError", "'lr'")
+    for _ in range(4):
+        worker.take().finish(outcome=Reason.FAILED, failure=cause)
+    run = worker.take()
+    given: Any = {"lease": run.lease, "outcome": Reason.FAILED, "batch": run.batch()}
+    return lambda over: finish(over, study, **given, failure=cause)
+
+
 def completing_at_rungs(database: Database) -> Call:
     return _finishing(database, Reason.COMPLETED, scheduler=ASHA(max_t=9, reduction_factor=3))
 
@@ -304,7 +315,14 @@ def renewing(database: Database) -> Call:
     return lambda over: renew(over, worker_id=worker.id, held=[run.lease])
 
 
-FINISHES = (completing, completing_at_once, completing_at_rungs, failing, releasing)
+FINISHES = (
+    completing,
+    completing_at_once,
+    completing_at_rungs,
+    failing,
+    failing_as_the_fifth,
+    releasing,
+)
 """A finish that is sent again answers None: it has ended."""
 
 OPERATIONS = (

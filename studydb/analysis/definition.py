@@ -121,7 +121,7 @@ def differences(found: Study, asked: NewStudy, defaults: Mapping[str, Any]) -> d
     told = {}
     for name in (
         *("num_trials", "scheduler", "searcher", "stop", "max_concurrent", "max_failures"),
-        *("max_losses", "checkpoints"),
+        *("max_losses", "checkpoints", "guard"),
     ):
         old, new = _spec(found, name), _spec(asked, name)
         if new not in (old, defaults.get(name)):

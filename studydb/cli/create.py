@@ -14,6 +14,7 @@ from studydb.cli.opening import created_study
 from studydb.cli.options import Spec, Storage, storage_option, study_argument
 from studydb.cli.output import print_next
 from studydb.domain import grammar
+from studydb.domain.ending import MAX_LOSSES
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space import Space
 from studydb.domain.view import Scheduler, Searcher
@@ -58,6 +59,20 @@ if TYPE_CHECKING:
     metavar="N",
     help="Exceptions that a trial survives; -1 for ever.",
 )
+@click.option(
+    "--max-losses",
+    type=int,
+    default=MAX_LOSSES,
+    show_default=True,
+    metavar="N",
+    help="Deaths without an exception that a trial survives between two checkpoints.",
+)
+@click.option(
+    "--guard/--no-guard",
+    default=True,
+    show_default=True,
+    help="Pause the study once 5 trials failed alike and none ever reported.",
+)
 @click.option("--checkpoints", metavar="URL", help="Where checkpoints go, if not the default.")
 @click.option("--if-not-exists", is_flag=True, help="Go on with a study of this name.")
 @storage_option
@@ -75,6 +90,8 @@ def create(
     searcher: str | None,
     stop: Sequence[str],
     max_failures: int,
+    max_losses: int,
+    guard: bool,
     checkpoints: str | None,
     if_not_exists: bool,
     storage: Storage,
@@ -97,6 +114,8 @@ def create(
         searcher=_read_searcher(searcher),
         stop=stop,
         max_failures=max_failures,
+        max_losses=max_losses,
+        guard=guard,
         checkpoints=checkpoints,
         load_if_exists=if_not_exists,
     ) as study:

@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,6 +64,7 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
             print_next(f"studydb status {shlex.quote(newest)}")
         return
     from studydb.operations import listing  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.operations.failing import last_error  # noqa: PLC0415
 
     with opened_study(storage, name) as study:
         row = listing.study(study.database, name)
@@ -72,15 +74,23 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
         live = listing.live_rows(study.database, study.record, most=MOST_LIVE)
         roll = listing.roll(study.database, study.record)
         troubles = listing.troubles(study.database, study.record)
+        error, reason = last_error(study.database, study.record), study.outlook.pause_reason
         best = None
         with suppress(NoResults):
             best = study.best_trial
     shown = share({state: len(rows) for state, rows in live.items()}, MOST_LIVE)
     chosen = [each for state, rows in live.items() for each in rows[: shown[state]]]
     if form == "json":
-        print_json(_document(row, best, chosen, roll) | {"troubles": _told(troubles)})
+        more: dict[str, Any] = {"troubles": _told(troubles), "pause_reason": reason}
+        more["last_error"] = None if error is None else asdict(error)
+        print_json(_document(row, best, chosen, roll) | more)
     else:
         _print_page(study, row, best, chosen, roll)
+        if reason is not None:
+            click.echo(f"\nThe study has paused itself: {visible(reason)}.")
+        if error is not None:
+            at = f"trial {error.number}, attempt {error.attempt}"
+            click.echo(f"\nLast error, of {at}: {visible(error.words)}")
         _print_troubles(troubles)
         print_next(*next_commands(study, row, best, roll, storage))
 

@@ -86,7 +86,7 @@ def worker(
 
     SIGTERM, Ctrl-C and a closed terminal give back what runs, with a checkpoint where the trainable
     saves one; a second one ends the worker at once. Exit codes: 0 done, 128 + signal, 1 error, 2
-    usage.
+    usage, 3 the study is over, or has paused itself, and no trial has completed.
     """
     from studydb.worker.supervisor import run_worker  # noqa: PLC0415  brings SQLAlchemy
 

@@ -30,7 +30,10 @@ VIEWER_SETTINGS = (
 WORKER_INSERTS = ("trial", "attempt", "result", "checkpoint", "worker", "rung_entry", "event")
 WORKER_DELETES = ("checkpoint",)
 WORKER_UPDATES = {
-    "study": ("next_number", "next_draw", "n_counted", "n_running", "points"),
+    "study": (
+        *("next_number", "next_draw", "n_counted", "n_running", "points"),
+        *("status", "paused_by", "pause_reason"),  # a worker's transaction pauses the study
+    ),
     "trial": (
         *("state", "reason", "ready", "ready_at", "request", "paused_by", "metric_summary"),
         *("verdict", "verdict_reason", "verdict_by", "attempt", "failures", "losses"),

@@ -8,6 +8,9 @@ from studydb.domain.states import Reason, State, Status
 FOR_EVER = -1
 """`max_failures` of a study that never gives a trial up."""
 
+MAX_LOSSES = 10
+"""Losses that a trial survives between two checkpoints, by default."""
+
 LONGEST_DELAY_S = 300.0
 
 

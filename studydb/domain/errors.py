@@ -15,6 +15,7 @@ StudydbError                     exit code 1 on the command line
 ├── BudgetSpent                  extend the study
 ├── NoResults                    nothing to be best of yet
 ├── NotAllowed                   the trial or study is in a state that forbids it
+├── StudyFailed                  exit code 3: correct the trainable, then resume or create anew
 ├── LeaseLost                    discard the local run
 ├── StorageError                 look at the database, not at the call
 │   ├── StorageMissing           create it
@@ -88,6 +89,12 @@ class NoResults(StudydbError):
 
 class NotAllowed(StudydbError):
     """The trial or study is in a state that forbids the request."""
+
+
+class StudyFailed(StudydbError):
+    """The study is over, or has paused itself, and no trial has completed."""
+
+    exit_code = 3
 
 
 class LeaseLost(StudydbError):

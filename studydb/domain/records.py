@@ -124,6 +124,7 @@ class Study:
         max_failures: Exceptions of the user's code that a trial survives; -1 for ever.
         max_losses: Deaths without an exception that a trial survives between checkpoints.
         checkpoints: URL of the store; None for the database's default.
+        guard: Whether the study pauses itself when its trials all fail alike.
         status: As stored, so never FINISHED.
         created_by: user@host.
     """
@@ -149,6 +150,7 @@ class Study:
     status: Status
     created_at: datetime
     created_by: str = ""
+    guard: bool = True
 
 
 @dataclass(frozen=True, slots=True)

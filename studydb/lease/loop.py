@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from uuid import uuid4
 
 from studydb import __version__
 from studydb.child.process import is_alive, this_process
 from studydb.db import Database, connect
-from studydb.domain.errors import LeaseLost, StorageTransient, StudydbError
+from studydb.domain.errors import LeaseLost, StorageTransient, StudydbError, StudyFailed
 from studydb.domain.records import DRAIN, LEASE_S, Claim, Failure, Study
 from studydb.domain.roles import Role
 from studydb.domain.states import Reason
@@ -22,6 +23,8 @@ from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldTrial, refusal
 from studydb.lease.retries import PATIENCE_S, Answered, persist
 from studydb.lease.trial import Trial, give_back
+from studydb.operations.failing import describe_failure
+from studydb.operations.look import Outlook
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
 from studydb.operations.writing import write
@@ -108,6 +111,7 @@ class OwnLoop:
 
         Raises:
             TimeoutError: Nothing came in time.
+            StudyFailed: The study has paused itself: its trials all fail alike.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         patience = Patience()
@@ -128,6 +132,9 @@ class OwnLoop:
             outlook = _until(deadline, self._acquirer.look)
             if outlook.inviting:
                 continue
+            if outlook.pause_reason is not None:
+                why = _until(deadline, partial(self._describe_failure, outlook))
+                raise StudyFailed(why)
             if outlook.is_barren:
                 return None
             _wait(patience.next_s(), deadline)
@@ -137,6 +144,9 @@ class OwnLoop:
         with suppress(LeaseLost):
             held.end(Reason.FAILED, failure=failure)
         self._heartbeat.discard(held)
+
+    def _describe_failure(self, outlook: Outlook) -> str:
+        return describe_failure(self._database, self._study, outlook)
 
     def _acquire(self, deadline: float | None) -> Claim | None:
         with self._acquiring:  # a token is for one claim at a time

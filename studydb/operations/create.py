@@ -41,6 +41,7 @@ class NewStudy:
     checkpoints: str | None
     trainable: Trainable | None
     created_by: str
+    guard: bool = True
 
 
 def create(database: Database, new: NewStudy) -> Study:
@@ -89,6 +90,7 @@ def _columns(new: NewStudy) -> dict[str, Any]:
         "max_failures": new.max_failures,
         "max_losses": new.max_losses,
         "checkpoints": new.checkpoints,
+        "settings": {"guard": new.guard},
         "created_by": new.created_by,
     }
 

@@ -14,12 +14,14 @@ from studydb.domain.ending import (
     settle_completed,
     wanted,
 )
+from studydb.domain.guard import fingerprint
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Failure, Lease, Log, Study
 from studydb.domain.states import Reason, State
 from studydb.domain.tally import Analysis, Tally
 from studydb.operations import summing
 from studydb.operations.flushing import Flushed, foresee, lock_rungs, refused, store_batch
+from studydb.operations.guard import pause_if_alike
 from studydb.store import at_once, attempts, counters, events, leases, studies
 from studydb.store.leases import Held
 
@@ -194,6 +196,8 @@ def end_attempt(
     )
     if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
         _tell(txn, lease, outcome, failure, actor)
+    if outcome is Reason.FAILED and failure is not None:
+        pause_if_alike(txn, study, lease=lease, failure=failure)
 
     if study.max_concurrent is not None:
         studies.leave(txn, study_id=study.id)
@@ -222,5 +226,10 @@ def _tell(txn: Txn, lease: Lease, outcome: Reason, failure: Failure | None, acto
         attempt=lease.attempt,
         kind=outcome.lower(),
         actor=actor,
-        data={"type": failure.type, "message": failure.message} if failure else None,
+        data=None if failure is None else _cause(outcome, failure),
     )
+
+
+def _cause(outcome: Reason, failure: Failure) -> dict[str, str]:
+    cause = {"type": failure.type, "message": failure.message}
+    return cause | ({"fingerprint": fingerprint(failure)} if outcome is Reason.FAILED else {})

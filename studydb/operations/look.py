@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from studydb.db import Database
+from studydb.domain.guard import GUARD
 from studydb.domain.records import Counts, Study
 from studydb.domain.states import Status
 from studydb.store import counters, leases, studies
@@ -18,6 +19,7 @@ class Outlook:
         runnable: Whether a trial waits to be claimed.
         open: Whether the budget and the searcher allow new trials.
         has_room: Whether `max_concurrent` lets one more run.
+        pause_reason: Why the study has paused itself; None if it has not.
     """
 
     status: Status
@@ -25,6 +27,7 @@ class Outlook:
     runnable: bool
     open: bool
     has_room: bool
+    pause_reason: str | None = None
 
     @property
     def inviting(self) -> bool:
@@ -41,9 +44,16 @@ class Outlook:
 
     @property
     def over(self) -> bool:
-        """Whether a worker that does not wait may go: finished, or stopped and nothing runs."""
+        """Whether a worker that does not wait may go: all is done, or the study paused itself."""
         stopped = self.status is Status.STOPPED and self.counts.running == 0
-        return self.status is Status.FINISHED or stopped
+        return self.status is Status.FINISHED or stopped or self.pause_reason is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is over without a trial that ended well, because of errors or its guard."""
+        if self.pause_reason is not None:
+            return True
+        return self.over and self.counts.terminated == 0 and self.counts.error > 0
 
 
 def look(database: Database, study: Study) -> Outlook:
@@ -62,4 +72,5 @@ def look(database: Database, study: Study) -> Outlook:
         runnable=runnable,
         open=row.open,
         has_room=row.has_room,
+        pause_reason=row.pause_reason if row.paused_by == GUARD else None,
     )

@@ -1,5 +1,6 @@
 """Who did what when: append-only."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,6 +42,32 @@ _TROUBLES = Prepared(
     .join(_TALLY, _TALLY.c.newest == event.c.id)
     .join(trial, trial.c.id == event.c.trial_id)
     .order_by(event.c.id.desc())
+)
+
+_RESUMED = "study running"
+FAILURES_SCANNED = 200
+"""In so many of a study's newest events are failures looked for, by its guard and for people."""
+
+_NEWEST = (
+    sa.select(event.c.id, event.c.trial_id, event.c.attempt, event.c.kind, event.c.data, event.c.at)
+    .where(event.c.study_id == sa.bindparam("study"))
+    .order_by(event.c.id.desc())
+    .limit(FAILURES_SCANNED)
+    .subquery()
+)
+_FAILURES = Prepared(
+    sa.select(_NEWEST.c.trial_id, _NEWEST.c.kind, _NEWEST.c.data)
+    .where(sa.or_(_NEWEST.c.kind == "failed", _NEWEST.c.kind == _RESUMED))
+    .order_by(_NEWEST.c.id.desc())
+)
+_LAST_FAILURE = Prepared(
+    sa.select(trial.c.number, _NEWEST.c.attempt, _NEWEST.c.kind, _NEWEST.c.data, _NEWEST.c.at)
+    .join(trial, trial.c.id == _NEWEST.c.trial_id)
+    .where(
+        sa.or_(_NEWEST.c.kind == "failed", _NEWEST.c.kind == "lost"), _NEWEST.c.data.is_not(None)
+    )
+    .order_by(_NEWEST.c.id.desc())
+    .limit(1)
 )
 
 _BY_TOKEN = Prepared(sa.select(event.c.data).where(event.c.token == sa.bindparam("by_token")))
@@ -90,3 +117,14 @@ def data_of(txn: Txn, *, token: str) -> dict[str, Any]:
     """What the event with this token recorded."""
     row = txn.first(_BY_TOKEN, by_token=token)
     return dict(row.data or {}) if row else {}
+
+
+def failures_since_resumption(txn: Txn, *, study_id: int) -> list[Any]:
+    """Failures among a study's newest events, newest first, up to its last resumption."""
+    found = txn.all(_FAILURES, study=study_id)
+    return list(itertools.takewhile(lambda row: row.kind != _RESUMED, found))
+
+
+def last_failure(txn: Txn, *, study_id: int) -> Any | None:
+    """The newest failure or loss with a cause, if it is among a study's newest events."""
+    return txn.first(_LAST_FAILURE, study=study_id)

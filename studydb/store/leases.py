@@ -26,6 +26,7 @@ from studydb.store.trials import (
     status_of_study,
     summary_of,
     verdict_of,
+    wish_for_study,
 )
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
@@ -147,7 +148,7 @@ HELD = (
     trial.c.checkpoint_step,
     trial.c.time_total_s,
     trial.c.worker_id,
-    status_of_study(trial.c.study_id).label("status"),
+    wish_for_study(trial.c.study_id).label("status"),
 )
 
 HOLD = Prepared(sa.select(*HELD).where(*FENCE).with_for_update(key_share=True, of=trial))
@@ -242,7 +243,7 @@ RENEW = Prepared(
         trial.c.verdict,
         trial.c.verdict_reason,
         trial.c.verdict_by,
-        status_of_study(trial.c.study_id).label("status"),
+        wish_for_study(trial.c.study_id).label("status"),
     )
 )
 

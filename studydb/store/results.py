@@ -116,6 +116,14 @@ class Span:
         return replace(self, after=step)
 
 
+_ANY = Prepared(sa.select(result.c.step).where(result.c.study_id == sa.bindparam("study")).limit(1))
+
+
+def any_of_study(txn: Txn, *, study_id: int) -> bool:
+    """Whether any trial of a study has ever reported: one probe of the primary key."""
+    return txn.first(_ANY, study=study_id) is not None
+
+
 def as_rows(results: Iterable[Result]) -> list[tuple[Any, ...]]:
     """Results as `APPEND` inserts them."""
     return [(one.step, one.value, dict(one.metrics) or None, one.time_total_s) for one in results]

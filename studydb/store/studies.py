@@ -83,10 +83,20 @@ _BUDGET = Prepared(
         sa.func.coalesce(_SPENT, sa.false()).label("spent"),
         study.c.num_trials,
         study.c.n_counted,
+        study.c.paused_by,
+        study.c.pause_reason,
     ).where(THIS)
 )
 
-_SET_STATUS = Prepared(sa.update(study).where(THIS).values(status=sa.bindparam("to_status")))
+_SET_STATUS = Prepared(
+    sa.update(study)
+    .where(THIS)
+    .values(
+        status=sa.bindparam("to_status"),
+        paused_by=sa.bindparam("by_whom"),
+        pause_reason=sa.bindparam("why"),
+    )
+)
 
 _EXTEND = Prepared(
     sa.update(study)
@@ -171,6 +181,7 @@ def find(txn: Txn, *, name: str) -> Study | None:
         max_failures=row.max_failures,
         max_losses=row.max_losses,
         checkpoints=row.checkpoints,
+        guard=bool((row.settings or {}).get("guard", True)),
         trainable=_trainable(txn, study_id=row.id),
         status=Status(row.status),
         created_at=row.created_at,
@@ -230,9 +241,18 @@ def budget(txn: Txn, *, study_id: int) -> Any:
     return txn.all(_BUDGET, study=study_id)[0]
 
 
-def set_status(txn: Txn, *, study_id: int, status: Status) -> None:
-    """Store what a person wants of the study."""
-    txn.run(_SET_STATUS, study=study_id, to_status=status)
+def set_status(
+    txn: Txn, *, study_id: int, status: Status, by: str = "person", why: str | None = None
+) -> None:
+    """
+    Store what is wanted of the study.
+
+    Args:
+        by: Who pauses it: "person" or "guard".
+        why: The guard's reason.
+    """
+    who = by if status is Status.PAUSED else None
+    txn.run(_SET_STATUS, study=study_id, to_status=status, by_whom=who, why=why)
 
 
 def extend(txn: Txn, *, study_id: int, by: int) -> int | None:

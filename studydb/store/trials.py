@@ -9,10 +9,11 @@ from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import in_state, is_still, study, trial
 from studydb.domain.decisions import Action, Verdict
+from studydb.domain.guard import GUARD
 from studydb.domain.metrics import Summary, score
 from studydb.domain.records import Trial
 from studydb.domain.space import params_hash
-from studydb.domain.states import Mode, Origin, Reason, State, sources
+from studydb.domain.states import Mode, Origin, Reason, State, Status, sources
 
 SUMMARY = (
     trial.c.n_results,
@@ -296,3 +297,12 @@ def verdict_of(row: Any) -> Verdict | None:
 def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
     """The study's stored status as a subquery."""
     return sa.select(study.c.status).where(study.c.id == study_id).scalar_subquery()
+
+
+def wish_for_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
+    """The status that running trials obey: a study that its guard has paused lets them finish."""
+    paused = sa.case(
+        (study.c.paused_by == sa.literal_column(f"'{GUARD}'", sa.Text), Status.RUNNING),
+        else_=study.c.status,
+    )
+    return sa.select(paused).where(study.c.id == study_id).scalar_subquery()

@@ -26,6 +26,18 @@ def integer(name: str, value: Any) -> int:
         raise InvalidSpec(f"{name} is {value!r}; it must be an integer.") from None
 
 
+def flag(name: str, value: Any) -> bool:
+    """
+    Read True or False.
+
+    Raises:
+        InvalidSpec: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise InvalidSpec(f"{name} is {value!r}; it is True or False.")
+    return value
+
+
 def count(name: str, value: Any, *, least: int) -> int:
     """
     Read an integer with a lower bound.

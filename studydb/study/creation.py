@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from studydb.analysis.definition import call_text, differences
 from studydb.db import Database
+from studydb.domain.ending import MAX_LOSSES
 from studydb.domain.errors import InvalidSpec, StudyDiffers, StudyExists
 from studydb.domain.names import check_metric_name, check_study_name
 from studydb.domain.records import Study as Record
@@ -36,8 +37,6 @@ from studydb.study.opening import (
 )
 from studydb.trainables import describe, sign, signed_payload
 
-MAX_LOSSES = 10
-
 _NOT_ASKED = {
     "num_trials": "None",
     "max_concurrent": "None",
@@ -47,6 +46,7 @@ _NOT_ASKED = {
     "max_failures": "0",
     "max_losses": str(MAX_LOSSES),
     "checkpoints": "None",
+    "guard": "True",
 }
 """The defaults of `create_study`, as `differences` writes them."""
 
@@ -67,6 +67,7 @@ def create_study(
     max_failures: int = 0,
     max_losses: int = MAX_LOSSES,
     checkpoints: str | os.PathLike[str] | None = None,
+    guard: bool = True,
     storage: str | None = None,
     load_if_exists: bool = False,
     workdir: str | Path | None = None,
@@ -86,6 +87,7 @@ def create_study(
         max_failures: Exceptions that a trial survives; -1 for ever.
         max_losses: Deaths without an exception that a trial survives between two checkpoints.
         checkpoints: URL or path of the store; None for the database's default.
+        guard: Whether the study pauses itself once 5 trials failed alike and none ever reported.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
         load_if_exists: Whether to go on with a study of this name; metric, mode, space and
             trainable must agree. Everything else stays as it was created: a StudyDiffers warning
@@ -115,6 +117,7 @@ def create_study(
         max_failures=checking.count("max_failures", max_failures, least=-1),
         max_losses=checking.count("max_losses", max_losses, least=0),
         checkpoints=checking.store_url(checkpoints),
+        guard=checking.flag("guard", guard),
         trainable=None if trainable is None else describe(trainable, workdir=place),
     )
     database = open_database(storage, make=True)

@@ -171,6 +171,7 @@ class Study:
 
         Raises:
             TimeoutError: Nothing came in time.
+            StudyFailed: The study has paused itself: its trials all fail alike.
         """
         timeout_s = checking.seconds_or_none("timeout", timeout)
         with self._opening:
@@ -191,6 +192,7 @@ class Study:
 
         Raises:
             NotAllowed: The study has no trainable.
+            StudyFailed: No trial has completed, and the study is over or has paused itself.
             StudydbError: All workers ended with an error; the message has one's last words.
         """
         n_workers = checking.count("workers", workers, least=1)

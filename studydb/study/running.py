@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from studydb.analysis.troubles import trouble_text
 from studydb.db import Database
-from studydb.domain.errors import NoResults, StorageTransient, StudydbError
+from studydb.domain.errors import NoResults, StorageTransient, StudydbError, StudyFailed
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
 from studydb.domain.states import State, Status
 from studydb.operations import listing, reading
-from studydb.operations.look import look
+from studydb.operations.failing import describe_failure, last_error
+from studydb.operations.look import Outlook, look
 from studydb.study.opening import read_patiently
 from studydb.worker.processes import WorkerProcesses
 
@@ -33,12 +34,13 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
         Trials by state; at once if the study is done or stopped.
 
     Raises:
+        StudyFailed: It is over, or has paused itself, and no trial has completed.
         StudydbError: All workers ended with an error; the message has one's last words.
     """
     from studydb.analysis.progress import Progress  # noqa: PLC0415  brings the display
 
     if (outlook := read_patiently(lambda: look(database, study))).over:
-        return outlook.counts
+        return _checked(database, study, outlook)
     progress = Progress(study.name, study.metric, study.mode)
     team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
     with progress, team:
@@ -47,12 +49,19 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
         except KeyboardInterrupt:
             progress.tell(GOING)
             raise
-    counts = read_patiently(lambda: look(database, study)).counts
+    outlook = read_patiently(lambda: look(database, study))
     for row in read_patiently(lambda: listing.troubles(database, study)):
         progress.tell(f"Trouble: {trouble_text(row)}")
+    counts = _checked(database, study, outlook)
     if counts.error:
         progress.tell(_describe_errors(database, study, counts.error))
     return counts
+
+
+def _checked(database: Database, study: Record, outlook: Outlook) -> Counts:
+    if outlook.has_failed:
+        raise StudyFailed(read_patiently(lambda: describe_failure(database, study, outlook)))
+    return outlook.counts
 
 
 def full_url(database: Database) -> str:
@@ -67,6 +76,8 @@ class _Watch:
         self._database, self._study, self._progress = database, study, progress
         self._began_s = time.monotonic()
         self._was_paused = False
+        self._errors = 0
+        self._last_words = ""
 
     def until_ended(self, team: WorkerProcesses) -> None:
         while team.alive:
@@ -85,7 +96,10 @@ class _Watch:
         outlook = look(self._database, self._study)
         elapsed_s = time.monotonic() - self._began_s
         self._progress.update(outlook.counts, self._best_value(), elapsed_s)
-        is_paused = outlook.status is Status.PAUSED
+        if outlook.counts.error > self._errors:
+            self._tell_last_error()
+        self._errors = outlook.counts.error
+        is_paused = outlook.status is Status.PAUSED and not outlook.over
         if is_paused and not self._was_paused:
             name = shlex.quote(self._study.name)
             self._progress.tell(
@@ -93,6 +107,13 @@ class _Watch:
                 f"`studydb resume {name}` or study.resume()."
             )
         self._was_paused = is_paused
+
+    def _tell_last_error(self) -> None:
+        """Say what failed, unless the same was said last: it stands above the line of counts."""
+        error = last_error(self._database, self._study)
+        if error is not None and error.words != self._last_words:
+            self._last_words = error.words
+            self._progress.tell(f"trial {error.number} failed: {error.words}")
 
     def _best_value(self) -> float | None:
         try:

@@ -17,6 +17,7 @@ from studydb.worker.interruptible import Interruption
 from studydb.worker.options import Options
 from studydb.worker.output import OutputPump
 from studydb.worker.places import log_dir
+from studydb.worker.suspicion import FirstTrials
 from studydb.worker.waiting import Waiting
 
 
@@ -45,6 +46,7 @@ class Equipment:
     waiting: Waiting
     room: Room
     told: dict[str, object] = field(default_factory=dict)
+    first_trials: FirstTrials = field(default_factory=FirstTrials)
 
     def log_dir(self, lease: Lease) -> Path:
         """The folder for what one attempt prints."""

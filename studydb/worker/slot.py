@@ -1,5 +1,6 @@
 """A slot: a thread that claims one trial after another and sees each to its end."""
 
+import shlex
 import threading
 import time
 import traceback
@@ -13,8 +14,10 @@ from studydb.domain.records import Claim, Failure
 from studydb.domain.states import Reason, State
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.held import HeldTrial, refusal
+from studydb.operations.look import look
 from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment
+from studydb.worker.suspicion import MOST_FAILED
 
 
 class Tickets:
@@ -151,6 +154,21 @@ class Slot(threading.Thread):
         ending = held.end(outcome.reason, failure=outcome.failure, log=attempt.log)
         self._equipment.waiting.answered()
         self._equipment.options.say(self._line(held, outcome, ending))
+        self._suspect_this_host(held, ending.attempt_reason if ending else outcome.reason)
+
+    def _suspect_this_host(self, held: HeldTrial, reason: Reason) -> None:
+        """End the worker if all of its trials fail and others' do not."""
+        equipment, number = self._equipment, held.lease.number
+        if not equipment.study.guard or not equipment.first_trials.all_failed(number, reason):
+            return
+        with suppress(StorageTransient):
+            if look(equipment.database, equipment.study).counts.terminated:
+                equipment.interruption.give_up(
+                    f"The first {MOST_FAILED} trials of this worker have all failed, and others of "
+                    f"study {equipment.study.name!r} have completed elsewhere: this host or its "
+                    "environment may be the cause. Compare it with a host that works "
+                    f"(`studydb show {shlex.quote(equipment.study.name)} {number}`)."
+                )
 
     def _fail(self, held: HeldTrial, attempt: Attempt, error: Exception) -> None:
         """End an attempt whose content has raised here: the attempt fails, the worker goes on."""

@@ -20,6 +20,7 @@ from studydb.domain.errors import (
     StorageTransient,
     StorageUnreachable,
     StudydbError,
+    StudyFailed,
     UsageError,
 )
 from studydb.domain.records import DRAIN, LEASE_S, Study
@@ -30,6 +31,7 @@ from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.retries import PATIENCE_S, persist
 from studydb.lease.room import SPILL_BYTES, Room
 from studydb.operations.create import load
+from studydb.operations.failing import describe_failure
 from studydb.operations.look import look
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
@@ -96,7 +98,8 @@ def run_worker(
         spill_bytes: The most that waits on disk while the database is away.
 
     Returns:
-        The exit code: 0 done, 128 + signal when told to go, 1 when the database stayed away.
+        The exit code: 0 done, 128 + signal when told to go, 1 when the database stayed away, 3 when
+        the study is over, or has paused itself, and no trial has completed.
 
     Raises:
         StudydbError: The worker cannot begin: no such study, not trusted, no database.
@@ -209,8 +212,8 @@ def _work(
     stack.callback(heartbeat.stop)
     _run_slots(equipment)
     code = _exit_code(interruption, options)
-    if code == 0:
-        _say_how_it_stands(equipment)
+    if code == 0 and not interruption.is_drained:
+        code = _say_how_it_stands(equipment)
     return code
 
 
@@ -312,17 +315,26 @@ def _run_slots(equipment: Equipment) -> None:
                 equipment.interruption.give_up(str(trouble))
 
 
-def _say_how_it_stands(equipment: Equipment) -> None:
-    """Tell a person whether a worker left because nothing is left to do, and what came of it."""
-    name, say = equipment.study.name, equipment.options.say
+def _say_how_it_stands(equipment: Equipment) -> int:
+    """
+    Tell a person whether a worker left because nothing is left to do, and what came of it.
+
+    Returns:
+        The exit code: 3 if the study is over, or has paused itself, and no trial has completed.
+    """
+    study, say = equipment.study, equipment.options.say
     with suppress(StudydbError):
-        outlook = look(equipment.database, equipment.study)
+        outlook = look(equipment.database, study)
         if outlook.over:
             counts = [(getattr(outlook.counts, state.lower()), state) for state in State]
             shown = ", ".join(f"{number} {state}" for number, state in counts if number)
-            say(f"study {name!r} is {outlook.status}: {shown or 'no trials'}")
+            say(f"study {study.name!r} is {outlook.status}: {shown or 'no trials'}")
+        if outlook.has_failed:
+            say(describe_failure(equipment.database, study, outlook))
+            return StudyFailed.exit_code
         if outlook.counts.error:
-            say(f"`studydb trials {shlex.quote(name)} --state ERROR` lists what went wrong")
+            say(f"`studydb trials {shlex.quote(study.name)} --state ERROR` lists what went wrong")
+    return 0
 
 
 def _leave(database: Database, worker_id: int) -> None:

@@ -50,6 +50,9 @@ class Waiting:
     def _why(self, outlook: Outlook) -> str | None:
         name = self._name
         match outlook.status:
+            case Status.PAUSED if outlook.pause_reason is not None:
+                again = f"`studydb resume {shlex.quote(name)}`"
+                return f"study {name!r} has paused itself: {outlook.pause_reason}; {again} goes on"
             case Status.PAUSED:
                 return f"study {name!r} is paused; waiting for `studydb resume {shlex.quote(name)}`"
             case Status.FINISHED | Status.STOPPED:

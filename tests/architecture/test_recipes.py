@@ -47,7 +47,7 @@ def await_file(path: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("code", [0, 1, 2])
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
 def test_array_task_ends_with_the_code_of_its_worker(tmp_path, code):
     task = start(tmp_path, "digits", "--slots", "2", AFTER_TERM="none", WITHOUT_TERM=str(code))
 
@@ -92,5 +92,5 @@ def test_unit_gives_the_worker_longer_to_end_than_the_worker_takes():
     assert int(service["TimeoutStopSec"]) > 30
     assert (service["KillMode"], service["KillSignal"]) == ("mixed", "SIGTERM")
     assert service["Restart"] == "on-failure"
-    assert service["RestartPreventExitStatus"] == "2"
+    assert service["RestartPreventExitStatus"] == "2 3"
     assert "studydb worker --study" in service["ExecStart"]

@@ -15,6 +15,24 @@ def raises(config):
     raise ValueError("the learning rate is cursed")
 
 
+def raises_until_corrected(config):
+    if not (Path(config["folder"]) / "gate-corrected").exists():
+        raise ValueError("a typo")
+    return config["x"]
+
+
+def raises_unless_first(config, trial):
+    if trial.number > 0:
+        raise ValueError("only the first is good")
+    return config["x"]
+
+
+def raises_here(config):
+    if os.environ.get("BROKEN_HOST"):
+        raise RuntimeError("no driver")
+    return config["x"]
+
+
 def returns_nothing(config):
     pass
 

@@ -1,0 +1,55 @@
+"""Say in words why a study has failed, and what failed last; without locks."""
+
+import shlex
+from dataclasses import dataclass
+
+from studydb.db import Database
+from studydb.domain.records import Study
+from studydb.operations.look import Outlook
+from studydb.store import events
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """The newest failure or loss of a study that left a cause."""
+
+    number: int
+    attempt: int
+    type: str
+    message: str
+
+    @property
+    def words(self) -> str:
+        """The type, without its module, and the message's first line."""
+        first = (self.message.strip().splitlines() or [""])[0]
+        return f"{self.type.rpartition('.')[2]}: {first}" if first else self.type
+
+
+def last_error(database: Database, study: Study) -> LastError | None:
+    """What failed last, among the newest events of a study."""
+    with database.begin(write=False) as txn:
+        row = events.last_failure(txn, study_id=study.id)
+    if row is None:
+        return None
+    data = row.data or {}
+    return LastError(row.number, row.attempt, data.get("type", ""), data.get("message", ""))
+
+
+def describe_failure(database: Database, study: Study, outlook: Outlook) -> str:
+    """Why a study that `has_failed` did, where the traceback is, and how to go on."""
+    error, name = last_error(database, study), shlex.quote(study.name)
+    if outlook.pause_reason is not None:
+        why = f"Study {study.name!r} has paused itself: {outlook.pause_reason}"
+        cure = (
+            f"Correct the cause, then `studydb resume {name}`. (`create --no-guard`, guard=False: "
+            "a study goes on whatever fails.)"
+        )
+    else:
+        last = f", the last, trial {error.number}, with {error.words}" if error else ""
+        why = (
+            f"No trial of study {study.name!r} has completed: {outlook.counts.error} ended with "
+            f"an error{last}"
+        )
+        cure = "Correct the cause, and give the study more trials (`extend`) or create it anew."
+    traceback = f" The traceback: `studydb show {name} {error.number}`." if error else ""
+    return f"{why.rstrip('.')}.{traceback} {cure}"

@@ -1,0 +1,37 @@
+"""Pause a study whose trials all fail alike, in the transaction that ends the last of them."""
+
+from typing import Any
+
+from studydb.db import Txn
+from studydb.domain.guard import GUARD, MOST_ALIKE, fingerprint, pause_reason
+from studydb.domain.records import Failure, Lease, Study
+from studydb.domain.states import Status
+from studydb.store import events, results, studies
+
+
+def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> None:
+    """
+    Pause the study if enough distinct trials failed like this one and none has ever reported.
+
+    The study's row is locked before the failures are counted, so that of several at the same time
+    each counts those before it. Only failures since the last resumption count. The cost does not
+    grow: one probe for a result, and the newest events.
+    """
+    if not study.guard or results.any_of_study(txn, study_id=study.id):
+        return
+    if studies.locked_status(txn, study_id=study.id) is not Status.RUNNING:
+        return
+
+    known = fingerprint(failure)
+    failed = events.failures_since_resumption(txn, study_id=study.id)
+    alike = {lease.trial_id, *(row.trial_id for row in failed if _fingerprint_of(row) == known)}
+    if len(alike) < MOST_ALIKE:
+        return
+
+    why = pause_reason(failure, len(alike))
+    studies.set_status(txn, study_id=study.id, status=Status.PAUSED, by=GUARD, why=why)
+    events.append(txn, study_id=study.id, kind="study paused", actor=GUARD, data={"reason": why})
+
+
+def _fingerprint_of(row: Any) -> str | None:
+    return row.data.get("fingerprint") if row.data else None

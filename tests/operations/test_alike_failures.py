@@ -1,0 +1,172 @@
+"""A study whose trials all fail alike pauses itself, in the transaction that ends the fifth."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from arrange import PERSON, SimulatedWorker, new_study, rows, token
+
+from studydb.domain.guard import MOST_ALIKE, fingerprint
+from studydb.domain.records import Failure
+from studydb.domain.states import Reason, State, Status
+from studydb.operations import control
+from studydb.operations.look import look
+from studydb.operations.recover import recover
+
+TYPO = Failure("KeyError", "'learning_rate'", '  File "train.py", line 7, in train\n')
+
+
+def fail(worker, failure=TYPO, n=1, values=()):
+    """Fail so many trials, each taken anew."""
+    for _ in range(n):
+        worker.take().finish(*values, outcome=Reason.FAILED, failure=failure)
+
+
+def resume(database, study):
+    control.set_status(database, study, Status.RUNNING, token=token(), actor=PERSON)
+
+
+@pytest.fixture
+def study(database):
+    return new_study(database, num_trials=200)
+
+
+@pytest.fixture
+def worker(database, study):
+    return SimulatedWorker(database, study)
+
+
+def test_study_pauses_itself_at_the_fifth_failure_and_says_why(database, study, worker):
+    fail(worker, n=MOST_ALIKE - 1)
+    before = look(database, study)
+
+    fail(worker)
+
+    after = look(database, study)
+    assert (before.status, before.pause_reason) == (Status.RUNNING, None)
+    assert (after.status, after.over, after.has_failed) == (Status.PAUSED, True, True)
+    assert "5 trials failed alike" in after.pause_reason
+    assert "KeyError: 'learning_rate'" in after.pause_reason
+    assert worker.ask() is None
+    (event,) = rows(database, "SELECT kind FROM event WHERE actor = 'guard'")
+    assert event == ("study paused",)
+
+
+def test_each_of_several_failures_at_the_same_time_counts_those_before_it(database, study, worker):
+    runs = [worker.take() for _ in range(MOST_ALIKE)]
+
+    with ThreadPoolExecutor(MOST_ALIKE) as pool:
+        ends = [pool.submit(run.finish, outcome=Reason.FAILED, failure=TYPO) for run in runs]
+        for end in ends:
+            end.result()
+
+    assert look(database, study).pause_reason is not None
+
+
+@pytest.mark.parametrize(
+    "different",
+    [
+        Failure("ValueError", TYPO.message, TYPO.traceback),
+        Failure(TYPO.type, TYPO.message, '  File "train.py", line 8, in train\n'),
+    ],
+)
+def test_failures_that_differ_pause_nothing(database, study, worker, different):
+    fail(worker, n=MOST_ALIKE - 1)
+    fail(worker, different, n=MOST_ALIKE - 1)
+
+    assert look(database, study).status is Status.RUNNING
+
+
+def test_numbers_in_a_message_without_a_traceback_make_no_difference():
+    texts = ["lr of 0.25 is too large", "lr of 17 is too large", "no lr"]
+    first, second, third = (fingerprint(Failure("Error", text)) for text in texts)
+
+    assert first.replace(".0", "") == second
+    assert third != second
+
+
+def test_one_report_of_any_trial_keeps_the_study_going(database, study, worker):
+    worker.take().finish(0.5)
+
+    fail(worker, n=2 * MOST_ALIKE)
+
+    assert look(database, study).status is Status.RUNNING
+
+
+def test_report_of_a_trial_that_fails_is_one(database, study, worker):
+    fail(worker, n=2 * MOST_ALIKE, values=(0.5,))
+
+    assert look(database, study).status is Status.RUNNING
+
+
+def test_attempts_of_one_trial_count_once(database):
+    study = new_study(database, max_failures=-1, num_trials=1)
+    worker = SimulatedWorker(database, study)
+    for _ in range(2 * MOST_ALIKE):
+        run = worker.take()
+        run.finish(outcome=Reason.FAILED, failure=TYPO)
+        with database.begin() as txn:
+            txn.raw("UPDATE trial SET ready_at = NULL, ready = true")
+
+    assert look(database, study).status is Status.RUNNING
+
+
+def test_trials_that_may_fail_for_ever_count_too(database):
+    study = new_study(database, max_failures=-1, num_trials=200)
+
+    fail(SimulatedWorker(database, study), n=MOST_ALIKE)
+
+    assert look(database, study).pause_reason is not None
+
+
+def test_study_without_a_guard_goes_on(database):
+    study = new_study(database, guard=False, num_trials=200)
+
+    fail(SimulatedWorker(database, study), n=2 * MOST_ALIKE)
+
+    assert look(database, study).status is Status.RUNNING
+
+
+def test_old_failures_do_not_count_after_a_resumption(database, study, worker):
+    fail(worker, n=MOST_ALIKE)
+    resume(database, study)
+    fail(worker, n=MOST_ALIKE - 1)
+    resumed = look(database, study)
+
+    fail(worker)
+
+    assert (resumed.status, resumed.pause_reason) == (Status.RUNNING, None)
+    assert look(database, study).pause_reason is not None
+
+
+def test_trials_that_run_when_the_study_pauses_itself_may_finish(database, study, worker):
+    runs = [worker.take() for _ in range(3)]
+    fail(worker, n=MOST_ALIKE)
+
+    told = [runs[0].report(0.5).verdict, runs[1].worker.renew(runs[1]).held[runs[1].lease.token]]
+    for run in runs[:2]:
+        run.finish(0.4)
+    runs[2].finish(outcome=Reason.PREEMPTED)
+    recover(database, study)
+
+    assert told == [None, None]
+    assert [run.trial().state for run in runs] == [State.TERMINATED] * 2 + [State.PENDING]
+    assert look(database, study).counts.running == 0
+
+
+def test_pause_of_a_person_takes_the_place_of_the_guards(database, study, worker):
+    fail(worker, n=MOST_ALIKE)
+
+    control.set_status(database, study, Status.PAUSED, token=token(), actor=PERSON)
+
+    outlook = look(database, study)
+    assert (outlook.status, outlook.pause_reason, outlook.over) == (Status.PAUSED, None, False)
+
+
+def test_study_that_a_person_has_stopped_stays_stopped(database, study, worker):
+    runs = [worker.take() for _ in range(MOST_ALIKE)]
+    control.set_status(database, study, Status.STOPPED, token=token(), actor=PERSON)
+
+    for run in runs:
+        run.finish(outcome=Reason.FAILED, failure=TYPO)
+
+    assert look(database, study).status is Status.STOPPED

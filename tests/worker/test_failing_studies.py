@@ -1,0 +1,116 @@
+"""A study whose trials all fail ends soon, says why, and is no success to whoever started it."""
+
+import time
+
+import pytest
+from fleet.workers import eventually
+
+import studydb
+from studydb.domain.guard import MOST_ALIKE
+from studydb.worker.suspicion import MOST_FAILED
+
+SLOTS = 4
+
+
+def test_study_of_which_all_trials_fail_pauses_itself_and_its_worker_says_why(stage):
+    stage.create("misbehaving:raises", num_trials=200)
+    worker = stage.start(slots=SLOTS)
+
+    assert worker.exit_code(60.0) == 3
+    assert stage.study.counts.total <= MOST_ALIKE + SLOTS
+    words = worker.words()
+    assert "has paused itself: 5 trials failed alike" in words
+    assert "ValueError: the learning rate is cursed" in words
+    assert "studydb resume staged" in words
+    assert stage.study.outlook.pause_reason is not None
+
+
+def test_resumed_study_goes_on_with_the_corrected_function(stage):
+    stage.create("misbehaving:raises_until_corrected", num_trials=10)
+    assert stage.run() == 3
+
+    stage.open("corrected")
+    paused = stage.run()
+    stage.study.resume()
+
+    assert paused == 3
+    assert stage.run() == 0
+    assert stage.study.counts.terminated == 10 - MOST_ALIKE
+
+
+def test_worker_that_waits_stays_for_the_resumption(stage):
+    stage.create("misbehaving:raises_until_corrected", num_trials=10)
+    worker = stage.start(wait=True)
+    eventually(lambda: "has paused itself" in worker.words())
+    stage.open("corrected")
+
+    stage.study.resume()
+
+    eventually(lambda: stage.study.counts.terminated == 10 - MOST_ALIKE)
+
+
+def test_run_raises_when_a_study_pauses_itself_and_when_it_is_run_again(stage, capfd):
+    study = stage.create("misbehaving:raises", num_trials=200)
+
+    with pytest.raises(studydb.StudyFailed, match=r"paused itself.*cursed.*studydb show staged"):
+        study.run(workers=2)
+    began_s = time.monotonic()
+    with pytest.raises(studydb.StudyFailed, match=r"paused itself"):
+        study.run(workers=2)
+
+    assert time.monotonic() - began_s < 5.0
+    assert "failed: ValueError: the learning rate is cursed" in capfd.readouterr().err
+
+
+def test_study_without_a_guard_spends_its_budget_and_is_no_success_all_the_same(stage):
+    study = stage.create("misbehaving:raises", num_trials=7, guard=False)
+
+    assert stage.run() == 3
+    assert study.counts.error == 7
+    assert "No trial of study 'staged' has completed: 7 ended with an error" in (
+        stage.fleet.words()
+    )
+    with pytest.raises(studydb.StudyFailed, match="7 ended with an error, the last, trial 6"):
+        study.run()
+
+
+def test_one_completed_trial_makes_it_a_success(stage):
+    study = stage.create("misbehaving:raises_unless_first", num_trials=3)
+
+    assert stage.run() == 0
+    assert (study.counts.terminated, study.counts.error) == (1, 2)
+
+
+def test_worker_whose_first_trials_fail_while_others_succeed_ends_with_an_error(stage):
+    study = stage.create("misbehaving:raises_here", num_trials=20)
+    assert stage.run(max_trials=1) == 0
+
+    broken = stage.start(environment={"BROKEN_HOST": "1"})
+
+    assert broken.exit_code(60.0) == 1
+    assert study.counts.error == MOST_FAILED
+    assert "first 3 trials of this worker have all failed" in broken.words()
+    assert study.status == "RUNNING"
+
+
+def test_worker_whose_first_trial_succeeded_goes_on_whatever_fails(stage):
+    study = stage.create("misbehaving:raises_unless_first", num_trials=8)
+
+    assert stage.run() == 0
+    assert study.counts.error == 7
+
+
+def test_own_loop_is_told_that_its_study_has_paused_itself(storage_url):
+    study = studydb.create_study(
+        "mine", None, space={"x": studydb.uniform(0, 1)}, metric="loss", mode="min",
+        num_trials=50, storage=storage_url,
+    )  # fmt: skip
+
+    def loop():
+        while (trial := study.ask()) is not None:
+            trial.fail(ValueError("a typo"))
+
+    with pytest.raises(studydb.StudyFailed, match=r"paused itself.*a typo"):
+        loop()
+    assert study.counts.total == MOST_ALIKE
+    study.close()
