@@ -104,24 +104,17 @@ class Saver:
         Raises:
             UsageError: It is neither a dict nor a path.
             CheckpointError: The user has to change something: a dict that cannot be pickled, a
-                directory that cannot be copied, more than fits into the database.
+                directory that cannot be copied.
         """
         if isinstance(checkpoint, Mapping):
-            return self._fitting(_pickled(checkpoint))
+            return _pickled(checkpoint)
         if not isinstance(checkpoint, str | PathLike):
             raise UsageError(
                 f"checkpoint= was given {type(checkpoint).__name__}; give a dict or a directory."
             )
         path = Path(checkpoint)
-        if self._store is None:
-            return pack_directory(path, limit_bytes=self._job.inline_limit_bytes)
         scan(path)
         return path
-
-    def _fitting(self, data: bytes) -> bytes:
-        if self._store is None:
-            check_inline_size(len(data), self._job.inline_limit_bytes)
-        return data
 
     def save(self, prepared: bytes | Path, *, kind: Kind, step: int) -> Saved:
         """
@@ -136,11 +129,12 @@ class Saver:
             Its record; the bytes are safe, or part of the record.
 
         Raises:
-            CheckpointError: The store fails; training can go on.
+            CheckpointError: The store fails, or takes no checkpoint of that size; training can go
+                on.
         """
         name, job = str(uuid.uuid4()), self._job
         if self._store is None:
-            assert isinstance(prepared, bytes)
+            prepared = self._packed(prepared)
             digest, size_bytes = digest_of(prepared), len(prepared)
             return Saved(name, kind, INLINE, digest, size_bytes, step, prepared)
         place = Place(job.study_uuid, job.trial_uuid, job.attempt, step, name)
@@ -149,6 +143,13 @@ class Saver:
         else:
             stored = self._store.put_directory(place, prepared)
         return Saved(name, kind, stored.url, stored.digest, stored.size_bytes, step)
+
+    def _packed(self, prepared: bytes | Path) -> bytes:
+        limit_bytes = self._job.inline_limit_bytes
+        if isinstance(prepared, Path):
+            return pack_directory(prepared, limit_bytes=limit_bytes)
+        check_inline_size(len(prepared), limit_bytes)
+        return prepared
 
 
 def _pickled(checkpoint: Mapping[Any, Any]) -> bytes:

@@ -2,8 +2,8 @@
 Roles on PostgreSQL: what an owner, a worker and a viewer need, and no more.
 
 A worker cannot change the schema, a study's specs, what it runs and who signed that, the params of
-a trial, or a result that is stored. It can claim and end any trial, report what is not true, and
-delete rows of checkpoints, as it does with those that a newer one has replaced.
+a trial, or a result that is stored. It can claim and end any trial, pause and stop a study, report
+what is not true, and delete rows of checkpoints, as it does with those that a newer one replaces.
 """
 
 # ruff: noqa: S608  names and texts are quoted here: that is this file's business

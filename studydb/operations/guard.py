@@ -29,7 +29,7 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
         return
 
     why = pause_reason(failure, len(alike))
-    studies.set_status(txn, study_id=study.id, status=Status.PAUSED, by=GUARD, why=why)
+    studies.pause_by_guard(txn, study_id=study.id, why=why)
     events.append(txn, study_id=study.id, kind="study paused", actor=GUARD, data={"reason": why})
 
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import search_space, signature, study, trainable
+from studydb.domain.guard import GUARD
 from studydb.domain.records import Study, Trainable
 from studydb.domain.rules import Threshold
 from studydb.domain.space import Space
@@ -94,8 +95,14 @@ _SET_STATUS = Prepared(
     .values(
         status=sa.bindparam("to_status"),
         paused_by=sa.bindparam("by_whom"),
-        pause_reason=sa.bindparam("why"),
+        pause_reason=None,
     )
+)
+
+_PAUSE_BY_GUARD = Prepared(
+    sa.update(study)
+    .where(THIS, study.c.status == Status.RUNNING)
+    .values(status=Status.PAUSED, paused_by=GUARD, pause_reason=sa.bindparam("why"))
 )
 
 _EXTEND = Prepared(
@@ -241,18 +248,15 @@ def budget(txn: Txn, *, study_id: int) -> Any:
     return txn.all(_BUDGET, study=study_id)[0]
 
 
-def set_status(
-    txn: Txn, *, study_id: int, status: Status, by: str = "person", why: str | None = None
-) -> None:
-    """
-    Store what is wanted of the study.
+def set_status(txn: Txn, *, study_id: int, status: Status) -> None:
+    """Store what a person wants of the study."""
+    by = "person" if status is Status.PAUSED else None
+    txn.run(_SET_STATUS, study=study_id, to_status=status, by_whom=by)
 
-    Args:
-        by: Who pauses it: "person" or "guard".
-        why: The guard's reason.
-    """
-    who = by if status is Status.PAUSED else None
-    txn.run(_SET_STATUS, study=study_id, to_status=status, by_whom=who, why=why)
+
+def pause_by_guard(txn: Txn, *, study_id: int, why: str) -> None:
+    """Have a study that is RUNNING pause itself."""
+    txn.run(_PAUSE_BY_GUARD, study=study_id, why=why)
 
 
 def extend(txn: Txn, *, study_id: int, by: int) -> int | None:

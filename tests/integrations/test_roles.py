@@ -195,7 +195,7 @@ FORBIDDEN = [
     "CREATE INDEX ON trial (number)",
     "UPDATE study SET name = 'x'",
     "UPDATE study SET num_trials = 1000000",
-    "UPDATE study SET status = 'STOPPED'",
+    "UPDATE study SET max_failures = 9",
     "UPDATE study SET uuid = 'x'",
     "UPDATE trainable SET name = 'os:system'",
     "UPDATE trainable SET source = ''",
@@ -401,7 +401,6 @@ def test_worker_that_tries_more_is_told_in_one_line(roles, opened, bare_console,
         ("rename", "digits", "x"),
         ("delete", "digits", "--yes"),
         ("create", "x", "--metric", "m", "--mode", "min", "--num-trials", "1"),
-        ("pause", "digits"),
         ("db", "downgrade", "base", "--yes"),
     ):
         ran = bare_console(*arguments, code=1)

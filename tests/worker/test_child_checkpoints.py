@@ -106,11 +106,23 @@ def test_checkpoint_that_cannot_be_one_fails_the_trial_at_once(run, tmp_path):
     expect_failure(run(reporting("gone"), store=str(tmp_path)), "CheckpointError", "not exist")
     expect_failure(run(reporting(3)), "UsageError", "a dict or a directory")
     expect_failure(run(unpicklable), "CheckpointError", "cannot be pickled")
-    expect_failure(
-        run(reporting({"w": bytes(2000)}), inline_limit_bytes=1000),
-        "CheckpointError",
-        "--checkpoints",
-    )
+
+
+@pytest.mark.parametrize("kind", ["dict", "directory"])
+def test_checkpoint_that_is_too_large_is_told_and_training_goes_on(run, kind):
+    def train(config, trial):
+        Path("model").mkdir(exist_ok=True)
+        (Path("model") / "w").write_bytes(bytes(2000))
+        for _ in range(2):
+            trial.report(
+                {"loss": 1}, checkpoint="model" if kind == "directory" else {"w": bytes(2000)}
+            )
+
+    messages = run(train, inline_limit_bytes=1000)
+
+    assert [m.saved for m in messages[:-1]] == [None, None]
+    assert all("--checkpoints" in m.artifact_error for m in messages[:-1])
+    assert messages[-1] == Ended(End.COMPLETED)
 
 
 @pytest.mark.parametrize("kind", ["dict", "directory"])
