@@ -76,10 +76,8 @@ def create_study(
     Create a study; an SQLite database is made when missing.
 
     Args:
-        name: 1 to 200 printable characters, without "/".
         trainable: A function, or "module:function"; None for an own loop with `ask`.
         metric: What trials report and are compared by; nested names joined by "/".
-        mode: "min" or "max".
         space: A nested dict of distributions and constants.
         num_trials: How many trials there may ever be; None for endless (a grid: its size).
         max_concurrent: How many may run at once, over all workers.
@@ -89,9 +87,8 @@ def create_study(
         checkpoints: URL or path of the store; None for the database's default.
         guard: Whether the study pauses itself once 5 trials failed alike and none ever reported.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
-        load_if_exists: Whether to go on with a study of this name; metric, mode, space and
-            trainable must agree. Everything else stays as it was created: a StudyDiffers warning
-            names what was asked for in vain, and what changes it.
+        load_if_exists: Whether to go on with a study of this name; metric, mode, space, trainable
+            must agree. A StudyDiffers warning names what else was asked for in vain.
         workdir: Where workers look for the trainable after their own; None for the current one.
 
     Raises:

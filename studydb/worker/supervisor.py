@@ -98,8 +98,7 @@ def run_worker(
         spill_bytes: The most that waits on disk while the database is away.
 
     Returns:
-        The exit code: 0 done, 128 + signal when told to go, 1 when the database stayed away, 3 when
-        the study is over, or has paused itself, and no trial has completed.
+        The exit code, as workers/README.md lists them.
 
     Raises:
         StudydbError: The worker cannot begin: no such study, not trusted, no database.
