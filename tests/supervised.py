@@ -17,6 +17,7 @@ from studydb.db import Database
 from studydb.domain.metrics import Result
 from studydb.domain.records import Failure, Study, Trainable
 from studydb.lease.heartbeat import Heartbeat
+from studydb.lease.room import Room
 from studydb.operations.register import register
 from studydb.settings import load_keyring
 from studydb.worker.checkpoints import Checkpoints
@@ -150,6 +151,7 @@ class Supervised:
             ),
             heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=90.0),
             interruption=interruption,
+            room=Room(say=self.said.append),
             waiting=Waiting(study.name, self.said.append),
         )
 
