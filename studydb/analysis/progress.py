@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from studydb.domain.records import Counts
 from studydb.domain.states import Mode, State
-from studydb.domain.wording import visible
+from studydb.domain.wording import best_text, visible
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -51,15 +51,24 @@ class Progress:
         self._said = ""
         self._said_at = -PLAIN_EVERY_S
 
-    def update(self, counts: Counts, best_value: float | None, elapsed_s: float) -> None:
+    def update(
+        self,
+        counts: Counts,
+        best_value: float | None,
+        elapsed_s: float,
+        *,
+        num_trials: int | None = None,
+    ) -> None:
         """
         Show a new state of things.
 
         Args:
             best_value: None as long as no trial has a value.
             elapsed_s: Since the run began.
+            num_trials: The budget; None for endless.
         """
-        self._line = self._describe(counts, best_value) + f"  [{duration(elapsed_s)}]"
+        self._line = self._describe(counts, best_value, num_trials)
+        self._line += f"  [{duration(elapsed_s)}]"
         if self._stream.isatty():
             self._draw()
         elif self._clock() - self._said_at >= PLAIN_EVERY_S:
@@ -81,21 +90,26 @@ class Progress:
         elif self._line:
             self._say()
 
-    def _describe(self, counts: Counts, best_value: float | None) -> str:
+    def _describe(self, counts: Counts, best_value: float | None, num_trials: int | None) -> str:
         numbers = ", ".join(
             f"{number} {state}"
             for state in State
             if (number := getattr(counts, state.lower())) or state is State.RUNNING
         )
-        best = "none yet" if best_value is None else repr(best_value)
-        return visible(f"{self._name}: {numbers}; best {self._metric} ({self._mode}): {best}")
+        of = ""
+        if num_trials is not None:
+            ended = counts.terminated + counts.error
+            of = f"{min(100, 100 * ended // num_trials)} % of {num_trials}, "
+        best = best_text(best_value)
+        return visible(f"{self._name}: {of}{numbers}; best {self._metric} ({self._mode}): {best}")
 
     def _draw(self) -> None:
         from rich.console import Console  # noqa: PLC0415  a worker's log needs no rich
         from rich.live import Live  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        line = Text(self._line)
+        # One line whatever the width: a wrapped one is drawn over by half.
+        line = Text(self._line, no_wrap=True, overflow="ellipsis")
         if self._live is None:
             self._live = Live(line, console=Console(file=self._stream), auto_refresh=False)
             self._live.start()

@@ -8,10 +8,11 @@ import click
 from studydb.cli.opening import created_study
 from studydb.cli.options import Storage, storage_option
 from studydb.cli.output import print_next
-from studydb.cli.spelling import assignments
+from studydb.cli.spelling import table_cell
 from studydb.domain.errors import StudyExists
 from studydb.domain.space import uniform
 from studydb.domain.states import State, Status
+from studydb.domain.wording import best_text
 
 if TYPE_CHECKING:
     from studydb.study import Study
@@ -57,7 +58,8 @@ def _tell(study: "Study", storage: Storage) -> None:
         f"{count} {state}" for state in State if (count := getattr(counts, state.lower()))
     )
     click.echo(
-        f"Best loss (min): {best.best_value!r}, trial {best.number}: {assignments(best.params)}\n"
+        f"Best loss (min): {best_text(best.best_value)}, trial {best.number}: "
+        f"{table_cell(best.params, brief=True)}\n"
         f"Trials: {by_state}"
     )
     again = storage.again(study.storage)

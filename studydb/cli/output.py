@@ -1,8 +1,8 @@
 """
 Printing: tables for people, JSON and CSV for programs.
 
-A table is drawn by rich on a terminal. Elsewhere it is plain columns: no colours, nothing cut off,
-doubles with all their digits.
+A table is drawn by rich on a terminal. Elsewhere it is plain columns: no colours, nothing cut off.
+Doubles have six digits in both; JSON and CSV have all of them.
 """
 
 import csv
@@ -108,15 +108,19 @@ def _print_plain(
     right: Sequence[bool],
     more: Iterable[Sequence[Any]],
 ) -> None:
-    cells = [list(map(visible, columns)), *([table_cell(value) for value in row] for row in rows)]
+    cells = [list(map(visible, columns)), *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    rest = ([table_cell(value) for value in row] for row in more)
+    rest = map(_cells, more)
     for line in chain(cells, rest):
         padded = (
             cell.rjust(width) if to_right else cell.ljust(width)
             for cell, width, to_right in zip(line, widths, right, strict=True)
         )
         click.echo("  ".join(padded).rstrip())
+
+
+def _cells(row: Sequence[Any]) -> list[str]:
+    return [table_cell(value, brief=True) for value in row]
 
 
 def _print_rich(
@@ -169,7 +173,7 @@ def print_fields(fields: Mapping[str, Any]) -> None:
     shown = {name: value for name, value in fields.items() if value is not None}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        text = visible(value) if isinstance(value, str) else table_cell(value)
+        text = visible(value) if isinstance(value, str) else table_cell(value, brief=True)
         click.echo(f"{name.ljust(width)}  {text}")
 
 

@@ -13,11 +13,11 @@ from studydb.analysis.troubles import trouble_text
 from studydb.cli.opening import opened, opened_study
 from studydb.cli.options import Storage, format_option, storage_option
 from studydb.cli.output import print_fields, print_json, print_next, print_rows, print_table
-from studydb.cli.spelling import assignments, table_cell
+from studydb.cli.spelling import table_cell
 from studydb.domain.errors import NoResults
 from studydb.domain.records import Trial
 from studydb.domain.states import State, Status
-from studydb.domain.wording import visible
+from studydb.domain.wording import best_text, visible
 
 if TYPE_CHECKING:
     from studydb.operations.listing import Roll
@@ -149,7 +149,7 @@ def _print_page(
             "trials": f"{total} of {budget}" + (f": {by_state}" if by_state else ""),
             "at once": row.max_concurrent and f"{row.max_concurrent} at most",
             "best": _best_line(row, best),
-            "params": best and (assignments(study.record.space.flatten(best.params)) or None),
+            "params": best and (_cell(study, best, "params") or None),
             "workers": _workers_line(roll),
         }
     )
@@ -196,7 +196,7 @@ def _best_line(row: Any, best: Trial | None) -> str:
     if best is None:
         return f"no {row.metric} reported yet"
     return (
-        f"{row.metric} ({row.mode}) {best.best_value!r}, trial {best.number}, "
+        f"{row.metric} ({row.mode}) {best_text(best.best_value)}, trial {best.number}, "
         f"step {best.summary.best_step}"
     )
 

@@ -20,6 +20,7 @@ from studydb.cli.output import print_fields, print_json, print_next, print_rows
 from studydb.cli.spelling import assignments
 from studydb.cli.status import best_fields
 from studydb.domain.states import State
+from studydb.domain.wording import best_text
 
 TABLE_COLUMNS = (
     "number",
@@ -197,7 +198,7 @@ def best(*, name: str, form: str, storage: Storage) -> None:
         metric, mode = fields["metric"], fields["mode"]
         print_fields(
             {
-                f"best {metric} ({mode})": repr(found.best_value),
+                f"best {metric} ({mode})": best_text(found.best_value),
                 "trial": f"{found.number} ({found.state})",
                 "step": str(found.summary.best_step),
                 "params": assignments(study.record.space.flatten(found.params)),

@@ -1,9 +1,13 @@
-"""How numbers of things, and texts that others wrote, are put before people."""
+"""Numbers, values, and texts that others wrote, as people read them."""
 
+import math
 import re
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+DIGITS = 6
+"""Significant digits of a double where people read it; JSON and CSV have all of them."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -39,3 +43,23 @@ def without_controls(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def value_text(value: float | None) -> str:
+    """A value in six digits; infinities and NaN by the names that the database gives them."""
+    if value is None:
+        return "none"
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return f"{value:.{DIGITS}g}"
+
+
+def best_text(best_value: float | None) -> str:
+    """The best value so far; an infinite one is no value that a model was found with."""
+    if best_value is None:
+        return "none yet"
+    if math.isinf(best_value):
+        return f"none finite yet ({value_text(best_value)})"
+    return value_text(best_value)

@@ -20,6 +20,7 @@ class Outlook:
         open: Whether the budget and the searcher allow new trials.
         has_room: Whether `max_concurrent` lets one more run.
         pause_reason: Why the study has paused itself; None if it has not.
+        num_trials: The budget; None for endless.
     """
 
     status: Status
@@ -28,6 +29,7 @@ class Outlook:
     open: bool
     has_room: bool
     pause_reason: str | None = None
+    num_trials: int | None = None
 
     @property
     def inviting(self) -> bool:
@@ -73,4 +75,5 @@ def look(database: Database, study: Study) -> Outlook:
         open=row.open,
         has_room=row.has_room,
         pause_reason=row.pause_reason if row.paused_by == GUARD else None,
+        num_trials=row.num_trials,
     )

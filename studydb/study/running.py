@@ -2,7 +2,6 @@
 
 import shlex
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from studydb.analysis.troubles import trouble_text
@@ -24,6 +23,7 @@ LOOK_S = 0.5
 """Between two looks."""
 
 GOING = "Waiting for the workers to save and give back their trials; Ctrl-C again kills them."
+GONE = "The trials that ran are given back; run it again to go on."
 
 
 def run(database: Database, study: Record, *, workers: int) -> Counts:
@@ -43,12 +43,16 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
         return _checked(database, study, outlook)
     progress = Progress(study.name, study.metric, study.mode)
     team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
-    with progress, team:
-        try:
-            _Watch(database, study, progress).until_ended(team)
-        except KeyboardInterrupt:
-            progress.tell(GOING)
-            raise
+    try:
+        with progress, team:
+            try:
+                _Watch(database, study, progress).until_ended(team)
+            except KeyboardInterrupt:
+                progress.tell(GOING)
+                raise
+    except KeyboardInterrupt:
+        progress.tell(GONE)
+        raise
     outlook = read_patiently(lambda: look(database, study))
     for row in read_patiently(lambda: listing.troubles(database, study)):
         progress.tell(f"Trouble: {trouble_text(row)}")
@@ -75,14 +79,13 @@ class _Watch:
     def __init__(self, database: Database, study: Record, progress: "Progress") -> None:
         self._database, self._study, self._progress = database, study, progress
         self._began_s = time.monotonic()
-        self._was_paused = False
+        self._was_paused = self._is_away = False
         self._errors = 0
         self._last_words = ""
 
     def until_ended(self, team: WorkerProcesses) -> None:
         while team.alive:
-            with suppress(StorageTransient):  # the workers wait for the database, so do we
-                self._look()
+            self._look_if_answered()
             time.sleep(LOOK_S)
         if team.failed is not None and not self._is_over():
             raise StudydbError(
@@ -92,10 +95,25 @@ class _Watch:
             )
         read_patiently(self._look)
 
+    def _look_if_answered(self) -> None:
+        """The workers wait for the database, and so does this; a line when it goes and returns."""
+        try:
+            self._look()
+        except StorageTransient as error:
+            if not self._is_away:
+                self._progress.tell(f"The database does not answer; the workers wait: {error}")
+            self._is_away = True
+            return
+        if self._is_away:
+            self._progress.tell("The database answers again.")
+        self._is_away = False
+
     def _look(self) -> None:
         outlook = look(self._database, self._study)
         elapsed_s = time.monotonic() - self._began_s
-        self._progress.update(outlook.counts, self._best_value(), elapsed_s)
+        self._progress.update(
+            outlook.counts, self._best_value(), elapsed_s, num_trials=self._budget(outlook)
+        )
         if outlook.counts.error > self._errors:
             self._tell_last_error()
         self._errors = outlook.counts.error
@@ -114,6 +132,10 @@ class _Watch:
         if error is not None and error.words != self._last_words:
             self._last_words = error.words
             self._progress.tell(f"trial {error.number} failed: {error.words}")
+
+    def _budget(self, outlook: Outlook) -> int | None:
+        """As it is by now; of a grid without a budget its size."""
+        return self._study.num_draws if outlook.num_trials is None else outlook.num_trials
 
     def _best_value(self) -> float | None:
         try:

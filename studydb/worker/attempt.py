@@ -90,6 +90,7 @@ class Attempt:
 
     Attributes:
         log: Where its output is, once it has ended.
+        last_value: Of the study's metric, as reported last; None before the first report.
     """
 
     def __init__(self, equipment: Equipment, held: HeldTrial) -> None:
@@ -97,6 +98,7 @@ class Attempt:
         self._equipment, self._held = equipment, held
         self._progress = _Progress()
         self.log: Log | None = None
+        self.last_value: float | None = None
 
     def run(self) -> Outcome:
         """
@@ -310,7 +312,9 @@ class Attempt:
     def _store(self, message: Reported) -> None:
         held, saved = self._held, message.saved
         if message.result is not None and not held.refuses_results:
-            due = held.add(self._checked(message.result))
+            result = self._checked(message.result)
+            due = held.add(result)
+            self.last_value = result.value
             if message.id is not None:  # the child waits for the answer
                 self._safely(held.flush)
             elif due:

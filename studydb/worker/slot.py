@@ -12,9 +12,11 @@ from studydb.domain.errors import LeaseLost, StorageError, StorageTransient, Stu
 from studydb.domain.failures import failure_of
 from studydb.domain.records import Claim, Failure
 from studydb.domain.states import Reason, State
+from studydb.domain.wording import best_text, value_text
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.held import HeldTrial, refusal
 from studydb.operations.look import look
+from studydb.operations.reading import best_trials
 from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment
 from studydb.worker.suspicion import MOST_FAILED
@@ -95,8 +97,13 @@ class Slot(threading.Thread):
         except StorageTransient as error:
             self._endure(error)
             return None
-        self._away_since_s = None
+        self._note_answer()
         return claim
+
+    def _note_answer(self) -> None:
+        was_away, self._away_since_s = self._away_since_s is not None, None
+        if was_away:
+            self._equipment.options.say("the database answers again")
 
     def _is_over(self) -> bool:
         try:
@@ -153,7 +160,7 @@ class Slot(threading.Thread):
     def _end(self, held: HeldTrial, attempt: Attempt, outcome: Outcome) -> None:
         ending = held.end(outcome.reason, failure=outcome.failure, log=attempt.log)
         self._equipment.waiting.answered()
-        self._equipment.options.say(self._line(held, outcome, ending))
+        self._equipment.options.say(self._line(attempt, held, outcome, ending))
         self._suspect_this_host(held, ending.attempt_reason if ending else outcome.reason)
 
     def _suspect_this_host(self, held: HeldTrial, reason: Reason) -> None:
@@ -182,15 +189,28 @@ class Slot(threading.Thread):
         except Exception as second:  # noqa: BLE001  its lease runs out, and a sweep takes it back
             say(f"trial {held.lease.number} cannot be ended: {_words(failure_of(second))}")
         else:
-            say(self._line(held, outcome, ending))
+            say(self._line(attempt, held, outcome, ending))
 
-    def _line(self, held: HeldTrial, outcome: Outcome, ending: Ending | None) -> str:
+    def _line(
+        self, attempt: Attempt, held: HeldTrial, outcome: Outcome, ending: Ending | None
+    ) -> str:
         lease = held.lease
         reason = ending.attempt_reason if ending else outcome.reason
         again = " (will run again)" if ending and ending.state is State.PENDING else ""
         why = f": {_words(outcome.failure)}" if outcome.failure else ""
-        step = held.buffer.last_step
-        return f"trial {lease.number}, attempt {lease.attempt}: {reason} at step {step}{again}{why}"
+        at = f"step {held.buffer.last_step}{self._values(attempt.last_value)}"
+        return f"trial {lease.number}, attempt {lease.attempt}: {reason} at {at}{again}{why}"
+
+    def _values(self, value: float | None) -> str:
+        """The trial's last value and the study's best so far, as far as the database says."""
+        study = self._equipment.study
+        if value is None:
+            return ""
+        told = f", {study.metric} {value_text(value)}"
+        with suppress(StudydbError):
+            best = best_trials(self._equipment.database, study)[0]
+            told += f" (best so far {best_text(best.best_value)}, trial {best.number})"
+        return told
 
 
 def _refused(claim: Claim) -> Outcome | None:

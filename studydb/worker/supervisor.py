@@ -347,7 +347,7 @@ def _exit_code(interruption: Interruption, options: Options) -> int:
     if interruption.signal is not None:
         if interruption.gave_up is None:
             name = signal.Signals(interruption.signal).name
-            options.say(f"gave back what was running, because of {name}")
+            options.say(f"gave back what was running, because of {name}; run it again to go on")
         return 128 + interruption.signal
     if interruption.gave_up is not None:
         return 1

@@ -1,0 +1,76 @@
+"""Running one command: what went wrong is one line and an exit code, never a traceback."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from studydb.cli.commands import cli
+from studydb.domain.errors import StudydbError, UsageError
+from studydb.domain.wording import visible
+from studydb.domain.words import in_studydb
+
+USAGE, INTERRUPTED = 2, 130
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """
+    Run a command; a user's mistake is one line on stderr.
+
+    Args:
+        arguments: None for the process's own.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        _check_text(sys.argv[1:] if arguments is None else arguments)
+        answer = cli.main(arguments, prog_name="studydb", standalone_mode=False)
+    except StudydbError as error:
+        return _complain(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        return USAGE
+    except click.UsageError as error:
+        return _complain(_with_help(error), USAGE)
+    except click.ClickException as error:
+        return _complain(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    return answer if isinstance(answer, int) else 0
+
+
+def _complain(message: str, code: int) -> int:
+    line = " ".join(part.strip() for part in message.splitlines())
+    print(visible(f"studydb: {line}"), file=sys.stderr)  # noqa: T201  its business
+    return code
+
+
+def _with_help(error: click.UsageError) -> str:
+    message = error.format_message().rstrip()
+    message += "" if message.endswith((".", "?")) else "."
+    if isinstance(error, click.NoSuchOption):
+        message += in_studydb(error.option_name)
+    where = error.ctx.command_path if error.ctx is not None else "studydb"
+    return f"{message} See `{where} --help`."
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """
+    Refuse bytes that are not Unicode, here and in the variables that are options.
+
+    Raises:
+        UsageError: With the bytes escaped.
+    """
+    settings = {key: text for key, text in os.environ.items() if key.startswith("STUDYDB_")}
+    given = [("argument", text) for text in arguments] + list(settings.items())
+    for where, text in given:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(text).decode(errors="backslashreplace")
+            what = "The argument" if where == "argument" else f"${where},"
+            raise UsageError(
+                f"{what} '{shown}' is no Unicode text; write names and URLs in UTF-8."
+            ) from None
