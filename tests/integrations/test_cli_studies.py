@@ -384,3 +384,24 @@ def test_row_of_another_study_never_shows(console, database):
         line = [command[0], "mine", *command[1:], "--format", "json"]
         assert {row["study"] for row in console(*line).json} == {"mine"}
     assert console("results", "mine", "0", "--format", "json").json[0]["metrics"]["of"] == "mine"
+
+
+def test_study_whose_trials_have_all_diverged_has_no_finite_best(console, database):
+    study = arrange.new_study(database, name="digits", space=SPACE)
+    arrange.SimulatedWorker(database, study).take().finish(math.inf)
+
+    assert "none finite yet (Infinity), trial 0" in console("status", "digits").out
+    assert "best loss (min)  none finite yet (Infinity)" in console("best", "digits").out
+    assert console("best", "digits", "--format", "json").json["best_value"] == "Infinity"
+
+
+def test_tables_have_six_digits_and_files_all(console, database):
+    study = arrange.new_study(database, name="digits", space=SPACE)
+    arrange.SimulatedWorker(database, study).take().finish(1 / 3)
+
+    for command in (("trials", "digits"), ("status", "digits"), ("best", "digits")):
+        printed = console(*command).out
+        assert "0.333333" in printed
+        assert "0.3333333" not in printed
+    for form in ("json", "csv"):
+        assert "0.3333333333333333" in console("trials", "digits", "--format", form).out
