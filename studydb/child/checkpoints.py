@@ -51,6 +51,11 @@ class Restored:
             raise CheckpointError("The checkpoint is a dict; use its .to_dict().")
         return self._path
 
+    @property
+    def data(self) -> bytes | None:
+        """The pickle of a dict; None for a directory."""
+        return self._data
+
     def __repr__(self) -> str:
         """Name kind and step."""
         return f"<checkpoint of step {self.step}: {'dict' if self._path is None else self._path}>"
@@ -66,15 +71,26 @@ def fetch(job: Job) -> Restored | None:
     """
     if job.restore is None:
         return None
-    target = Path(job.scratch) / "checkpoint"
-    restore = job.restore
+    return fetch_from(job.store, job.restore, target=Path(job.scratch) / "checkpoint")
+
+
+def fetch_from(store_url: str, restore: Restore, *, target: Path) -> Restored:
+    """
+    Get a checkpoint, whole and checked; the caller has verified its signature.
+
+    Args:
+        target: Where a directory is copied to; it must not exist.
+
+    Raises:
+        CheckpointError: The bytes are missing or corrupt.
+        OSError: This host cannot reach the store, or has no room for a copy.
+    """
     if restore.kind == "dict":
-        return Restored(restore.step, data=_fetch_bytes(job.store, restore))
+        return Restored(restore.step, data=_fetch_bytes(store_url, restore))
     if restore.url == INLINE:
-        data = _fetch_bytes(job.store, restore)
+        data = _fetch_bytes(store_url, restore)
         return Restored(restore.step, path=unpack_directory(data, target))
-    store = open_store(job.store)
-    path = store.get_directory(restore.url, digest=restore.digest, target=target)
+    path = open_store(store_url).get_directory(restore.url, digest=restore.digest, target=target)
     return Restored(restore.step, path=path)
 
 
@@ -84,7 +100,7 @@ def _fetch_bytes(store_url: str, restore: Restore) -> bytes:
     if restore.data is None or digest_of(restore.data) != restore.digest:
         raise CheckpointError(
             f"The checkpoint of step {restore.step} in the database is damaged: "
-            "its bytes differ from their digest. An older one is used instead."
+            "its bytes differ from their digest."
         )
     return restore.data
 

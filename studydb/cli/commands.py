@@ -17,6 +17,7 @@ COMMANDS = {
     "show": ("show", "Show a study's definition, or one trial: why it stopped, its error."),
     "results": ("trials", "List one trial's results, step by step."),
     "best": ("trials", "Show a study's best trial."),
+    "export-checkpoint": ("export_checkpoint", "Copy a trial's checkpoint to a folder."),
     "workers": ("workers", "List the workers."),
     "drain": ("drain", "Have a worker give back what it runs, and end."),
     "logs": ("logs", "Print what a trial has printed."),
@@ -47,7 +48,7 @@ class Lazy(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"studydb.cli.{COMMANDS[cmd_name][0]}")
-        command = getattr(module, cmd_name)
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

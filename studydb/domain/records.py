@@ -1,5 +1,6 @@
 """The rows as the rest of the program sees them: frozen, without SQL."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +12,9 @@ from studydb.domain.rules import Threshold
 from studydb.domain.space import Space
 from studydb.domain.states import Mode, Origin, Reason, State, Status
 from studydb.domain.view import Scheduler, Searcher
+
+LONGEST_PARAMS = 100
+"""Characters of params in the `repr` of a trial."""
 
 LEASE_S = 90.0
 """How long a claim holds without a renewal, by default."""
@@ -187,6 +191,16 @@ class Trial:
     def best_value(self) -> float | None:
         """The best live value over all steps."""
         return self.summary.best_value
+
+    def __repr__(self) -> str:
+        """Number, state, best value and params, on one short line."""
+        best = "no value"
+        if self.best_value is not None:
+            best = f"best_value {self.best_value:.6g} at step {self.summary.best_step}"
+        params = json.dumps(self.params, default=str)
+        if len(params) > LONGEST_PARAMS:
+            params = f"{params[:LONGEST_PARAMS]}…"
+        return f"<trial {self.number}: {self.reason or self.state}, {best}, params {params}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Read an inline checkpoint's bytes."""
+"""Read a trial's newest checkpoint, and the bytes of an inline one."""
 
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError
-from studydb.domain.records import Checkpoint
-from studydb.store import checkpoints
+from studydb.domain.records import Checkpoint, Trial
+from studydb.store import checkpoints, trials
 
 
 def restore(database: Database, *, checkpoint: Checkpoint) -> bytes:
@@ -19,3 +19,12 @@ def restore(database: Database, *, checkpoint: Checkpoint) -> bytes:
     if data is None:
         raise CheckpointError(f"Checkpoint {checkpoint.uuid} has no bytes in the database.")
     return data
+
+
+def newest(database: Database, *, trial: Trial, study_id: int) -> Checkpoint | None:
+    """The checkpoint that a trial would go on from now; None if it has none."""
+    with database.begin(write=False) as txn:
+        now = trials.find(txn, study_id=study_id, number=trial.number)
+        if now is None or now.checkpoint_id is None:
+            return None
+        return checkpoints.find(txn, checkpoint_id=now.checkpoint_id)

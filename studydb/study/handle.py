@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.errors import NotAllowed
-from studydb.domain.records import Counts, Trial
+from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
 from studydb.domain.states import Status
 from studydb.domain.words import answering_keywords, missing_attribute
@@ -20,6 +20,7 @@ from studydb.operations.rename import rename
 from studydb.study import checking
 from studydb.study.opening import Answered, read_patiently, whoami, write_patiently
 from studydb.study.running import full_url, run
+from studydb.study.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,20 +52,32 @@ class Study:
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials by number, as frozen records."""
-        return self._read(reading.list_trials)
+        """All trials by number, as frozen records; each has its `checkpoint`."""
+        rows = self._read(reading.list_trials)
+        return [Trial.of(row, self.database, self.record) for row in rows]
+
+    def trial(self, number: int) -> Trial:
+        """
+        One trial by its number.
+
+        Raises:
+            UnknownTrial: No such number.
+        """
+        asked = checking.integer("A trial's number", number)
+        found = self._read(lambda database, study: reading.details(database, study, asked)).trial
+        return Trial.of(found, self.database, self.record)
 
     @property
     def best_trial(self) -> Trial:
         """
         The trial with the best `best_value`: over all trials that have one, over their live steps.
 
-        NaN never wins; ties go to the lower number.
+        NaN never wins; ties go to the lower number. Its `checkpoint` is the newest that it saved.
 
         Raises:
             NoResults: No trial has a value yet.
         """
-        return self._read(reading.best_trials)[0]
+        return Trial.of(self._read(reading.best_trials)[0], self.database, self.record)
 
     @property
     def best_params(self) -> Mapping[str, Any]:

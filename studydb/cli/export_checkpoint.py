@@ -1,0 +1,51 @@
+"""`export-checkpoint`: the trained model of a trial, as files."""
+
+import shlex
+from collections.abc import Sequence
+
+import click
+
+from studydb.cli.opening import opened_study
+from studydb.cli.options import Number, Storage, storage_option, study_argument
+from studydb.domain.errors import NotFound
+from studydb.domain.wording import visible
+
+
+@click.command("export-checkpoint")
+@study_argument
+@click.argument("places", metavar="[NUMBER] DIR", nargs=-1, required=True)
+@click.option("--best", is_flag=True, help="Of the best trial, instead of trial NUMBER.")
+@storage_option
+@click.pass_context
+def export_checkpoint(
+    ctx: click.Context, *, name: str, places: Sequence[str], best: bool, storage: Storage
+) -> None:
+    """
+    Copy the newest checkpoint of trial NUMBER of NAME, or of the best trial, to a new folder DIR.
+
+    A directory is copied as it was saved. A dict becomes DIR/checkpoint.pkl, for pickle.load where
+    its classes can be imported. What no key of yours signed is refused: to open it could run code.
+    """
+    if len(places) != (1 if best else 2):
+        wanted = "DIR after NAME --best" if best else "NUMBER and DIR after NAME, or --best and DIR"
+        raise click.UsageError(f"Give {wanted}.", ctx)
+    with opened_study(storage, name) as study:
+        if best:
+            trial = study.best_trial
+        else:
+            number = Number().convert(places[0], None, ctx)
+            trial = study.trial(number)
+        checkpoint = trial.checkpoint
+        if checkpoint is None:
+            raise NotFound(
+                f"Trial {trial.number} of {name!r} has no checkpoint: a trainable saves one with "
+                "report(metrics, checkpoint=a dict or the path of a directory)."
+            )
+        target = checkpoint.export(places[-1])
+    click.echo(
+        f"Exported the checkpoint of trial {trial.number} (step {checkpoint.step}, "
+        f"{checkpoint.kind}) to {visible(str(target))}."
+    )
+    if checkpoint.kind == "dict":
+        file = shlex.quote(str(target / "checkpoint.pkl"))
+        click.echo(f"It is a pickle: `python -m pickle {file}` shows it.")

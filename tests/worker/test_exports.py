@@ -1,0 +1,146 @@
+"""From a study to the model that its trial has saved, verified before a byte is opened."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from studydb.__main__ import main
+from studydb.db.schema import checkpoint as checkpoint_table
+from studydb.domain.errors import CheckpointError, UnknownTrial
+
+
+@pytest.fixture(params=["saving:as_dict", "saving:as_directory"])
+def saved(request, stage):
+    """A study whose one trial has saved two checkpoints."""
+    stage.create(request.param)
+    assert stage.run() == 0
+    return stage
+
+
+@pytest.fixture
+def console(storage_url, tmp_path, monkeypatch, capsys):
+    """Run `studydb export-checkpoint` in a folder of its own: what it printed."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("STUDYDB_STORAGE", storage_url)
+
+    def run(*arguments, code=0):
+        with pytest.raises(SystemExit) as ended:
+            main(("export-checkpoint", "staged", *arguments))
+        printed = "".join(capsys.readouterr())
+        assert (ended.value.code or 0) == code, printed
+        return printed
+
+    return run
+
+
+def contents(checkpoint):
+    if checkpoint.kind == "dict":
+        return checkpoint.to_dict()
+    return (checkpoint.path / "deep" / "model.txt").read_text()
+
+
+def test_best_trial_leads_to_its_newest_checkpoint(saved):
+    for trial in (saved.study.best_trial, saved.study.trials[0], saved.study.trial(0)):
+        checkpoint = trial.checkpoint
+
+        assert checkpoint.step == 2
+        whole = {"weights": [0.25, 2]} if checkpoint.kind == "dict" else "step 2"
+        assert contents(checkpoint) == whole
+
+
+def test_path_is_a_copy_of_ones_own_until_the_process_ends(stage, tmp_path):
+    stage.create("saving:as_directory")
+    stage.run()
+    script = (
+        "import studydb, sys\n"
+        "checkpoint = studydb.load_study('staged', storage=sys.argv[1]).best_trial.checkpoint\n"
+        "(checkpoint.path / 'mine.txt').write_text('mine')\n"
+        "assert checkpoint.path == checkpoint.path\n"
+        "print(checkpoint.path)\n"
+    )
+
+    ran = subprocess.run(
+        [sys.executable, "-c", script, stage.storage], capture_output=True, text=True, check=True
+    )
+
+    assert not Path(ran.stdout.strip()).exists()
+    stored = stage.study.best_trial.checkpoint.export(tmp_path / "again")
+    assert not (stored / "mine.txt").exists()
+
+
+def test_dict_has_no_path_and_directory_is_no_dict(saved):
+    checkpoint = saved.study.best_trial.checkpoint
+
+    with pytest.raises(CheckpointError, match=r"use its \.(to_dict|path)"):
+        _ = checkpoint.path if checkpoint.kind == "dict" else checkpoint.to_dict()
+
+
+def test_trial_without_a_checkpoint_has_none_and_the_command_says_what_saves_one(stage, console):
+    stage.create("saving:nothing")
+    stage.run()
+
+    assert stage.study.best_trial.checkpoint is None
+    ran = console("--best", "model", code=1)
+    assert "Trial 0 of 'staged' has no checkpoint" in ran
+    with pytest.raises(UnknownTrial):
+        stage.study.trial(7)
+
+
+def test_checkpoint_that_no_key_of_ours_signed_is_opened_by_nobody(saved, console, tmp_path):
+    database = saved.study.database
+    with database.begin() as txn:
+        txn.run(sa.update(checkpoint_table).values(step=7))
+    checkpoint = saved.study.best_trial.checkpoint
+
+    with pytest.raises(CheckpointError, match="at step 7 is not signed by a key of yours"):
+        contents(checkpoint)
+    ran = console("0", str(tmp_path / "model"), code=1)
+    assert "is not signed by a key of yours" in ran
+    assert not (tmp_path / "model").exists()
+
+
+def test_command_copies_a_directory_and_pickles_a_dict(saved, console, tmp_path):
+    kind = saved.study.best_trial.checkpoint.kind
+
+    by_number = console("0", str(tmp_path / "a" / "model"))
+    console("--best", str(tmp_path / "best"))
+
+    assert (
+        f"Exported the checkpoint of trial 0 (step 2, {kind}) to {tmp_path}/a/model." in by_number
+    )
+    for place in (tmp_path / "a" / "model", tmp_path / "best"):
+        if kind == "dict":
+            assert pickle.loads((place / "checkpoint.pkl").read_bytes()) == {"weights": [0.25, 2]}
+        else:
+            assert (place / "deep" / "model.txt").read_text() == "step 2"
+
+
+@pytest.mark.parametrize(
+    ("typed", "words", "code"),
+    [
+        (("0",), "Give NUMBER and DIR after NAME, or --best and DIR", 2),
+        (("0", "model", "--best"), "Give DIR after NAME --best", 2),
+        (("first", "model"), "'first' is no trial number", 2),
+        (("7", "model"), "has no trial 7", 1),
+        (("0", "."), "exists; name a directory that is to be made", 1),
+    ],
+)
+def test_wrong_places_are_told(stage, console, typed, words, code):
+    stage.create("saving:as_dict")
+    stage.run()
+
+    assert words in console(*typed, code=code)
+
+
+def test_trial_is_shown_in_one_short_line(saved):
+    trial = saved.study.best_trial
+
+    assert repr(trial).startswith("<trial 0: COMPLETED, best_value 0.5 at step 2, params {")
+    assert len(repr(trial)) < 200
+    assert repr(saved.study.trials) == f"[{trial!r}]"
