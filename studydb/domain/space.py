@@ -39,6 +39,9 @@ __all__ = [
     "uniform",
 ]
 
+NO_DICT = "(no dict)"
+"""Stands for the paths of params that are none."""
+
 ORDER = "$order"
 """The paths in the user's order, because PostgreSQL's jsonb sorts keys."""
 
@@ -133,6 +136,8 @@ class Space:
         A dict that is itself the value of a leaf, as `choice` may have it, stays whole. Names
         that hold a "/" are taken for paths.
         """
+        if not isinstance(params, Mapping):  # whatever wrote this row: it can be looked at
+            return {NO_DICT: params}
         return dict(self._flatten(params, ""))
 
     def _flatten(self, params: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -317,3 +317,46 @@ def test_own_loop_is_given_no_planted_trial(attacker_url, attack, storage_url):
     assert seen == [(0, "ls")]
     assert made.trials[1].reason == "FAILED"
     made.close()
+
+
+# --- those who look
+
+
+LOOKS = [
+    ("studies",),
+    ("status", "staged"),
+    ("trials", "staged"),
+    ("trials", "staged", "--sort", "best"),
+    ("show", "staged"),
+    ("show", "staged", "0"),
+    ("show", "staged", "500"),
+    ("results", "staged", "0"),
+    ("best", "staged"),
+    ("workers", "staged"),
+    ("logs", "staged", "0"),
+]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_listings_show_rows_of_any_content(stage, attack, bare_console, monkeypatch, name):
+    study = create(stage, "obedient:one_step")
+    assert stage.run() == 0
+    params, _ = PLANTED[name]
+
+    planted_trial(attack, params_sql(params))
+    attack(f"UPDATE trial SET metric_summary = '{params}'")
+    attack(
+        "INSERT INTO event (study_id, trial_id, kind, actor, data, at) SELECT study_id, id, "
+        f"'checkpoint failed', 'worker', '{params}', created_at FROM trial"
+    )
+    attack(
+        "INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, reported_at) "
+        f"SELECT study_id, id, 1, 77, 0.5, '{params}', created_at FROM trial WHERE number = 0"
+    )
+    monkeypatch.setenv("STUDYDB_STORAGE", stage.storage)
+
+    for arguments in LOOKS:
+        for form in ("table", "json") if arguments[0] != "logs" else ():
+            ran = bare_console(*arguments, "--format", form)
+            assert ran.out
+    assert {trial.number for trial in study.trials} == {0, 500}
