@@ -289,14 +289,14 @@ def test_study_that_is_stopped_by_a_person_ends_the_run(create):
 
 @once
 def test_errors_of_trials_are_told_when_the_run_is_over(create, capfd):
-    study = create("misbehaving:raises", num_trials=2)
+    study = create("misbehaving:raises_unless_first", num_trials=3)
 
     counts = study.run(workers=1)
 
     told = capfd.readouterr().err
     assert counts.error == 2
-    assert "2 of 'digits' ended with an error, trial 0 with ValueError: the learning rate" in told
-    assert told.endswith("The traceback: studydb show digits 0\n")
+    assert "2 of 'digits' ended with an error, trial 1 with ValueError: only the first" in told
+    assert told.endswith("The traceback: studydb show digits 1\n")
 
 
 @once

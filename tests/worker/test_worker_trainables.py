@@ -64,7 +64,7 @@ def test_failure_of_the_users_code_is_told_in_its_row(sqlite_stage, name, kind, 
 
     reason = "LOST" if kind == "Lost" else "FAILED"
     (attempt,) = stage.attempts()
-    assert (code, stage.trial().state, stage.trial().reason) == (0, "ERROR", reason)
+    assert (code, stage.trial().state, stage.trial().reason) == (3, "ERROR", reason)
     assert (attempt.reason, attempt.error_type, attempt.error_message) == (reason, kind, message)
 
 
@@ -99,7 +99,7 @@ def test_output_that_is_no_text_is_stored_as_text(stage):
     code = stage.run()
 
     (attempt,) = stage.attempts()
-    assert (code, attempt.reason, attempt.error_type) == (0, "FAILED", "ValueError")
+    assert (code, attempt.reason, attempt.error_type) == (3, "FAILED", "ValueError")
     assert attempt.error_message == r"a NUL: \x00, a lone surrogate: \ud800"
     assert "café" in attempt.log_tail
 

@@ -36,6 +36,6 @@ def test_line_of_a_failed_trial_names_the_exception_where_it_is_the_users(
     stage.create(trainable)
     worker = stage.start()
 
-    assert worker.exit_code() == 0
+    assert worker.exit_code() == 3
     assert words in worker.words()
-    assert f"`studydb trials {stage.study.name} --state ERROR` lists" in worker.words()
+    assert f"The traceback: `studydb show {stage.study.name} 0`" in worker.words()
