@@ -5,10 +5,12 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from studydb.analysis.pace import ends_text, pace_text
 from studydb.analysis.troubles import trouble_text
 from studydb.cli.opening import opened, opened_study
 from studydb.cli.options import Storage, format_option, storage_option
@@ -74,6 +76,7 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
         live = listing.live_rows(study.database, study.record, most=MOST_LIVE)
         roll = listing.roll(study.database, study.record)
         troubles = listing.troubles(study.database, study.record)
+        pace, now = listing.pace(study.database, study.record)
         error, reason = last_error(study.database, study.record), study.outlook.pause_reason
         best = None
         with suppress(NoResults):
@@ -85,7 +88,8 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
         more["last_error"] = None if error is None else asdict(error)
         print_json(_document(row, best, chosen, roll) | more)
     else:
-        _print_page(study, row, best, chosen, roll)
+        timed = {"ended": ends_text(pace), "time": _time_text(study, row, pace, now, roll)}
+        _print_page(study, row, best, chosen, roll, timed=timed)
         if reason is not None:
             click.echo(f"\nThe study has paused itself: {visible(reason)}.")
         if error is not None:
@@ -134,7 +138,13 @@ def best_fields(study: Any, best: Trial) -> dict[str, Any]:
 
 
 def _print_page(
-    study: "Study", row: Any, best: Trial | None, live: list[Any], roll: "Roll"
+    study: "Study",
+    row: Any,
+    best: Trial | None,
+    live: list[Any],
+    roll: "Roll",
+    *,
+    timed: Mapping[str, str | None],
 ) -> None:
     counts = {state: getattr(row, state.lower()) for state in State}
     total = sum(counts.values())
@@ -147,6 +157,7 @@ def _print_page(
             "status": row.status,
             "metric": f"{row.metric} ({row.mode})",
             "trials": f"{total} of {budget}" + (f": {by_state}" if by_state else ""),
+            **timed,
             "at once": row.max_concurrent and f"{row.max_concurrent} at most",
             "best": _best_line(row, best),
             "params": best and (_cell(study, best, "params") or None),
@@ -166,6 +177,13 @@ def _print_page(
         more = ", ".join(f"{count} {state}" for state, count in hidden.items() if count > 0)
         if more:
             click.echo(f"and {more} more")
+
+
+def _time_text(study: "Study", row: Any, pace: Any, now: datetime, roll: "Roll") -> str | None:
+    budget = study.record.num_draws if row.num_trials is None else row.num_trials
+    left = None if budget is None else max(0, budget - row.terminated - row.error)
+    runs = row.running > 0 and roll.n_alive > 0
+    return pace_text(pace, now=now, left=left, runs=runs)
 
 
 def _workers_line(roll: "Roll") -> str:

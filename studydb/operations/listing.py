@@ -14,6 +14,7 @@ from studydb.domain.records import DRAIN, Process, Study, Trial
 from studydb.domain.states import State
 from studydb.operations.summing import pages, reader
 from studydb.store import events, live, results, trials, views
+from studydb.store import pace as store_pace
 
 STUDY_COLUMNS = tuple(views.STUDY.c.keys())
 TRIAL_COLUMNS = tuple(views.TRIAL.c.keys())
@@ -181,6 +182,12 @@ def roll(database: Database, study: Study | None = None, *, most: int = 100) -> 
     with database.begin(write=False) as txn:
         found = views.workers(txn, study_id=None if study is None else study.id, most=most)
         return Roll(found, txn.now)
+
+
+def pace(database: Database, study: Study) -> tuple[Any, datetime]:
+    """How the newest trials of a study ended and how fast, and the database's clock."""
+    with database.begin(write=False) as txn:
+        return store_pace.pace(txn, study_id=study.id), txn.now
 
 
 def troubles(database: Database, study: Study) -> list[Any]:

@@ -405,3 +405,19 @@ def test_tables_have_six_digits_and_files_all(console, database):
         assert "0.3333333" not in printed
     for form in ("json", "csv"):
         assert "0.3333333333333333" in console("trials", "digits", "--format", form).out
+
+
+def test_status_tells_stopped_early_from_completed_and_how_fast_it_goes(console, database, clock):
+    rules = read_rules({"loss": 3})
+    study = arrange.new_study(database, name="digits", space=SPACE, num_trials=9, rules=rules)
+    assert "\nended" not in console("status", "digits").out
+    worker = arrange.SimulatedWorker(database, study)
+    for value in (0.5, 5.0, 0.25):
+        trial = worker.take()
+        clock.advance(20)
+        trial.finish(value)
+
+    shown = console("status", "digits").out
+
+    assert "\nended    2 completed, 1 stopped early\n" in shown
+    assert "\ntime     1 min 0 s, 3 trials/min\n" in shown
