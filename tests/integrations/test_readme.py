@@ -171,7 +171,7 @@ def test_login_that_lacks_a_right_learns_which_role_has_it(machines):
     refusals = {
         "owner": [
             ("bob", "studydb pause digits"),
-            ("ann", "studydb pause digits"),
+            ("ann", "studydb extend digits --trials 1"),
             ("ann", "studydb delete digits --yes"),
             ("ann", "studydb create x --metric m --mode min --num-trials 1"),
         ],

@@ -137,7 +137,7 @@ def test_each_person_may_do_what_the_role_may(lab, psql):
         with trial:
             trial.report({"loss": 0.5})
     with pytest.raises(StorageDenied, match=r"rights of an owner.*studydb_owner"):
-        loop.pause()
+        loop.extend(num_trials=1)
     reading = studydb.load_study("digits", storage=as_("Cyd E", lab))
 
     assert reading.best_value == 0.5
