@@ -66,11 +66,31 @@ def key_file_path(environ: Mapping[str, str] | None = None) -> Path:
     """Where this user's keys are, whether or not the file exists yet."""
     environ = os.environ if environ is None else environ
     if named := environ.get(KEY_FILE):
-        return Path(named).expanduser().absolute()
+        return expanded(named).absolute()
     configured = environ.get("XDG_CONFIG_HOME", "")
     # The XDG specification has relative paths ignored.
-    home = Path(configured) if configured.startswith("/") else Path.home() / ".config"
-    return home / "studydb" / "keys"
+    if not configured.startswith("/"):
+        configured = "~/.config"
+    try:
+        return expanded(configured) / "studydb" / "keys"
+    except UsageError:
+        return Path(configured) / "studydb" / "keys"
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """
+    A path with "~" replaced.
+
+    Raises:
+        UsageError: There is no such home: no HOME and no such user, as in many a container.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as cause:
+        raise UsageError(
+            f"{os.fspath(path)!r} cannot be found: there is no such home directory. Set HOME, or "
+            "write the path without '~'."
+        ) from cause
 
 
 def frame(*fields: str | bytes) -> bytes:
@@ -170,6 +190,13 @@ def load_keyring(environ: Mapping[str, str] | None = None, *, create: bool = Tru
     environ = os.environ if environ is None else environ
     path = key_file_path(environ)
     given = [_environment_key(environ[SIGNING_KEY])] if environ.get(SIGNING_KEY) else []
+    if not path.is_absolute():
+        if not given:
+            raise UsageError(
+                f"There is no place for the key file {path}: this user has no home directory. Set "
+                f"HOME, {KEY_FILE}, or {SIGNING_KEY} to a key in hexadecimal."
+            )
+        return Keyring(tuple(given), path)
     try:
         if create and not given:
             _make_key_file(path)

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from studydb.domain.errors import StorageError, UsageError
+from studydb.settings import expanded
 
 _NETWORK = frozenset(
     (
@@ -70,7 +71,7 @@ def read_url(text: str) -> URL:
             "An SQLite database in memory is lost with its process and seen by no worker. "
             "Give a file: sqlite:///studydb.db."
         )
-    return url.set(drivername="sqlite", database=str(Path(url.database).expanduser().absolute()))
+    return url.set(drivername="sqlite", database=str(expanded(url.database).absolute()))
 
 
 def mask_text(text: str) -> str:

@@ -42,6 +42,9 @@ __all__ = [
 NO_DICT = "(no dict)"
 """Stands for the paths of params that are none."""
 
+MAX_CONFIG_BYTES = 16 << 20
+"""Of a space, and of the params of one trial, as JSON: each claim and each child is sent a copy."""
+
 ORDER = "$order"
 """The paths in the user's order, because PostgreSQL's jsonb sorts keys."""
 
@@ -86,7 +89,9 @@ class Space:
         if isinstance(mapping, Space):
             return mapping
         tree = {} if mapping is None else _as_mapping(mapping)
-        return cls(dict(walk(tree, written=written)))
+        space = cls(dict(walk(tree, written=written)))
+        _check_size({path: leaf_json(leaf) for path, leaf in space.leaves.items()})
+        return space
 
     @classmethod
     def from_json(cls, spec: Mapping[str, Any]) -> "Space":
@@ -222,6 +227,7 @@ class Space:
             for path, value in self.flatten(params).items()
         }
         kept = {path: value for path, value in values.items() if not self._repeats(path, value)}
+        _check_size(values)
         return self.nest({path: self._check_value(path, value) for path, value in kept.items()})
 
     def _repeats(self, path: str, value: Any) -> bool:
@@ -276,3 +282,14 @@ def _read_order(order: Any) -> list[str]:
     if not (isinstance(order, list) and all(isinstance(path, str) for path in order)):
         raise InvalidSpec(f"{ORDER!r} is {order!r}; it must be a list of the space's paths.")
     return order
+
+
+def _check_size(leaves: Mapping[str, Any]) -> None:
+    sizes = {path: len(canonical_json(leaf).encode()) for path, leaf in leaves.items()}
+    if sum(sizes.values()) > MAX_CONFIG_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise InvalidSpec(
+            f"{largest!r} takes {sizes[largest] / 2**20:.1f} MiB as JSON; the limit is "
+            f"{MAX_CONFIG_BYTES >> 20} MiB for all values together. Give the path of a file, and "
+            "load it in the trainable."
+        )

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from studydb.artifacts import INLINE, open_store
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.states import Mode
+from studydb.settings import expanded
 
 Made = TypeVar("Made")
 
@@ -80,7 +81,7 @@ def directory(name: str, value: Any) -> Path:
     Raises:
         InvalidSpec: It is none.
     """
-    path = Path(value).expanduser() if isinstance(value, str | os.PathLike) else None
+    path = expanded(value) if isinstance(value, str | os.PathLike) else None
     if path is None or not path.is_dir():
         raise InvalidSpec(f"{name} is {value!r}; it must be a directory.")
     return path

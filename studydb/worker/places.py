@@ -6,8 +6,9 @@ from pathlib import Path
 
 from studydb.artifacts import INLINE, DirectoryStore, check_uuid, open_store
 from studydb.db import Database
-from studydb.domain.errors import StorageError
+from studydb.domain.errors import StorageError, UsageError
 from studydb.domain.records import Lease, Study
+from studydb.settings import expanded
 
 _LOG_PARTS = 4
 """logs/STUDY/TRIAL/ATTEMPT: what the folders of one attempt have in common on all hosts."""
@@ -76,5 +77,10 @@ def _files(database: Database) -> Path:
 
 def _state() -> Path:
     configured = os.environ.get("XDG_STATE_HOME", "")
-    home = Path(configured) if configured.startswith("/") else Path.home() / ".local" / "state"
-    return home / "studydb"
+    try:
+        return expanded(configured if configured.startswith("/") else "~/.local/state") / "studydb"
+    except UsageError as cause:
+        raise UsageError(
+            "There is no place for what trials print: this user has no home directory. Set HOME or "
+            "XDG_STATE_HOME."
+        ) from cause

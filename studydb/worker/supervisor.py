@@ -36,7 +36,7 @@ from studydb.operations.look import look
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
 from studydb.operations.writing import write
-from studydb.settings import PARENT, Keyring, load_keyring
+from studydb.settings import PARENT, Keyring, expanded, load_keyring
 from studydb.trainables import Trust, check_python, check_trusted
 from studydb.worker.checkpoints import Checkpoints
 from studydb.worker.equipment import Equipment
@@ -45,7 +45,7 @@ from studydb.worker.host import cannot, lacks
 from studydb.worker.interruptible import Interruption
 from studydb.worker.options import GRACE_S, Options
 from studydb.worker.output import OutputPump
-from studydb.worker.places import checkpoint_store
+from studydb.worker.places import checkpoint_store, log_root
 from studydb.worker.slot import Slot, Tickets
 from studydb.worker.waiting import Waiting
 
@@ -147,7 +147,7 @@ def _end_with_parent() -> None:
 def _workdir(workdir: str | None) -> Path | None:
     if workdir is None:
         return None
-    path = Path(workdir).expanduser().absolute()
+    path = expanded(workdir).absolute()
     if not path.is_dir():
         raise UsageError(f"The working directory {path} does not exist. Correct --workdir.")
     return path
@@ -171,6 +171,7 @@ def _work(
     stack.callback(database.close)
     patiently = partial(persist, patience_s=options.patience_s, give_up=_asked_to_go(interruption))
     study = patiently(lambda: load(database, options.study))
+    log_root(database, study)  # a user without a home is told now, and not by the first trial
     keyring = load_keyring()
     trust = _check_trust(study, keyring, options)
     beats = _connect(options, interruption, connections=1)

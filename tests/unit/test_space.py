@@ -10,6 +10,7 @@ from studydb.domain.canonical import canonical_json, params_hash
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.near import did_you_mean
 from studydb.domain.space import (
+    MAX_CONFIG_BYTES,
     Space,
     choice,
     constant,
@@ -454,3 +455,34 @@ def test_params_hash_is_pinned():
 def test_near_names_ignore_case_and_give_nothing_for_nothing():
     assert did_you_mean("asha", ["ASHA", "FIFO"]) == " Did you mean 'ASHA'?"
     assert did_you_mean("qwertz", ["ASHA", "FIFO"]) == ""
+
+
+TOO_LARGE = "x" * (MAX_CONFIG_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {"data": TOO_LARGE},
+        {"model": {"data": TOO_LARGE}},
+        {"data": choice(["small", TOO_LARGE])},
+        {f"part{number}": TOO_LARGE[: len(TOO_LARGE) // 4 + 1] for number in range(4)},
+    ],
+    ids=["constant", "nested", "choice", "sum"],
+)
+def test_space_that_no_child_could_be_sent_is_refused_and_names_the_limit(mapping):
+    with pytest.raises(InvalidSpec, match=r"MiB as JSON; the limit is 16 MiB"):
+        Space.read(mapping)
+
+
+def test_params_that_no_child_could_be_sent_are_refused_and_name_the_limit():
+    space = Space.read({"data": choice(["small", "large"]), "x": uniform(0, 1)})
+
+    with pytest.raises(InvalidSpec, match=r"'data' takes 16\.0 MiB as JSON; the limit is 16 MiB"):
+        space.check_params({"data": TOO_LARGE})
+
+
+def test_largest_config_is_accepted():
+    space = Space.read({"data": TOO_LARGE[:-3]})
+
+    assert space.constants == {"data": TOO_LARGE[:-3]}
