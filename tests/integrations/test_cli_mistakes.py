@@ -238,7 +238,7 @@ STUDY = [
     (("query", "UPDATE trial SET state = 'ERROR'"), 2, "`studydb query` only reads"),
     (("query", ""), 2, "`studydb query` only reads"),
     (("query", ";"), 2, "`studydb query` only reads"),
-    (("query", "SELECT '\udcff'"), 2, "The database refuses the query: "),
+    (("query", "SELECT '\udcff'"), 2, r"The argument 'SELECT '\xff'' is no Unicode text"),
 ]
 
 
