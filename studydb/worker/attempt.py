@@ -1,5 +1,6 @@
 """One attempt: a child process, what it says, and how it ends."""
 
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from studydb.domain.states import Reason
 from studydb.lease.held import HeldTrial
 from studydb.worker.equipment import Equipment
 from studydb.worker.forkserver import ChildProcess
-from studydb.worker.host import START_PAUSES_S, cannot
+from studydb.worker.host import START_PAUSES_S, cannot, oom_kills
 from studydb.worker.output import AttemptOutput
 
 TICK_S = 0.25
@@ -82,6 +83,7 @@ class _Progress:
     away_since_s: float | None = None
     complaint_due_s: float = 0.0
     refused: Failure | None = field(default=None)
+    oom_kills: int = 0
 
 
 class Attempt:
@@ -118,7 +120,7 @@ class Attempt:
 
     def _run_child(self, restore: Restore | None) -> Outcome:
         directory = self._equipment.log_dir(self._held.lease)
-        self._progress = _Progress()
+        self._progress = _Progress(oom_kills=oom_kills())
         with ExitStack() as stack:
             try:
                 child, output = self._begin_patiently(restore, directory, stack)
@@ -368,6 +370,9 @@ class Attempt:
                 Reason.PREEMPTED
             )  # before it could listen, or by a handler of the user's
         how = f"The process of the trial {exit_ or 'closed its channel and hung'}."
+        was_killed = exit_ is not None and exit_.signal == signal.SIGKILL
+        if was_killed and oom_kills() > progress.oom_kills:
+            how += " Perhaps out of memory: the kernel killed a process for want of it meanwhile."
         return Outcome(Reason.LOST, Failure("Lost", how))
 
     def _of_end(self, ended: Ended) -> Outcome:

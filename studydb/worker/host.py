@@ -2,6 +2,8 @@
 
 import errno
 import os
+from contextlib import suppress
+from pathlib import Path
 
 from studydb.domain.errors import HostError
 
@@ -40,3 +42,13 @@ def cannot(what: str, error: BaseException) -> HostError:
     path = getattr(error, "filename", None)
     fact = str(error) if path or not code else os.strerror(code)
     return HostError(f"This host cannot {what}: {fact.rstrip('.')}. {_CURES.get(code, '')}".strip())
+
+
+def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
+    """How many processes of this host the kernel has killed for want of memory; 0 if unknown."""
+    with suppress(OSError, ValueError):
+        for line in vmstat.read_text(encoding="ascii").splitlines():
+            name, _, number = line.partition(" ")
+            if name == "oom_kill":
+                return int(number)
+    return 0

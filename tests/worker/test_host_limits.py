@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from fleet.stage import Stage
 
+from studydb.worker.host import oom_kills
+
 STRANGER = 54321
 """A user of the test's own: root may start as many processes as it likes."""
 
@@ -30,6 +32,15 @@ forkserver._COMMAND = tuple(part.replace("main(", become) for part in forkserver
 """
 )
 """A worker whose fork server belongs to the stranger, who may have one process."""
+
+_OUT_OF_MEMORY = _RUN.format(
+    change="""
+import itertools
+from studydb.worker import attempt
+kills = itertools.count(int(sys.argv[2]), int(sys.argv[3]))
+attempt.oom_kills = lambda: next(kills)
+"""
+)
 
 _REFUSED_TWICE = _RUN.format(
     change="""
@@ -125,3 +136,23 @@ def test_fork_that_is_refused_for_a_moment_is_tried_again(sqlite_stage):
     assert worker.exit_code(60.0) == 0
     assert stage.trial().reason == "COMPLETED"
     assert len(stage.attempts()) == 1
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_trial_that_was_killed_says_when_the_kernel_was_out_of_memory(sqlite_stage, more):
+    stage = sqlite_stage
+    stage.create("misbehaving:kills_itself", max_losses=0)
+    command = [sys.executable, "-c", _OUT_OF_MEMORY, stage.storage, "7", str(more)]
+
+    stage.fleet.launch(command).exit_code(60.0)
+
+    message = stage.attempts()[0].error_message
+    assert "was killed by SIGKILL" in message
+    assert ("out of memory" in message) == bool(more)
+
+
+def test_kernels_count_of_processes_killed_for_want_of_memory_is_read(tmp_path):
+    (tmp_path / "vmstat").write_text("pgfault 12\noom_kill 3\ndrop_pagecache 0\n")
+
+    assert oom_kills(tmp_path / "vmstat") == 3
+    assert oom_kills(tmp_path / "none") == 0
