@@ -10,7 +10,7 @@ from typing import IO
 
 from studydb.domain.metrics import Result
 
-MEMORY_BYTES = 192 << 20
+MEMORY_BYTES = 96 << 20
 """Of all attempts of a worker together; what waits beyond it goes to a file."""
 
 SPILL_BYTES = 4 << 30

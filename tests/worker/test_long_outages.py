@@ -1,0 +1,104 @@
+"""
+An outage during which a trial reports more than a worker's memory should hold.
+
+`STUDYDB_NIGHTLY=1` makes it 2 GB with the bounds that workers have; the suite has 12 MB and smaller
+bounds.
+"""
+
+import os
+import sqlite3
+import sys
+import threading
+from contextlib import contextmanager
+
+import psutil
+import pytest
+from fleet.stage import Stage
+from fleet.workers import eventually
+
+from studydb.db import migrate
+
+NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
+N_STEPS, SIZE = (20_000, 100_000) if NIGHTLY else (1_200, 10_000)
+MEMORY_BYTES = 96 << 20 if NIGHTLY else 1 << 20
+MOST_MEMORY = 256e6
+PATIENCE_S = 1500.0 if NIGHTLY else 120.0
+
+_RUN = """
+import sys
+from studydb.lease.room import Room
+from studydb.worker.supervisor import run_worker
+Room.__init__.__kwdefaults__["memory_bytes"] = int(sys.argv[3])
+sys.exit(run_worker(storage=sys.argv[1], study=sys.argv[2], say=print, patience_s=3000.0))
+"""
+
+
+@contextmanager
+def peak_memory(worker):
+    """The most memory of the supervisor meanwhile, in bytes."""
+    process, over, peak = psutil.Process(worker.pid), threading.Event(), [0]
+
+    def look():
+        while not over.wait(0.1):
+            try:
+                peak[0] = max(peak[0], process.memory_info().rss)
+            except psutil.NoSuchProcess:
+                return
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        over.set()
+        watcher.join()
+
+
+@contextmanager
+def away(stage, server):
+    """The server is stopped, or another process locks the file."""
+    if server is not None:
+        server.stop("immediate")
+        yield
+        server.start()
+        stage.study.database.close()  # its connections died with the server
+        return
+    locking = sqlite3.connect(stage.storage.removeprefix("sqlite:///"), isolation_level=None)
+    locking.execute("BEGIN IMMEDIATE")
+    yield
+    locking.execute("ROLLBACK")
+    locking.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request):
+    """A URL, and the server if there is one."""
+    if request.param == "sqlite":
+        return request.getfixturevalue("sqlite_url"), None
+    server = request.getfixturevalue("crashable_postgres")
+    migrate.upgrade(server.url())
+    return server.url(), server
+
+
+@pytest.mark.timeout(3600 if NIGHTLY else 300)
+def test_all_that_was_reported_in_an_outage_is_stored_and_little_is_in_memory(place, tmp_path):
+    url, server = place
+    with Stage(url, tmp_path) as stage:
+        stage.create("wordy:train", space={"n_steps": N_STEPS, "size": SIZE})
+        command = [sys.executable, "-c", _RUN, url, stage.study.name, str(MEMORY_BYTES)]
+        worker = stage.fleet.launch(command)
+        stage.await_trial(lambda row: row.n_results > 0)
+
+        with peak_memory(worker) as peak:
+            with away(stage, server):
+                stage.open("away")
+                eventually((tmp_path / "reported").exists, PATIENCE_S)
+                assert psutil.Process(worker.pid).memory_info().rss < MOST_MEMORY
+            stage.open("back")
+            assert worker.exit_code(PATIENCE_S) == 0, worker.words()
+
+        assert peak[0] < MOST_MEMORY
+        assert stage.trial().reason == "COMPLETED"
+        assert stage.trial().attempt == 1
+        assert stage.steps() == list(range(1, N_STEPS + 1))
+        assert "cannot be written" not in worker.words()
