@@ -59,14 +59,14 @@ class Buffer:
     def add(self, result: Result) -> bool:
         """Keep a result; True if it must be flushed before the next step begins."""
         with self._lock:
-            if not len(self._waiting):
+            if not self._waiting.n_waiting:
                 self._oldest_s = self._clock_s()
             self._waiting.add(result)
             self.last_step = self.rises_from = result.step
             due = self._next_decision_step
             return (
                 (due is not None and result.step >= due)
-                or len(self._waiting) >= FLUSH_ROWS
+                or self._waiting.n_waiting >= FLUSH_ROWS
                 or self._waiting.memory_bytes >= FLUSH_BYTES
                 or first_hit(self._study.rules, result, study_metric=self._study.metric) is not None
             )
@@ -74,7 +74,7 @@ class Buffer:
     def is_overdue(self) -> bool:
         """Whether something has waited for `FLUSH_S`, or was sent without an answer."""
         with self._lock:
-            waited = len(self._waiting) > 0 and self._clock_s() - self._oldest_s >= FLUSH_S
+            waited = self._waiting.n_waiting > 0 and self._clock_s() - self._oldest_s >= FLUSH_S
             return waited or self._sent is not None
 
     @property
@@ -93,7 +93,7 @@ class Buffer:
     def take(self, *, even_empty: bool = False) -> Batch | None:
         """The batch to send: the one that lacks an answer, else the first of what waits."""
         with self._lock:
-            if self._sent is None and (len(self._waiting) or even_empty):
+            if self._sent is None and (self._waiting.n_waiting or even_empty):
                 results, self._sent_bytes = self._waiting.take(BATCH_ROWS, BATCH_BYTES)
                 self._sent = Batch(self._flush_no + 1, results, self._after_step, self._summary)
             return self._sent
@@ -138,4 +138,4 @@ class Buffer:
     def __len__(self) -> int:
         """Results that no flush has acknowledged."""
         with self._lock:
-            return len(self._waiting) + (len(self._sent.results) if self._sent else 0)
+            return self._waiting.n_waiting + (len(self._sent.results) if self._sent else 0)

@@ -151,7 +151,13 @@ def _read(line: bytes) -> Result:
 
 
 class Queue:
-    """Results in the order in which they came: the first in memory, then those in a file."""
+    """
+    Results in the order in which they came: the first in memory, then those in a file.
+
+    Attributes:
+        n_waiting: How many they are.
+        memory_bytes: Of those in memory.
+    """
 
     def __init__(self, room: Room, weigh: Callable[[Result], int]) -> None:
         """Begin empty."""
@@ -159,11 +165,7 @@ class Queue:
         self._first: deque[tuple[Result, int]] = deque()
         self._spilled = SpillFile(room)
         self._stuck: deque[tuple[Result, int]] = deque()  # behind a file that takes no more
-        self.memory_bytes = 0
-
-    def __len__(self) -> int:
-        """All results that wait."""
-        return len(self._first) + len(self._spilled) + len(self._stuck)
+        self.n_waiting = self.memory_bytes = 0
 
     @property
     def is_full(self) -> bool:
@@ -172,16 +174,17 @@ class Queue:
 
     def holds_more_than(self, rows: int, size_bytes: int) -> bool:
         """Whether one batch of these bounds is not enough for all."""
+        n = self.n_waiting
         return (
-            len(self) > max(1, rows)
-            or len(self._first) < len(self)
-            or (len(self) > 1 and self.memory_bytes > size_bytes)
+            n > max(1, rows) or len(self._first) < n or (n > 1 and self.memory_bytes > size_bytes)
         )
 
     def add(self, result: Result) -> None:
         """Add a result; where there is no room it is kept all the same, and `is_full` says so."""
         size = self._weigh(result)
-        if len(self._first) == len(self) and self._room.take("memory", size):
+        is_first = len(self._first) == self.n_waiting
+        self.n_waiting += 1
+        if is_first and self._room.take("memory", size):
             self._keep(self._first, result, size)
         elif self._stuck or not self._spilled.append(result):
             self._room.take("memory", size, force=True)
@@ -210,6 +213,7 @@ class Queue:
             batch.append(result)
             total += size
         self.memory_bytes -= total
+        self.n_waiting -= len(batch)
         return tuple(batch), total
 
     def _refill(self) -> None:
@@ -227,7 +231,7 @@ class Queue:
     def close(self) -> None:
         """Forget what waits."""
         self.free(self.memory_bytes)
-        self.memory_bytes = 0
+        self.n_waiting = self.memory_bytes = 0
         self._first.clear()
         self._stuck.clear()
         self._spilled.close()

@@ -41,7 +41,7 @@ def opened():
 
 def drained(queue, *, rows=3, size_bytes=1 << 20):
     steps = []
-    while len(queue):
+    while queue.n_waiting:
         batch, size = queue.take(rows, size_bytes)
         queue.free(size)
         steps += [one.step for one in batch]
@@ -98,7 +98,7 @@ def test_memory_is_shared_by_all_attempts_of_a_worker(opened):
             queue.add(result(step))
 
     assert sum(queue.memory_bytes for queue in queues) == 3 * weigh(result(1))
-    assert [len(queue) for queue in queues] == [2, 2]
+    assert [queue.n_waiting for queue in queues] == [2, 2]
 
 
 def test_spilled_results_have_no_name_and_no_other_reader(tmp_path, monkeypatch, opened):
