@@ -87,6 +87,12 @@ def test_results_stay_those_of_the_moment_of_the_question(database, study):
     first = next(rows)
 
     arrange.change(database, "UPDATE attempt SET live_through = 5 WHERE attempt = 1")
+    arrange.change(
+        database,
+        "INSERT INTO result (study_id, trial_id, attempt, step, value, reported_at) "
+        "SELECT study_id, trial_id, attempt, step + 1, value, reported_at FROM result "
+        f"WHERE step = {N}",
+    )
 
     assert [first[2], *(row[2] for row in rows)] == list(range(1, N + 1))
 

@@ -236,3 +236,28 @@ def test_pages_are_bounded_in_bytes(database, monkeypatch):
     assert [result.step for result in found] == list(range(1, 61))
     assert max(sizes[1:]) < 20
     assert rows(database, "SELECT count(*) FROM result") == [(60,)]
+
+
+def test_trial_that_has_not_ended_gets_no_summary(database):
+    study = new_study(database)
+    run = SimulatedWorker(database, study).take()
+    run.report(0.5)
+
+    for _ in range(2):
+        run.finish(outcome=Reason.PREEMPTED)
+
+    assert run.trial().state is State.PENDING
+    assert stored_summary(database) is None
+
+
+@pytest.mark.parametrize(("mode", "best"), [(Mode.MIN, 0.5), (Mode.MAX, math.inf)])
+def test_later_attempt_ranks_nan_worst_and_infinity_by_the_mode(database, mode, best):
+    worker = SimulatedWorker(database, new_study(database, num_trials=1, mode=mode))
+    run = worker.take()
+    run.report(math.nan, 0.5, math.inf)
+    run.finish(outcome=Reason.PREEMPTED)
+
+    run = worker.take()
+    run.report(math.nan, first=4)
+
+    assert run.trial().best_value == best
