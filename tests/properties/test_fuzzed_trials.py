@@ -1,0 +1,173 @@
+"""
+Whatever comes over a trial's pipe, the worker lives and the next trial runs.
+
+For long: `STUDYDB_FUZZ_MINUTES=10 scripts/test tests/properties/test_fuzzed_trials.py`, per database.
+"""
+
+import os
+import sys
+import time
+
+import pytest
+from arrange import rows
+from fleet.workers import TRAINABLES
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from msgspec import msgpack
+from supervised import COMPLETED, GOOD, Supervised, failed, framed, reported
+
+from studydb.child.messages import End
+from studydb.domain.records import Trainable
+from studydb.domain.states import State
+from studydb.worker.forkserver import ForkServer
+
+LONG_S = 60.0 * float(os.environ.get("STUDYDB_FUZZ_MINUTES", "0"))
+EXAMPLES = 200 if LONG_S else 30
+MOST_S = 20.0
+"""For two trials; more would be one that hangs."""
+
+integers = st.integers(-(2**63), 2**64 - 1)
+leaves = st.none() | st.booleans() | integers | st.floats() | st.text(max_size=30) | st.binary()
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=15,
+)
+
+
+def deep(depth, lists):
+    value = None
+    for _ in range(depth):
+        value = [value] if lists else {"a": value}
+    return value
+
+
+metrics = st.dictionaries(
+    st.text(max_size=10), values | st.builds(deep, st.integers(1, 300), st.booleans()), max_size=4
+)
+numbers = st.floats() | st.sampled_from([sys.float_info.max, 5e-324, -0.0])
+
+
+def or_damaged(strategy):
+    """Nearly always what it should be."""
+    return st.integers(0, 9).flatmap(lambda draw: values if draw == 0 else strategy)
+
+
+texts = or_damaged(st.text() | st.sampled_from(["a\0b", "x" * 200_000]))
+results = st.fixed_dictionaries(
+    {
+        "step": or_damaged(st.integers(0, 6)),
+        "value": or_damaged(numbers),
+        "metrics": or_damaged(metrics),
+        "time_total_s": or_damaged(st.none() | st.floats(0, 1e9)),
+    }
+)
+saved = st.fixed_dictionaries(
+    {
+        "uuid": or_damaged(st.uuids().map(str)),
+        "kind": or_damaged(st.sampled_from(["dict", "directory"])),
+        "url": or_damaged(st.sampled_from(["inline:", "file:///nowhere/x", "../..", "s3://a"])),
+        "digest": or_damaged(st.sampled_from(["0" * 64, "e3b0c442" + "98fc1c14" * 7])),
+        "size_bytes": or_damaged(st.integers(0, 9)),
+        "step": or_damaged(st.integers(0, 2**62)),
+    }
+)
+ids = or_damaged(st.none() | st.integers(0, 9))
+reports = st.fixed_dictionaries(
+    {"type": st.just("report"), "id": ids, "result": or_damaged(st.none() | results)},
+    optional={"saved": or_damaged(saved), "artifact_error": texts},
+)
+flushes = st.fixed_dictionaries({"type": st.just("flush"), "id": ids})
+failures = st.fixed_dictionaries({"type": texts, "message": texts, "traceback": texts})
+ends = st.fixed_dictionaries(
+    {"type": st.just("end"), "end": or_damaged(st.sampled_from(list(End)))},
+    optional={"failure": or_damaged(st.none() | failures)},
+)
+headers = (reports | reports | flushes | ends).map(msgpack.encode) | values.map(msgpack.encode)
+
+
+def damage(data, place, byte, kept):
+    """Change a byte, and leave out the end."""
+    place %= len(data)
+    return (data[:place] + bytes([byte]) + data[place + 1 :])[: max(1, int(kept * len(data)))]
+
+
+good = st.builds(reported, st.integers(1, 6), numbers)
+whole = good | st.builds(framed, headers, st.just(b"") | st.binary(max_size=40))
+spoilt = st.builds(
+    damage,
+    whole,
+    st.integers(0, 10**6),
+    st.integers(0, 255),
+    st.just(1.0) | st.floats(0, 1),
+)
+raw = st.binary(max_size=60)
+nested = st.builds(
+    lambda byte, n: framed(byte * n),
+    st.sampled_from([b"\x91", b"\x81\xa1a"]),
+    st.integers(1, 100_000),
+)
+pieces = good | whole | whole | spoilt | raw | raw.map(framed) | nested
+last = st.sampled_from([COMPLETED, failed("E", "m", "t"), b""])
+speeches = st.builds(lambda some, end: b"".join(some) + end, st.lists(pieces, max_size=5), last)
+
+
+@pytest.fixture
+def supervised(database, tmp_path):
+    supervised = Supervised(database, tmp_path)
+    yield supervised
+    supervised.close()
+
+
+@pytest.mark.timeout(LONG_S + 300)
+def test_worker_outlives_whatever_a_trial_says(database, supervised):
+    newest = f"SELECT state FROM trial WHERE study_id = {supervised.study.id} ORDER BY number DESC LIMIT 2"
+
+    @settings(
+        max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(speeches)
+    def outlives(speech):
+        assume(End.UNPREPARED.encode() not in speech)  # then the worker is right to leave
+        began_s = time.monotonic()
+
+        interruption = supervised.run(speech, GOOD)
+
+        assert interruption.gave_up is None
+        (second,), (first,) = rows(database, newest)
+        assert second == State.TERMINATED
+        assert first in (State.TERMINATED, State.ERROR)
+        assert time.monotonic() - began_s < MOST_S
+
+    until_s = time.monotonic() + LONG_S
+    outlives()
+    while time.monotonic() < until_s:
+        outlives()
+
+
+@pytest.mark.timeout(LONG_S + 300)
+def test_report_takes_or_refuses_whatever_python_holds(database):
+    trainable = Trainable(
+        "00000000-0000-4000-8000-000000000001",
+        "import",
+        "odd_metrics:train",
+        str(TRAINABLES),
+        f"{sys.version_info.major}.{sys.version_info.minor}",
+    )
+    supervised = Supervised(database, TRAINABLES, trainable=trainable)
+    server = ForkServer()
+    server.start()
+    until_s = time.monotonic() + LONG_S
+    try:
+        while True:
+            assert supervised.run(forkserver=server, trials=4).gave_up is None
+            if time.monotonic() >= until_s:
+                break
+    finally:
+        server.close()
+        supervised.close()
+
+    assert rows(
+        database,
+        "SELECT DISTINCT state, error_message FROM trial JOIN attempt ON trial.id = attempt.trial_id",
+    ) == [("TERMINATED", None)]
