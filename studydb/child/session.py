@@ -23,7 +23,7 @@ from studydb.domain.errors import (
     TrialStopped,
     UsageError,
 )
-from studydb.domain.metrics import STEP, Result, read_report
+from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
 from studydb.domain.rules import first_hit
 from studydb.domain.words import answering_keywords, missing_attribute
 from studydb.trainables import returned_metrics
@@ -202,7 +202,9 @@ class Session:
         """What is saved after TrialStopped contains the last step, unless the metrics say more."""
         if checkpoint is not None and not self._line.lost:
             named = metrics.get(STEP) if isinstance(metrics, Mapping) else None
-            step = named if isinstance(named, int) and named > self._last_step else self._last_step
+            step = self._last_step
+            if isinstance(named, int) and step < named < STEPS_END:
+                step = named
             self._send_checkpoint(checkpoint, step)
         self._leave_if_told()
 

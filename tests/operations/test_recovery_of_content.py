@@ -98,3 +98,18 @@ def test_fault_of_the_database_is_no_trials_fault(database, clock, study, lost, 
     assert states_of(database, study) == [State.RUNNING] * 3
     assert recover(database, study) == 3
     assert told(database) == []
+
+
+def test_sum_that_raises_is_left_out_of_the_end(database, clock, study, lost, monkeypatch):
+    def in_transaction(*_arguments, **_more):
+        raise OverflowError("intermediate overflow")
+
+    for run in lost:
+        run.report(0.5)
+    monkeypatch.setattr(finish.summing, "in_transaction", in_transaction)
+
+    assert vanish(clock, database, study) == 3
+
+    assert states_of(database, study) == [State.ERROR] * 3
+    kinds = [kind for (kind,) in rows(database, "SELECT error_type FROM attempt")]
+    assert [kind.rpartition(".")[2] for kind in kinds] == ["InvalidData"] * 3

@@ -295,3 +295,26 @@ def test_copy_of_the_trials_process_cannot_report(start):
 
     assert values_of(attempt.finish()[:-1]) == [1.0]
     assert "a copy of the trial's process" in attempt.printed
+
+
+@pytest.mark.parametrize("step", [2**62, 2**70, True, "9"])
+def test_last_checkpoint_after_the_end_has_a_step_that_a_row_holds(start, step):
+    def train(config):
+        studydb.report({"loss": 1.0})
+        studydb.report({"loss": 1.0}, checkpoint={"a": 1})
+        raise AssertionError
+
+    def train_on(config):
+        try:
+            train(config)
+        except studydb.TrialStopped:
+            studydb.report({"training_iteration": config["step"]}, checkpoint={"a": 2})
+
+    attempt = start(train_on, config={"step": step})
+    attempt.receive()
+    attempt.answer(attempt.receive(), verdict=STOP)
+    last = attempt.receive()
+    attempt.answer(last)
+
+    assert last.saved.step == 2
+    assert attempt.finish() == [Ended(End.STOPPED)]
