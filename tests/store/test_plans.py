@@ -179,7 +179,8 @@ HOT = {
     "draw": (lambda txn: draws.take(txn, study_id=1, if_nothing_waits=True), "trial_claim"),
     "ask at once": (ask_at_once, "trial_claim"),
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
-    "live": (lambda txn: results.live(txn, study_id=1, trial_id=7), KEY),
+    "page": (lambda txn: results.page(txn, results.Span(1, 7, 1, 0, 9), most=5), KEY),
+    "last": (lambda txn: results.last(txn, [results.Span(1, 7, 1, 0, 9)]), KEY),
     "list": (lambda txn: trials.listing(txn, study_id=1, limit=10, offset=0), KEY),
     "ghost": (lambda txn: attempts.by_token(txn, token=token()), KEY),
 }
