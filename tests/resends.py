@@ -33,8 +33,10 @@ from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.create import create
 from studydb.operations.drain import drain, find_worker
+from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.register import leave, register
+from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
 from studydb.operations.renew import renew
 from studydb.operations.report import report
@@ -178,6 +180,12 @@ def renaming(database: Database) -> Call:
     return lambda over: rename(over, study, f"{study.name} again", **given)
 
 
+def relocating(database: Database) -> Call:
+    study, given = new_study(database, checkpoints="file:///first"), _request()
+    relocate(database, study, "file:///second", **_request())
+    return lambda over: relocate(over, study, "inline:", **given)
+
+
 def revising(database: Database) -> Call:
     study, given = new_study(database), _request()
     signed = {"key": "mac"}
@@ -253,6 +261,14 @@ def failing_as_the_fifth(database: Database) -> Call:
     return lambda over: finish(over, study, **given, failure=cause)
 
 
+def failing_by_content(database: Database) -> Call:
+    """What it reported cannot be stored."""
+    study = new_study(database, max_failures=2)
+    run = SimulatedWorker(database, study).take()
+    given: Any = {"lease": run.lease, "flush_no": 1, "failure": Failure("ValueError", "no number")}
+    return lambda over: fail(over, study, **given)
+
+
 def completing_at_rungs(database: Database) -> Call:
     return _finishing(database, Reason.COMPLETED, scheduler=ASHA(max_t=9, reduction_factor=3))
 
@@ -321,6 +337,7 @@ FINISHES = (
     completing_at_rungs,
     failing,
     failing_as_the_fifth,
+    failing_by_content,
     releasing,
 )
 """A finish that is sent again answers None: it has ended."""
@@ -346,6 +363,7 @@ OPERATIONS = (
     resuming,
     creating,
     renaming,
+    relocating,
     revising,
     registering,
     draining,

@@ -26,7 +26,6 @@ from studydb.worker.forkserver import ChildProcess, Exit
 from studydb.worker.interruptible import Interruption
 from studydb.worker.options import Options
 from studydb.worker.output import OutputPump
-from studydb.worker.places import checkpoint_store
 from studydb.worker.slot import Slot, Tickets
 from studydb.worker.waiting import Waiting
 
@@ -146,7 +145,6 @@ class Supervised:
                 database,
                 study,
                 load_keyring(),
-                store=checkpoint_store(database, study),
                 persist=lambda call: call(),
             ),
             heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=90.0),

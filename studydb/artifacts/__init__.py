@@ -11,6 +11,7 @@ from studydb.artifacts.inline import (
 from studydb.artifacts.opening import open_store
 from studydb.artifacts.signing import checkpoint_payload, is_signed
 from studydb.artifacts.store import Place, Store, Stored, check_uuid, digest_of, parts_of
+from studydb.artifacts.stores import Stores
 from studydb.artifacts.tree import scan
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Place",
     "Store",
     "Stored",
+    "Stores",
     "check_inline_size",
     "check_uuid",
     "checkpoint_payload",

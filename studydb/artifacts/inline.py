@@ -26,8 +26,8 @@ def check_inline_size(size_bytes: int, limit_bytes: int = INLINE_LIMIT_BYTES) ->
     if size_bytes > limit_bytes:
         raise CheckpointError(
             f"The checkpoint has {size_bytes / 2**20:.1f} MiB, and the database takes at most "
-            f"{limit_bytes / 2**20:g} MiB each. Training goes on without it. Create studies with "
-            "--checkpoints naming a directory that all workers see."
+            f"{limit_bytes / 2**20:g} MiB each. Training goes on without it. Name a directory that "
+            "all workers see: `studydb set NAME checkpoints=URL`."
         )
 
 

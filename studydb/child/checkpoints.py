@@ -71,7 +71,8 @@ def fetch(job: Job) -> Restored | None:
     """
     if job.restore is None:
         return None
-    return fetch_from(job.store, job.restore, target=Path(job.scratch) / "checkpoint")
+    store = job.restore.store or job.store
+    return fetch_from(store, job.restore, target=Path(job.scratch) / "checkpoint")
 
 
 def fetch_from(store_url: str, restore: Restore, *, target: Path) -> Restored:

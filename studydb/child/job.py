@@ -24,6 +24,7 @@ class Restore:
         url: The object's, or "inline:".
         step: The last step that it contains.
         data: The bytes, if inline.
+        store: Where the object is; None for the job's store.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class Restore:
     digest: str
     step: int
     data: bytes | None = None
+    store: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ COMMANDS = {
     "stop": ("control", "Stop trials, or a whole study."),
     "enqueue": ("control", "Add a trial with given parameters."),
     "extend": ("control", "Add trials to a study's budget."),
+    "set": ("set", "Change what may be changed of a living study."),
     "rename": ("rename", "Give a study another name."),
     "delete": ("delete", "Delete a study with all that is its own."),
     "query": ("query", "Run a SELECT on the database, read-only."),

@@ -81,10 +81,11 @@ def show(*, name: str, number: int | None, form: str, storage: Storage) -> None:
 
 def _show_study(name: str, *, form: str, storage: Storage) -> None:
     from studydb.analysis.definition import definition, definition_page, space_lines  # noqa: PLC0415
-    from studydb.worker.places import checkpoint_store  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.worker.places import checkpoint_stores  # noqa: PLC0415  brings SQLAlchemy
 
     with opened_study(storage, name) as study:
-        record, place = study.record, checkpoint_store(study.database, study.record)
+        record = study.record
+        place = checkpoint_stores(study.database, record).current
         again = storage.again(study.storage)
     if form == "table":
         print_fields(definition_page(record, checkpoints=place))

@@ -128,6 +128,7 @@ class Study:
         max_failures: Exceptions of the user's code that a trial survives; -1 for ever.
         max_losses: Deaths without an exception that a trial survives between checkpoints.
         checkpoints: URL of the store; None for the database's default.
+        former_checkpoints: Those that it had before, whose checkpoints stay readable.
         guard: Whether the study pauses itself when its trials all fail alike.
         status: As stored, so never FINISHED.
         created_by: user@host.
@@ -155,6 +156,7 @@ class Study:
     created_at: datetime
     created_by: str = ""
     guard: bool = True
+    former_checkpoints: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,18 @@ _EXTEND = Prepared(
     .returning(study.c.num_trials)
 )
 
+_PLACES = Prepared(sa.select(study.c.checkpoints, study.c.settings).where(THIS))
+
+_LOCKED_PLACES = Prepared(
+    sa.select(study.c.checkpoints, study.c.settings).where(THIS).with_for_update(key_share=True)
+)
+
+_RELOCATE = Prepared(
+    sa.update(study)
+    .where(THIS)
+    .values(checkpoints=sa.bindparam("to_store"), settings=sa.bindparam("to_settings"))
+)
+
 _RENAME = Prepared(sa.update(study).where(THIS).values(name=sa.bindparam("to_name")))
 
 _LOCK = Prepared(sa.select(study.c.id).where(THIS).with_for_update(key_share=True))
@@ -188,6 +200,7 @@ def find(txn: Txn, *, name: str) -> Study | None:
         max_failures=row.max_failures,
         max_losses=row.max_losses,
         checkpoints=row.checkpoints,
+        former_checkpoints=_former(row),
         guard=bool((row.settings or {}).get("guard", True)),
         trainable=_trainable(txn, study_id=row.id),
         status=Status(row.status),
@@ -263,6 +276,25 @@ def extend(txn: Txn, *, study_id: int, by: int) -> int | None:
     """Raise `num_trials`; None when the study is endless."""
     row = txn.first(_EXTEND, study=study_id, by=by)
     return None if row is None else int(row.num_trials)
+
+
+def places(txn: Txn, *, study_id: int) -> tuple[str | None, tuple[str | None, ...]]:
+    """The store of a study's checkpoints, and its former ones; None is the database's default."""
+    row = txn.all(_PLACES, study=study_id)[0]
+    return row.checkpoints, _former(row)
+
+
+def relocate(txn: Txn, *, study_id: int, url: str) -> None:
+    """Have checkpoints go to another store; the one before it is kept among the former ones."""
+    row = txn.all(_LOCKED_PLACES, study=study_id)[0]
+    known = dict.fromkeys((row.checkpoints, *_former(row)))
+    former = [store for store in known if store != url]
+    settings = {**(row.settings or {}), "former_checkpoints": former}
+    txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
+
+
+def _former(row: Any) -> tuple[str | None, ...]:
+    return tuple((row.settings or {}).get("former_checkpoints", ()))
 
 
 def rename(txn: Txn, *, study_id: int, name: str) -> None:

@@ -144,7 +144,10 @@ def _tell_differences(found: Record, asked: NewStudy) -> None:
     if "num_trials" in told:
         more = max(1, (asked.num_trials or 0) - (found.num_trials or 0))
         cures.append(f"study.extend(num_trials={more}) or `studydb extend {name} --trials {more}`")
-    if told.keys() - {"num_trials"}:
+    if "checkpoints" in told:
+        url = shlex.quote(f"checkpoints={asked.checkpoints}")
+        cures.append(f"study.set(checkpoints=…) or `studydb set {name} {url}`")
+    if told.keys() - {"num_trials", "checkpoints"}:
         cures.append("another name, for a study with other specs")
     warnings.warn(
         f"Study {found.name!r} goes on as it was created: {', '.join(told.values())}. "

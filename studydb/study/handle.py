@@ -1,13 +1,14 @@
 """A study in a database, as its user holds it."""
 
 import dataclasses
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from studydb.db import Database
-from studydb.domain.errors import NotAllowed
+from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
 from studydb.domain.states import Status
@@ -16,6 +17,7 @@ from studydb.lease.loop import OwnLoop
 from studydb.lease.trial import Trial as HeldTrial
 from studydb.operations import control, reading
 from studydb.operations.look import Outlook, look
+from studydb.operations.relocate import located, relocate
 from studydb.operations.rename import rename
 from studydb.study import checking
 from studydb.study.opening import Answered, read_patiently, whoami, write_patiently
@@ -157,6 +159,24 @@ class Study:
             The new budget.
         """
         return int(self._ask_once(control.extend, by=checking.integer("num_trials", num_trials)))
+
+    @answering_keywords
+    def set(self, *, checkpoints: str | os.PathLike[str]) -> None:
+        """
+        Change the study while it lives; attempts that begin from now on go by it.
+
+        Args:
+            checkpoints: URL or path of the store that new checkpoints go to, "inline:" for the
+                database; those that are stored stay where they are, and readable.
+
+        Raises:
+            UsageError: No such kind of store; nothing was changed.
+        """
+        url = checking.store_url(checkpoints)
+        if url is None:
+            raise InvalidSpec("checkpoints is None; give a directory that all workers see.")
+        self._ask_once(relocate, url)
+        self.record = self._read(located)
 
     def rename(self, new_name: str) -> None:
         """

@@ -14,10 +14,11 @@ from studydb.child.job import Restore
 from studydb.db import Database
 from studydb.domain import records
 from studydb.domain.errors import CheckpointError
+from studydb.operations.relocate import located
 from studydb.operations.restore import newest, restore
 from studydb.settings import SIGNING_KEY, load_keyring
 from studydb.study.opening import read_patiently
-from studydb.worker.places import checkpoint_store
+from studydb.worker.places import checkpoint_stores
 
 DICT_FILE = "checkpoint.pkl"
 """What the pickle of a dict is called in the folder that it is exported to."""
@@ -106,7 +107,8 @@ class Checkpoint:
         if row.url == INLINE:
             data = read_patiently(lambda: restore(database, checkpoint=row))
         what = Restore(kind=row.kind, url=row.url, digest=row.digest, step=row.step, data=data)
-        return fetch_from(checkpoint_store(database, self._study), what, target=target)
+        study = read_patiently(lambda: located(database, self._study))
+        return fetch_from(checkpoint_stores(database, study).of(row.url), what, target=target)
 
     def _verify(self) -> None:
         """Before a byte of it is opened: a pickle, or what a library makes of files, runs code."""

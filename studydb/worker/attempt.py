@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
+from studydb.artifacts import INLINE, Stores
 from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.job import Job, Restore
 from studydb.child.messages import (
@@ -99,6 +100,7 @@ class Attempt:
         """Hold what the attempt needs of its worker."""
         self._equipment, self._held = equipment, held
         self._progress = _Progress()
+        self._stores = Stores(INLINE)
         self.log: Log | None = None
         self.last_value: float | None = None
 
@@ -111,8 +113,9 @@ class Attempt:
             StorageTransient: The worker is told to go while the database is away.
         """
         checkpoint = self._held.claim.checkpoint
+        self._stores = self._equipment.checkpoints.stores()
         while True:
-            usable = self._equipment.checkpoints.newest(self._held, checkpoint)
+            usable = self._equipment.checkpoints.newest(self._held, checkpoint, self._stores)
             outcome = self._run_child(usable[1] if usable else None)
             if not outcome.unrestorable or usable is None:
                 return outcome
@@ -194,7 +197,7 @@ class Attempt:
             signed=self._equipment.signed,
             workdirs=self._equipment.workdirs,
             scratch=scratch,
-            store=self._equipment.checkpoints.store,
+            store=self._stores.current,
             rules=study.rules,
             restore=restore,
             time_total_s=claim.time_total_s,
@@ -322,7 +325,8 @@ class Attempt:
             elif due:
                 self._flush_in_background()
         if saved is not None:
-            self._safely(lambda: self._equipment.checkpoints.record(held, saved))
+            checkpoints = self._equipment.checkpoints
+            self._safely(lambda: checkpoints.record(held, saved, self._stores))
         if message.artifact_error is not None:
             self._tell_artifact_error(message.artifact_error)
 

@@ -4,16 +4,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from studydb.artifacts import INLINE, checkpoint_payload, is_signed, open_store, parts_of
+from studydb.artifacts import INLINE, Stores, checkpoint_payload, is_signed, open_store, parts_of
 from studydb.child.job import Restore
 from studydb.child.messages import Saved
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError, LeaseLost, StorageTransient
 from studydb.domain.records import Checkpoint, Claim, Study
 from studydb.lease.held import HeldTrial
+from studydb.operations.relocate import located
 from studydb.operations.restore import restore
 from studydb.operations.save import condemn, forget
 from studydb.settings import Keyring
+from studydb.worker.places import checkpoint_stores
 
 
 class Checkpoints:
@@ -25,21 +27,29 @@ class Checkpoints:
         study: Study,
         keyring: Keyring,
         *,
-        store: str,
         persist: Callable[[Callable[[], Any]], Any],
     ) -> None:
         """
-        Use a store, or the rows themselves if it is "inline:".
+        Serve the attempts of one worker.
 
         Args:
             persist: Makes a call until the database answers, as long as this worker has patience.
         """
         self._persist = persist
         self._database, self._study, self._keyring = database, study, keyring
-        self.store = store
+
+    def stores(self) -> Stores:
+        """
+        Where an attempt that begins now saves, and what it may restore from.
+
+        Raises:
+            StorageTransient: The database did not answer in time.
+        """
+        study: Study = self._persist(lambda: located(self._database, self._study))
+        return checkpoint_stores(self._database, study)
 
     def newest(
-        self, held: HeldTrial, checkpoint: Checkpoint | None
+        self, held: HeldTrial, checkpoint: Checkpoint | None, stores: Stores
     ) -> tuple[Checkpoint, Restore] | None:
         """
         What an attempt is to start from; what proves unusable is given up for the one before.
@@ -49,7 +59,7 @@ class Checkpoints:
         """
         while checkpoint is not None:
             try:
-                return checkpoint, self._restore(held.claim, checkpoint)
+                return checkpoint, self._restore(held.claim, checkpoint, stores)
             except CheckpointError as error:
                 checkpoint = self.condemn(held, checkpoint, why=str(error))
         return None
@@ -63,7 +73,7 @@ class Checkpoints:
         )
         return before
 
-    def _restore(self, claim: Claim, checkpoint: Checkpoint) -> Restore:
+    def _restore(self, claim: Claim, checkpoint: Checkpoint, stores: Stores) -> Restore:
         if not is_signed(self._keyring, checkpoint, trial_uuid=claim.uuid):
             raise CheckpointError("It is not signed by a key of this user's.")
         data = None
@@ -75,9 +85,10 @@ class Checkpoints:
             digest=checkpoint.digest,
             step=checkpoint.step,
             data=data,
+            store=stores.of(checkpoint.url),
         )
 
-    def record(self, held: HeldTrial, saved: Saved) -> None:
+    def record(self, held: HeldTrial, saved: Saved, stores: Stores) -> None:
         """
         Sign and record what a child has stored, and delete what nobody will ask for again.
 
@@ -110,13 +121,13 @@ class Checkpoints:
         try:
             retired = held.save(checkpoint, saved.data)
         except LeaseLost:
-            self._delete(checkpoint)
+            _delete(checkpoint, stores)
             raise
-        self._discard(held, retired)
+        self._discard(held, retired, stores)
 
-    def _discard(self, held: HeldTrial, retired: list[Checkpoint]) -> None:
+    def _discard(self, held: HeldTrial, retired: list[Checkpoint], stores: Stores) -> None:
         """Bytes first, rows after: what a crash leaves between the two is found by its row."""
-        gone = [one for one in retired if not self._is_its_own(held, one) or self._delete(one)]
+        gone = [one for one in retired if not self._is_its_own(held, one) or _delete(one, stores)]
         if gone:
             with suppress(StorageTransient):
                 forget(self._database, removed=gone)
@@ -128,12 +139,13 @@ class Checkpoints:
         parts = parts_of(checkpoint.url)
         return parts is not None and parts[:2] == (self._study.uuid, held.claim.uuid)
 
-    def _delete(self, checkpoint: Checkpoint) -> bool:
-        """Delete an object's bytes; False when the store does not let us."""
-        if checkpoint.url == INLINE:
-            return True
-        try:
-            open_store(self.store).delete(checkpoint.url)
-        except CheckpointError:
-            return False
+
+def _delete(checkpoint: Checkpoint, stores: Stores) -> bool:
+    """Delete an object's bytes; False when the store does not let us."""
+    if checkpoint.url == INLINE:
         return True
+    try:
+        open_store(stores.of(checkpoint.url)).delete(checkpoint.url)
+    except CheckpointError:
+        return False
+    return True

@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from studydb.artifacts import INLINE, DirectoryStore, check_uuid, open_store
+from studydb.artifacts import INLINE, DirectoryStore, Stores, check_uuid, open_store
 from studydb.db import Database
 from studydb.domain.errors import StorageError, UsageError
 from studydb.domain.records import Lease, Study
@@ -14,14 +14,16 @@ _LOG_PARTS = 4
 """logs/STUDY/TRIAL/ATTEMPT: what the folders of one attempt have in common on all hosts."""
 
 
-def checkpoint_store(database: Database, study: Study) -> str:
-    """
-    The store's URL: the study's, else the database's default.
+def checkpoint_stores(database: Database, study: Study) -> Stores:
+    """The stores of a study's checkpoints, the database's default for those that name none."""
+    former = (_store_url(database, url) for url in study.former_checkpoints)
+    return Stores(_store_url(database, study.checkpoints), tuple(former))
 
-    PostgreSQL keeps checkpoints inline; beside an SQLite file there is room in a folder.
-    """
-    if study.checkpoints is not None:
-        return study.checkpoints
+
+def _store_url(database: Database, url: str | None) -> str:
+    """PostgreSQL keeps checkpoints inline; beside an SQLite file there is room in a folder."""
+    if url is not None:
+        return url
     if database.postgresql:
         return INLINE
     return DirectoryStore(_files(database) / "checkpoints").url
@@ -59,8 +61,7 @@ def remove_files(database: Database, study: Study) -> None:
         CheckpointError: The store does not let us.
         StorageError: Neither does the folder of the output.
     """
-    store = checkpoint_store(database, study)
-    if store != INLINE:
+    for store in checkpoint_stores(database, study).directories():
         open_store(store).delete_study(study.uuid)
     root = log_root(database, study)
     try:

@@ -45,7 +45,7 @@ from studydb.worker.host import cannot, lacks
 from studydb.worker.interruptible import Interruption
 from studydb.worker.options import GRACE_S, Options
 from studydb.worker.output import OutputPump
-from studydb.worker.places import checkpoint_store, log_root
+from studydb.worker.places import log_root
 from studydb.worker.slot import Slot, Tickets
 from studydb.worker.waiting import Waiting
 
@@ -200,7 +200,6 @@ def _work(
             database,
             study,
             keyring,
-            store=checkpoint_store(database, study),
             persist=patiently,
         ),
         heartbeat=heartbeat,

@@ -121,7 +121,7 @@ def test_checkpoint_that_is_too_large_is_told_and_training_goes_on(run, kind):
     messages = run(train, inline_limit_bytes=1000)
 
     assert [m.saved for m in messages[:-1]] == [None, None]
-    assert all("--checkpoints" in m.artifact_error for m in messages[:-1])
+    assert all("checkpoints=URL" in m.artifact_error for m in messages[:-1])
     assert messages[-1] == Ended(End.COMPLETED)
 
 

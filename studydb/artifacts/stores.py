@@ -1,0 +1,61 @@
+"""The stores that a study's checkpoints lie in: where new ones go, and where older ones are."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from studydb.artifacts.inline import INLINE
+from studydb.artifacts.opening import open_store
+from studydb.artifacts.store import parts_of
+from studydb.domain.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """
+    The URLs of a study's stores, "inline:" among them.
+
+    Attributes:
+        current: Where new checkpoints go.
+        former: Where earlier ones may still be.
+    """
+
+    current: str
+    former: tuple[str, ...] = ()
+
+    def directories(self) -> Iterator[str]:
+        """Those outside the database, the current one first, each once."""
+        yield from dict.fromkeys(url for url in (self.current, *self.former) if url != INLINE)
+
+    def of(self, url: str) -> str:
+        """
+        The store that holds an object: always one of the study's, whatever its row says.
+
+        A tree that was moved is found by the object's last parts, as `DirectoryStore` does.
+
+        Raises:
+            CheckpointError: The study has no such store, or the URL names no checkpoint.
+        """
+        if url == INLINE:
+            return INLINE
+        stores = list(self.directories())
+        if not stores:
+            raise CheckpointError(
+                f"{url!r} lies in no store of the study's; its row was damaged or changed."
+            )
+        if len(stores) == 1:
+            return stores[0]
+        named = [store for store in stores if _is_below(url, store)]
+        ordered = [*named, *(store for store in stores if store not in named)]
+        return next((store for store in ordered if _has(store, url)), ordered[0])
+
+
+def _is_below(url: str, store: str) -> bool:
+    parts = parts_of(url)
+    return parts is not None and url == "/".join((store.rstrip("/"), *parts))
+
+
+def _has(store: str, url: str) -> bool:
+    try:
+        return open_store(store).exists(url)
+    except (CheckpointError, OSError):
+        return False

@@ -1,0 +1,53 @@
+"""`set`: change what may be changed of a living study."""
+
+from collections.abc import Sequence
+
+import click
+
+from studydb.cli.opening import opened_study
+from studydb.cli.options import Storage, storage_option, study_argument
+from studydb.domain.errors import UsageError
+from studydb.domain.near import did_you_mean
+from studydb.domain.wording import visible
+
+KEYS = ("checkpoints",)
+
+
+@click.command(name="set")
+@study_argument
+@click.argument("settings", metavar="KEY=VALUE...", nargs=-1, required=True)
+@storage_option
+def set(*, name: str, settings: Sequence[str], storage: Storage) -> None:  # noqa: A001  the command
+    """
+    Change NAME while it lives: checkpoints=URL, where checkpoints go.
+
+    Trials that begin from now on, or begin again, save there; what is saved already stays where it
+    is, and is restored from there. URL is a directory that all workers see, or inline: for the
+    database.
+    """
+    given = read_settings(settings)
+    with opened_study(storage, name) as study:
+        study.set(checkpoints=given["checkpoints"])
+        place = study.record.checkpoints or ""
+    click.echo(f"Study {name!r}: checkpoints go to {visible(place)}, from each trial's next start.")
+
+
+def read_settings(settings: Sequence[str]) -> dict[str, str]:
+    """
+    Read "KEY=VALUE" texts.
+
+    Raises:
+        UsageError: One has another form, or names what cannot be set, or comes twice.
+    """
+    given: dict[str, str] = {}
+    for text in settings:
+        key, sign, value = text.partition("=")
+        if key not in KEYS:
+            near = did_you_mean(key, KEYS)
+            raise UsageError(f"{key!r} cannot be set; what can: {', '.join(KEYS)}.{near}")
+        if not sign or not value:
+            raise UsageError(f"{key!r} has no value; write {key}=VALUE.")
+        if key in given:
+            raise UsageError(f"{key!r} is given twice; give it once.")
+        given[key] = value
+    return given

@@ -1,0 +1,87 @@
+"""`studydb set`: what may be changed of a living study, and what becomes of what it had."""
+
+from uuid import uuid4
+
+import arrange
+import pytest
+
+from studydb.artifacts import DirectoryStore, Place, open_store
+from studydb.domain.errors import CheckpointError
+from studydb.operations.create import load
+from studydb.operations.relocate import located
+from studydb.worker.places import checkpoint_stores
+
+TRIAL, CHECKPOINT = str(uuid4()), str(uuid4())
+
+
+def stored_in(root, study):
+    """An object of a study's in a directory."""
+    return DirectoryStore(root).put_bytes(Place(study.uuid, TRIAL, 1, 1, CHECKPOINT), b"abc").url
+
+
+def test_set_keeps_the_former_stores(console, database, tmp_path):
+    study = arrange.new_study(database, name="mine")
+
+    ran = console("set", "mine", f"checkpoints={tmp_path}/a")
+    console("set", "mine", "checkpoints=inline:")
+    console("set", "mine", f"checkpoints={tmp_path}/b")
+    console("set", "mine", f"checkpoints={tmp_path}/a")
+
+    a, b = ((tmp_path / name).as_uri() for name in "ab")
+    assert ran.lines == [f"Study 'mine': checkpoints go to {a}, from each trial's next start."]
+    assert load(database, "mine").checkpoints == a
+    assert located(database, study).former_checkpoints == (b, "inline:", None)
+    assert load(database, "mine").guard  # the other settings stay
+    told = arrange.rows(database, "SELECT kind FROM event WHERE kind = 'checkpoints set'")
+    assert len(told) == 4
+    assert console("show", "mine", "--format", "json").json["checkpoints"] == a
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("foo=1", "'foo' cannot be set; what can: checkpoints."),
+        ("checkpoint=/x", "Did you mean 'checkpoints'?"),
+        ("checkpoints", "'checkpoints' has no value; write checkpoints=VALUE."),
+        ("checkpoints=s3://bucket", "Checkpoints cannot go to 's3://bucket'."),
+    ],
+)
+def test_what_cannot_be_set_is_refused(console, database, given, words):
+    arrange.new_study(database, name="mine")
+    before = arrange.dump(database)
+
+    ran = console("set", "mine", given, code=2)
+
+    assert words in ran.err
+    assert arrange.dump(database) == before
+
+
+def test_object_is_looked_for_in_the_stores_of_its_study_alone(console, database, tmp_path):
+    study = arrange.new_study(database, name="mine")
+    for name in "ab":
+        console("set", "mine", f"checkpoints={tmp_path / name}")
+    stores = checkpoint_stores(database, located(database, study))
+    a, b = ((tmp_path / name).as_uri() for name in "ab")
+    (tmp_path / "b").mkdir()
+    foreign = stored_in(tmp_path / "foreign", study)
+
+    assert stores.current == b
+    assert stores.of(stored_in(tmp_path / "a", study)) == a
+    assert stores.of(foreign) == a  # an object of these parts, and not the one that is named
+    DirectoryStore(tmp_path / "a").delete(foreign)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        open_store(stores.of(foreign)).get_bytes(foreign, digest="")
+
+
+def test_delete_removes_the_files_of_all_stores(console, database, tmp_path):
+    study = arrange.new_study(database, name="mine")
+    other = arrange.new_study(database, name="other")
+    for name in "ab":
+        console("set", "mine", f"checkpoints={tmp_path / name}")
+        stored_in(tmp_path / name, study)
+        stored_in(tmp_path / name, other)
+
+    console("delete", "mine", "--yes")
+
+    for name in "ab":
+        assert [path.name for path in (tmp_path / name).iterdir()] == [other.uuid]
