@@ -21,12 +21,13 @@ from studydb.lease.room import Room
 from studydb.operations.register import register
 from studydb.settings import load_keyring
 from studydb.worker.checkpoints import Checkpoints
+from studydb.worker.children import ChildProcess, Exit
 from studydb.worker.equipment import Equipment
-from studydb.worker.forkserver import ChildProcess, Exit
 from studydb.worker.interruptible import Interruption
 from studydb.worker.options import Options
 from studydb.worker.output import OutputPump
 from studydb.worker.slot import Slot, Tickets
+from studydb.worker.templates import Templates
 from studydb.worker.waiting import Waiting
 
 GRACE_S = 2.0
@@ -124,11 +125,20 @@ class Supervised:
     ) -> Interruption:
         """Let the slot run a trial for each speech; how it was interrupted, if it was."""
         interruption = Interruption()
-        equipment = self._equipment(forkserver or Speakers(speeches), interruption)
+        templates = Templates(
+            forkserver or Speakers(speeches),
+            self._pump,
+            directory=self._folder / "templates",
+            enabled=forkserver is not None,
+            say=self.said.append,
+            is_stopping=lambda: interruption.is_stopping,
+        )
+        equipment = self._equipment(templates, interruption)
         Slot(equipment, Tickets(trials or len(speeches)), number=0).run()
+        templates.close()
         return interruption
 
-    def _equipment(self, forkserver: Any, interruption: Interruption) -> Equipment:
+    def _equipment(self, templates: Templates, interruption: Interruption) -> Equipment:
         database, study = self.database, self.study
         return Equipment(
             options=Options(
@@ -139,7 +149,7 @@ class Supervised:
             worker_id=self._worker_id,
             signed=True,
             workdirs=(str(self._folder),),
-            forkserver=forkserver,
+            templates=templates,
             pump=self._pump,
             checkpoints=Checkpoints(
                 database,

@@ -9,6 +9,7 @@ from benchmarks.frames import frames
 from benchmarks.growth import growth
 from benchmarks.loops import loops
 from benchmarks.report import report
+from benchmarks.start import start
 from benchmarks.trial import trial
 from benchmarks.worker import worker
 
@@ -22,5 +23,5 @@ def bench() -> None:
     """
 
 
-for command in (trial, claim, report, decide, growth, burden, frames, worker, loops):
+for command in (trial, claim, report, decide, growth, burden, frames, worker, loops, start):
     bench.add_command(command)

@@ -61,6 +61,11 @@ class Channel:
         """Close the socket."""
         self._socket.close()
 
+    def detach(self) -> socket.socket:
+        """Hand the socket over to another protocol; nothing that came may be unread."""
+        assert not self._buffer
+        return self._socket
+
     def send(self, frame: Frame) -> None:
         """
         Send one message, whole.

@@ -3,6 +3,7 @@ What supervisor and child say to each other, after the job itself (see job.py).
 
 ```
 child → supervisor                                   supervisor → child
+began    the user's function is called
 report   a result, a checkpoint's record, or both    answer   to a report or flush that has an id
 flush    have everything safe                        stop     a verdict stands, unasked
 end      how it ended; the last one                  lost     the lease is gone, unasked
@@ -86,6 +87,12 @@ class Reported(Struct, frozen=True, tag="report"):
     artifact_error: str | None = None
 
 
+class Began(Struct, frozen=True, tag="began"):
+    """The user's function is called now; `at_s` is the time of the host's monotonic clock."""
+
+    at_s: float
+
+
 class FlushAsked(Struct, frozen=True, tag="flush"):
     """The child waits until everything before is safe."""
 
@@ -124,7 +131,7 @@ class LostNotice(Struct, frozen=True, tag="lost"):
     """The trial is somebody else's; the next report is to raise it."""
 
 
-FromChild = Reported | FlushAsked | Ended
+FromChild = Reported | FlushAsked | Ended | Began
 FromSupervisor = Answered | StopNotice | LostNotice
 
 _encode = msgpack.Encoder().encode

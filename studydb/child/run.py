@@ -9,7 +9,10 @@ import signal
 import sys
 import time
 import traceback
+import zlib
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from msgspec import structs
 from numpy import random as numpy_random
@@ -17,7 +20,7 @@ from numpy import random as numpy_random
 from studydb.child.channel import Channel
 from studydb.child.checkpoints import Restored, fetch
 from studydb.child.job import Job, read_job
-from studydb.child.messages import End, Ended, write
+from studydb.child.messages import Began, End, Ended, write
 from studydb.child.process import GOING, SIGNAL_SPREAD_S
 from studydb.child.session import Session, current
 from studydb.domain.errors import (
@@ -40,44 +43,68 @@ _USAGE = 2
 
 def main(channel: Channel) -> None:
     """Run the attempt that comes over the channel, and end this process with it."""
+    prepare_streams()
+    end_with(_serve, channel)
+
+
+def end_with(serve: Callable[[Channel], int], channel: Channel) -> None:
+    """Do a process's work, and exit with the status that it returns."""
     status = 1
     try:
-        status = _serve(channel)
+        status = serve(channel)
         atexit._run_exitfuncs()  # noqa: SLF001  what the user's libraries registered
     except BaseException:  # noqa: BLE001  nothing of the fork server's may run after this
         traceback.print_exc()
     finally:
-        _flush_streams()
+        flush_streams()
         os._exit(status)
 
 
-def _serve(channel: Channel) -> int:
+def run_loaded(function: Callable[..., Any], channel: Channel) -> None:
+    """Run the attempt that comes over the channel in a copy of a template."""
+    end_with(lambda channel: _serve(channel, function), channel)
+
+
+def _serve(channel: Channel, function: Callable[..., Any] | None = None) -> int:
     with suppress(EOFError, OSError):
         frame = channel.receive()
         assert frame is not None
-        ended = run(read_job(frame), channel)
+        ended = run(read_job(frame), channel, function)
         if ended.failure is not None:
             sys.stderr.write(ended.failure.traceback)
-        _flush_streams()
+        flush_streams()
         channel.send(write(ended))
         return 1 if ended.end is End.FAILED else 0
     return 1
 
 
-def run(job: Job, channel: Channel) -> Ended:
-    """Run one attempt to its end; whatever the user's code raises is part of the answer."""
+def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) -> Ended:
+    """
+    Run one attempt to its end; whatever the user's code raises is part of the answer.
+
+    Args:
+        job: What to run.
+        channel: To the supervisor.
+        function: The trainable, if this process is a copy of one that has imported it.
+    """
     try:
-        _prepare(job)
+        if function is None:
+            prepare(job.workdirs, study_uuid=job.study_uuid)
         session = _begin(job, channel, fetch(job))
     except CheckpointError as cause:
         return Ended(End.UNRESTORABLE, failure_of(cause))
     except (OSError, TrainableError, UsageError) as cause:
         return Ended(End.UNPREPARED, failure_of(cause))
     try:
-        with current(session):
-            function = load(job.trainable, job.workdirs, own_only=not job.signed)
+        if function is None:
+            with current(session):
+                function = load(job.trainable, job.workdirs, own_only=not job.signed)
     except BaseException as cause:  # noqa: BLE001  whatever the user's module does on import
         return Ended(End.UNPREPARED, failure_of(cause))
+    # All children are copies of one process and would draw the same numbers.
+    _seed(job.seed)
+    with suppress(OSError):  # the next report notices that the supervisor is gone
+        channel.send(write(Began(time.monotonic())))
     try:
         with current(session):
             session.finish(call(function, session.given_config, session))
@@ -88,19 +115,30 @@ def run(job: Job, channel: Channel) -> Ended:
     return structs.replace(ended, config_unread=unread)
 
 
-def _prepare(job: Job) -> None:
-    """Make the process the user's: directory, arguments, and random numbers of this trial."""
+def prepare(workdirs: Sequence[str], *, study_uuid: str) -> None:
+    """
+    Make the process the user's, for the import: directory, arguments, random numbers.
+
+    An import that draws random numbers draws the same in each process of a study, so that a trial
+    does not depend on how its process was started.
+
+    Raises:
+        TrainableError: The first directory cannot be entered.
+    """
     try:
-        os.chdir(job.workdirs[0])
+        os.chdir(workdirs[0])
     except OSError as cause:
         raise TrainableError(
-            f"The working directory {job.workdirs[0]} cannot be entered: {cause.strerror}. "
+            f"The working directory {workdirs[0]} cannot be entered: {cause.strerror}. "
             "Start the worker with --workdir naming one that exists here."
         ) from cause
     sys.argv = [PROGRAM]
-    # All children are copies of one process and would draw the same numbers.
-    random.seed(job.seed)
-    numpy_random.seed(job.seed % 2**32)  # noqa: NPY002  the generator that users' libraries share
+    _seed(zlib.crc32(study_uuid.encode()))
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    numpy_random.seed(seed % 2**32)  # noqa: NPY002  the generator that users' libraries share
 
 
 def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> Session:
@@ -143,7 +181,8 @@ def _ended_by(error: BaseException, session: Session) -> Ended:
     return Ended(End.FAILED, failure)
 
 
-def _flush_streams() -> None:
+def flush_streams() -> None:
+    """Write out what was printed, whatever the user has put in the place of the streams."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # the user may have put anything in their place
             stream.flush()

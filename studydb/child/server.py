@@ -1,35 +1,28 @@
 """
-The fork server: a small process from which every attempt's process is copied.
+Forking children on request: what the fork server and the templates have in common.
 
-The supervisor starts it before any database connection exists, with an environment without
-credentials, so that no child can inherit what it is not to have; and it has imported what every
-child needs, so that a child costs milliseconds. It never imports the user's code, has one thread,
-and believes only the supervisor.
-
-Over its socket come requests: a number, with three descriptors (the child's channel, stdout,
-stderr). Back go frames: `Forked`, `Refused`, and `Exited` once a child and its process group are
-gone. When the supervisor dies, everything that it started here is killed.
+Over the socket come requests: a number and a kind, with three descriptors (the child's channel,
+stdout, stderr). Back go frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child and
+its process group are gone. When the parent dies, everything that was started here is killed.
 """
 
 import errno
-import gc
 import os
 import select
 import signal
 import socket
 import struct
-import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from enum import IntEnum
 from types import FrameType
 from typing import NoReturn
 
 from msgspec import MsgspecError, Struct, msgpack
 
-from studydb.child import run
 from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.process import (
     adopt_orphans,
@@ -41,7 +34,7 @@ from studydb.child.process import (
     start_of,
 )
 
-REQUEST = struct.Struct("!Q")
+REQUEST = struct.Struct("!QB")
 DESCRIPTORS_PER_REQUEST = 3
 
 MARK = "STUDYDB_CHILD"
@@ -57,6 +50,13 @@ _STRAYS_EVERY_S = 0.5
 _LAST_WAIT_S = 1.5
 _LOOK_AGAIN_S = 0.005
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Kind(IntEnum):
+    """What a child is to be."""
+
+    ATTEMPT = 0
+    TEMPLATE = 1
 
 
 class Forked(Struct, frozen=True, tag="forked"):
@@ -75,6 +75,13 @@ class Refused(Struct, frozen=True, tag="refused"):
     errno: int | None = None
 
 
+class Outdated(Struct, frozen=True, tag="outdated"):
+    """There will be no child: this template is not what a fresh start would be, for a reason."""
+
+    id: int
+    reason: str
+
+
 class Exited(Struct, frozen=True, tag="exited"):
     """A child has ended, by itself with a code or by a signal."""
 
@@ -83,7 +90,7 @@ class Exited(Struct, frozen=True, tag="exited"):
     signal: int | None = None
 
 
-Reply = Forked | Refused | Exited
+Reply = Forked | Refused | Outdated | Exited
 
 _replies: msgpack.Decoder[Reply] = msgpack.Decoder(Reply)
 
@@ -104,11 +111,28 @@ def read_reply(frame: Frame) -> Reply:
 class Server:
     """Forks children on request, reports their ends, and leaves nothing behind."""
 
-    def __init__(self, control: socket.socket, *, supervisor_pid: int) -> None:
-        """Serve the supervisor at the other end of this socket."""
+    def __init__(
+        self,
+        control: socket.socket,
+        *,
+        parent_pid: int,
+        begin: Mapping[Kind, Callable[[Channel], None]],
+        outdated: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """
+        Serve the supervisor at the other end of this socket.
+
+        Args:
+            control: Where requests come from.
+            parent_pid: The process with which this one is to end.
+            begin: What a child of each kind does; it ends the process.
+            outdated: Asked before each fork: why there must be none, None to go on.
+        """
         self._control = control
         self._replies = Channel(control)
-        self._supervisor_pid = supervisor_pid
+        self._parent_pid = parent_pid
+        self._begin = begin
+        self._outdated = outdated
         self._children: dict[int, int] = {}  # request numbers by pid
         self._strays_due_s: float | None = None
         self._wakeup, alarm = socket.socketpair()
@@ -120,8 +144,8 @@ class Server:
         signal.set_wakeup_fd(alarm.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> NoReturn:
-        """Work until the supervisor is gone."""
-        die_with_parent(signal.SIGTERM, self._supervisor_pid)
+        """Work until the parent, or the supervisor, is gone."""
+        die_with_parent(signal.SIGTERM, self._parent_pid)
         adopt_orphans()
         poll = select.poll()
         for watched in (self._control, self._wakeup):
@@ -143,8 +167,8 @@ class Server:
         with suppress(BlockingIOError):
             while self._wakeup.recv(4096):
                 pass
-        # A service manager signals every process; only the supervisor's death ends this one.
-        if os.getppid() != self._supervisor_pid:
+        # A service manager signals every process; only the parent's death ends this one.
+        if os.getppid() != self._parent_pid:
             self._end()
         self._reap()
 
@@ -155,19 +179,23 @@ class Server:
             self._end()
         if len(request) < REQUEST.size:
             self._end()
-        (number,) = REQUEST.unpack(request)
+        number, kind = REQUEST.unpack(request)
         try:
-            pid = self._fork(number, descriptors)
+            reply = self._answer(number, Kind(kind), descriptors)
         except OSError as cause:
-            reply: Reply = Refused(number, cause.strerror or str(cause), cause.errno)
-        else:
-            self._children[pid] = number
-            # A zombie has no start; one that ended at once is never asked about.
-            reply = Forked(number, pid, start_of(pid) or 0)
+            reply = Refused(number, cause.strerror or str(cause), cause.errno)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         self._reply(reply)
+
+    def _answer(self, number: int, kind: Kind, descriptors: Sequence[int]) -> Reply:
+        if (reason := self._outdated()) is not None:
+            return Outdated(number, reason)
+        pid = self._fork(number, kind, descriptors)
+        self._children[pid] = number
+        # A zombie has no start; one that ended at once is never asked about.
+        return Forked(number, pid, start_of(pid) or 0)
 
     def _reply(self, reply: Reply) -> None:
         try:
@@ -175,7 +203,7 @@ class Server:
         except OSError:
             self._end()
 
-    def _fork(self, number: int, descriptors: Sequence[int]) -> int:
+    def _fork(self, number: int, kind: Kind, descriptors: Sequence[int]) -> int:
         if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the system drops what is too many
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         # A signal between fork and the child's own handlers would be taken for the server's.
@@ -187,13 +215,15 @@ class Server:
                 server_pid = os.getpid()
                 pid = os.fork()
             if pid == 0:
-                self._become_child(number, descriptors, server_pid)
+                self._become_child(number, kind, descriptors, server_pid)
             return pid
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
-    def _become_child(self, number: int, descriptors: Sequence[int], server_pid: int) -> NoReturn:
-        """Shed everything of the server's, then run the job; nothing returns from here."""
+    def _become_child(
+        self, number: int, kind: Kind, descriptors: Sequence[int], server_pid: int
+    ) -> NoReturn:
+        """Shed everything of the server's, then do a child's work; nothing returns from here."""
         try:
             os.setsid()
             die_with_parent(signal.SIGKILL, server_pid)
@@ -210,8 +240,7 @@ class Server:
             _close_all_but(job)
             os.set_inheritable(job, False)
             os.environ[MARK] = str(number)
-            run.prepare_streams()
-            run.main(Channel(socket.socket(fileno=job)))
+            self._begin[kind](Channel(socket.socket(fileno=job)))
         except BaseException:  # noqa: BLE001  the process ends here whatever it is
             traceback.print_exc()
         finally:
@@ -280,16 +309,3 @@ def _close_all_but(kept: int) -> None:
         if descriptor > 2 and descriptor != kept:  # noqa: PLR2004  after stderr
             with suppress(OSError):
                 os.close(descriptor)
-
-
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve: the socket's descriptor and the supervisor's pid are the arguments."""
-    control, supervisor_pid = map(int, sys.argv[1:] if arguments is None else arguments)
-    server = Server(socket.socket(fileno=control), supervisor_pid=supervisor_pid)
-    gc.collect()
-    gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
-    server.serve()
-
-
-if __name__ == "__main__":
-    main()

@@ -33,6 +33,8 @@ ATTEMPT_COLUMNS = (
     "pid",
     "started_at",
     "duration_s",
+    "start",
+    "start_s",
     "error_type",
     "error_message",
 )

@@ -66,6 +66,13 @@ from studydb.worker.options import GRACE_S
     metavar="BYTES",
     help="How much may wait on disk while the database is away: 500M, 4G; 0 for nothing.",
 )
+@click.option(
+    "--start",
+    type=click.Choice(["auto", "fresh"]),
+    default="auto",
+    show_default=True,
+    help="auto: a trial does not pay for its imports, where that is safe.",
+)
 @storage_option
 def worker(
     *,
@@ -79,6 +86,7 @@ def worker(
     workdir: str | None,
     allow_import: Sequence[str],
     spill_size: int,
+    start: str,
     storage: Storage,
 ) -> int:
     """
@@ -88,9 +96,10 @@ def worker(
     saves one; a second one ends the worker at once. Exit codes: 0 done, 128 + signal, 1 error, 2
     usage, 3 the study is over, or has paused itself, and no trial has completed.
     """
+    from studydb.worker.options import Options  # noqa: PLC0415  brings SQLAlchemy
     from studydb.worker.supervisor import run_worker  # noqa: PLC0415  brings SQLAlchemy
 
-    return run_worker(
+    options = Options(
         storage=storage.url,
         study=study,
         slots=slots,
@@ -102,8 +111,10 @@ def worker(
         workdir=workdir,
         allow_imports=tuple(allow_import),
         spill_bytes=spill_size,
+        start=start,
         say=_say,
     )
+    return run_worker(options)
 
 
 def _say(line: str) -> None:

@@ -46,6 +46,7 @@ WORKER_UPDATES = {
         *("start_step", "live_through", "flush_no", "ended_at", "reason"),
         *("verdict", "verdict_reason", "verdict_by"),
         *("error_type", "error_message", "traceback", "log_dir", "log_tail"),
+        *("start", "start_s"),
     ),
     "checkpoint": ("data", "corrupt_at", "removed_at"),
     "worker": ("seen_at", "ended_at"),

@@ -270,11 +270,14 @@ attempt = sa.Table(
     sa.Column("traceback", sa.Text),
     sa.Column("log_dir", sa.Text),
     sa.Column("log_tail", sa.Text),
+    sa.Column("start", sa.Text),
+    sa.Column("start_s", sa.Double),
     sa.Column("provenance", Json),
     sa.PrimaryKeyConstraint("trial_id", "attempt"),
 )
 """
 `start_step`: its first; `restored_id`: the checkpoint it began from, `source_trial_id`: whose.
+`start`: "warm" or "fresh"; `start_s`: seconds from the claim to the function's first line.
 """
 
 guard(attempt, **_one_of("reason", Reason))

@@ -1,8 +1,8 @@
 """Which schema this studydb needs; known without loading Alembic, checked at every connect."""
 
-HEAD = "0004"
+HEAD = "0005"
 TABLE = "studydb_version"
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every revision in order; a database at none of them is newer than this studydb."""
 
 ADVISORY_LOCK = 0x73747564_79646201

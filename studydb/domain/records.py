@@ -282,10 +282,21 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Where an attempt's output is, and the end of it for readers on other hosts."""
+    """
+    What a worker knows of an attempt's process: its output, and how it was started.
+
+    Attributes:
+        dir: The folder of the output, on the worker's host.
+        tail: The end of the output, for readers on other hosts.
+        start: "warm", forked from a process that had imported the trainable, or "fresh".
+        start_s: Seconds from the claim to the first line of the user's function; None if it was
+            never called.
+    """
 
     dir: str
     tail: str
+    start: str | None = None
+    start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ _SUPERSEDE = Prepared(
 )
 
 _ENDED = ("flush_no", "reason", "verdict", "verdict_reason", "verdict_by")
-_TOLD = ("error_type", "error_message", "traceback", "log_dir", "log_tail")
+_TOLD = ("error_type", "error_message", "traceback", "log_dir", "log_tail", "start", "start_s")
 END = (
     sa.update(attempt)
     .where(*_THIS, attempt.c.ended_at.is_(None))
@@ -173,6 +173,8 @@ def end_binds(
         "to_traceback": failure and failure.traceback,
         "to_log_dir": log and log.dir,
         "to_log_tail": log and log.tail,
+        "to_start": log and log.start,
+        "to_start_s": log and log.start_s,
     }
 
 

@@ -82,6 +82,8 @@ ATTEMPT = _view(
     duration_s=_Seconds,
     error_type=_Text,
     error_message=_Text,
+    start=_Text,
+    start_s=_Seconds,
 )
 
 WORKER = _view(

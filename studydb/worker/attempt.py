@@ -14,6 +14,7 @@ from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.job import Job, Restore
 from studydb.child.messages import (
     Answered,
+    Began,
     End,
     Ended,
     FlushAsked,
@@ -32,10 +33,11 @@ from studydb.domain.metrics import STEP, Result, read_report
 from studydb.domain.records import Failure, Log, Trainable
 from studydb.domain.states import Reason
 from studydb.lease.held import HeldTrial
+from studydb.worker.children import ChildProcess
 from studydb.worker.equipment import Equipment
-from studydb.worker.forkserver import ChildProcess
 from studydb.worker.host import START_PAUSES_S, cannot, oom_kills
 from studydb.worker.output import AttemptOutput
+from studydb.worker.templates import Started
 
 TICK_S = 0.25
 COMPLAINT_PAUSE_S = 60.0
@@ -46,12 +48,22 @@ OUTAGE_PAUSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """How an attempt's process was started, and how long after the claim its function began."""
+
+    how: str | None
+    waited_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How an attempt ended, for the transaction that ends it."""
 
     reason: Reason
     failure: Failure | None = None
     unrestorable: bool = False
+    restart: bool = False
+    """Nothing was run: the process died of the way in which it was started."""
 
 
 class _Terminate:
@@ -101,8 +113,11 @@ class Attempt:
         self._equipment, self._held = equipment, held
         self._progress = _Progress()
         self._stores = Stores(INLINE)
+        self._claimed_s = time.monotonic()
+        self._fresh = False
         self.log: Log | None = None
         self.last_value: float | None = None
+        self.start: Start | None = None
 
     def run(self) -> Outcome:
         """
@@ -117,6 +132,9 @@ class Attempt:
         while True:
             usable = self._equipment.checkpoints.newest(self._held, checkpoint, self._stores)
             outcome = self._run_child(usable[1] if usable else None)
+            if outcome.restart:
+                self._fresh = True
+                continue
             if not outcome.unrestorable or usable is None:
                 return outcome
             checkpoint = self._equipment.checkpoints.condemn(self._held, usable[0])
@@ -126,13 +144,16 @@ class Attempt:
         self._progress = _Progress(oom_kills=oom_kills())
         with ExitStack() as stack:
             try:
-                child, output = self._begin_patiently(restore, directory, stack)
+                started, output = self._begin_patiently(restore, directory, stack)
             except FrameError as error:
                 return Outcome(Reason.FAILED, failure_of(error))
             except OSError as error:
                 return self._give_up(cannot("start the process of a trial", error))
+            child, self.start = started.child, Start(started.how)
             try:
                 self._serve(child)
+                if self._died_at_its_start(started):
+                    return Outcome(Reason.LOST, restart=True)
                 return self._outcome(child)
             finally:
                 child.kill()
@@ -142,7 +163,7 @@ class Attempt:
 
     def _begin_patiently(
         self, restore: Restore | None, directory: Path, stack: ExitStack
-    ) -> tuple[ChildProcess, AttemptOutput]:
+    ) -> tuple[Started, AttemptOutput]:
         """
         Start the process, again if this host lacks something that may come free.
 
@@ -159,22 +180,25 @@ class Attempt:
 
     def _begin(
         self, restore: Restore | None, directory: Path, stack: ExitStack
-    ) -> tuple[ChildProcess, AttemptOutput]:
+    ) -> tuple[Started, AttemptOutput]:
         with ExitStack() as begun:
             scratch = begun.enter_context(
                 tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True)
             )
             output = self._equipment.pump.open(directory)
             try:
-                child = self._equipment.forkserver.spawn(
-                    self._job(restore, scratch), stdout=output.stdout, stderr=output.stderr
+                started = self._equipment.templates.spawn(
+                    self._job(restore, scratch),
+                    stdout=output.stdout,
+                    stderr=output.stderr,
+                    fresh=self._fresh,
                 )
             except BaseException:
                 output.finish()
                 raise
             output.release()
             stack.push(begun.pop_all())
-            return child, output
+            return started, output
 
     def _give_up(self, why: HostError) -> Outcome:
         """End the worker, not the trial: another host may run it."""
@@ -202,6 +226,21 @@ class Attempt:
             restore=restore,
             time_total_s=claim.time_total_s,
             next_decision_step=study.scheduler.next_decision_step(restore.step if restore else 0),
+        )
+
+    def _died_at_its_start(self, started: Started) -> bool:
+        """Whether a copy of a template was killed by a signal of its own, and is begun again."""
+        progress, child = self._progress, started.child
+        if started.template is None or progress.notice is not None or self._held.is_lost:
+            return False
+        if progress.began or progress.ended is not None:
+            started.template.is_proven = True
+            return False
+        exit_ = child.wait(self._equipment.options.grace_s)
+        if exit_ is None or exit_.signal is None or exit_.signal in GOING:
+            return False
+        return self._equipment.templates.give_up(
+            started, f"the first process that had not imported it itself {exit_}"
         )
 
     def _serve(self, child: ChildProcess) -> None:
@@ -297,7 +336,10 @@ class Attempt:
         hurries = equipment.interruption.is_stopping
         progress.quiet_until_s = now_s + (equipment.options.grace_s if hurries else OUTAGE_PAUSE_S)
 
-    def _hear(self, message: Reported | FlushAsked, channel: Channel) -> None:
+    def _hear(self, message: Reported | FlushAsked | Began, channel: Channel) -> None:
+        if isinstance(message, Began):
+            self._note_start(message.at_s)
+            return
         self._progress.began = True
         match message:
             case Reported():
@@ -313,6 +355,11 @@ class Attempt:
                 channel,
                 Answered(message.id, held.verdict, held.next_decision_step, lost=held.is_lost),
             )
+
+    def _note_start(self, at_s: float) -> None:
+        assert self.start is not None
+        waited_s = min(max(0.0, at_s - self._claimed_s), time.monotonic() - self._claimed_s)
+        self.start = Start(self.start.how, waited_s)
 
     def _store(self, message: Reported) -> None:
         held, saved = self._held, message.saved
@@ -418,7 +465,8 @@ class Attempt:
     def _log(self, output: AttemptOutput, directory: Path) -> None:
         output.finish()
         tail = output.tail().decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
-        self.log = Log(str(directory), tail)
+        start = self.start or Start(None)
+        self.log = Log(str(directory), tail, start.how, start.waited_s)
 
 
 def _receive(channel: Channel) -> Frame | None:

@@ -12,12 +12,12 @@ from studydb.lease.retries import persist
 from studydb.lease.room import Room
 from studydb.operations.tell import tell
 from studydb.worker.checkpoints import Checkpoints
-from studydb.worker.forkserver import ForkServer
 from studydb.worker.interruptible import Interruption
 from studydb.worker.options import Options
 from studydb.worker.output import OutputPump
 from studydb.worker.places import log_dir
 from studydb.worker.suspicion import FirstTrials
+from studydb.worker.templates import Templates
 from studydb.worker.waiting import Waiting
 
 
@@ -38,7 +38,7 @@ class Equipment:
     worker_id: int
     signed: bool
     workdirs: tuple[str, ...]
-    forkserver: ForkServer
+    templates: Templates
     pump: OutputPump
     checkpoints: Checkpoints
     heartbeat: Heartbeat

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from studydb.domain.records import LEASE_S
 from studydb.lease.retries import PATIENCE_S
@@ -29,6 +28,8 @@ class Options:
         allow_imports: Prefixes of import paths that may run although no key of ours signed them.
         spill_bytes: The most that waits on disk while the database is away.
         say: Takes one line for people.
+        start: "auto" to fork attempts from a process that has imported the trainable where that
+            is safe; "fresh" to have each attempt import it.
     """
 
     storage: str = field(repr=False)
@@ -39,7 +40,8 @@ class Options:
     wait: bool = False
     lease_s: float = LEASE_S
     patience_s: float = PATIENCE_S
-    workdir: Path | None = None
+    workdir: str | None = None
     allow_imports: tuple[str, ...] = ()
     grace_s: float = GRACE_S
     spill_bytes: int = SPILL_BYTES
+    start: str = "auto"

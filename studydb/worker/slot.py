@@ -86,6 +86,7 @@ class Slot(threading.Thread):
             self._tickets.give_back()
             if self._is_over():
                 return
+            self._equipment.templates.drop_idle()
             self._equipment.interruption.wait(self._patience.next_s())
 
     def _may_claim(self) -> bool:

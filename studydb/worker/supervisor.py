@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,13 @@ from studydb.domain.errors import (
     StudyFailed,
     UsageError,
 )
-from studydb.domain.records import DRAIN, LEASE_S, Study
+from studydb.domain.records import DRAIN, Study
 from studydb.domain.roles import Role
 from studydb.domain.states import State
 from studydb.domain.wording import counted
 from studydb.lease.heartbeat import Heartbeat
-from studydb.lease.retries import PATIENCE_S, persist
-from studydb.lease.room import SPILL_BYTES, Room
+from studydb.lease.retries import persist
+from studydb.lease.room import Room
 from studydb.operations.create import load
 from studydb.operations.failing import describe_failure
 from studydb.operations.look import look
@@ -43,10 +44,11 @@ from studydb.worker.equipment import Equipment
 from studydb.worker.forkserver import ForkServer
 from studydb.worker.host import cannot, lacks
 from studydb.worker.interruptible import Interruption
-from studydb.worker.options import GRACE_S, Options
+from studydb.worker.options import Options
 from studydb.worker.output import OutputPump
 from studydb.worker.places import log_root
 from studydb.worker.slot import Slot, Tickets
+from studydb.worker.templates import Templates
 from studydb.worker.waiting import Waiting
 
 START_PATIENCE_S = 30.0
@@ -65,37 +67,9 @@ SHORTEST_LEASE_S = 1.0
 JOIN_S = 0.5
 
 
-def run_worker(
-    *,
-    storage: str,
-    study: str,
-    say: Callable[[str], None],
-    slots: int = 1,
-    max_trials: int | None = None,
-    wait: bool = False,
-    lease_s: float = LEASE_S,
-    patience_s: float = PATIENCE_S,
-    workdir: str | None = None,
-    allow_imports: tuple[str, ...] = (),
-    grace_s: float = GRACE_S,
-    spill_bytes: int = SPILL_BYTES,
-) -> int:
+def run_worker(options: Options) -> int:
     """
     Work on a study until it is done; from the main thread.
-
-    Args:
-        storage: The database's URL.
-        study: The study's name.
-        say: Takes one line for people.
-        slots: Trials at a time.
-        max_trials: Leave after so many attempts.
-        wait: Stay when the study is done.
-        lease_s: How long a claim holds without a renewal.
-        patience_s: How long to go on without the database.
-        workdir: Where the trainable is looked for first.
-        allow_imports: Prefixes of import paths to run without a signature.
-        grace_s: How long a trial that is told to stop or to make room may take to save and leave.
-        spill_bytes: The most that waits on disk while the database is away.
 
     Returns:
         The exit code, as workers/README.md lists them.
@@ -103,21 +77,7 @@ def run_worker(
     Raises:
         StudydbError: The worker cannot begin: no such study, not trusted, no database.
     """
-    options = Options(
-        storage=storage,
-        study=study,
-        say=say,
-        slots=slots,
-        max_trials=max_trials,
-        wait=wait,
-        lease_s=lease_s,
-        patience_s=patience_s,
-        workdir=_workdir(workdir),
-        allow_imports=allow_imports,
-        grace_s=grace_s,
-        spill_bytes=spill_bytes,
-    )
-    _check(options)
+    options = _checked(options)
     interruption = Interruption()
     interruption.listen(at_once=lambda number: os._exit(128 + number))
     _end_with_parent()
@@ -144,16 +104,16 @@ def _end_with_parent() -> None:
         die_with_parent(signal.SIGTERM, os.getppid())
 
 
-def _workdir(workdir: str | None) -> Path | None:
+def _workdir(workdir: str | None) -> str | None:
     if workdir is None:
         return None
     path = expanded(workdir).absolute()
     if not path.is_dir():
         raise UsageError(f"The working directory {path} does not exist. Correct --workdir.")
-    return path
+    return str(path)
 
 
-def _check(options: Options) -> None:
+def _checked(options: Options) -> Options:
     if options.slots < 1:
         raise UsageError(f"A worker needs 1 slot or more, not {options.slots}.")
     if options.lease_s < SHORTEST_LEASE_S:
@@ -162,6 +122,7 @@ def _check(options: Options) -> None:
         raise UsageError(f"--patience is {options.patience_s}; give 0 seconds or more.")
     if not options.grace_s >= 0:
         raise UsageError(f"--grace is {options.grace_s}; give 0 seconds or more.")
+    return replace(options, workdir=_workdir(options.workdir))
 
 
 def _work(
@@ -187,6 +148,15 @@ def _work(
     )
     pump = OutputPump()
     stack.callback(pump.close)
+    templates = Templates(
+        forkserver,
+        pump,
+        directory=log_root(database, study) / "templates",
+        enabled=options.start == "auto",
+        say=options.say,
+        is_stopping=_asked_to_go(interruption),
+    )
+    stack.callback(templates.close)
     equipment = Equipment(
         options=options,
         database=database,
@@ -194,7 +164,7 @@ def _work(
         worker_id=worker_id,
         signed=trust is Trust.SIGNED,
         workdirs=_workdirs(study, options, trust),
-        forkserver=forkserver,
+        templates=templates,
         pump=pump,
         checkpoints=Checkpoints(
             database,

@@ -162,12 +162,14 @@ def test_file_that_is_no_database_is_told_so(bare_console, here):
 @pytest.mark.parametrize(
     ("revision", "words"),
     [
-        ("9999", "has schema 9999, this studydb knows 0004 at most. Upgrade studydb"),
-        ("0000", "has schema 0000, this studydb needs 0004. Run `studydb db upgrade`"),
+        ("9999", "has schema 9999, this studydb knows 0005 at most. Upgrade studydb"),
+        ("0000", "has schema 0000, this studydb needs 0005. Run `studydb db upgrade`"),
     ],
 )
 def test_other_schema_says_which_command_to_run(console, database, monkeypatch, revision, words):
-    monkeypatch.setattr("studydb.db.version.REVISIONS", ("0000", "0001", "0002", "0003", "0004"))
+    monkeypatch.setattr(
+        "studydb.db.version.REVISIONS", ("0000", "0001", "0002", "0003", "0004", "0005")
+    )
     arrange.change(database, f"UPDATE studydb_version SET version_num = '{revision}'")
 
     for command in (["status"], ["worker", "--study", "digits"], CREATE, ["db", "check"]):

@@ -366,7 +366,7 @@ def test_schema_commands(bare_console, empty_storage_url):
 
     assert db("upgrade").lines[0].endswith("schema none -> 0004.")
     assert db("upgrade").lines[0].endswith("schema 0004 already.")
-    assert db("current").lines == ["0004"]
+    assert db("current").lines == ["0005"]
     assert db("check").lines[0].endswith("schema 0004, as this studydb needs it.")
     assert "There is no revision '77'" in db("downgrade", "77", "--yes", code=2).err
     db("downgrade", "base", "--yes")

@@ -33,7 +33,7 @@ def test_older_schema_names_the_upgrade(storage_url, monkeypatch):
 
     with pytest.raises(
         SchemaTooOld,
-        match=says("has schema 0004, this studydb needs 9000. Run `studydb db upgrade`"),
+        match=says("has schema 0005, this studydb needs 9000. Run `studydb db upgrade`"),
     ):
         connect(storage_url)
     with pytest.raises(SchemaTooOld):

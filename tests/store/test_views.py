@@ -30,7 +30,7 @@ COLUMNS = {
     "failures losses started_at ended_at duration_s",
     "v_result": "study number step value metrics attempt reported_at",
     "v_attempt": "study number attempt reason start_step host pid worker started_at ended_at "
-    "duration_s error_type error_message",
+    "duration_s error_type error_message start start_s",
     "v_checkpoint": "study number attempt step kind url size_bytes digest created_at",
     "v_worker": "worker study host pid slots running request version started_at seen_at ended_at",
 }

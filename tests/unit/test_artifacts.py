@@ -29,7 +29,7 @@ from studydb.domain.errors import CheckpointError, UsageError
 from studydb.domain.records import Checkpoint
 from studydb.settings import Key, Keyring, frame
 
-STUDY, TRIAL = str(uuid.uuid4()), str(uuid.uuid4())
+STUDY, TRIAL = "8f0e6d5c-2a51-4c9e-9d57-3c1f0a6b7e21", "1b7c4f9a-6d3e-4b0a-8f25-90e1d2c3b4a5"
 
 
 def place(step=3, attempt=1):

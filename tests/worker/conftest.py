@@ -14,10 +14,11 @@ import pytest
 from fleet.stage import Stage
 
 from studydb.child.job import Job
-from studydb.child.messages import Answered, Ended, FromChild, read_from_child, write
+from studydb.child.messages import Answered, Began, Ended, FromChild, read_from_child, write
 from studydb.domain.records import Trainable
 from studydb.domain.states import Mode
-from studydb.worker.forkserver import ChildProcess, ForkServer
+from studydb.worker.children import ChildProcess
+from studydb.worker.forkserver import ForkServer
 from studydb.worker.output import AttemptOutput, OutputPump
 
 PATIENCE_S = 20.0
@@ -57,11 +58,19 @@ class Attempt:
         self.workdir = workdir
 
     def receive(self) -> FromChild:
-        """The next message; EOFError after the last. Few of these functions read their config."""
-        frame = self.child.channel.receive(PATIENCE_S)
-        assert frame is not None, "the child says nothing"
-        message = read_from_child(frame)
-        return Ended(message.end, message.failure) if isinstance(message, Ended) else message
+        """
+        The next message after the one that the function was called; EOFError after the last.
+
+        Few of these functions read their config.
+        """
+        while True:
+            frame = self.child.channel.receive(PATIENCE_S)
+            assert frame is not None, "the child says nothing"
+            message = read_from_child(frame)
+            if isinstance(message, Ended):
+                return Ended(message.end, message.failure)
+            if not isinstance(message, Began):
+                return message
 
     def answer(self, message: FromChild, **answer: Any) -> None:
         assert not isinstance(message, Ended)

@@ -20,8 +20,9 @@ _RUN = """
 import os, sys
 from studydb.worker import forkserver
 {change}
+from studydb.worker.options import Options
 from studydb.worker.supervisor import run_worker
-sys.exit(run_worker(storage=sys.argv[1], study="staged", say=print))
+sys.exit(run_worker(Options(storage=sys.argv[1], study="staged", say=print)))
 """
 
 _AS_STRANGER = _RUN.format(
@@ -44,12 +45,12 @@ attempt.oom_kills = lambda: next(kills)
 
 _REFUSED_TWICE = _RUN.format(
     change="""
-spawn, refusals = forkserver.ForkServer.spawn, [11, 11]
+fork, refusals = forkserver.ForkServer.fork, [11] * 4  # a template and a fresh start, twice
 def refusing(self, *given, **named):
     if refusals:
         raise OSError(refusals.pop(), "Resource temporarily unavailable")
-    return spawn(self, *given, **named)
-forkserver.ForkServer.spawn = refusing
+    return fork(self, *given, **named)
+forkserver.ForkServer.fork = refusing
 """
 )
 

@@ -1,0 +1,86 @@
+"""The task by Optuna: one process per worker on one storage, trials enqueued."""
+
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from benchmarks.contenders.task import METRIC, SPACE, epochs_of, read_task, say, timed
+
+NAME = "real"
+
+
+def storage_of(task: dict[str, Any]) -> Any:
+    return JournalStorage(JournalFileBackend(str(Path(task["folder"]) / "journal.log")))
+
+
+def suggest(trial: optuna.Trial) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    for name, (kind, low, high) in SPACE.items():
+        if kind == "lograndint":
+            config[name] = trial.suggest_int(name, int(low), int(high), log=True)
+        else:
+            config[name] = trial.suggest_float(name, low, high, log=kind == "loguniform")
+    return config
+
+
+def work(task: dict[str, Any]) -> None:
+    """One process: trials until so many have ended over all processes."""
+    import studydb.examples.digits  # noqa: F401, PLC0415  the imports that a user's script has
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    pruner: Any = optuna.pruners.NopPruner()
+    if task["scheduler"]:
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
+    study = optuna.load_study(study_name=NAME, storage=storage_of(task), pruner=pruner)
+    wanted = len(task["configs"])
+
+    def objective(trial: optuna.Trial) -> float:
+        error = 1.0
+        for epoch, error in epochs_of(suggest(trial), task["epochs"]):
+            trial.report(error, epoch)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return error
+
+    def stop(study: optuna.Study, _trial: Any) -> None:
+        if not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            study.stop()
+
+    study.optimize(objective, n_trials=wanted, callbacks=[stop])
+
+
+def main() -> None:
+    """Run the task whose file is named."""
+    task = read_task(sys.argv[1])
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(study_name=NAME, storage=storage_of(task), direction="minimize")
+    for config in task["configs"]:
+        study.enqueue_trial(config)
+    times: dict[str, float] = {}
+    context = multiprocessing.get_context("spawn")
+    with timed(times, "run"):
+        team = [context.Process(target=work, args=(task,)) for _ in range(task["workers"])]
+        for process in team:
+            process.start()
+        for process in team:
+            process.join()
+    time.sleep(0)
+    ended = study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+    say(
+        times,
+        trials=len(ended),
+        epochs=sum(len(trial.intermediate_values) for trial in ended),
+        best=min(min(trial.intermediate_values.values()) for trial in ended),
+    )
+
+
+if __name__ == "__main__":
+    main()
+    assert METRIC

@@ -1,0 +1,50 @@
+"""What every contender trains, the digits network of studydb.examples, and its times."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+METRIC = "error"
+SPACE = {
+    "lr": ("loguniform", 1e-4, 1.0),
+    "h": ("lograndint", 4, 256),
+    "alpha": ("loguniform", 1e-6, 1.0),
+    "bs": ("lograndint", 8, 256),
+    "mom": ("uniform", 0.0, 0.99),
+}
+
+
+def read_task(path: str) -> dict[str, Any]:
+    """The task: configs, epochs, workers, scheduler and where to put databases."""
+    task: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return task
+
+
+def epochs_of(config: dict[str, Any], epochs: int) -> Iterator[tuple[int, float]]:
+    """Train one configuration: the epoch and the error after it."""
+    from studydb.examples import digits  # noqa: PLC0415  scikit-learn, where a trial runs only
+
+    images, unseen_images, labels, unseen_labels = digits.load()
+    network = digits.make_network(config)
+    for epoch in range(1, epochs + 1):
+        network.partial_fit(images, labels, classes=range(10))
+        yield epoch, 1 - network.score(unseen_images, unseen_labels)
+
+
+@contextmanager
+def timed(times: dict[str, float], name: str) -> Iterator[None]:
+    """Note how many seconds the block took."""
+    began_s = time.perf_counter()
+    yield
+    times[name] = time.perf_counter() - began_s
+
+
+def say(times: dict[str, float], *, trials: int, epochs: int, best: float) -> None:
+    """Print the outcome as the last line, for the process that measures."""
+    print(json.dumps({"times": times, "trials": trials, "epochs": epochs, "best": best}))
+
+
+Runner = Callable[[dict[str, Any]], None]

@@ -1,0 +1,94 @@
+"""Starts of attempts: from the claim to the first line of the user's function, warm and fresh."""
+
+import json
+import os
+import statistics
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import postgres
+from fleet.workers import Fleet
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import ours, places
+from benchmarks.space import STUDY
+
+SCRIPTS = Path(__file__).parents[1]
+RUN_TIMEOUT_S = 300.0
+MODES = ("auto", "fresh")
+
+STARTS = """
+    SELECT a.start, r.metrics ->> 'called_s', extract(epoch FROM a.started_at)
+    FROM attempt a JOIN result r USING (trial_id, attempt)
+    WHERE a.worker_id = (SELECT max(id) FROM worker) ORDER BY a.started_at"""
+
+
+@click.command()
+@click.option("--trials", type=click.IntRange(2), default=30, help="Of one run of the worker.")
+@click.option("--rounds", type=click.IntRange(1, 1000), default=3, help="Runs of each.")
+@click.option("--json", "as_json", is_flag=True, help="JSON, every start included.")
+def start(*, trials: int, rounds: int, as_json: bool) -> None:
+    """
+    From the claim to the first line of the user's function, with scikit-learn's imports.
+
+    A worker of one slot on PostgreSQL. The first start of a run makes the template, and is told
+    apart.
+    """
+    with ExitStack() as stack:
+        server = stack.enter_context(places.postgresql_server(fsync=True))
+        urls = stack.enter_context(places.databases(server, "ours"))
+        folder = stack.enter_context(places.folder())
+        os.environ["STUDYDB_KEY_FILE"] = str(folder / "key")
+        ours.create(places.with_tables(urls["ours"]), "benchmarks.imports:train", workdir=SCRIPTS)
+        fleet = stack.enter_context(Fleet(urls["ours"], STUDY, folder))
+        starts: dict[str, list[float]] = {mode: [] for mode in MODES}
+        first: dict[str, list[float]] = {mode: [] for mode in MODES}
+        for _ in range(rounds):
+            for mode in MODES:
+                fleet.start(start=mode, max_trials=trials).exit_code(RUN_TIMEOUT_S)
+                found = _starts(urls["ours"], mode, fleet)
+                first[mode].append(found[0])
+                starts[mode] += found[1:]
+        conditions = {"trials": trials, "rounds": rounds, **places.conditions(server)}
+    _show(starts, first, conditions, as_json=as_json)
+
+
+def _starts(url: str, mode: str, fleet: Fleet) -> list[float]:
+    """Seconds of each start of the last worker, in order."""
+    with postgres.connect(url) as connection:
+        rows = connection.execute(STARTS).fetchall()
+    how = {row[0] for row in rows}
+    if how != {"warm" if mode == "auto" else "fresh"}:
+        raise RuntimeError(f"Attempts were started {how}, with --start {mode}.\n{fleet.words()}")
+    return [float(called_s) - float(claimed_s) for _, called_s, claimed_s in rows]
+
+
+def _show(
+    starts: Mapping[str, list[float]],
+    first: Mapping[str, list[float]],
+    conditions: Mapping[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        click.echo(json.dumps({"conditions": conditions, "starts": starts, "first": first}))
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("--start", "median", "90 %", "the first of a worker"):
+        table.add_column(heading, justify="right")
+    for mode, seconds in starts.items():
+        figures = (
+            statistics.median(seconds),
+            statistics.quantiles(seconds, n=10)[-1],
+            statistics.median(first[mode]),
+        )
+        table.add_row(mode, *(f"{1000 * figure:.1f} ms" for figure in figures))
+    console = Console()
+    console.print(table)
+    described = ", ".join(f"{name} {value}" for name, value in conditions.items())
+    console.print(f"From the claim to the function's first line. {described}", style="dim")

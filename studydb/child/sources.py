@@ -1,0 +1,67 @@
+"""The files that a process has imported, and whether they have changed since."""
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file as it was when it was imported: path, size in bytes, time of the last change in ns."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the file is gone or another one by now."""
+        return _look(self.path) != self
+
+
+def imported_files() -> tuple[SourceFile, ...]:
+    """
+    The files of all loaded modules that a user may edit: not those of installed packages.
+
+    A file that is gone already is left out: it counts as changed when it comes back.
+    """
+    roots = _installed_roots()
+    found = {path: _look(path) for path in _module_files() if not _is_below(path, roots)}
+    return tuple(file for file in found.values() if file is not None)
+
+
+def changed(files: tuple[SourceFile, ...]) -> SourceFile | None:
+    """The first of the files that has changed, None if none has."""
+    return next((file for file in files if file.has_changed), None)
+
+
+def _module_files() -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path:
+            yield os.path.realpath(path)
+
+
+def _installed_roots() -> tuple[str, ...]:
+    places = [sysconfig.get_path(name) for name in _INSTALLED]
+    places += [*site.getsitepackages(), site.getusersitepackages()]
+    places.append(str(Path(__file__).parents[1]))  # studydb itself, a checkout included
+    return tuple({os.path.realpath(place) + os.sep for place in places if place})
+
+
+def _is_below(path: str, roots: tuple[str, ...]) -> bool:
+    return path.startswith(roots)
+
+
+def _look(path: str) -> SourceFile | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116  a path of another process, taken as it is
+    except OSError:
+        return None
+    return SourceFile(path, found.st_size, found.st_mtime_ns)

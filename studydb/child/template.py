@@ -1,0 +1,152 @@
+"""
+The template: a process that imports a study's trainable once, and from which attempts are forked.
+
+The fork server makes it like any other child: without credentials, in a process group of its own,
+its output captured. It is told what to import by the first message on its channel, answers whether
+it may be used, and from then on takes requests over the same socket as the fork server does. It is
+used only if `fork_safety` finds nothing against it, and the trainable itself does not ask for fresh
+starts (`train.studydb_start = "fresh"`).
+"""
+
+import gc
+import os
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from msgspec import MsgspecError, Struct, msgpack
+
+from studydb.child import fork_safety, run, sources
+from studydb.child.channel import Channel, Frame, FrameError
+from studydb.child.server import Kind, Server
+from studydb.domain.records import Trainable
+from studydb.trainables import load
+
+START_ATTRIBUTE = "studydb_start"
+"""What a trainable may say of itself: "fresh" to be imported anew by each attempt."""
+
+GROWTH_FACTOR = 2.0
+GROWTH_BYTES = 64 << 20
+"""A template larger than this factor and this much beyond its first size is made anew."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Preparation(Struct, frozen=True):
+    """What a template is to import; as in a `Job`."""
+
+    study_uuid: str
+    trainable: Trainable
+    signed: bool
+    workdirs: tuple[str, ...]
+
+
+class Ready(Struct, frozen=True, tag="ready"):
+    """Attempts may be forked; `import_s` is how long the import took."""
+
+    import_s: float
+
+
+class Unusable(Struct, frozen=True, tag="unusable"):
+    """Attempts must start afresh, because of `reason`."""
+
+    reason: str
+
+
+Readiness = Ready | Unusable
+
+_preparations = msgpack.Decoder(Preparation)
+_answers: msgpack.Decoder[Readiness] = msgpack.Decoder(Readiness)
+
+
+def write_preparation(preparation: Preparation) -> Frame:
+    """Write what a template is to import."""
+    return Frame(b"", msgpack.encode(preparation))
+
+
+def read_readiness(frame: Frame) -> Readiness:
+    """
+    Read what a template answers to its preparation.
+
+    Raises:
+        FrameError: It is no such answer.
+    """
+    try:
+        return _answers.decode(frame.header)
+    except MsgspecError as cause:
+        raise FrameError(f"The template sent what is no answer: {cause}.") from cause
+
+
+def main(channel: Channel) -> None:
+    """Import what the first message names, and serve forks until the fork server is gone."""
+    run.prepare_streams()
+    run.end_with(_serve, channel)
+
+
+def _serve(channel: Channel) -> int:
+    """Answer what the first message asks; a status if there is nothing to serve."""
+    frame = channel.receive()
+    assert frame is not None
+    preparation = _preparations.decode(frame.payload)
+    before, began_ns, began_s = fork_safety.descriptors(), time.time_ns(), time.monotonic()
+    try:
+        function = _import(preparation)
+    except BaseException as cause:  # noqa: BLE001  a fresh start tells it where the user looks
+        traceback.print_exc()
+        _answer(channel, Unusable(f"its import raised {type(cause).__name__}"))
+        return 1
+    reason = _asks_for_fresh(function) or fork_safety.reason_against(before)
+    if reason is not None:
+        _answer(channel, Unusable(reason))
+        return 0
+    outdated = _Watch(began_ns).reason
+    run.flush_streams()  # what is left in a buffer, every child would print
+    gc.collect()
+    gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
+    _answer(channel, Ready(time.monotonic() - began_s))
+    return Server(
+        channel.detach(),
+        parent_pid=os.getppid(),
+        begin={Kind.ATTEMPT: partial(run.run_loaded, function)},
+        outdated=outdated,
+    ).serve()
+
+
+def _import(preparation: Preparation) -> Callable[..., Any]:
+    run.prepare(preparation.workdirs, study_uuid=preparation.study_uuid)
+    return load(preparation.trainable, preparation.workdirs, own_only=not preparation.signed)
+
+
+def _answer(channel: Channel, readiness: Readiness) -> None:
+    channel.send(Frame(msgpack.encode(readiness)))
+
+
+def _asks_for_fresh(function: Callable[..., Any]) -> str | None:
+    if getattr(function, START_ATTRIBUTE, None) == "fresh":
+        return f"its {START_ATTRIBUTE} asks for fresh starts"
+    return None
+
+
+class _Watch:
+    """Notices that a template no longer is what a fresh start would be."""
+
+    def __init__(self, began_ns: int) -> None:
+        self._files = sources.imported_files()
+        # What was changed while it was imported may be older in memory than on disk.
+        self._late = next((file for file in self._files if file.mtime_ns >= began_ns), None)
+        self._first_bytes = _resident_bytes()
+
+    def reason(self) -> str | None:
+        """Why the template is to be made anew, None while it may be used."""
+        if file := self._late or sources.changed(self._files):
+            return f"{file.path} has changed"
+        if _resident_bytes() > self._first_bytes * GROWTH_FACTOR + GROWTH_BYTES:
+            return "the template has grown"
+        return None
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123  read at each fork
+        return int(file.read().split()[1]) * _PAGE_BYTES

@@ -1,0 +1,270 @@
+"""Children at the supervisor's end: asking for them, their pids, their ends."""
+
+import errno
+import itertools
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from studydb.child.channel import Channel, Frame, FrameError
+from studydb.child.process import is_alive, kill_group, process_record, start_of
+from studydb.child.server import (
+    REQUEST,
+    Exited,
+    Forked,
+    Kind,
+    Outdated,
+    Refused,
+    Reply,
+    read_reply,
+)
+from studydb.domain.records import Process
+
+_START_TIMEOUT_S = 60.0
+_SEND_TIMEOUT_S = 30.0
+
+_numbers = itertools.count(1)
+"""Requests of all forkers: strays are told apart by them."""
+
+
+class ForkerDied(OSError):
+    """The process that forks is gone, and every child of it with it."""
+
+
+class TemplateOutdated(Exception):
+    """The template forks no more: a fresh start would run something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """
+    How a child's process ended.
+
+    Attributes:
+        code: What it exited with, None when a signal ended it.
+        signal: The signal that ended it, None when it exited.
+    """
+
+    code: int | None = None
+    signal: int | None = None
+
+    def __str__(self) -> str:
+        """For people: "exited with code 3"."""
+        if self.signal is None:
+            return f"exited with code {self.code}"
+        with suppress(ValueError):
+            return f"was killed by {signal.Signals(self.signal).name}"
+        return f"was killed by signal {self.signal}"
+
+
+class ChildProcess:
+    """
+    The process of one attempt, as its supervisor holds it.
+
+    Attributes:
+        channel: Reports and answers (see child/messages.py).
+        process: Its facts, for the attempt's row.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        """Begin with a channel; the process follows (see `ForkServer.spawn`)."""
+        self.channel = channel
+        self._process: Process | None = None
+        self._refused: OSError | TemplateOutdated | None = None
+        self._exit: Exit | None = None
+        self._started = threading.Event()
+        self._ended = threading.Event()
+
+    @property
+    def process(self) -> Process:
+        """The facts by which this process is told apart from all others."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def exit(self) -> Exit | None:
+        """How it ended, None while it runs."""
+        return self._exit
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        """Wait for the end of it and its process group; None when that did not come in time."""
+        self._ended.wait(timeout_s)
+        return self._exit
+
+    def terminate(self) -> None:
+        """SIGTERM to the process alone: its next report raises TrialStopped."""
+        if self._exit is None and is_alive(self.process):
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to it and its process group."""
+        if self._exit is None and is_alive(self.process):
+            kill_group(self.process.pid)
+
+    def started(self, pid: int, start: int) -> None:
+        """Take note of the process, told by the fork server."""
+        self._process = process_record(pid, start)
+        self._started.set()
+
+    def refused(self, cause: OSError | TemplateOutdated) -> None:
+        """Take note that there will be no process."""
+        self._refused = cause
+        self._started.set()
+
+    def ended(self, how: Exit) -> None:
+        """Take note of the end, told by the fork server."""
+        self._exit = how
+        self._ended.set()
+
+    def wait_started(self) -> None:
+        """Wait until the process exists, or raise why it does not."""
+        if not self._started.wait(_START_TIMEOUT_S):
+            raise TimeoutError(f"The fork server gave no child within {_START_TIMEOUT_S:g} s.")
+        if self._refused is not None:
+            raise self._refused
+
+    def abandon(self) -> None:
+        """
+        End it without a fork server, which has died.
+
+        The kernel ends the child then, where it can, but not what the child started. The pid may
+        belong to somebody else by now: then its group is empty, and nothing is killed.
+        """
+        if self._process is None:
+            self.refused(ForkerDied("The process that forks died while it was asked for a child."))
+        elif self._exit is None:
+            if start_of(self._process.pid) in {None, self._process.started}:
+                kill_group(self._process.pid)
+            self.ended(Exit(signal=signal.SIGKILL))
+
+
+class Forker:
+    """
+    Asks a process that forks (see child/server.py) for children; threads may share it.
+
+    Attributes:
+        dead: Whether that process is gone, and its children with it.
+    """
+
+    def __init__(
+        self, connection: socket.socket, *, is_gone: Callable[[], bool], bury: Callable[[], None]
+    ) -> None:
+        """
+        Talk to the process at the other end of a socket.
+
+        Args:
+            connection: The socket; closed when the process is gone.
+            is_gone: Whether the process has ended.
+            bury: Called by the listening thread once the process is gone: ends it for certain.
+        """
+        self.dead = False
+        self._socket = connection
+        self._is_gone, self._bury = is_gone, bury
+        self._children: dict[int, ChildProcess] = {}
+        self._lock = threading.Lock()
+        self._listener = threading.Thread(
+            target=self._listen, args=(Channel(connection),), name="studydb-forker", daemon=True
+        )
+        try:
+            self._listener.start()
+        except RuntimeError as cause:  # this host allows no more threads
+            connection.close()
+            raise OSError(errno.EAGAIN, str(cause)) from cause
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no child of it runs."""
+        with self._lock:
+            return not self._children
+
+    def spawn(self, kind: Kind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
+        """
+        Have a child forked, and send it its first message.
+
+        Raises:
+            ForkerDied: The process that forks is gone.
+            TemplateOutdated: It is a template that is to be made anew.
+            OSError: No process can be started.
+            FrameError: The message is too large.
+        """
+        ours, theirs = socket.socketpair()
+        child = ChildProcess(Channel(ours, send_timeout_s=_SEND_TIMEOUT_S))
+        try:
+            with theirs:
+                self._ask(child, kind, [theirs.fileno(), stdout, stderr])
+            child.wait_started()
+            self._send(child, first)
+        except (FrameError, OSError, TemplateOutdated) as cause:
+            child.channel.close()
+            if isinstance(cause, OSError) and self._is_gone():
+                raise ForkerDied("The process that forks died while it made a child.") from cause
+            raise
+        return child
+
+    def _send(self, child: ChildProcess, first: Frame) -> None:
+        """Send a child its first message; one that takes none is ended, and its end says why."""
+        try:
+            child.channel.send(first)
+        except OSError:
+            if self._is_gone():
+                raise
+            child.kill()
+
+    def _ask(self, child: ChildProcess, kind: Kind, descriptors: list[int]) -> None:
+        with self._lock:
+            if self.dead:
+                raise ForkerDied("The process that forks has ended; what it printed says why.")
+            number = next(_numbers)
+            self._children[number] = child
+            try:
+                socket.send_fds(self._socket, [REQUEST.pack(number, kind)], descriptors)
+            except OSError as cause:
+                self.dead = True
+                raise ForkerDied(f"The process that forks takes no request: {cause}.") from cause
+
+    def _listen(self, replies: Channel) -> None:
+        try:
+            while (frame := replies.receive()) is not None:
+                self._note(read_reply(frame))
+        except (EOFError, OSError, ValueError, KeyError):
+            self._end()
+
+    def _note(self, reply: Reply) -> None:
+        child = self._children[reply.id]
+        if isinstance(reply, Forked):
+            child.started(reply.pid, reply.started)
+            return
+        with self._lock:
+            del self._children[reply.id]
+        match reply:
+            case Refused(error=error, errno=code):
+                child.refused(OSError(code, error))
+            case Outdated(reason=reason):
+                child.refused(TemplateOutdated(reason))
+            case Exited(code=code, signal=number):
+                child.ended(Exit(code=code, signal=number))
+
+    def _end(self) -> None:
+        """End what the process can no longer end, and take no more requests."""
+        with self._lock:
+            self.dead = True
+            self._socket.close()
+            orphans = list(self._children.values())
+            self._children.clear()
+        for child in orphans:
+            child.abandon()
+        self._bury()
+
+    def shut(self) -> None:
+        """Have the process kill its children and end."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def join(self) -> None:
+        """Wait until the process has been buried."""
+        self._listener.join()

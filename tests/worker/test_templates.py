@@ -1,0 +1,531 @@
+"""Warm starts: what is forked from a template, when it is not used, and how templates end."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from studydb.child.messages import End, Ended, Reported
+from studydb.child.process import start_of
+from studydb.domain.records import Trainable
+from studydb.worker import templates
+from studydb.worker.forkserver import ForkServer
+from studydb.worker.templates import Templates
+
+ROOT = Path(__file__).parents[2]
+
+PLAIN = """
+    import os, random
+    import numpy
+    IMPORTED_BY, DRAWN, STATE = os.getpid(), random.random(), []
+
+    def train(config, trial):
+        STATE.append(trial.number)
+        return {
+            "loss": 1.0, "imported_by": IMPORTED_BY, "own": os.getpid(), "state": len(STATE),
+            "drawn": DRAWN, "random": random.random(), "numpy": numpy.random.rand(),
+        }
+"""
+
+
+class Warm:
+    """Templates in the place of a fork server; what they said, and how each attempt started."""
+
+    def __init__(self, fork_server, pump, folder):
+        self.said = []
+        self.started = []
+        self.is_stopping = False
+        self.all = Templates(
+            fork_server,
+            pump,
+            directory=folder / "templates",
+            enabled=True,
+            say=self.said.append,
+            is_stopping=lambda: self.is_stopping,
+        )
+
+    def spawn(self, job, *, stdout, stderr):
+        self.started.append(self.all.spawn(job, stdout=stdout, stderr=stderr))
+        return self.started[-1].child
+
+    @property
+    def how(self):
+        return [started.how for started in self.started]
+
+
+@pytest.fixture
+def warm(fork_server, pump, tmp_path):
+    warm = Warm(fork_server, pump, tmp_path)
+    yield warm
+    warm.all.close()
+
+
+@pytest.fixture
+def module(tmp_path):
+    """Write the user's module; the trainable that names it."""
+
+    def write(source, name="mine"):
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        return Trainable("u", "import", f"{name}:train", str(tmp_path), "3.11")
+
+    return write
+
+
+def metrics_of(attempt):
+    (report, ended) = attempt.finish()
+    assert isinstance(report, Reported)
+    assert ended == Ended(End.COMPLETED), ended
+    return report.result.metrics
+
+
+def is_running(pid):
+    return start_of(pid) is not None
+
+
+# what is forked
+
+
+def test_module_is_imported_once_for_all_attempts(start, warm, module):
+    trainable = module(PLAIN)
+
+    first, second = (metrics_of(start(trainable, server=warm)) for _ in range(2))
+
+    assert first["imported_by"] == second["imported_by"]
+    assert len({first["own"], second["own"], first["imported_by"]}) == 3
+    assert warm.how == ["warm", "warm"]
+    assert warm.said == []
+
+
+def test_function_that_is_sent_by_value_is_opened_once(start, warm):
+    def train(config):
+        return {"loss": 1.0, "parent": os.getppid()}
+
+    first, second = (metrics_of(start(train, server=warm)) for _ in range(2))
+
+    assert warm.how == ["warm", "warm"]
+    assert first["parent"] == second["parent"]
+
+
+def test_attempt_sees_nothing_of_what_another_has_changed(start, warm, module):
+    trainable = module(PLAIN)
+
+    seen = [metrics_of(start(trainable, server=warm))["state"] for _ in range(3)]
+
+    assert seen == [1, 1, 1]
+
+
+def test_random_numbers_are_those_of_a_fresh_start(start, warm, module, fork_server):
+    trainable, study = module(PLAIN), "8f0e6d5c-0000-4000-8000-000000000000"
+    drawn = [
+        {
+            name: metrics_of(start(trainable, server=server, seed=seed, study_uuid=study))[name]
+            for name in ("drawn", "random", "numpy")
+        }
+        for seed in (1, 2)
+        for server in (fork_server, warm)
+    ]
+
+    assert drawn[0] == drawn[1]
+    assert drawn[2] == drawn[3]
+    assert drawn[0]["random"] != drawn[2]["random"]
+    assert drawn[0]["numpy"] != drawn[2]["numpy"]
+
+
+def test_warm_attempt_has_its_own_group_output_and_descriptors(start, warm, module):
+    trainable = module(
+        """
+        import os
+        def train(config, trial):
+            print("printed by", trial.number)
+            open_here = [fd for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
+            kinds = []
+            for fd in open_here:
+                try:
+                    kinds.append(os.readlink(f"/proc/self/fd/{fd}").partition(":")[0])
+                except OSError:
+                    pass
+            leads = os.getpid() == os.getpgrp() == os.getsid(0)
+            return {"loss": 1.0, "kinds": kinds, "leads": leads}
+        """
+    )
+
+    attempts = [start(trainable, server=warm, number=number) for number in (3, 4)]
+    found = [metrics_of(attempt) for attempt in attempts]
+
+    assert [each["kinds"] for each in found] == [["socket"], ["socket"]]
+    assert all(each["leads"] for each in found)
+    assert [attempt.printed for attempt in attempts] == ["printed by 3\n", "printed by 4\n"]
+
+
+def test_what_an_import_prints_is_printed_once_and_by_no_attempt(start, warm, module, tmp_path):
+    trainable = module(
+        """
+        import sys
+        sys.stdout.write("half a line")
+        def train(config):
+            return 1.0
+        """
+    )
+
+    printed = [(attempt := start(trainable, server=warm), attempt.finish())[0] for _ in range(2)]
+    warm.all.close()
+
+    assert [attempt.printed for attempt in printed] == ["", ""]
+    assert (tmp_path / "templates" / "stdout").read_text() == "half a line"
+
+
+def test_segfault_of_an_attempt_harms_neither_template_nor_neighbour(start, warm, module):
+    trainable = module(
+        """
+        import ctypes, os, time
+        def train(config, trial):
+            trial.report({"loss": 1.0})
+            if config["lr"]:
+                ctypes.string_at(0)
+            return {"loss": 2.0, "parent": os.getppid()}
+        """
+    )
+
+    first = start(trainable, server=warm)
+    first.finish()
+    second = start(trainable, server=warm, config={"lr": 0.0})
+    reports = second.finish()
+
+    assert first.child.exit.signal == signal.SIGSEGV
+    assert reports[-1] == Ended(End.COMPLETED)
+    assert warm.how == ["warm", "warm"]
+
+
+# what must not be forked
+
+
+UNSAFE = {
+    "Python thread": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        "1 Python threads",
+    ),
+    "native thread": (
+        "import _thread, time\n_thread.start_new_thread(time.sleep, (60,))",
+        "1 native threads",
+    ),
+    "socket": ("import socket\nS = socket.socket()", "opened a socket"),
+    "file for writing": ("F = open('out.txt', 'w')", "out.txt for writing"),
+    "pipe": ("import os\nP = os.pipe()", "opened pipe:"),
+    "process": ("import subprocess\nP = subprocess.Popen(['sleep', '60'])", "started process"),
+    "wish": ("WISH = True", "asks for fresh starts"),
+}
+
+
+@pytest.mark.parametrize("what", UNSAFE)
+def test_import_that_leaves_something_behind_means_fresh_starts(start, warm, module, what):
+    source, reason = UNSAFE[what]
+    tail = "train.studydb_start = 'fresh'" if what == "wish" else ""
+    trainable = module(f"{source}\ndef train(config):\n    return 1.0\n{tail}\n")
+
+    ends = [start(trainable, server=warm).finish()[-1] for _ in range(2)]
+
+    assert ends == [Ended(End.COMPLETED)] * 2
+    assert warm.how == ["fresh", "fresh"]
+    assert len(warm.said) == 1, warm.said
+    assert reason in warm.said[0]
+
+
+def test_file_open_for_reading_is_no_reason_against_a_template(start, warm, module):
+    trainable = module("F = open(__file__)\ndef train(config):\n    return 1.0\n")
+
+    assert start(trainable, server=warm).finish()[-1] == Ended(End.COMPLETED)
+
+    assert warm.how == ["warm"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("import ctypes; ctypes.string_at(0)", "was killed by SIGSEGV"),
+        ("import os; os._exit(3)", "exited with code 3"),
+        ("raise ValueError('no')", "its import raised ValueError"),
+    ],
+)
+def test_template_that_dies_in_its_import_means_fresh_starts(start, warm, module, line, reason):
+    trainable = module(
+        f"""
+        import os
+        if os.environ.get("DIES", "yes") == "yes":
+            {line}
+        def train(config):
+            return 1.0
+        """
+    )
+
+    attempt = start(trainable, server=warm)
+    attempt.finish()
+
+    assert warm.how == ["fresh"]
+    assert len(warm.said) == 1
+    assert reason in warm.said[0]
+
+
+def test_import_that_hangs_is_given_up(start, warm, module, monkeypatch):
+    monkeypatch.setattr(templates, "IMPORT_TIMEOUT_S", 0.5)
+    trainable = module(
+        """
+        import os, time
+        from pathlib import Path
+        if not Path("once").exists():
+            Path("once").touch()
+            time.sleep(600)
+        def train(config):
+            return 1.0
+        """
+    )
+
+    assert start(trainable, server=warm).finish()[-1] == Ended(End.COMPLETED)
+
+    assert warm.how == ["fresh"]
+    assert "its import took more than 0.5 s" in warm.said[0]
+
+
+def test_worker_that_is_told_to_go_waits_for_no_import(start, warm, module):
+    trainable = module("import time\ntime.sleep(600)\ndef train(config):\n    return 1.0\n")
+    warm.is_stopping = True
+    began_s = time.monotonic()
+
+    attempt = start(trainable, server=warm)
+
+    assert time.monotonic() - began_s < 10
+    assert (warm.how, warm.said) == (["fresh"], [])
+    attempt.child.kill()
+
+
+# changes
+
+
+def test_changed_module_is_imported_anew_and_a_line_says_so(start, warm, module, eventually):
+    gate = "while not os.path.exists('gate'): time.sleep(.01)"
+    source = "import os, time\ndef train(config):\n    {}\n    return {{'loss': {}}}\n"
+    old = start(module(source.format(gate, 1.0)), server=warm)
+    template = warm.started[0].template
+
+    new = start(module(source.format("pass", 2.25)), server=warm)
+    reports = new.finish()
+
+    assert reports[0].result.value == 2.25
+    assert warm.how == ["warm", "warm"]
+    assert len(warm.said) == 1
+    assert "mine.py has changed" in warm.said[0]
+    assert not template.is_dead  # the attempt from before still runs, as it began
+    (old.workdir / "gate").touch()
+    assert old.finish()[0].result.value == 1.0
+    warm.all.drop_idle()
+    assert template.is_dead
+
+
+def test_change_in_a_module_that_the_module_imports_counts_too(start, warm, module, tmp_path):
+    (tmp_path / "below.py").write_text("VALUE = 1.0\n")
+    trainable = module("import below\ndef train(config):\n    return below.VALUE\n")
+    first = start(trainable, server=warm).finish()[0].result.value
+
+    (tmp_path / "below.py").write_text("VALUE = 22.0\n")
+    second = start(trainable, server=warm).finish()[0].result.value
+
+    assert (first, second) == (1.0, 22.0)
+    assert "below.py has changed" in warm.said[0]
+
+
+def test_template_that_has_grown_is_made_anew(start, warm, module):
+    trainable = module(
+        """
+        import os
+        KEPT = []
+        os.register_at_fork(before=lambda: KEPT.append(b"x" * (100 << 20)))
+        def train(config):
+            return {"loss": 1.0, "parent": os.getppid()}
+        """
+    )
+
+    parents = [metrics_of(start(trainable, server=warm))["parent"] for _ in range(5)]
+
+    assert parents[0] == parents[1] != parents[-1]
+    assert "grown" in warm.said[0]
+
+
+# how templates end
+
+
+def test_idle_template_ends_and_the_next_attempt_makes_another(start, warm, module, monkeypatch):
+    monkeypatch.setattr(templates, "IDLE_S", 0.0)
+    trainable = module(PLAIN)
+    first = metrics_of(start(trainable, server=warm))["imported_by"]
+
+    warm.all.drop_idle()
+
+    assert not is_running(first)
+    assert metrics_of(start(trainable, server=warm))["imported_by"] != first
+    assert warm.how == ["warm", "warm"]
+
+
+def test_template_with_a_running_attempt_is_not_idle(start, warm, module, monkeypatch):
+    monkeypatch.setattr(templates, "IDLE_S", 0.0)
+    trainable = module("import time\ndef train(config):\n    time.sleep(60)\n")
+    attempt = start(trainable, server=warm)
+
+    warm.all.drop_idle()
+
+    assert not warm.started[0].template.is_dead
+    assert attempt.child.exit is None
+
+
+def test_killed_template_takes_its_attempts_along_and_another_follows(
+    start, warm, module, eventually
+):
+    trainable = module(
+        """
+        import os, time
+        def train(config, trial):
+            trial.report({"loss": 1.0, "parent": os.getppid()})
+            time.sleep(60 * config["lr"])
+        """
+    )
+    running = start(trainable, server=warm)
+    parent = running.receive().result.metrics["parent"]
+
+    os.kill(parent, signal.SIGKILL)
+
+    eventually(lambda: running.child.exit is not None)
+    assert running.child.exit.signal == signal.SIGKILL
+    assert start(trainable, server=warm, config={"lr": 0}).finish()[-1] == Ended(End.COMPLETED)
+    assert warm.how == ["warm", "warm"]
+
+
+def test_template_that_dies_again_and_again_means_fresh_starts(start, warm, module, eventually):
+    trainable = module(PLAIN)
+    for _ in range(templates.MOST_DEATHS):
+        os.kill(metrics_of(start(trainable, server=warm))["imported_by"], signal.SIGKILL)
+        eventually(lambda: warm.started[-1].template.is_dead)
+
+    metrics_of(start(trainable, server=warm))
+
+    assert warm.how[-1] == "fresh"
+    assert "have died" in warm.said[-1]
+
+
+def test_killed_fork_server_takes_template_and_attempts_along(
+    start, pump, module, tmp_path, eventually
+):
+    server = ForkServer()
+    server.start()
+    warm = Warm(server, pump, tmp_path)
+    trainable = module(
+        """
+        import os, time, subprocess
+        def train(config, trial):
+            strayed = subprocess.Popen(["sleep", "60"], start_new_session=True).pid
+            trial.report({"loss": 1.0, "pids": [os.getppid(), os.getpid(), strayed]})
+            time.sleep(60 * config["lr"])
+        """
+    )
+    running = start(trainable, server=warm)
+    pids = running.receive().result.metrics["pids"]
+
+    os.kill(server.pid, signal.SIGKILL)
+
+    eventually(lambda: not any(is_running(pid) for pid in pids), timeout_s=5)
+    eventually(lambda: running.child.exit is not None)
+    assert start(trainable, server=warm, config={"lr": 0}).finish()[-1] == Ended(End.COMPLETED)
+    warm.all.close()
+    server.close()
+
+
+def test_two_seconds_after_a_supervisors_sigkill_no_template_lives(tmp_path, eventually):
+    (tmp_path / "mine.py").write_text(
+        "import os, subprocess, time\n"
+        "def train(config):\n"
+        "    for detached in (False, True):\n"
+        "        print(subprocess.Popen(['sleep', '60'], start_new_session=detached).pid)\n"
+        "    print(os.getpid(), os.getppid())\n"
+        "    time.sleep(60)\n"
+    )
+    script = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from studydb.child.job import Job\n"
+        "from studydb.domain.records import Trainable\n"
+        "from studydb.domain.states import Mode\n"
+        "from studydb.worker.forkserver import ForkServer\n"
+        "from studydb.worker.output import OutputPump\n"
+        "from studydb.worker.templates import Templates\n"
+        "directory = sys.argv[1]\n"
+        "server, pump = ForkServer(), OutputPump()\n"
+        "server.start()\n"
+        "warm = Templates(server, pump, directory=Path(directory) / 'templates', enabled=True,\n"
+        "                 say=print, is_stopping=lambda: False)\n"
+        "trainable = Trainable('u', 'import', 'mine:train', directory, '3.11')\n"
+        "for number in range(2):\n"
+        "    output = pump.open(Path(directory) / str(number))\n"
+        "    job = Job('s', 't', number, 1, {}, 0, 'loss', Mode.MIN, trainable, True, (directory,),\n"
+        "              directory, 'inline:')\n"
+        "    started = warm.spawn(job, stdout=output.stdout, stderr=output.stderr)\n"
+        "    assert started.how == 'warm'\n"
+        "    output.release()\n"
+        "time.sleep(60)\n"
+    )
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    outputs = [tmp_path / number / "stdout" for number in "01"]
+    eventually(lambda: all(p.exists() and p.read_text().count("\n") == 3 for p in outputs))
+    pids = {int(pid) for path in outputs for pid in path.read_text().split()}
+    assert all(is_running(pid) for pid in pids)
+
+    supervisor.kill()
+    supervisor.wait()
+
+    assert len(pids) == 2 * 3 + 1
+    eventually(lambda: not any(is_running(pid) for pid in pids), timeout_s=2)
+
+
+# whole workers
+
+
+def test_first_copy_that_is_killed_before_it_reports_is_begun_again_afresh(stage):
+    stage.create("warmth:dies_unless_it_has_imported_itself", num_trials=2)
+
+    worker = stage.start()
+
+    assert worker.exit_code() == 0, worker.words()
+    assert [(trial.state, trial.losses) for trial in stage.study.trials] == [("TERMINATED", 0)] * 2
+    assert worker.words().count("imports the trainable anew") == 1
+    assert "was killed by SIGKILL" in worker.words()
+
+
+def test_show_tells_how_each_attempt_was_started(stage, tmp_path):
+    stage.create("obedient:one_step")
+
+    worker = stage.start()
+
+    assert worker.exit_code() == 0, worker.words()
+    shown = subprocess.run(
+        [sys.executable, "-m", "studydb", "show", "staged", "0"],
+        env={**os.environ, "STUDYDB_STORAGE": stage.storage, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "start_s" in shown
+    assert "warm" in shown
+
+
+def test_worker_that_is_told_to_start_afresh_makes_no_template(stage):
+    stage.create("obedient:one_step")
+
+    worker = stage.start(start="fresh")
+
+    assert worker.exit_code() == 0, worker.words()
+    (row,) = stage.attempts()
+    assert row.start == "fresh"
+    assert row.start_s > 0
