@@ -20,7 +20,7 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from studydb.db import faults, version
+from studydb.db import faults, sqlite_file, version
 from studydb.db.connections import Connections
 from studydb.db.silence import BoundedConnection
 from studydb.db.transaction import Observer, Txn, no_pipeline
@@ -47,7 +47,6 @@ No statement of ours takes longer, but a COMMIT may: it is not under the server'
 and waits for a synchronous standby for ever.
 """
 
-SQLITE_BUSY_TIMEOUT_S = 5
 SQLITE_OLDEST = (3, 37, 0)
 
 TRANSACTION_TIMEOUT_S = 120
@@ -168,19 +167,7 @@ class Database:
         return options | {"options": f"{ours} {given}".strip()}
 
     def _open_sqlite(self) -> sqlite3.Connection:
-        mode = "ro" if self.read_only else "rw"
-        connection = sqlite3.connect(
-            f"{self.path.as_uri()}?mode={mode}",
-            uri=True,
-            timeout=SQLITE_BUSY_TIMEOUT_S,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        connection.execute("PRAGMA foreign_keys=ON")
-        if self.read_only:
-            connection.execute("PRAGMA query_only=ON")
-        else:
-            connection.execute("PRAGMA synchronous=FULL")
+        connection = sqlite_file.open_file(self.path, read_only=self.read_only)
         self._file = self._file or self._file_at_path()
         return connection
 
@@ -296,7 +283,10 @@ class Block:
         except BaseException as fault:
             self._undo(fault)
             raise
-        self._database.connections.give_back(self._cursor)
+        if self._is_of_archive():
+            self._database.connections.discard(self._cursor)  # the next one looks anew
+        else:
+            self._database.connections.give_back(self._cursor)
 
     def _enter_pipeline(self) -> Callable[[], None]:
         """
@@ -342,6 +332,11 @@ class Block:
         if commit and self._database.postgresql and not self._txn.waits_for_disk:
             self._cursor.execute("SET LOCAL synchronous_commit = off", prepare=False)
         self._end(commit=commit)
+        if self._is_of_archive():
+            self._cursor.connection.check_unchanged()
+
+    def _is_of_archive(self) -> bool:
+        return isinstance(self._cursor.connection, sqlite_file.ArchiveConnection)
 
     def _end(self, *, commit: bool) -> None:
         if not commit:
@@ -360,6 +355,7 @@ class Block:
         usable = False
         try:
             usable = self._could_roll_back() and not gone and isinstance(error, Exception)
+            usable = usable and not self._is_of_archive()
         finally:
             if self._cursor is not None:
                 (connections.give_back if usable else connections.discard)(self._cursor)

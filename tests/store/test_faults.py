@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy.exc
 from arrange import change, dump, new_study, rows, token
 
-from studydb.db import Chain, connect, connections, engine
+from studydb.db import Chain, connect, connections, engine, sqlite_file
 from studydb.db.faults import Duplicate, LockTimeout, is_disconnect, is_of_values, translate
 from studydb.db.schema import METADATA
 from studydb.domain.errors import (
@@ -333,7 +333,7 @@ def test_lock_that_is_not_had_in_time_is_a_fault_that_passes(postgres_url, monke
 
 
 def test_writers_of_sqlite_take_turns_and_readers_do_not_wait(sqlite_url, monkeypatch):
-    monkeypatch.setattr(engine, "SQLITE_BUSY_TIMEOUT_S", 0)
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0)
     first, second = connect(sqlite_url), connect(sqlite_url)
     new_study(first, name="before")
 

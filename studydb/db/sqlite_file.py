@@ -1,0 +1,114 @@
+"""Opening an SQLite file, also one that may only be read: looking takes no right to write."""
+
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from studydb.domain.errors import StorageBusy, StorageDenied
+
+BUSY_TIMEOUT_S = 5
+
+_NO_WAL = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+"""
+What a reader gets of a file in WAL mode whose `-shm` is missing and cannot be made: it holds the
+locks of readers and writers.
+"""
+
+
+class ArchiveConnection(sqlite3.Connection):
+    """
+    A reader of a file that no process has open for writing, as far as can be seen: without locks.
+
+    It would read pages that a writer changes under it, and never see what is in a `-wal`. So it is
+    opened for one transaction, and what was read counts only if the file is still the same.
+    """
+
+    path: Path
+    seen: tuple[int, ...]
+
+    def check_unchanged(self) -> None:
+        """
+        Make sure at the end of a transaction that nobody wrote during it.
+
+        Raises:
+            StorageBusy: The file has changed, or a writer has begun.
+        """
+        if _look(self.path) != self.seen:
+            raise StorageBusy(f"sqlite:///{self.path} is busy: another process is writing.")
+
+
+def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    """
+    Open an SQLite file that exists.
+
+    Returns:
+        A connection; an `ArchiveConnection` where there is no other way to read the file.
+
+    Raises:
+        StorageDenied: The file has changes in a `-wal` that cannot be read without writing.
+    """
+    try:
+        return _opened(path, "mode=ro" if read_only else "mode=rw", read_only=read_only)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in _NO_WAL or not _is_closed_to_us(path):
+            raise
+        refused = error
+    seen = _look(path)
+    if seen[-1] > 0:
+        raise StorageDenied(_cannot_read_wal(path)) from refused
+    archive = _opened(path, "mode=ro&immutable=1", read_only=True, factory=ArchiveConnection)
+    assert isinstance(archive, ArchiveConnection)
+    archive.path, archive.seen = path, seen
+    return archive
+
+
+def _opened(
+    path: Path,
+    how: str,
+    *,
+    read_only: bool,
+    factory: type[sqlite3.Connection] = sqlite3.Connection,
+) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?{how}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=factory,
+    )
+    try:
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA query_only=ON" if read_only else "PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA schema_version")  # reads the file, or says why it cannot
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_closed_to_us(path: Path) -> bool:
+    return os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
+
+
+def _look(path: Path) -> tuple[int, ...]:
+    """What a change of the file changes; last the size of its `-wal`."""
+    found = path.stat()
+    wal = 0
+    with suppress(FileNotFoundError):
+        wal = _beside(path).stat().st_size
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size, wal
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _cannot_read_wal(path: Path) -> str:
+    return (
+        f"sqlite:///{path} cannot be read: changes are in {_beside(path).name}, and SQLite reads "
+        f"that only with {path.name}-shm, which cannot be made or used without the right to write "
+        f"in {path.parent}. Copy both files, {path.name} and {_beside(path).name}, to a folder of "
+        "yours and name the copy, or ask for the right to write in that folder."
+    )

@@ -1,0 +1,204 @@
+"""An SQLite file that may only be read: everybody who may read it can look."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import arrange
+import pytest
+
+from studydb.db import connect, sqlite_file
+from studydb.domain.errors import StorageBusy
+from studydb.study import load_study
+
+BOUND_BY_RIGHTS = """
+import ctypes, os, sys
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
+if os.geteuid() == 0:
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""Runs an interpreter that lacks what lets root pass the rights of files."""
+
+LOOKS = [
+    ("studies",),
+    ("status",),
+    ("status", "digits"),
+    ("best", "digits"),
+    ("trials", "digits"),
+    ("show", "digits"),
+    ("show", "digits", "0"),
+    ("results", "digits", "0"),
+    ("workers",),
+    ("db", "check"),
+    ("query", "SELECT number FROM v_trial"),
+]
+
+WRITES = [
+    ("pause", "digits"),
+    ("enqueue", "digits", "lr=0.5"),
+    ("views", "digits"),
+    ("rename", "digits", "other"),
+    ("delete", "digits", "--yes"),
+]
+
+
+@pytest.fixture
+def archive(sqlite_url, tmp_path):
+    """The folder of a study's file, as nothing has it open; closed to writing by `close`."""
+    database = connect(sqlite_url)
+    study = arrange.new_study(database, name="digits")
+    arrange.SimulatedWorker(database, study).take().report(0.5)
+    database.close()
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    (folder / "studies.db").write_bytes(database.path.read_bytes())
+    yield folder
+    folder.chmod(0o755)
+
+
+def close(folder):
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    folder.chmod(0o555)
+
+
+def start_bound(folder, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", BOUND_BY_RIGHTS, *arguments],
+        env=os.environ | {"STUDYDB_STORAGE": f"sqlite:///{folder / 'studies.db'}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def studydb(folder, *arguments):
+    command = start_bound(folder, "-m", "studydb", *arguments)
+    out, err = command.communicate(timeout=60)
+    return subprocess.CompletedProcess(arguments, command.returncode, out, err)
+
+
+def leave_wal(folder):
+    """Change the file as a process that is killed before its change is out of the `-wal`."""
+    script = (
+        "import os, signal, sqlite3, sys\n"
+        "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "connection.execute(\"UPDATE study SET name = 'changed'\")\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    path = str(folder / "studies.db")
+    ended = subprocess.run([sys.executable, "-c", script, path], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    (folder / "studies.db-shm").unlink()
+
+
+@pytest.mark.parametrize("arguments", LOOKS, ids=" ".join)
+def test_looking_at_a_closed_folder_takes_no_right_to_write(archive, arguments):
+    close(archive)
+
+    looked = studydb(archive, *arguments)
+
+    assert (looked.returncode, looked.stderr) == (0, "")
+    assert os.listdir(archive) == ["studies.db"]  # noqa: PTH208  names
+
+
+@pytest.mark.parametrize("arguments", WRITES, ids=" ".join)
+def test_writing_to_a_closed_folder_is_refused(archive, arguments):
+    close(archive)
+
+    refused = studydb(archive, *arguments)
+
+    assert refused.returncode == 1
+    assert "cannot be written: check the rights of file and folder." in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_closed_file_in_an_open_folder_can_be_looked_at(archive):
+    (archive / "studies.db").chmod(0o444)
+
+    looked = studydb(archive, "status", "digits")
+
+    assert (looked.returncode, looked.stderr) == (0, "")
+
+
+def test_closed_folder_of_a_living_writer_shows_what_it_has_written(archive):
+    with closing(sqlite3.connect(archive / "studies.db", isolation_level=None)) as writer:
+        writer.execute("UPDATE study SET name = 'changed'")
+        close(archive)
+
+        looked = studydb(archive, "status", "changed")
+
+    assert (looked.returncode, looked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("query", "SELECT 1")], ids=" ".join)
+def test_changes_that_cannot_be_read_are_not_left_out_in_silence(archive, tmp_path, arguments):
+    leave_wal(archive)
+    close(archive)
+
+    refused = studydb(archive, *arguments)
+
+    assert refused.returncode == 1
+    assert "Copy both files, studies.db and studies.db-wal, to a folder of yours" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in ("studies.db", "studies.db-wal"):
+        shutil.copyfile(archive / name, mine / name)
+    assert studydb(mine, "status", "changed").returncode == 0
+
+
+def test_handle_that_lives_long_sees_what_others_write_later(archive):
+    close(archive)
+    script = (
+        "import os, sys, studydb\n"
+        "study = studydb.load_study('digits')\n"
+        "print(len(study.trials), flush=True)\n"
+        "sys.stdin.readline()\n"
+        "print(len(study.trials), flush=True)\n"
+    )
+    reader = start_bound(archive, "-c", script)
+    assert reader.stdout.readline() == "1\n"
+    archive.chmod(0o755)
+    (archive / "studies.db").chmod(0o644)
+    writer = load_study("digits", storage=f"sqlite:///{archive / 'studies.db'}")
+    writer.enqueue({"lr": 0.5})
+    close(archive)
+
+    seen, _ = reader.communicate("\n", timeout=60)
+
+    writer.close()
+    assert seen == "2\n"
+
+
+def test_read_during_which_another_has_written_does_not_count(archive, monkeypatch):
+    path = archive / "studies.db"
+    monkeypatch.setattr(sqlite_file, "_is_closed_to_us", lambda _: True)
+    normal, refusal = sqlite_file._opened, sqlite3.OperationalError("unable to open database file")
+    refusal.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+
+    def refuse(path, how, **options):
+        if "immutable" in how:
+            return normal(path, how, **options)
+        raise refusal
+
+    monkeypatch.setattr(sqlite_file, "_opened", refuse)
+    reader = connect(f"sqlite:///{path}")
+
+    def read_while_another_writes():
+        with reader.begin(write=False) as txn:
+            txn.raw("SELECT count(*) FROM trial")
+            with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+                writer.execute("UPDATE study SET name = 'changed'")
+
+    with pytest.raises(StorageBusy, match="another process is writing"):
+        read_while_another_writes()
+    assert arrange.rows(reader, "SELECT name FROM study") == [("changed",)]
+    reader.close()
