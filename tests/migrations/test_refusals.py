@@ -162,9 +162,7 @@ def test_postgresql_user_without_the_right_is_told(postgres_url):
     change(owner, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO studydb_reader")
     reader = connect(re.sub(r"//[^@/]*@", "//studydb_reader@", postgres_url))
 
-    with pytest.raises(
-        StorageError, match=says("refuses: permission denied for table event…rights")
-    ):
+    with pytest.raises(StorageError, match=says("refuses: permission denied for table event")):
         change(reader, "DELETE FROM event")
     reader.close()
     change(owner, "DROP OWNED BY studydb_reader")
