@@ -5,23 +5,29 @@ from typing import Any
 
 from studydb.analysis.naming import spread_names
 from studydb.db import Database
+from studydb.db.spelling import ValueKind
 from studydb.db.views import FIXED, Column, Kind, WideView, bounded_names, view_name
-from studydb.domain.domains import Domain, Enumerable
+from studydb.domain.domains import Domain, Enumerable, Integer
 from studydb.domain.records import Study
 from studydb.domain.roles import Role
 from studydb.operations import views
 from studydb.operations.writing import write
 
 MOST_LOOKED_AT = 1000
-"""Values of a `choice`; a longer one is numeric if so many are."""
+"""Values of a `choice`; of a longer one so many say what all are."""
+
+_INTEGERS = range(-(2**63), 2**63)
+"""What an integer of the databases holds."""
 
 
 def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], list[str]]:
     """
     Make `v_trial` and `v_result` of one study, with a column per parameter and per metric.
 
-    The columns are named as in the frames, and cut at 63 bytes. Values are doubles, or texts where
-    one of them is no number. What was not reported yet has no column until the views are made anew.
+    The columns are named as in the frames, and cut at 63 bytes. A parameter of integers is an
+    integer; other values are doubles, or texts where one of them is no number. A metric is never an
+    integer, for its type may change from step to step. What was not reported yet has no column
+    until the views are made anew.
 
     Returns:
         The views, and the names of those of this study that are gone.
@@ -38,8 +44,7 @@ def trial_view(study: Study) -> WideView:
     domains = study.space.parameters
     names = _names(Kind.TRIAL, [*domains], (), prefix="param/")
     columns = [
-        Column(tuple(path.split("/")), name, is_numeric(domains[path]))
-        for path, name in names.items()
+        Column(tuple(path.split("/")), name, kind_of(domains[path])) for path, name in names.items()
     ]
     return _view(Kind.TRIAL, study, columns)
 
@@ -53,9 +58,9 @@ def result_view(study: Study, kinds: Mapping[str, bool]) -> WideView:
     """
     names = _names(Kind.RESULT, [study.metric], kinds, prefix="metric/")
     columns = [
-        Column((), name, numeric=True)
+        Column((), name, ValueKind.DOUBLE)
         if metric == study.metric
-        else Column((metric,), name, kinds[metric])
+        else Column((metric,), name, ValueKind.DOUBLE if kinds[metric] else ValueKind.TEXT)
         for metric, name in names.items()
     ]
     return _view(Kind.RESULT, study, columns)
@@ -73,11 +78,21 @@ def _view(kind: Kind, study: Study, columns: Iterable[Column]) -> WideView:
     return WideView(view_name(kind, study.name, study.id), study.id, kind, tuple(columns))
 
 
-def is_numeric(domain: Domain) -> bool:
-    """Whether all values of a domain are numbers."""
-    if isinstance(domain, Enumerable):
-        return all(map(_is_number, (domain.at(i) for i in range(min(domain.size, MOST_LOOKED_AT)))))
-    return True
+def kind_of(domain: Domain) -> ValueKind:
+    """What the values of a domain are."""
+    if isinstance(domain, Integer):
+        fits = domain.lower in _INTEGERS and domain.upper in _INTEGERS
+        return ValueKind.INTEGER if fits else ValueKind.DOUBLE
+    if not isinstance(domain, Enumerable):
+        return ValueKind.DOUBLE
+    values = [domain.at(index) for index in range(min(domain.size, MOST_LOOKED_AT))]
+    if domain.size <= MOST_LOOKED_AT and all(map(_is_integer, values)):
+        return ValueKind.INTEGER
+    return ValueKind.DOUBLE if all(map(_is_number, values)) else ValueKind.TEXT
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and _is_number(value) and value in _INTEGERS
 
 
 def _is_number(value: Any) -> bool:

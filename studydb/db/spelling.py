@@ -3,9 +3,21 @@
 # ruff: noqa: S608  identifiers and texts are quoted here: that is this file's business
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
 """How JSON, and a double on SQLite, holds such numbers; see `types.encode_json`."""
+
+_LEAST, _MOST = -(2**63), 2**63 - 1
+"""Of a bigint, as numbers of jsonb: one that a row should not hold breaks no query."""
+
+
+class ValueKind(StrEnum):
+    """What the values of a column are."""
+
+    DOUBLE = "double"
+    INTEGER = "integer"
+    TEXT = "text"
 
 
 def quoted(name: str) -> str:
@@ -18,18 +30,24 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def postgresql_value(document: str, keys: Sequence[str], *, numeric: bool) -> str:
+def postgresql_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:
     """
-    The value below some keys as a double, else as text with lists and objects as JSON.
+    The value below some keys as a number, or as text with lists and objects as JSON.
 
     Args:
         document: A column of type jsonb.
-        numeric: For a double: what is no number is NULL.
+        kind: For a double or an integer: what is no number is NULL.
     """
     path = ", ".join(map(literal, keys))
     found = f"({document} #> ARRAY[{path}])"
-    if not numeric:
+    if kind is ValueKind.TEXT:
         return _unescaped(f"({found} #>> '{{}}')")
+    if kind is ValueKind.INTEGER:
+        return (
+            f"CASE jsonb_typeof({found}) WHEN 'number' THEN "
+            f"CASE WHEN {found} BETWEEN '{_LEAST}' AND '{_MOST}' "
+            f"THEN CAST({found} AS bigint) END END"
+        )
     return (
         f"CASE jsonb_typeof({found}) WHEN 'number' THEN CAST({found} AS double precision) "
         f"WHEN 'string' THEN CASE WHEN {found} #>> '{{}}' IN {NOT_FINITE} "
@@ -37,7 +55,7 @@ def postgresql_value(document: str, keys: Sequence[str], *, numeric: bool) -> st
     )
 
 
-def sqlite_value(document: str, keys: Sequence[str], *, numeric: bool) -> str:
+def sqlite_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:
     """
     The same on SQLite, where NaN and ±Inf stay texts.
 
@@ -49,7 +67,11 @@ def sqlite_value(document: str, keys: Sequence[str], *, numeric: bool) -> str:
         sources.append(f"json_each({above if depth else document}) e{depth}")
         wanted.append(f"e{depth}.key = {literal(key)}")
     last = f"e{len(keys) - 1}"
-    if numeric:
+    if kind is ValueKind.INTEGER:
+        value = (
+            f"CASE WHEN {last}.type IN ('integer', 'real') THEN CAST({last}.value AS INTEGER) END"
+        )
+    elif kind is ValueKind.DOUBLE:
         value = (
             f"CASE WHEN {last}.type IN ('integer', 'real') THEN CAST({last}.value AS REAL) "
             f"WHEN {last}.type = 'text' AND {last}.value IN {NOT_FINITE} THEN {last}.value END"

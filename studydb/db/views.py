@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from studydb.db.spelling import NOT_FINITE, literal, postgresql_value, quoted, sqlite_value
+from studydb.db.spelling import (
+    NOT_FINITE,
+    ValueKind,
+    literal,
+    postgresql_value,
+    quoted,
+    sqlite_value,
+)
 from studydb.db.version import TABLE
 from studydb.domain.errors import NotAllowed
 
@@ -30,6 +37,15 @@ NEWEST_RESULTS = 100_000
 """In so many rows the names of metrics are looked for, beside the summaries of ended trials."""
 
 MARK = "studydb wide view "
+
+_MARKED: dict[ValueKind, Any] = {
+    ValueKind.DOUBLE: True,
+    ValueKind.TEXT: False,
+    ValueKind.INTEGER: "integer",
+}
+_KINDS = {marked: kind for kind, marked in _MARKED.items()}
+"""What a mark says of a column: there were doubles and texts before there were integers."""
+
 _HASH_DIGITS = 8
 _SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 
@@ -76,12 +92,12 @@ class Column:
     Attributes:
         keys: Where the value is: the keys of nested objects; none for the study's own metric.
         name: The column's.
-        numeric: Whether it is a double; else text, lists and objects as JSON.
+        kind: What the values are; of a text, lists and objects are JSON.
     """
 
     keys: tuple[str, ...]
     name: str
-    numeric: bool
+    kind: ValueKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +112,9 @@ class WideView:
     @property
     def mark(self) -> str:
         """What the view says of itself: ASCII that neither begins nor ends a comment."""
-        columns = [[list(column.keys), column.name, column.numeric] for column in self.columns]
+        columns = [
+            [list(column.keys), column.name, _MARKED[column.kind]] for column in self.columns
+        ]
         what = {"study": self.study_id, "kind": self.kind, "columns": columns}
         return MARK + json.dumps(what).replace("/", r"\u002f")
 
@@ -105,7 +123,9 @@ def read_mark(name: str, text: str) -> WideView | None:
     """The view that a mark describes; None for what is no mark of ours."""
     try:
         what = json.loads(text.removeprefix(MARK)) if text.startswith(MARK) else {}
-        columns = [Column(tuple(keys), str(column), bool(n)) for keys, column, n in what["columns"]]
+        columns = [
+            Column(tuple(keys), str(column), _KINDS[kind]) for keys, column, kind in what["columns"]
+        ]
         return WideView(name, int(what["study"]), Kind(what["kind"]), tuple(columns))
     except (ValueError, KeyError, TypeError):
         return None
@@ -325,4 +345,4 @@ def _value(column: Column, document: str, *, postgresql: bool) -> str:
     if not column.keys:
         return "r.value"
     value_in = postgresql_value if postgresql else sqlite_value
-    return value_in(document, column.keys, numeric=column.numeric)
+    return value_in(document, column.keys, kind=column.kind)

@@ -10,7 +10,7 @@ from studydb.analysis.wide import make_wide_views
 from studydb.db import migrate, views
 from studydb.db.views import FIXED, Kind, view_name
 from studydb.domain.errors import NotAllowed
-from studydb.domain.space import Space, choice, loguniform, randint
+from studydb.domain.space import Space, choice, lograndint, loguniform, quniform, randint
 from studydb.domain.states import Mode
 from studydb.operations.delete import delete
 from studydb.operations.rename import rename
@@ -108,21 +108,49 @@ def test_names_of_every_kind_are_columns_and_their_values_are_right(database):
     assert result["val/loss"] == 0.5
 
 
-def test_values_are_doubles_or_texts(database):
+def test_values_are_integers_doubles_or_texts(database):
     texts = ["NaN", r"\NaN", "plain", None, True, 3, [1], {"a": 1}]
-    space = {"n": randint(1, 3), "mixed": choice(texts), "ratio": choice([1, 0.5])}
+    space = {
+        "n": randint(1, 3),
+        "log": lograndint(1, 9),
+        "size": choice([16, 32, 2**63 - 1]),
+        "wide": choice([1, 2**63]),
+        "step": quniform(0, 4, 2),
+        "flag": choice([True, False]),
+        "mixed": choice(texts),
+        "ratio": choice([1, 0.5]),
+    }
     study = arrange.new_study(database, name="typed", space=Space.read(space), num_trials=None)
     for text in texts:
-        arrange.enqueued(database, study, n=2, mixed=text, ratio=1)
+        given = {"log": 4, "size": 2**63 - 1, "wide": 1, "step": 2, "flag": True}
+        arrange.enqueued(database, study, n=2, mixed=text, ratio=1, **given)
     make_wide_views(database, study)
 
     rows = wide_rows(database, "v_trial_typed")
 
-    assert [(type(row["n"]), row["n"]) for row in rows] == [(float, 2.0)] * len(texts)
-    assert [(type(row["ratio"]), row["ratio"]) for row in rows] == [(float, 1.0)] * len(texts)
+    integers, doubles = (
+        {"n": 2, "log": 4, "size": 2**63 - 1},
+        {"wide": 1.0, "step": 2.0, "ratio": 1.0},
+    )
+    for row in rows:
+        for kind, values in ((int, integers), (float, doubles), (str, {"flag": "true"})):
+            assert {name: row[name] for name in values} == values
+            assert {type(row[name]) for name in values} == {kind}
     mixed = [row["mixed"] for row in rows]
     assert mixed[:6] == ["NaN", r"\NaN", "plain", None, "true", "3"]
     assert [text.replace(" ", "") for text in mixed[6:]] == ["[1]", '{"a":1}']
+
+
+def test_mark_from_before_there_were_integers_is_read():
+    old = (
+        views.MARK
+        + '{"study": 7, "kind": "trial", "columns": [[["n"], "n", true], [["a"], "a", false]]}'
+    )
+
+    view = views.read_mark("v_trial_old", old)
+
+    assert [column.kind for column in view.columns] == ["double", "text"]
+    assert views.read_mark("v_trial_old", view.mark) == view
 
 
 def test_nan_and_infinity_are_what_they_are_in_the_stable_views(database):
