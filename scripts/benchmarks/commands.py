@@ -8,6 +8,7 @@ from benchmarks.decide import decide
 from benchmarks.frames import frames
 from benchmarks.growth import growth
 from benchmarks.loops import loops
+from benchmarks.real import real
 from benchmarks.report import report
 from benchmarks.start import start
 from benchmarks.trial import trial
@@ -23,5 +24,5 @@ def bench() -> None:
     """
 
 
-for command in (trial, claim, report, decide, growth, burden, frames, worker, loops, start):
+for command in (trial, claim, report, decide, growth, burden, frames, worker, loops, start, real):
     bench.add_command(command)

@@ -2,19 +2,9 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import studydb
 from benchmarks.contenders.task import METRIC, read_task, say, timed
-
-
-def train(config: dict[str, Any], trial: Any) -> None:
-    """One trial."""
-    from benchmarks.contenders.task import epochs_of  # noqa: PLC0415  as a user's module has it
-
-    epochs = config.pop("epochs")
-    for _, error in epochs_of(config, epochs):
-        trial.report({METRIC: error})
 
 
 def main() -> None:
@@ -49,7 +39,7 @@ def main() -> None:
     say(
         times,
         trials=len(trials),
-        epochs=sum(trial.last_step or 0 for trial in trials),
+        epochs=sum(trial.summary.last_step or 0 for trial in trials),
         best=study.best_value,
     )
 
