@@ -203,6 +203,20 @@ def adopt_orphans() -> None:
         _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
+def name_process(name: str) -> None:
+    """Have `ps` and `top` call this process so, where the system can: 15 characters of ASCII."""
+    if sys.platform == "linux":
+        Path("/proc/self/comm").write_text(name, encoding="ascii")
+
+
+def process_name() -> str:
+    """What `ps` calls this process; empty where it cannot be seen."""
+    try:
+        return Path("/proc/self/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+    except OSError:
+        return ""
+
+
 def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 

@@ -13,6 +13,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,12 +21,16 @@ from msgspec import MsgspecError, Struct, msgpack
 
 from studydb.child import fork_safety, run, sources
 from studydb.child.channel import Channel, Frame, FrameError
+from studydb.child.process import name_process, process_name
 from studydb.child.server import Kind, Server
 from studydb.domain.records import Trainable
 from studydb.trainables import load
 
 START_ATTRIBUTE = "studydb_start"
 """What a trainable may say of itself: "fresh" to be imported anew by each attempt."""
+
+NAME = "studydb-imports"
+"""What `ps` calls a template."""
 
 GROWTH_FACTOR = 2.0
 GROWTH_BYTES = 64 << 20
@@ -106,12 +111,22 @@ def _serve(channel: Channel) -> int:
     gc.collect()
     gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
     _answer(channel, Ready(time.monotonic() - began_s))
+    begin = partial(_begin, function, process_name())
+    with suppress(OSError):
+        name_process(NAME)
     return Server(
         channel.detach(),
         parent_pid=os.getppid(),
-        begin={Kind.ATTEMPT: partial(run.run_loaded, function)},
+        begin={Kind.ATTEMPT: begin},
         outdated=outdated,
     ).serve()
+
+
+def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
+    """Run an attempt in a copy of the template, under the name that a fresh start would have."""
+    with suppress(OSError):
+        name_process(name)
+    run.run_loaded(function, channel)
 
 
 def _import(preparation: Preparation) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ SETTLE_S = 2.0
 """After the death of a supervisor, fork server or child nothing of it may live longer."""
 
 _TICK_S = 0.02
-_PREY = ("worker", "worker", "child", "child", "fork server")
+_PREY = ("worker", "worker", "child", "child", "fork server", "template")
 
 
 CALM_S = 60.0
@@ -231,7 +231,7 @@ class Storm:
     # Kills
 
     def _kill_something(self) -> None:
-        """Kill a worker, a fork server or a child, whichever chance names and is there."""
+        """Kill a worker, a fork server, a template or a child, as chance has it and as is there."""
         spared = self._spared and self._spared.worker
         preys = [worker for worker in self._crew if worker is not spared and worker.runs]
         if not preys:
@@ -242,6 +242,8 @@ class Storm:
             self._kill_worker(worker)
         elif prey == "child":
             self._kill_process("child", self._random.choice(worker.children() or [None]))
+        elif prey == "template":
+            self._kill_process("template", self._random.choice(worker.templates() or [None]))
         else:
             self._kill_process("fork server", worker.fork_server())
 

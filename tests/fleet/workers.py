@@ -22,6 +22,7 @@ MARK = "FLEET_MARK"
 """Inherited by whatever a worker starts, so that a scan finds all of it, wherever it moved to."""
 
 _TICK_S = 0.02
+TEMPLATE = "studydb-imports"
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = 30.0, *, what: str = "it") -> Any:
@@ -66,8 +67,16 @@ class WorkerProcess:
 
     def children(self) -> list[psutil.Process]:
         """The processes of its attempts."""
+        server, templates = self.fork_server(), {one.pid for one in self.templates()}
+        parents = templates | ({server.pid} if server is not None else set())
+        family = [one for one in self.family() if one.pid not in templates]
+        return [one for one in family if _parent(one) in parents]
+
+    def templates(self) -> list[psutil.Process]:
+        """Its processes that have imported the trainable for attempts to be forked from."""
         server = self.fork_server()
-        return [one for one in self.family() if server is not None and _parent(one) == server.pid]
+        below = [one for one in self.family() if server is not None and _parent(one) == server.pid]
+        return [one for one in below if _name(one) == TEMPLATE]
 
     def send(self, number: int) -> None:
         """Signal the supervisor alone."""
@@ -211,6 +220,13 @@ def _parent(process: psutil.Process) -> int | None:
         return process.ppid()
     except psutil.Error:
         return None
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
 
 
 def _signal_all(processes: list[psutil.Process], number: int) -> None:
