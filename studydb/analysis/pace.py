@@ -5,6 +5,9 @@ from typing import Any
 
 from studydb.analysis.progress import duration
 
+_BRIEF_S = 10
+"""Below it tenths are told: 0 s with a rate beside it reads like a mistake."""
+
 
 def ends_text(pace: Any) -> str | None:
     """How the newest trials ended, as in "12 completed, 30 stopped early"; None for no end."""
@@ -25,7 +28,7 @@ def pace_text(pace: Any, *, now: datetime, left: int | None, runs: bool) -> str 
         return None
     until = now if runs or pace.last_end_at is None else pace.last_end_at
     elapsed_s = max((until - pace.began_at).total_seconds(), 0.001)
-    parts = [duration(elapsed_s)]
+    parts = [f"{elapsed_s:.1f} s" if elapsed_s < _BRIEF_S else duration(elapsed_s)]
     if pace.ended:
         per_s = pace.ended / elapsed_s
         parts.append(f"{per_s:.3g} trials/s" if per_s >= 1 else f"{60 * per_s:.3g} trials/min")

@@ -144,7 +144,7 @@ def _spent(trial: "Trial") -> str:
 
 
 def _explain_rung(judged: dict[str, Any], study: "Study") -> str:
-    value, cutoff = table_cell(judged["value"]), table_cell(judged["cutoff"])
+    value, cutoff = (table_cell(judged[name], brief=True) for name in ("value", "cutoff"))
     at = f"{study.metric} ({study.mode}) at rung {judged['rung']} was {value}"
     if judged["cutoff"] is None:
         return f"{at}, which ranks worst"

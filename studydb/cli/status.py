@@ -22,6 +22,7 @@ from studydb.domain.states import State, Status
 from studydb.domain.wording import best_text, visible
 
 if TYPE_CHECKING:
+    from studydb.operations.failing import LastError
     from studydb.operations.listing import Roll
     from studydb.study import Study
 
@@ -90,13 +91,21 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
     else:
         timed = {"ended": ends_text(pace), "time": _time_text(study, row, pace, now, roll)}
         _print_page(study, row, best, chosen, roll, timed=timed)
-        if reason is not None:
-            click.echo(f"\nThe study has paused itself: {visible(reason)}.")
-        if error is not None:
-            at = f"trial {error.number}, attempt {error.attempt}"
-            click.echo(f"\nLast error, of {at}: {visible(error.words)}")
+        _print_failures(study, reason, error)
         _print_troubles(troubles)
         print_next(*next_commands(study, row, best, roll, storage))
+
+
+def _print_failures(study: "Study", reason: str | None, error: "LastError | None") -> None:
+    """Say once what went wrong, and where its traceback is."""
+    if reason is not None:
+        click.echo(f"\nThe study has paused itself: {visible(reason).rstrip('.')}.")
+    if error is None:
+        return
+    if reason is None or error.words not in reason:
+        at = f"trial {error.number}, attempt {error.attempt}"
+        click.echo(f"\nLast error, of {at}: {visible(error.words)}")
+    click.echo(f"The traceback: `studydb show {shlex.quote(study.name)} {error.number}`.")
 
 
 def share(sizes: Mapping[Any, int], most: int) -> dict[Any, int]:

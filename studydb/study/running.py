@@ -1,8 +1,9 @@
 """Running a study with worker processes on this machine, its progress shown."""
 
 import shlex
+import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from studydb.analysis.troubles import trouble_text
 from studydb.db import Database
@@ -50,8 +51,9 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
             except KeyboardInterrupt:
                 progress.tell(GOING)
                 raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         progress.tell(GONE)
+        _spare_traceback(interrupt)
         raise
     outlook = read_patiently(lambda: look(database, study))
     for row in read_patiently(lambda: listing.troubles(database, study)):
@@ -60,6 +62,17 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     if counts.error:
         progress.tell(_describe_errors(database, study, counts.error))
     return counts
+
+
+def _spare_traceback(interrupt: KeyboardInterrupt) -> None:
+    """Have a script that does not catch this one end without a traceback: all is said."""
+    show = sys.excepthook
+
+    def show_others(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if error is not interrupt:
+            show(kind, error, trace)
+
+    sys.excepthook = show_others
 
 
 def _checked(database: Database, study: Record, outlook: Outlook) -> Counts:

@@ -210,7 +210,7 @@ class Slot(threading.Thread):
         told = f", {study.metric} {value_text(value)}"
         with suppress(StudydbError):
             best = best_trials(self._equipment.database, study)[0]
-            told += f" (best so far {best_text(best.best_value)}, trial {best.number})"
+            told += f" (best {best_text(best.best_value)}, trial {best.number})"
         return told
 
 

@@ -1,12 +1,16 @@
 """What `status` and `workers` say of processes that are gone, of trouble, and of what to do."""
 
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from uuid import UUID
 
 import arrange
 import pytest
 
+from studydb.analysis.pace import pace_text
 from studydb.child.process import process_record, start_of
 from studydb.domain.records import Failure, Trainable
 from studydb.domain.states import Reason
@@ -110,3 +114,53 @@ def test_worker_is_listed_by_what_drain_takes_in_a_table_and_in_full_elsewhere(
     assert console("workers", "--format", "json").json[0]["health"] == "draining"
     assert "workers  1 alive" in console("status", "d").lines
     assert worker.renew().request == "DRAIN"
+
+
+def test_time_that_is_left_is_told_while_workers_are_at_it(console, database):
+    study = arrange.new_study(database, name="digits", num_trials=4)
+    worker = arrange.SimulatedWorker(database, study)
+    worker.take().finish(0.5)
+    assert "left" not in time_line(console)
+
+    running = worker.take()
+
+    assert re.fullmatch(r"time     \S+ s, \S+ trials/(s|min), about .+ left", time_line(console))
+    running.finish(0.5)
+    assert "left" not in time_line(console)
+
+
+def time_line(console):
+    (line,) = (line for line in console("status", "digits").lines if line.startswith("time "))
+    return line
+
+
+@pytest.mark.parametrize(
+    ("minutes", "ended", "left", "runs", "words"),
+    [
+        (10, 5, 15, True, "10 min 0 s, 0.5 trials/min, about 30 min 0 s left"),
+        (10, 5, 15, False, "5 min 0 s, 1 trials/min"),
+        (10, 5, None, True, "10 min 0 s, 0.5 trials/min"),
+        (10, 5, 0, True, "10 min 0 s, 0.5 trials/min"),
+        (0.05, 0, 5, True, "3.0 s"),
+    ],
+)
+def test_time_left_comes_from_the_rate_so_far(minutes, ended, left, runs, words):
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    pace = SimpleNamespace(began_at=began, last_end_at=began + timedelta(minutes=5), ended=ended)
+
+    now = began + timedelta(minutes=minutes)
+
+    assert pace_text(pace, now=now, left=left, runs=runs) == words
+
+
+def test_study_that_paused_itself_says_its_error_once_and_where_the_traceback_is(console, database):
+    study = arrange.new_study(database, name="digits", num_trials=9)
+    for _ in range(5):
+        run = arrange.SimulatedWorker(database, study).take()
+        run.finish(outcome=Reason.FAILED, failure=Failure("ValueError", "no data.", "no"))
+
+    page = console("status", "digits")
+
+    assert page.out.count("ValueError: no data") == 1
+    assert "no data..\n" not in page.out
+    assert "The traceback: `studydb show digits 4`." in page.lines

@@ -38,7 +38,7 @@ def test_function_that_takes_its_config_from_the_trial_reads_it(stage):
 
     assert worker.exit_code(60.0) == 0
 
-    assert "COMPLETED at step 1, loss 0.25 (best so far 0.25, trial 0)" in worker.words()
+    assert "COMPLETED at step 1, loss 0.25 (best 0.25, trial 0)" in worker.words()
     assert "never reads" not in worker.words()
     assert stage.events("config not read") == []
 

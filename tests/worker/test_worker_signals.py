@@ -26,6 +26,10 @@ def test_worker_told_to_go_gives_its_trial_back_and_spends_nothing(stage, number
     worker.send(number)
 
     assert worker.exit_code() == code
+    told = f"gave back what was running, because of {number.name}; run it again to go on"
+    assert worker.words().count(told) == 1
+    assert "(will run again)" in worker.words()
+    assert "Traceback" not in worker.words()
     given_back = stage.trial()
     assert (given_back.state, given_back.failures, given_back.losses) == ("PENDING", 0, 0)
     assert given_back.checkpoint_step > 0
@@ -159,6 +163,28 @@ def test_worker_outlives_the_database_and_loses_no_result(crashable_postgres, tm
         assert worker.words().count("the database answers again") == 1
         assert stage.trial().attempt == 1
         assert stage.steps() == list(range(1, 101))
+
+
+def test_idle_worker_says_once_that_the_database_is_away_and_that_it_answers(
+    crashable_postgres, tmp_path
+):
+    migrate.upgrade(crashable_postgres.url())
+    with Stage(crashable_postgres.url(), tmp_path) as stage:
+        stage.create("obedient:one_step")
+        stage.study.pause()
+        worker = stage.start()
+        eventually(lambda: "is paused; waiting" in worker.words())
+
+        crashable_postgres.stop("immediate")
+        eventually(lambda: "waiting for the database: " in worker.words())
+        crashable_postgres.start()
+        eventually(lambda: "the database answers again" in worker.words())
+        stage.study.database.close()  # its connections died with the server
+        stage.study.resume()
+
+        assert worker.exit_code(60.0) == 0, worker.words()
+        assert worker.words().count("waiting for the database: ") == 1
+        assert worker.words().count("the database answers again") == 1
 
 
 def test_worker_gives_up_when_the_database_stays_away(crashable_postgres, tmp_path):
