@@ -7,6 +7,7 @@ import math
 
 import arrange
 
+from studydb.db import version
 from studydb.domain.metrics import Result
 from studydb.domain.records import Batch, Failure, Log
 from studydb.domain.rules import read_rules
@@ -364,10 +365,10 @@ def test_schema_commands(bare_console, empty_storage_url):
     def db(*arguments, code=0):
         return bare_console("db", *arguments, "--storage", empty_storage_url, code=code)
 
-    assert db("upgrade").lines[0].endswith("schema none -> 0004.")
-    assert db("upgrade").lines[0].endswith("schema 0004 already.")
+    assert db("upgrade").lines[0].endswith(f"schema none -> {version.HEAD}.")
+    assert db("upgrade").lines[0].endswith(f"schema {version.HEAD} already.")
     assert db("current").lines == ["0005"]
-    assert db("check").lines[0].endswith("schema 0004, as this studydb needs it.")
+    assert db("check").lines[0].endswith(f"schema {version.HEAD}, as this studydb needs it.")
     assert "There is no revision '77'" in db("downgrade", "77", "--yes", code=2).err
     db("downgrade", "base", "--yes")
     assert db("current").lines == ["none"]

@@ -23,11 +23,11 @@ exec cp -p "$FIRST_HOME/${2#first:}" "$3"
 
 
 def blocks(title):
-    """The code blocks of one section: language and text."""
+    """The code blocks of one section: language and text; not what is printed, a `text`."""
     section = README.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
     found = re.findall(r"^```(\w+)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     assert found, title
-    return found
+    return [(language, text) for language, text in found if language != "text"]
 
 
 class Newcomer:
