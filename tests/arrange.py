@@ -66,6 +66,7 @@ def new_spec(**overrides: Any) -> NewStudy:
         "trainable": None,
         "created_by": PERSON,
         "guard": True,
+        "losses_at_step": None,
     }
     assert overrides.keys() <= given.keys()
     return NewStudy(**(given | overrides))

@@ -75,6 +75,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
         "max_concurrent": study.max_concurrent,
         "max_failures": study.max_failures,
         "max_losses": study.max_losses,
+        "losses_at_step": study.losses_at_step,
         "checkpoints": checkpoints,
         "trainable": trainable and trainable.name,
         "trainable_kind": trainable and trainable.kind,
@@ -88,6 +89,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
 def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
     """The same for people: a text per line of a page, without the space."""
     budget = "no end" if study.num_trials is None else str(study.num_trials)
+    at_step = study.losses_at_step
     if study.num_draws is not None:
         budget += f" (the grid has {study.num_draws})"
     return {
@@ -101,7 +103,8 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
         "trials": budget,
         "at once": None if study.max_concurrent is None else f"{study.max_concurrent} at most",
         "failures": f"a trial survives {_limit(study.max_failures)}",
-        "losses": f"a trial survives {_limit(study.max_losses)} between two checkpoints",
+        "losses": f"a trial survives {_limit(study.max_losses)} between two checkpoints"
+        + ("" if at_step is None else f", but not {at_step} in a row at the same step"),
         "checkpoints": checkpoints,
         "created": f"{study.created_at:%Y-%m-%d %H:%M:%SZ}"
         + (f" by {study.created_by}" if study.created_by else ""),

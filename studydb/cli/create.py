@@ -14,7 +14,7 @@ from studydb.cli.opening import created_study
 from studydb.cli.options import Spec, Storage, storage_option, study_argument
 from studydb.cli.output import print_next
 from studydb.domain import grammar
-from studydb.domain.ending import MAX_LOSSES
+from studydb.domain.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space import Space
 from studydb.domain.view import Scheduler, Searcher
@@ -62,10 +62,9 @@ if TYPE_CHECKING:
 @click.option(
     "--max-losses",
     type=int,
-    default=MAX_LOSSES,
-    show_default=True,
     metavar="N",
-    help="Deaths without an exception that a trial survives between two checkpoints.",
+    help="Deaths without an exception that a trial survives between two checkpoints.  "
+    f"[default: {MAX_LOSSES}, but not {LOSSES_AT_STEP} in a row at the same step]",
 )
 @click.option(
     "--guard/--no-guard",
@@ -90,7 +89,7 @@ def create(
     searcher: str | None,
     stop: Sequence[str],
     max_failures: int,
-    max_losses: int,
+    max_losses: int | None,
     guard: bool,
     checkpoints: str | None,
     if_not_exists: bool,

@@ -11,6 +11,12 @@ FOR_EVER = -1
 MAX_LOSSES = 10
 """Losses that a trial survives between two checkpoints, by default."""
 
+LOSSES_AT_STEP = 3
+"""So many losses in a row at the same step end a trial, unless `max_losses` was asked for."""
+
+DIED = "Lost"
+"""The error type of an attempt whose process died while its worker lived."""
+
 LONGEST_DELAY_S = 300.0
 
 
@@ -24,11 +30,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a trial's row says of it when its attempt ends."""
+    """
+    What the rows say of a trial when its attempt ends.
+
+    Attributes:
+        note: Why a lost trial is not run again whatever its losses; "" if it may be.
+    """
 
     failures: int
     losses: int
     verdict: Verdict | None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,7 @@ class Ending:
         attempt_reason: The attempt's.
         delay_s: How long a trial that goes back to PENDING waits; 0 for not at all.
         paused_by: Who may wake a PAUSED trial.
+        note: What is to be said of it beside the attempt's failure.
     """
 
     state: State
@@ -51,6 +64,7 @@ class Ending:
     losses: int
     delay_s: float = 0.0
     paused_by: str | None = None
+    note: str = ""
 
 
 def wanted(request: str | None, status: Status) -> Verdict | None:
@@ -121,12 +135,12 @@ def conclude(outcome: Reason, standing: Standing, limits: Limits) -> Ending:
     match outcome:
         case Reason.FAILED if limits.max_failures == FOR_EVER or failures <= limits.max_failures:
             delay_s = retry_delay_s(failures)
-        case Reason.LOST if losses <= limits.max_losses:
+        case Reason.LOST if losses <= limits.max_losses and not standing.note:
             delay_s = retry_delay_s(losses - 1)  # the first loss says nothing of the trial
         case Reason.PREEMPTED:
             delay_s = 0.0
         case Reason.FAILED | Reason.LOST:
-            return Ending(State.ERROR, outcome, outcome, failures, losses)
+            return Ending(State.ERROR, outcome, outcome, failures, losses, note=standing.note)
         case _:
             return Ending(State.TERMINATED, outcome, outcome, failures, losses)
     return Ending(State.PENDING, None, outcome, failures, losses, delay_s=delay_s)

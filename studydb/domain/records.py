@@ -127,6 +127,7 @@ class Study:
         num_draws: How many points the searcher has (a grid's size); None for endless.
         max_failures: Exceptions of the user's code that a trial survives; -1 for ever.
         max_losses: Deaths without an exception that a trial survives between checkpoints.
+        losses_at_step: So many losses in a row at the same step end a trial; None: no limit.
         checkpoints: URL of the store; None for the database's default.
         former_checkpoints: Those that it had before, whose checkpoints stay readable.
         guard: Whether the study pauses itself when its trials all fail alike.
@@ -156,6 +157,7 @@ class Study:
     created_at: datetime
     created_by: str = ""
     guard: bool = True
+    losses_at_step: int | None = None
     former_checkpoints: tuple[str | None, ...] = ()
 
 

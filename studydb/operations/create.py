@@ -42,6 +42,7 @@ class NewStudy:
     trainable: Trainable | None
     created_by: str
     guard: bool = True
+    losses_at_step: int | None = None
 
 
 def create(database: Database, new: NewStudy) -> Study:
@@ -90,7 +91,7 @@ def _columns(new: NewStudy) -> dict[str, Any]:
         "max_failures": new.max_failures,
         "max_losses": new.max_losses,
         "checkpoints": new.checkpoints,
-        "settings": {"guard": new.guard},
+        "settings": {"guard": new.guard, "losses_at_step": new.losses_at_step},
         "created_by": new.created_by,
     }
 

@@ -1,7 +1,7 @@
 """End an attempt, with its last flush: completed, failed, released, lost, or as a verdict wants."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from studydb.db import Database, Txn
 from studydb.domain.decisions import Verdict
@@ -22,6 +22,7 @@ from studydb.domain.tally import Analysis, Tally
 from studydb.operations import summing
 from studydb.operations.flushing import Flushed, foresee, lock_rungs, refused, store_batch
 from studydb.operations.guard import pause_if_alike
+from studydb.operations.stuck import explanation, stuck_after
 from studydb.store import at_once, attempts, counters, events, leases, studies
 from studydb.store.leases import Held
 
@@ -163,9 +164,14 @@ def end_attempt(
     """
     settled = settle_completed if outcome is Reason.COMPLETED else settle
     verdict = settled(flushed.verdict or held.verdict, _asked(txn, study, held))
+    note = ""
+    if outcome is Reason.LOST and failure is not None:
+        step = stuck_after(txn, study, lease=lease, failure=failure)
+        note = "" if step is None else explanation(failure, study, step=step)
+        failure = replace(failure, message=failure.message + note)
     ending = conclude(
         outcome,
-        Standing(held.failures, held.losses, verdict),
+        Standing(held.failures, held.losses, verdict, note=note),
         Limits(study.max_failures, study.max_losses),
     )
 

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
-from studydb.db.schema import FOR_EVER, attempt
+from studydb.db.schema import FOR_EVER, attempt, result
 from studydb.domain.decisions import Verdict
 from studydb.domain.records import Failure, Lease, Log
 from studydb.domain.states import Reason
@@ -70,6 +70,28 @@ _END = Prepared(END)
 
 _BY_TOKEN = Prepared(sa.select(attempt).where(attempt.c.token == sa.bindparam("by_token")))
 _FIND = Prepared(sa.select(attempt).where(*_THIS))
+_last_step = (
+    sa.select(sa.func.max(result.c.step))
+    .where(
+        result.c.study_id == attempt.c.study_id,
+        result.c.trial_id == attempt.c.trial_id,
+        result.c.attempt == attempt.c.attempt,
+    )
+    .scalar_subquery()
+)
+_REACHED = Prepared(
+    sa.select(
+        attempt.c.reason,
+        attempt.c.error_type,
+        sa.func.coalesce(_last_step, attempt.c.start_step - 1).label("step"),
+    )
+    .where(
+        attempt.c.trial_id == sa.bindparam("trial"),
+        attempt.c.attempt <= sa.bindparam("no"),
+        attempt.c.attempt > sa.bindparam("no") - sa.bindparam("most", type_=sa.Integer),
+    )
+    .order_by(attempt.c.attempt)
+)
 _OF_TRIAL = Prepared(
     sa.select(attempt)
     .where(attempt.c.trial_id == sa.bindparam("trial"))
@@ -186,6 +208,11 @@ def by_token(txn: Txn, *, token: str) -> Any | None:
 def find(txn: Txn, *, trial_id: int, attempt_no: int) -> Any | None:
     """One attempt's row."""
     return txn.first(_FIND, trial=trial_id, no=attempt_no)
+
+
+def reached(txn: Txn, *, lease: Lease, most: int) -> list[Any]:
+    """How this attempt and those just before it ended, and after which `step`; oldest first."""
+    return txn.all(_REACHED, trial=lease.trial_id, no=lease.attempt, most=most)
 
 
 def of_trial(txn: Txn, *, trial_id: int) -> list[Any]:

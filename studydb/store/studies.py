@@ -201,6 +201,7 @@ def find(txn: Txn, *, name: str) -> Study | None:
         max_losses=row.max_losses,
         checkpoints=row.checkpoints,
         former_checkpoints=_former(row),
+        losses_at_step=(row.settings or {}).get("losses_at_step"),
         guard=bool((row.settings or {}).get("guard", True)),
         trainable=_trainable(txn, study_id=row.id),
         status=Status(row.status),

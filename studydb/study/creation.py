@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from studydb.analysis.definition import call_text, differences
 from studydb.db import Database
-from studydb.domain.ending import MAX_LOSSES
+from studydb.domain.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.errors import InvalidSpec, StudyDiffers, StudyExists
 from studydb.domain.names import check_metric_name, check_study_name
 from studydb.domain.records import Study as Record
@@ -65,7 +65,7 @@ def create_study(
     searcher: Searcher | None = None,
     stop: Mapping[str, Any] | Iterable[str] | None = None,
     max_failures: int = 0,
-    max_losses: int = MAX_LOSSES,
+    max_losses: int | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
     guard: bool = True,
     storage: str | None = None,
@@ -83,7 +83,7 @@ def create_study(
         max_concurrent: How many may run at once, over all workers.
         stop: {"loss": 3} stops a trial at >=; or texts, such as ["loss>=3", "error<=0.01"].
         max_failures: Exceptions that a trial survives; -1 for ever.
-        max_losses: Deaths without an exception that a trial survives between two checkpoints.
+        max_losses: Deaths without an exception that a trial survives; None: 10, not 3 at one step.
         checkpoints: URL or path of the store; None for the database's default.
         guard: Whether the study pauses itself once 5 trials failed alike and none ever reported.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
@@ -112,7 +112,7 @@ def create_study(
         num_trials=checking.count_or_none("num_trials", num_trials, least=1),
         max_concurrent=checking.count_or_none("max_concurrent", max_concurrent, least=1),
         max_failures=checking.count("max_failures", max_failures, least=-1),
-        max_losses=checking.count("max_losses", max_losses, least=0),
+        **_limits_of_losses(checking.count_or_none("max_losses", max_losses, least=0)),
         checkpoints=checking.store_url(checkpoints),
         guard=checking.flag("guard", guard),
         trainable=None if trainable is None else describe(trainable, workdir=place),
@@ -122,6 +122,13 @@ def create_study(
         record = _create(database, new, load_if_exists=load_if_exists)
         _tell_differences(record, new)
         return Study(database, record)
+
+
+def _limits_of_losses(asked: int | None) -> dict[str, int | None]:
+    """What is asked for counts alone; the default also ends what dies at one step each time."""
+    if asked is None:
+        return {"max_losses": MAX_LOSSES, "losses_at_step": LOSSES_AT_STEP}
+    return {"max_losses": asked, "losses_at_step": None}
 
 
 def _create(database: Database, new: NewStudy, *, load_if_exists: bool) -> Record:

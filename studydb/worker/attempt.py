@@ -27,6 +27,7 @@ from studydb.child.messages import (
 )
 from studydb.child.process import GOING, SIGNAL_SPREAD_S
 from studydb.domain.decisions import Action
+from studydb.domain.ending import DIED
 from studydb.domain.errors import HostError, InvalidReport, LeaseLost, StorageTransient
 from studydb.domain.failures import failure_of
 from studydb.domain.metrics import STEP, Result, read_report
@@ -424,7 +425,7 @@ class Attempt:
         was_killed = exit_ is not None and exit_.signal == signal.SIGKILL
         if was_killed and oom_kills() > progress.oom_kills:
             how += " Perhaps out of memory: the kernel killed a process for want of it meanwhile."
-        return Outcome(Reason.LOST, Failure("Lost", how))
+        return Outcome(Reason.LOST, Failure(DIED, how))
 
     def _of_end(self, ended: Ended) -> Outcome:
         match ended.end:

@@ -199,6 +199,7 @@ class Slot(threading.Thread):
         reason = ending.attempt_reason if ending else outcome.reason
         again = " (will run again)" if ending and ending.state is State.PENDING else ""
         why = f": {_words(outcome.failure)}" if outcome.failure else ""
+        why += ending.note if ending else ""
         at = f"step {held.buffer.last_step}{self._values(attempt.last_value)}"
         return f"trial {lease.number}, attempt {lease.attempt}: {reason} at {at}{again}{why}"
 

@@ -48,6 +48,7 @@ class Ordeal:
             metric="loss",
             mode="min",
             num_trials=self.trials,
+            max_losses=10,  # asked for: kills at random may come thrice at the same step
             scheduler=asha if self.scheduler == "ASHA" else studydb.FIFO(),
             searcher=studydb.RandomSearch(seed=self.seed),
             storage=storage,

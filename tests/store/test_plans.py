@@ -183,6 +183,7 @@ HOT = {
     "last": (lambda txn: results.last(txn, [results.Span(1, 7, 1, 0, 9)]), KEY),
     "list": (lambda txn: trials.listing(txn, study_id=1, limit=10, offset=0), KEY),
     "ghost": (lambda txn: attempts.by_token(txn, token=token()), KEY),
+    "how far attempts came": (lambda txn: attempts.reached(txn, lease=LEASE, most=3), KEY),
 }
 
 

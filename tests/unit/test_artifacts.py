@@ -395,10 +395,10 @@ def test_equal_directories_pack_to_equal_bytes(source):
     assert pack_directory(source) == first
 
 
-def test_what_does_not_fit_into_the_database_names_the_option(source):
-    with pytest.raises(CheckpointError, match=r"3\.0 MiB.* at most 1 MiB.*--checkpoints"):
+def test_what_does_not_fit_into_the_database_names_the_command(source):
+    with pytest.raises(CheckpointError, match=r"3\.0 MiB.* at most 1 MiB.*checkpoints=URL"):
         pack_directory(source, limit_bytes=1 << 20)
-    with pytest.raises(CheckpointError, match="--checkpoints"):
+    with pytest.raises(CheckpointError, match="checkpoints=URL"):
         check_inline_size((16 << 20) + 1)
     check_inline_size(16 << 20)
 

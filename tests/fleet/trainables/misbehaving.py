@@ -70,6 +70,15 @@ def kills_itself(config):
     os.kill(os.getpid(), 9)
 
 
+def dies_at_a_step(config, trial):
+    """Be killed after some steps, in each attempt after so many more; the fourth lives."""
+    for step in range(1, config["steps"] + config["more"] * (trial.attempt - 1) + 1):
+        trial.report({"loss": 1 / step})
+    if trial.attempt <= 3 or not config["more"]:
+        trial.flush()
+        os.kill(os.getpid(), 9)
+
+
 def floods(config):
     """Write 100 MB."""
     line = b"x" * 1023 + b"\n"

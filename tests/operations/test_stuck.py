@@ -1,0 +1,71 @@
+"""Which losses count as losses at the same step."""
+
+import pytest
+from arrange import LEASE_S, SimulatedWorker, change, new_study
+
+from studydb.domain.ending import DIED
+from studydb.domain.records import Failure
+from studydb.domain.states import Reason
+from studydb.operations.recover import recover
+
+KILLED = Failure(DIED, "The process of the trial was killed by SIGKILL.")
+
+
+@pytest.fixture
+def worker(database):
+    return SimulatedWorker(database, new_study(database, num_trials=1, losses_at_step=3))
+
+
+def begin(worker):
+    """Claim the trial before its delay is over."""
+    change(
+        worker.database, "UPDATE trial SET ready = true, ready_at = NULL WHERE state = 'PENDING'"
+    )
+    return worker.take()
+
+
+def lose(worker, *values, failure=KILLED):
+    """Claim the trial, report, and lose it; where that leaves it."""
+    run = begin(worker)
+    run.finish(*values, outcome=Reason.LOST, failure=failure)
+    return run.trial().state
+
+
+def test_third_loss_after_the_same_step_ends_the_trial(worker):
+    assert [lose(worker, 0.5, 0.4) for _ in range(3)] == ["PENDING", "PENDING", "ERROR"]
+
+
+def test_loss_before_the_first_report_is_a_step_too(worker):
+    assert [lose(worker) for _ in range(3)] == ["PENDING", "PENDING", "ERROR"]
+
+
+def test_loss_after_another_step_begins_the_count_anew(worker):
+    steps = [(0.5,), (0.5,), (0.5, 0.4), (0.5, 0.4), (0.5,), (0.5,), (0.5,)]
+
+    assert [lose(worker, *values) for values in steps] == ["PENDING"] * 6 + ["ERROR"]
+
+
+@pytest.mark.parametrize("between", ["released", "recovered", "another error"])
+def test_what_is_no_death_of_the_process_breaks_the_row(database, clock, worker, between):
+    ended = [lose(worker), lose(worker)]
+    match between:
+        case "released":
+            begin(worker).finish(outcome=Reason.PREEMPTED)
+        case "recovered":
+            run = begin(worker)
+            for _ in range(2):
+                clock.advance(LEASE_S + 1)
+                recover(database, worker.study)
+            assert run.trial().state == "PENDING"
+        case "another error":
+            lose(worker, failure=Failure("Terminated", "A stray signal."))
+
+    ended += [lose(worker), lose(worker), lose(worker)]
+
+    assert ended == ["PENDING"] * 4 + ["ERROR"]
+
+
+def test_without_the_limit_only_max_losses_counts(database):
+    worker = SimulatedWorker(database, new_study(database, num_trials=1, max_losses=4))
+
+    assert [lose(worker) for _ in range(5)] == ["PENDING"] * 4 + ["ERROR"]
