@@ -7,6 +7,7 @@ from benchmarks.claim import claim
 from benchmarks.decide import decide
 from benchmarks.frames import frames
 from benchmarks.growth import growth
+from benchmarks.long import long
 from benchmarks.loops import loops
 from benchmarks.real import real
 from benchmarks.report import report
@@ -24,5 +25,18 @@ def bench() -> None:
     """
 
 
-for command in (trial, claim, report, decide, growth, burden, frames, worker, loops, start, real):
+for command in (
+    trial,
+    claim,
+    report,
+    decide,
+    growth,
+    burden,
+    frames,
+    worker,
+    loops,
+    start,
+    real,
+    long,
+):
     bench.add_command(command)
