@@ -128,6 +128,27 @@ def test_real_worker_runs_a_study_of_the_owners(roles, tmp_path):
     study.close()
 
 
+def test_study_pauses_itself_under_a_worker_of_no_other_rights(roles, tmp_path):
+    study = studydb.create_study(
+        "cursed",
+        "misbehaving:raises",
+        workdir=TRAINABLES,
+        space={"x": studydb.uniform(0.0, 1.0)},
+        metric="loss",
+        mode="min",
+        num_trials=200,
+        storage=roles.owner,
+    )
+    with Fleet(roles.worker, "cursed", tmp_path) as fleet:
+        worker = fleet.start(slots=2)
+        code = worker.exit_code(60)
+
+    assert code == 3, worker.words()
+    assert "has paused itself: 5 trials failed alike" in worker.words()
+    assert study.outlook.status == "PAUSED"
+    study.close()
+
+
 def test_every_operation_of_a_worker_is_allowed(roles, opened):
     owned, database = opened(roles.owner), opened(roles.worker)
     study = arrange.new_study(

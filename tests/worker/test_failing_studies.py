@@ -10,6 +10,7 @@ from studydb.domain.guard import MOST_ALIKE
 from studydb.worker.suspicion import MOST_FAILED
 
 SLOTS = 4
+SOON_S = 1.0
 
 
 def test_study_of_which_all_trials_fail_pauses_itself_and_its_worker_says_why(stage):
@@ -23,6 +24,17 @@ def test_study_of_which_all_trials_fail_pauses_itself_and_its_worker_says_why(st
     assert "ValueError: the learning rate is cursed" in words
     assert "studydb resume staged" in words
     assert stage.study.outlook.pause_reason is not None
+
+
+def test_cause_is_told_within_a_second_of_the_fifth_failure(stage):
+    stage.create("misbehaving:raises", num_trials=200)
+    worker = stage.start(slots=SLOTS, wait=True)
+
+    eventually(lambda: stage.study.outlook.pause_reason is not None)
+    paused_s = time.monotonic()
+    eventually(lambda: "has paused itself" in worker.words())
+
+    assert time.monotonic() - paused_s < SOON_S
 
 
 def test_resumed_study_goes_on_with_the_corrected_function(stage):
