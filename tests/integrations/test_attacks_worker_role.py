@@ -290,7 +290,7 @@ def test_proposal_that_was_changed_runs_nothing(postgres_stage, attack):
     point = '{"params": {"lr": 0.5, "command": "rm -rf"}, "hash": "h"}'
     points = ", ".join([point] * 64)
     attack(f"""UPDATE study SET points = '{{"0": [{points}]}}'""")
-    assert postgres_stage.run() == 0
+    assert postgres_stage.run() == 3  # none has completed
 
     assert [postgres_stage.trial(number).reason for number in (0, 1)] == ["FAILED"] * 2
     assert not (postgres_stage.folder / "ran").exists()

@@ -187,7 +187,7 @@ def test_login_that_may_only_read_is_told_so_at_once(bare_console, postgres_url,
 
     ran = bare_console("enqueue", study.name, code=1)
 
-    assert_one_line(ran, "lets 'postgres' only read: its default_transaction_read_only is on. Log")
+    assert_one_line(ran, "lets 'postgres' only read: its default_transaction_read_only is on. ")
     assert "status   RUNNING" in bare_console("status", study.name).lines
 
 

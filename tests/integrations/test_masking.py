@@ -173,13 +173,14 @@ def test_run_tells_the_password_nowhere(url, capfd):
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    study.run(workers=1)
+    with pytest.raises(studydb.StudyFailed) as raised:
+        study.run(workers=1)
     done.set()
     watcher.join()
 
     captured = capfd.readouterr()
     assert any("--study=digits" in line for line in seen)
-    assert_masked(captured.out, captured.err, *seen)
+    assert_masked(captured.out, captured.err, str(raised.value), *seen)
     study.close()
 
 

@@ -248,7 +248,8 @@ def edited(factor):
 
 
 def go_on(storage, function, **options):
-    given = {"metric": "loss", "mode": "min", "space": {"x": 0.25}, "load_if_exists": True}
+    given = {"metric": "loss", "mode": "min", "space": {"x": 0.25}, "num_trials": 1}
+    given["load_if_exists"] = True
     return studydb.create_study("digits", function, storage=storage, **(given | options))
 
 

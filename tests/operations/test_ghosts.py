@@ -18,6 +18,7 @@ from resends import (
     pausing_the_study,
     renaming,
     resuming_the_study,
+    summing_up,
 )
 from rivals import is_waiting_for_a_lock, send_twice
 
@@ -28,10 +29,18 @@ from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.store import draws, leases, studies
 
-BLIND = (leaving, pausing_the_study, resuming_the_study, renaming, draining, claiming_or_asking)
+BLIND = (
+    leaving,
+    pausing_the_study,
+    resuming_the_study,
+    renaming,
+    draining,
+    summing_up,
+    claiming_or_asking,
+)
 """
-They have locked nothing where they are held, so the resend overtakes its ghost: most read nothing,
-and the last is held at the end of a claim of nothing.
+They have locked nothing where they are held, so the resend overtakes its earlier send: most read
+nothing, one is held while it reads the results, and the last at the end of a claim of nothing.
 """
 
 NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
