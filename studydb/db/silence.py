@@ -7,12 +7,16 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
+from psycopg.errors import _WaitTimeout
 from psycopg.waiting import Ready
 
 Returned = TypeVar("Returned")
 
 _LOOK_S = 0.1
 """Between two looks at the clock while nothing comes; the driver's own interval."""
+
+_FIRST_S = 0.5
+"""Nearly every answer is whole by then; until it is, nothing of ours runs in between."""
 
 
 class SilentServerError(psycopg.OperationalError):
@@ -55,6 +59,11 @@ class BoundedConnection(psycopg.Connection[Any]):
             SilentServerError: Nothing came for too long. The connection is closed: an answer that
                 comes later must not be taken for that to another request.
         """
+        try:
+            return super().wait(gen, interval, _FIRST_S if timeout is None else timeout)
+        except _WaitTimeout:
+            if timeout is not None:
+                raise
         return super().wait(self._bounded(gen), interval, timeout)
 
     def _bounded(self, gen: PQGen[Returned]) -> Generator[Any, Ready | int, Returned]:

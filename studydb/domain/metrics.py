@@ -73,6 +73,8 @@ def weigh(result: Result) -> int:
     Each is within a factor of two; a text that is not ASCII is taken for what JSON makes of it.
     """
     size = _RESULT_BYTES
+    if not result.metrics:
+        return size
     for name, value in result.metrics.items():
         size += _NAME_BYTES + len(name)
         if not isinstance(value, float):  # nearly all
@@ -134,7 +136,7 @@ def read_report(
     result = Result(
         step=step, value=_as_float(metric, value), metrics=flat, time_total_s=time_total_s
     )
-    if (size := weigh(result)) > MOST_REPORT_BYTES:
+    if flat and (size := weigh(result)) > MOST_REPORT_BYTES:
         raise InvalidReport(
             f"The metrics at step {step} are too large: about {size / 1e6:.1f} MB, where a report "
             f"has room for {MOST_REPORT_BYTES / 1e6:.0f} MB. "

@@ -138,9 +138,7 @@ class Tally:
         found = {name: known.analysis() for name, known in self._sums.items() if name not in series}
         for name, values in series.items():
             known = self._sums.get(name)
-            total = _nothing() if known is None else _copy(known)
-            total.add(values)
-            found[name] = total.analysis()
+            found[name] = _analysis_of(values) if known is None else _plus(known, values).analysis()
         return found
 
     def _series(self, more: Iterable[Result]) -> dict[str, list[float]]:
@@ -152,8 +150,21 @@ class Tally:
         return series
 
 
-def _copy(known: _Sum) -> _Sum:
-    return _Sum(
+def _analysis_of(values: Sequence[float]) -> dict[str, float]:
+    """What `_Sum` says of values that are all here, at a third of its cost."""
+    numbers = [value for value in values if not math.isnan(value)]
+    try:
+        total = math.fsum(numbers)
+    except (OverflowError, ValueError):  # of the largest doubles, of both infinities
+        return _plus(_nothing(), values).analysis()
+    if not numbers:
+        return {"last": values[-1]}
+    average = total / len(numbers) if math.isfinite(total) else math.nan
+    return {"min": min(numbers), "max": max(numbers), "avg": average, "last": values[-1]}
+
+
+def _plus(known: _Sum, values: Sequence[float]) -> _Sum:
+    total = _Sum(
         known.n,
         known.least,
         known.most,
@@ -162,3 +173,5 @@ def _copy(known: _Sum) -> _Sum:
         finite=known.finite,
         last=known.last,
     )
+    total.add(values)
+    return total

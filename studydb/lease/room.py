@@ -16,6 +16,9 @@ MEMORY_BYTES = 96 << 20
 SPILL_BYTES = 4 << 30
 """Of the files of all attempts of a worker together; then reports wait for the database."""
 
+SPARE_BYTES = 64 << 10
+"""What an attempt may keep of its worker's memory for results to come."""
+
 READ_BYTES = 8 << 20
 """How much of a file is read at a time."""
 
@@ -166,6 +169,7 @@ class Queue:
         self._spilled = SpillFile(room)
         self._stuck: deque[tuple[Result, int]] = deque()  # behind a file that takes no more
         self.n_waiting = self.memory_bytes = 0
+        self._spare_bytes = 0
 
     @property
     def is_full(self) -> bool:
@@ -184,13 +188,23 @@ class Queue:
         size = self._weigh(result)
         is_first = len(self._first) == self.n_waiting
         self.n_waiting += 1
-        if is_first and self._room.take("memory", size):
-            self._keep(self._first, result, size)
+        if is_first and (size <= self._spare_bytes or self._reserve(size)):
+            self._spare_bytes -= size
+            self._first.append((result, size))
+            self.memory_bytes += size
         elif self._stuck or not self._spilled.append(result):
-            self._room.take("memory", size, force=True)
-            self._keep(self._stuck, result, size)
+            self._force(self._stuck, result, size)
 
-    def _keep(self, where: "deque[tuple[Result, int]]", result: Result, size: int) -> None:
+    def _reserve(self, size: int) -> bool:
+        """Have room for so many bytes, and some more: not each result asks the worker's count."""
+        for wanted in (size + SPARE_BYTES, size):
+            if self._room.take("memory", wanted - self._spare_bytes):
+                self._spare_bytes = wanted
+                return True
+        return False
+
+    def _force(self, where: "deque[tuple[Result, int]]", result: Result, size: int) -> None:
+        self._room.take("memory", size, force=True)
         where.append((result, size))
         self.memory_bytes += size
 
@@ -203,6 +217,16 @@ class Queue:
         """
         if not self._first:
             self._refill()
+        if self.holds_more_than(rows, size_bytes):
+            batch, total = self._take_some(rows, size_bytes)
+        else:  # nearly always
+            batch, total = [result for result, _ in self._first], self.memory_bytes
+            self._first.clear()
+        self.memory_bytes -= total
+        self.n_waiting -= len(batch)
+        return tuple(batch), total
+
+    def _take_some(self, rows: int, size_bytes: int) -> tuple[list[Result], int]:
         batch: list[Result] = []
         total = 0
         while self._first and len(batch) < rows:
@@ -212,25 +236,25 @@ class Queue:
             self._first.popleft()
             batch.append(result)
             total += size
-        self.memory_bytes -= total
-        self.n_waiting -= len(batch)
-        return tuple(batch), total
+        return batch, total
 
     def _refill(self) -> None:
         for result in self._spilled.read():
-            size = self._weigh(result)
-            self._room.take("memory", size, force=True)
-            self._keep(self._first, result, size)
+            self._force(self._first, result, self._weigh(result))
         if not self._first:
             self._first, self._stuck = self._stuck, deque()
 
     def free(self, size: int) -> None:
-        """Give back the memory of results that were taken out."""
-        self._room.free("memory", size)
+        """Give back the memory of results that were taken out; a little is kept for the next."""
+        self._spare_bytes += size
+        if self._spare_bytes > SPARE_BYTES:
+            self._room.free("memory", self._spare_bytes - SPARE_BYTES)
+            self._spare_bytes = SPARE_BYTES
 
     def close(self) -> None:
         """Forget what waits."""
-        self.free(self.memory_bytes)
+        self._room.free("memory", self.memory_bytes + self._spare_bytes)
+        self._spare_bytes = 0
         self.n_waiting = self.memory_bytes = 0
         self._first.clear()
         self._stuck.clear()
