@@ -283,10 +283,11 @@ class Block:
         except BaseException as fault:
             self._undo(fault)
             raise
-        if self._is_of_archive():
-            self._database.connections.discard(self._cursor)  # the next one looks anew
+        connections = self._database.connections
+        if self._database.postgresql or not self._is_of_archive():
+            connections.give_back(self._cursor)
         else:
-            self._database.connections.give_back(self._cursor)
+            connections.discard(self._cursor)  # the next one looks anew
 
     def _enter_pipeline(self) -> Callable[[], None]:
         """

@@ -117,10 +117,11 @@ class Tally:
 
     def add(self, results: Iterable[Result]) -> Self:
         """Count more results, of later steps."""
-        kept = [result.numbers() for result in results]
-        self._kept.extend(kept)
-        self.n_results += len(kept)
-        self._n_numbers += sum(1 + len(result.metrics) for result in kept)
+        for result in results:
+            numbers = result.numbers() if result.metrics else result
+            self._kept.append(numbers)
+            self._n_numbers += 1 + len(numbers.metrics)
+            self.n_results += 1
         if self._n_numbers > KEPT_NUMBERS:
             for name, values in self._series(()).items():
                 self._sums.setdefault(name, _nothing()).add(values)

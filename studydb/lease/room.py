@@ -217,11 +217,12 @@ class Queue:
         """
         if not self._first:
             self._refill()
-        if self.holds_more_than(rows, size_bytes):
-            batch, total = self._take_some(rows, size_bytes)
-        else:  # nearly always
-            batch, total = [result for result, _ in self._first], self.memory_bytes
+        n, total = self.n_waiting, self.memory_bytes
+        if len(self._first) == n <= rows and total <= size_bytes:  # nearly always
+            batch = [result for result, _ in self._first]
             self._first.clear()
+        else:
+            batch, total = self._take_some(rows, size_bytes)
         self.memory_bytes -= total
         self.n_waiting -= len(batch)
         return tuple(batch), total

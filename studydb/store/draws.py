@@ -87,16 +87,20 @@ RESEND_TIMEOUT_S = TURN_TIMEOUT_S + 1.0
 
 def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
     """
-    Wait for a turn, until the transaction ends; the timeout holds for all its locks.
+    Wait for a turn, until the transaction ends; then the timeout holds for all its locks.
 
-    CASE evaluates in order: the timeout stands before the wait begins.
+    CASE evaluates in order: the timeout, which costs more than a turn that is free, is set where
+    there is something to wait for, and before the wait begins.
     """
-    timeout = sa.func.set_config("lock_timeout", f"{timeout_s * 1000:.0f}", sa.true())
-    turn = sa.func.pg_advisory_xact_lock(
+    queue = (
         sa.literal(_QUEUE, sa.Integer),
         sa.cast(sa.bindparam("study", type_=sa.BigInteger) % 2**31, sa.Integer),
     )
-    in_order = sa.case((timeout.is_not(None), turn.is_not(None)))
+    timeout = sa.func.set_config("lock_timeout", f"{timeout_s * 1000:.0f}", sa.true())
+    in_order = sa.case(
+        (sa.func.pg_try_advisory_xact_lock(*queue), sa.true()),
+        (timeout.is_not(None), sa.func.pg_advisory_xact_lock(*queue).is_not(None)),
+    )
     return sa.select(in_order).scalar_subquery()
 
 
