@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 LOOK_S = 0.5
 """Between two looks."""
 
+ERRORS_EVERY_S = 2.0
+"""Between two looks for a trial that has failed or was lost and will run again."""
+
 GOING = "Waiting for the workers to save and give back their trials; Ctrl-C again kills them."
 GONE = "The trials that ran are given back; run it again to go on."
 
@@ -95,6 +98,7 @@ class _Watch:
         self._was_paused = self._is_away = False
         self._errors = 0
         self._last_words = ""
+        self._error_due_s = 0.0
 
     def until_ended(self, team: WorkerProcesses) -> None:
         while team.alive:
@@ -127,8 +131,9 @@ class _Watch:
         self._progress.update(
             outlook.counts, self._best_value(), elapsed_s, num_trials=self._budget(outlook)
         )
-        if outlook.counts.error > self._errors:
-            self._tell_last_error()
+        if outlook.counts.error > self._errors or elapsed_s >= self._error_due_s:
+            self._error_due_s = elapsed_s + ERRORS_EVERY_S
+            self._tell_last_error()  # trials that are lost and run again are no errors yet
         self._errors = outlook.counts.error
         is_paused = outlook.status is Status.PAUSED and not outlook.over
         if is_paused and not self._was_paused:

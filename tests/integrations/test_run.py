@@ -288,6 +288,16 @@ def test_study_that_is_stopped_by_a_person_ends_the_run(create):
 
 
 @once
+def test_trial_that_is_lost_again_and_again_is_told_while_it_runs(create, capfd):
+    study = create("warmth:dies_twice")
+
+    study.run(workers=1)
+
+    assert study.trials[0].state == "TERMINATED"
+    assert "was killed by SIGKILL" in capfd.readouterr().err
+
+
+@once
 def test_errors_of_trials_are_told_when_the_run_is_over(create, capfd):
     study = create("misbehaving:raises_unless_first", num_trials=3)
 
