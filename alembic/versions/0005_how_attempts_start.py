@@ -18,6 +18,8 @@ def upgrade() -> None:
     query = _query().replace(LAST, MORE)
     if op.get_bind().dialect.name == "postgresql":  # keeps the view's owner and who may read it
         op.execute(_as_text(f"CREATE OR REPLACE VIEW v_attempt AS {query}"))
+        _grant("attempt", ("start", "start_s"), like="log_tail")
+        _grant("study", ("status", "paused_by", "pause_reason"), like="points")
     else:
         _make_again(query)
 
@@ -29,9 +31,39 @@ def downgrade() -> None:
     op.drop_column("attempt", "start")
 
 
+def _grant(table: str, columns: tuple[str, ...], *, like: str) -> None:
+    """Let those roles write the columns of 0004 and 0005 that may write another of the table."""
+    found = _rows(
+        "SELECT DISTINCT grantee FROM information_schema.column_privileges WHERE table_schema = "
+        f"current_schema() AND table_name = '{table}' AND column_name = '{like}' "
+        "AND privilege_type = 'UPDATE'"
+    )
+    for role in found:
+        op.execute(f"GRANT UPDATE ({', '.join(columns)}) ON {table} TO {role}")
+
+
 def _make_again(query: str) -> None:
+    readers: list[str] = []
+    owner = ""
+    if op.get_bind().dialect.name == "postgresql":
+        view = "WHERE c.oid = 'v_attempt'::regclass"
+        readers = _rows(
+            "SELECT DISTINCT pg_get_userbyid(a.grantee) FROM pg_class c, aclexplode(c.relacl) a "
+            f"{view} AND a.grantee <> 0 AND a.privilege_type = 'SELECT'"
+        )
+        (owner,) = _rows(f"SELECT pg_get_userbyid(c.relowner) FROM pg_class c {view}")
     op.execute("DROP VIEW v_attempt")
     op.execute(_as_text(f"CREATE VIEW v_attempt AS {query}"))
+    if owner:
+        op.execute(f"ALTER VIEW v_attempt OWNER TO {owner}")
+    for role in readers:
+        op.execute(f"GRANT SELECT ON v_attempt TO {role}")
+
+
+def _rows(sql: str) -> list[str]:
+    """Names of roles, quoted."""
+    quote = op.get_bind().dialect.identifier_preparer.quote_identifier
+    return [quote(row[0]) for row in op.get_bind().exec_driver_sql(sql) if row[0] != "PUBLIC"]
 
 
 def _query() -> str:

@@ -12,6 +12,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 
 from studydb.child.process import children_of
@@ -23,8 +24,6 @@ _CUDA_LIBRARY = "/libcuda.so"
 _NVIDIA_CARD = "/dev/nvidia0"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
-_WRITABLE = os.O_WRONLY | os.O_RDWR
-
 
 def descriptors() -> frozenset[int]:
     """The descriptors that are open now."""
@@ -33,7 +32,20 @@ def descriptors() -> frozenset[int]:
     return frozenset(number for number in numbers if _is_open(number))
 
 
-def reason_against(before: AbstractSet[int]) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a process had before an import: open descriptors, memory shared with other processes."""
+
+    descriptors: frozenset[int]
+    shared: frozenset[str]
+
+
+def look() -> Before:
+    """Take note of what this process has now."""
+    return Before(descriptors(), frozenset(_shared_memory()))
+
+
+def reason_against(before: Before) -> str | None:
     """
     Say what forbids this process to be forked.
 
@@ -41,7 +53,7 @@ def reason_against(before: AbstractSet[int]) -> str | None:
     before it, so that a thread that is left after it belongs to one that is not.
 
     Args:
-        before: The descriptors that were open before the import.
+        before: What there was before the import.
 
     Returns:
         The reason in words, or None when a fork is safe.
@@ -50,7 +62,7 @@ def reason_against(before: AbstractSet[int]) -> str | None:
         return "this system does not show what an import leaves behind"
     if (n_threads := threading.active_count()) > 1:
         return f"the import has started {n_threads - 1} Python threads"
-    found = _descriptor(before) or _device() or _process()
+    found = _descriptor(before.descriptors) or _device() or _memory(before.shared) or _process()
     return found or _native_threads()
 
 
@@ -58,16 +70,27 @@ def _descriptor(before: AbstractSet[int]) -> str | None:
     for number in sorted(descriptors() - before):
         target = _target(number)
         try:
-            mode, flags = os.fstat(number).st_mode, _flags(number)
+            mode = os.fstat(number).st_mode
         except OSError:  # closed meanwhile
             continue
         if stat.S_ISSOCK(mode):
             return "the import has opened a socket"
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            return f"the import has opened {target}"
-        if flags & _WRITABLE:
-            return f"the import has opened {target} for writing"
+        # A place in a file that is read is shared by all copies, too.
+        return f"the import has left {target} open"
     return None
+
+
+def _memory(before: AbstractSet[str]) -> str | None:
+    if set(_shared_memory()) - before:
+        return "the import has mapped memory that copies would share"
+    return None
+
+
+def _shared_memory() -> Iterator[str]:
+    """The addresses of writable mappings that a fork does not copy."""
+    for fields in _mappings():
+        if fields[1].startswith("rw") and fields[1].endswith("s"):
+            yield fields[0]
 
 
 def _device() -> str | None:
@@ -91,11 +114,15 @@ def mapped_files() -> set[str]:
 
 
 def _mapped_files() -> Iterator[str]:
+    for fields in _mappings():
+        if len(fields) > 5 and fields[5].startswith("/"):  # noqa: PLR2004  the path is the sixth
+            yield fields[5].rstrip("\n")
+
+
+def _mappings() -> Iterator[list[str]]:
     with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            fields = line.split(maxsplit=5)
-            if len(fields) > 5 and fields[5].startswith("/"):  # noqa: PLR2004  the path is the sixth
-                yield fields[5].rstrip("\n")
+            yield line.split(maxsplit=5)
 
 
 def _process() -> str | None:
@@ -128,9 +155,3 @@ def _target(number: int) -> str:
         return os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115  socket:[…] is no path
     except OSError:
         return ""
-
-
-def _flags(number: int) -> int:
-    text = Path(f"/proc/self/fdinfo/{number}").read_text(encoding="ascii")
-    octal = next(line.split()[1] for line in text.splitlines() if line.startswith("flags:"))
-    return int(octal, 8)

@@ -118,6 +118,7 @@ class Server:
         parent_pid: int,
         begin: Mapping[Kind, Callable[[Channel], None]],
         outdated: Callable[[], str | None] = lambda: None,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Serve the supervisor at the other end of this socket.
@@ -127,12 +128,14 @@ class Server:
             parent_pid: The process with which this one is to end.
             begin: What a child of each kind does; it ends the process.
             outdated: Asked before each fork: why there must be none, None to go on.
+            at_end: Called when all children are gone, before this process exits.
         """
         self._control = control
         self._replies = Channel(control)
         self._parent_pid = parent_pid
         self._begin = begin
         self._outdated = outdated
+        self._at_end = at_end
         self._children: dict[int, int] = {}  # request numbers by pid
         self._strays_due_s: float | None = None
         self._wakeup, alarm = socket.socketpair()
@@ -284,6 +287,8 @@ class Server:
             if not self._children and not children_of(os.getpid()):
                 break
             time.sleep(_LOOK_AGAIN_S)
+        with suppress(Exception):
+            self._at_end()
         os._exit(0)
 
 

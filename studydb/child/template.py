@@ -8,10 +8,12 @@ used only if `fork_safety` finds nothing against it, and the trainable itself do
 starts (`train.studydb_start = "fresh"`).
 """
 
+import atexit
 import gc
 import os
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -95,7 +97,7 @@ def _serve(channel: Channel) -> int:
     frame = channel.receive()
     assert frame is not None
     preparation = _preparations.decode(frame.payload)
-    before, began_ns, began_s = fork_safety.descriptors(), time.time_ns(), time.monotonic()
+    before, began_ns, began_s = fork_safety.look(), time.time_ns(), time.monotonic()
     try:
         function = _import(preparation)
     except BaseException as cause:  # noqa: BLE001  a fresh start tells it where the user looks
@@ -119,6 +121,7 @@ def _serve(channel: Channel) -> int:
         parent_pid=os.getppid(),
         begin={Kind.ATTEMPT: begin},
         outdated=outdated,
+        at_end=atexit._run_exitfuncs,  # noqa: SLF001  what the import has registered
     ).serve()
 
 
@@ -126,7 +129,20 @@ def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
     """Run an attempt in a copy of the template, under the name that a fresh start would have."""
     with suppress(OSError):
         name_process(name)
+    _forget_exit_functions()
     run.run_loaded(function, channel)
+
+
+def _forget_exit_functions() -> None:
+    """
+    Leave to the template what its import has registered for the end of its process.
+
+    A copy that ran it would remove the temporary folder that the next copy needs.
+    """
+    atexit._clear()  # noqa: SLF001  there is no other way
+    for known in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
+        known.atexit = False
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _import(preparation: Preparation) -> Callable[..., Any]:
@@ -150,7 +166,9 @@ class _Watch:
     def __init__(self, began_ns: int) -> None:
         self._files = sources.imported_files()
         # What was changed while it was imported may be older in memory than on disk.
-        self._late = next((file for file in self._files if file.mtime_ns >= began_ns), None)
+        now_ns = time.time_ns()  # a file of a clock that is ahead says nothing
+        late = (file for file in self._files if began_ns <= file.mtime_ns <= now_ns)
+        self._late = next(late, None)
         self._first_bytes = _resident_bytes()
 
     def reason(self) -> str | None:

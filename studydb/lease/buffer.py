@@ -130,10 +130,10 @@ class Buffer:
     def close(self) -> None:
         """Forget all, at the end of the attempt."""
         with self._lock:
-            self._waiting.close()
-            if self._sent is not None:
+            if self._sent is not None:  # first: what is freed is kept for the next result
                 self._waiting.free(self._sent_bytes)
                 self._sent, self._sent_bytes = None, 0
+            self._waiting.close()
 
     def __len__(self) -> int:
         """Results that no flush has acknowledged."""

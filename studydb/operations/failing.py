@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from studydb.db import Database
 from studydb.domain.records import Study
+from studydb.domain.wording import visible
 from studydb.operations.look import Outlook
 from studydb.store import events
 
@@ -31,7 +32,7 @@ def last_error(database: Database, study: Study) -> LastError | None:
         row = events.last_failure(txn, study_id=study.id)
     if row is None:
         return None
-    data = row.data or {}
+    data = events.facts_of(row)
     return LastError(row.number, row.attempt, data.get("type", ""), data.get("message", ""))
 
 
@@ -39,13 +40,13 @@ def describe_failure(database: Database, study: Study, outlook: Outlook) -> str:
     """Why a study that `has_failed` did, where the traceback is, and how to go on."""
     error, name = last_error(database, study), shlex.quote(study.name)
     if outlook.pause_reason is not None:
-        why = f"Study {study.name!r} has paused itself: {outlook.pause_reason}"
+        why = f"Study {study.name!r} has paused itself: {visible(outlook.pause_reason)}"
         cure = (
             f"Correct the cause, then `studydb resume {name}`. (`create --no-guard`, guard=False: "
             "a study goes on whatever fails.)"
         )
     else:
-        last = f", the last, trial {error.number}, with {error.words}" if error else ""
+        last = f", the last, trial {error.number}, with {visible(error.words)}" if error else ""
         why = (
             f"No trial of study {study.name!r} has completed: {outlook.counts.error} ended with "
             f"an error{last}"

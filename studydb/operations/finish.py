@@ -168,12 +168,13 @@ def end_attempt(
     if outcome is Reason.LOST and failure is not None:
         step = stuck_after(txn, study, lease=lease, failure=failure)
         note = "" if step is None else explanation(failure, study, step=step)
-        failure = replace(failure, message=failure.message + note)
     ending = conclude(
         outcome,
         Standing(held.failures, held.losses, verdict, note=note),
         Limits(study.max_failures, study.max_losses),
     )
+    if failure is not None and ending.state is State.ERROR:  # not of one that was to pause
+        failure = replace(failure, message=failure.message + note)
 
     analysis, n_results = None, flushed.summary.n_results
     to_sum_up = summed and ending.reason is not None and n_results > 0

@@ -34,4 +34,4 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
 
 
 def _fingerprint_of(row: Any) -> str | None:
-    return row.data.get("fingerprint") if row.data else None
+    return events.facts_of(row).get("fingerprint")

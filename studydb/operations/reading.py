@@ -83,13 +83,28 @@ def list_workers(database: Database, study: Study, *, most: int = 100) -> list[W
 READING = ("SELECT", "WITH", "VALUES", "TABLE", "SHOW", "EXPLAIN")
 """What a query may begin with."""
 
-_BEFORE_VERB = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)+", re.DOTALL)
+_SPACE = re.compile(r"[\s(]+|--[^\r\n]*")
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 
 def _verb(sql: str) -> str:
-    """The first word of a statement, in capitals; comments and parentheses may come before it."""
-    before = _BEFORE_VERB.match(sql)
-    rest = sql[before.end() :] if before else sql
+    """
+    The first word of a statement, in capitals; comments and parentheses may come before it.
+
+    PostgreSQL nests comments and SQLite does not, so that one within another hides the verb from
+    one of the two: then there is none.
+    """
+    rest = sql
+    while True:
+        if space := _SPACE.match(rest):
+            rest = rest[space.end() :]
+        elif rest.startswith("/*"):
+            edge = _COMMENT_EDGE.search(rest, 2)
+            if edge is None or edge[0] == "/*":
+                return ""
+            rest = rest[edge.end() :]
+        else:
+            break
     word = re.match(r"\w*", rest)
     return word[0].upper() if word and word[0] else rest[:1]
 

@@ -108,9 +108,13 @@ def _end(
     return True
 
 
+_one_at_a_time = threading.Lock()
+"""A sweep may end a hundred long trials; their summaries share the connection of renewals."""
+
+
 def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:
     def work() -> None:
-        with suppress(Exception):  # the trial has ended; it does without a summary
+        with _one_at_a_time, suppress(Exception):  # the trial has ended; it does without a summary
             summing.after_end(database, study, trial_id=trial_id)
 
     threading.Thread(target=work, name=f"studydb-summary-{trial_id}", daemon=True).start()

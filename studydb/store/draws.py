@@ -82,7 +82,7 @@ TURN_TIMEOUT_S = 2.0
 """How long an ask waits in the queue; every role that may connect can hold an advisory lock."""
 
 RESEND_TIMEOUT_S = TURN_TIMEOUT_S + 1.0
-"""How long a resend waits for the asks before it: each has left the queue by then."""
+"""How long a resend waits for the asks before it: each that had to wait has left by then."""
 
 
 def _turn(timeout_s: float) -> sa.ColumnElement[bool]:

@@ -119,6 +119,12 @@ def data_of(txn: Txn, *, token: str) -> dict[str, Any]:
     return dict(row.data or {}) if row else {}
 
 
+def facts_of(row: Any) -> dict[str, str]:
+    """What an event says, as texts: whoever may insert events may have written anything."""
+    data = row.data if isinstance(row.data, dict) else {}
+    return {name: value for name, value in data.items() if isinstance(value, str)}
+
+
 def failures_since_resumption(txn: Txn, *, study_id: int) -> list[Any]:
     """Failures among a study's newest events, newest first, up to its last resumption."""
     found = txn.all(_FAILURES, study=study_id)

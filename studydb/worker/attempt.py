@@ -38,7 +38,7 @@ from studydb.worker.children import ChildProcess
 from studydb.worker.equipment import Equipment
 from studydb.worker.host import START_PAUSES_S, cannot, oom_kills
 from studydb.worker.output import AttemptOutput
-from studydb.worker.templates import Started
+from studydb.worker.templates import Started, Template
 
 TICK_S = 0.25
 COMPLAINT_PAUSE_S = 60.0
@@ -116,6 +116,7 @@ class Attempt:
         self._stores = Stores(INLINE)
         self._claimed_s = time.monotonic()
         self._fresh = False
+        self._template: Template | None = None
         self.log: Log | None = None
         self.last_value: float | None = None
         self.start: Start | None = None
@@ -151,6 +152,7 @@ class Attempt:
             except OSError as error:
                 return self._give_up(cannot("start the process of a trial", error))
             child, self.start = started.child, Start(started.how)
+            self._template = started.template
             try:
                 self._serve(child)
                 if self._died_at_its_start(started):
@@ -161,6 +163,7 @@ class Attempt:
                 child.wait()
                 child.channel.close()
                 self._log(output, directory)
+                self._equipment.templates.close_retired()
 
     def _begin_patiently(
         self, restore: Restore | None, directory: Path, stack: ExitStack
@@ -342,6 +345,8 @@ class Attempt:
             self._note_start(message.at_s)
             return
         self._progress.began = True
+        if self._template is not None:
+            self._template.is_proven = True
         match message:
             case Reported():
                 self._store(message)

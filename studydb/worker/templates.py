@@ -26,6 +26,9 @@ IMPORT_TIMEOUT_S = 120.0
 IDLE_S = 60.0
 """After so long without a running attempt a template ends and gives its memory back."""
 
+CLOSE_S = 2.0
+"""In which a template ends that is told to."""
+
 MOST_DEATHS = 3
 """Templates that have died between two imports, after which starts are fresh."""
 
@@ -56,6 +59,7 @@ class Template:
 
     Attributes:
         is_proven: Whether a copy of it has run the user's code as far as a report or its end.
+        has_forked: Whether there was any copy of it.
         used_s: When an attempt was last started or seen running, by the monotonic clock.
     """
 
@@ -65,7 +69,7 @@ class Template:
         self._forker = Forker(
             process.channel.detach(), is_gone=lambda: process.exit is not None, bury=self._bury
         )
-        self.is_proven = False
+        self.is_proven = self.has_forked = False
         self.used_s = time.monotonic()
 
     @property
@@ -91,9 +95,15 @@ class Template:
         self.used_s = time.monotonic()
         return self._forker.spawn(Kind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
 
+    def kill(self) -> None:
+        """SIGKILL the process; with it ends what was forked from it."""
+        self._process.kill()
+
     def close(self) -> None:
-        """End the process, and what was forked from it."""
+        """End the process, and what was forked from it; kill it if it does not answer."""
         self._forker.shut()
+        if self._process.wait(CLOSE_S) is None:
+            self._process.kill()
         self._forker.join()
         self._output.finish()
 
@@ -137,7 +147,7 @@ class Templates:
         self._lock = threading.Lock()
         self._template: Template | None = None
         self._retired: list[Template] = []
-        self._n_deaths = 0
+        self._n_deaths = self._n_outdated = 0
 
     def spawn(self, job: Job, *, stdout: int, stderr: int, fresh: bool = False) -> Started:
         """
@@ -160,10 +170,12 @@ class Templates:
                     break
                 try:
                     child = template.spawn(job, stdout=stdout, stderr=stderr)
+                    template.has_forked = True
                     return Started(child, template)
                 except TemplateOutdated as cause:
-                    self._retire(template, f"{cause}; a new process imports the trainable")
-                except ForkerDied:
+                    self._retire(template, str(cause))
+                except (ForkerDied, TimeoutError):
+                    template.kill()
                     self._note_death(template)
         return Started(self._forkserver.spawn(job, stdout=stdout, stderr=stderr), None)
 
@@ -183,14 +195,18 @@ class Templates:
 
     def drop_idle(self) -> None:
         """End templates that nobody needs: retired ones, and one that was idle for a while."""
-        with self._lock:
+        if not self._lock.acquire(blocking=False):  # an import is under way
+            return
+        try:
             template = self._template
             if template is not None and not template.is_idle:
                 template.used_s = time.monotonic()
             elif template is not None and time.monotonic() - template.used_s >= IDLE_S:
                 self._retired.append(template)
                 self._template = None
-        self._close_retired()
+        finally:
+            self._lock.release()
+        self.close_retired()
 
     def close(self) -> None:
         """End all templates, with what was forked from them."""
@@ -207,7 +223,10 @@ class Templates:
                 self._bury_dead()
             if self._template is None and self._enabled:
                 self._template = self._make(job)
-            return self._template if self._enabled else None
+            if not self._enabled or self._template is None:
+                return None
+            self._template.used_s = time.monotonic()  # before another slot may take it for idle
+            return self._template
 
     def _make(self, job: Job) -> Template | None:
         """Make a template; None, once and for all, if it may not be used."""
@@ -264,9 +283,12 @@ class Templates:
             if self._template is template:
                 self._template = None
                 self._retired.append(template)
-                if why is not None:
-                    self._say(why)
-        self._close_retired()
+                self._n_outdated = 0 if template.has_forked else self._n_outdated + 1
+                if self._n_outdated >= MOST_DEATHS:
+                    self._refuse(f"{why} each time")
+                elif why is not None:
+                    self._say(f"{why}; a new process imports the trainable")
+        self.close_retired()
 
     def _note_death(self, template: Template) -> None:
         with self._lock:
@@ -281,9 +303,14 @@ class Templates:
         if self._n_deaths >= MOST_DEATHS:
             self._refuse(f"{self._n_deaths} processes that had imported it have died")
 
-    def _close_retired(self) -> None:
-        with self._lock:
+    def close_retired(self) -> None:
+        """End templates that nothing is forked from any more, and whose last attempt has ended."""
+        if not self._retired or not self._lock.acquire(blocking=False):
+            return
+        try:
             ending = [template for template in self._retired if template.is_idle]
             self._retired = [template for template in self._retired if template not in ending]
+        finally:
+            self._lock.release()
         for template in ending:
             template.close()

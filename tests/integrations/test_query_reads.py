@@ -42,6 +42,8 @@ ESCAPES_POSTGRESQL = [
     "TABLE study; DELETE FROM study",
     "SHOW ALL; DELETE FROM study",
     "VALUES (1); DELETE FROM study",
+    "/* /* */ SELECT */ COPY (SELECT 1) TO PROGRAM 'touch {folder}/stolen'",
+    " --\rCOPY (SELECT 1) TO PROGRAM 'touch {folder}/stolen' /*\nSELECT */",
 ]
 ESCAPES_SQLITE = [
     "ATTACH '{folder}/stolen' AS other",

@@ -215,3 +215,20 @@ def test_what_waits_is_dropped_with_the_verdict_that_refuses_it(database, small)
     trial.end(Reason.COMPLETED)
 
     assert [one.step for one in live_results(database, study, 0)] == list(range(1, 11))
+
+
+def test_attempt_gives_all_of_its_room_back(database):
+    shared = Room()
+    study = new_study(database)
+    before = dict(shared._left)
+    for _ in range(3):
+        run = SimulatedWorker(database, study).ask()
+        trial = HeldTrial(database, study, run.claimed, room=shared)
+        for step in range(1, 11):
+            trial.add(result(step))
+        trial.flush()
+        trial.add(result(11))
+        trial.end(Reason.COMPLETED)
+        trial.close()
+
+    assert shared._left == before

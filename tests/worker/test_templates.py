@@ -214,8 +214,10 @@ UNSAFE = {
         "1 native threads",
     ),
     "socket": ("import socket\nS = socket.socket()", "opened a socket"),
-    "file for writing": ("F = open('out.txt', 'w')", "out.txt for writing"),
-    "pipe": ("import os\nP = os.pipe()", "opened pipe:"),
+    "file for writing": ("F = open('out.txt', 'w')", "left"),
+    "file for reading": ("F = open(__file__)", "mine.py open"),
+    "pipe": ("import os\nP = os.pipe()", "left pipe:"),
+    "shared memory": ("import mmap\nM = mmap.mmap(-1, 4096)", "memory that copies would share"),
     "process": ("import subprocess\nP = subprocess.Popen(['sleep', '60'])", "started process"),
     "wish": ("WISH = True", "asks for fresh starts"),
 }
@@ -235,12 +237,26 @@ def test_import_that_leaves_something_behind_means_fresh_starts(start, warm, mod
     assert reason in warm.said[0]
 
 
-def test_file_open_for_reading_is_no_reason_against_a_template(start, warm, module):
-    trainable = module("F = open(__file__)\ndef train(config):\n    return 1.0\n")
+def test_attempt_that_ends_leaves_what_the_import_has_made(start, warm, module):
+    trainable = module(
+        """
+        import atexit, tempfile, weakref
+        from pathlib import Path
+        MADE = tempfile.TemporaryDirectory()
+        atexit.register(lambda: print("at exit of the import"))
+        def train(config, trial):
+            atexit.register(print, "at exit of", trial.number)
+            return {"loss": 1.0, "there": Path(MADE.name).exists(), "path": MADE.name}
+        """
+    )
 
-    assert start(trainable, server=warm).finish()[-1] == Ended(End.COMPLETED)
+    attempts = [start(trainable, server=warm, number=number) for number in (3, 4)]
+    found = [metrics_of(attempt) for attempt in attempts]
+    warm.all.close()
 
-    assert warm.how == ["warm"]
+    assert [each["there"] for each in found] == [True, True]
+    assert [attempt.printed for attempt in attempts] == ["at exit of 3\n", "at exit of 4\n"]
+    assert not Path(found[0]["path"]).exists()
 
 
 @pytest.mark.parametrize(
@@ -321,7 +337,7 @@ def test_changed_module_is_imported_anew_and_a_line_says_so(start, warm, module,
     assert not template.is_dead  # the attempt from before still runs, as it began
     (old.workdir / "gate").touch()
     assert old.finish()[0].result.value == 1.0
-    warm.all.drop_idle()
+    warm.all.close_retired()
     assert template.is_dead
 
 
@@ -354,7 +370,40 @@ def test_template_that_has_grown_is_made_anew(start, warm, module):
     assert "grown" in warm.said[0]
 
 
+@pytest.mark.parametrize("ahead_s", [1e9, 0.0])
+def test_file_whose_time_is_ahead_makes_no_template_over_and_over(start, warm, module, ahead_s):
+    trainable = module(PLAIN)
+    now_s = time.time() + ahead_s
+    os.utime(Path(trainable.workdir) / "mine.py", (now_s, now_s))
+
+    importers = {metrics_of(start(trainable, server=warm))["imported_by"] for _ in range(3)}
+
+    assert len(importers) == 1
+    assert warm.how == ["warm"] * 3
+    assert warm.said == []
+
+
 # how templates end
+
+
+def test_template_that_does_not_answer_is_killed(start, warm, module, monkeypatch):
+    monkeypatch.setattr("studydb.worker.children._START_TIMEOUT_S", 0.5)
+    trainable = module(PLAIN)
+    stopped = metrics_of(start(trainable, server=warm))["imported_by"]
+    os.kill(stopped, signal.SIGSTOP)
+
+    assert metrics_of(start(trainable, server=warm))["imported_by"] != stopped
+
+    assert not is_running(stopped)
+
+
+def test_worker_ends_although_its_template_does_not_answer(start, warm, module):
+    stopped = metrics_of(start(module(PLAIN), server=warm))["imported_by"]
+    os.kill(stopped, signal.SIGSTOP)
+
+    warm.all.close()
+
+    assert not is_running(stopped)
 
 
 def test_idle_template_ends_and_the_next_attempt_makes_another(start, warm, module, monkeypatch):

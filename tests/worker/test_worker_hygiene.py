@@ -5,13 +5,15 @@ import re
 from urllib.parse import quote
 
 import pytest
+from postgres import DSN_VARIABLE
 
 SECRET = "correct-horse"
 
 
 @pytest.fixture
-def told(stage):
+def told(stage, monkeypatch):
     """What a trainable saw in a worker that was given every kind of secret."""
+    monkeypatch.delenv(DSN_VARIABLE, raising=False)  # the tests' own
     if stage.storage.startswith("postgresql"):
         stage.storage = stage.storage.replace("postgres@", f"postgres:{quote(SECRET)}@")
     stage.create("obedient:inspected")
