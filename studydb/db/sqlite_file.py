@@ -60,9 +60,9 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
     journal = path.with_name(f"{path.name}-journal")
     if journal.exists() and journal.stat().st_size > 0:
         raise StorageDenied(
-            f"sqlite:///{path} cannot be read: {journal.name} holds what a writer that died has "
-            "not finished, and it cannot be taken back without the right to write. Have its owner open "
-            "it once, or copy both files to a folder of yours and name the copy."
+            f"sqlite:///{path} cannot be read: {journal.name} holds what a writer that died left "
+            "unfinished, and it cannot be taken back without the right to write. Have its owner "
+            "open it once, or copy both files to a folder of yours and name the copy."
         ) from refused
     archive = _opened(path, "mode=ro&immutable=1", read_only=True, factory=ArchiveConnection)
     assert isinstance(archive, ArchiveConnection)
