@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from uuid import uuid4
 
+import postgres
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
@@ -324,3 +325,35 @@ def test_sqlalchemys_own_transactions_begin_immediately(sqlite_url):
     with database.engine.begin() as connection:
         assert connection.connection.driver_connection.in_transaction
     database.close()
+
+
+def test_roles_keep_what_they_may_do_across_the_upgrade_and_back(postgres_url):
+    role = f"studydb_test_{uuid4().hex[:12]}"
+    migrate.downgrade(postgres_url, "0004")
+    with postgres.connect(postgres_url) as connection:
+        connection.execute(f"CREATE ROLE {role}")
+        connection.execute(f"GRANT UPDATE (log_tail) ON attempt TO {role}")
+        connection.execute(f"GRANT UPDATE (points) ON study TO {role}")
+        connection.execute(f"GRANT SELECT ON v_attempt TO {role}")
+
+        migrate.upgrade(postgres_url)
+        may = [
+            connection.execute(
+                "SELECT has_column_privilege(%s, %s, %s, 'UPDATE')", (role, table, column)
+            ).fetchone()
+            for table, column in (
+                ("attempt", "start"),
+                ("attempt", "start_s"),
+                ("study", "status"),
+                ("study", "pause_reason"),
+                ("study", "name"),
+            )
+        ]
+        migrate.downgrade(postgres_url, "0004")
+        migrate.upgrade(postgres_url)
+        reads = connection.execute("SELECT has_table_privilege(%s, 'v_attempt', 'SELECT')", (role,))
+        assert reads.fetchone() == (True,)
+        connection.execute(f"DROP OWNED BY {role}")
+        connection.execute(f"DROP ROLE {role}")
+
+    assert may == [(True,), (True,), (True,), (True,), (False,)]

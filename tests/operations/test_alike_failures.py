@@ -3,12 +3,13 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from arrange import PERSON, SimulatedWorker, new_study, rows, token
+from arrange import PERSON, SimulatedWorker, change, new_study, rows, token
 
 from studydb.domain.guard import MOST_ALIKE, fingerprint
 from studydb.domain.records import Failure
 from studydb.domain.states import Reason, State, Status
 from studydb.operations import control
+from studydb.operations.failing import last_error
 from studydb.operations.look import look
 from studydb.operations.recover import recover
 
@@ -170,3 +171,22 @@ def test_study_that_a_person_has_stopped_stays_stopped(database, study, worker):
         run.finish(outcome=Reason.FAILED, failure=TYPO)
 
     assert look(database, study).status is Status.STOPPED
+
+
+@pytest.mark.parametrize("data", ["[1]", '{"message": [1], "fingerprint": {}}', '"text"', "7"])
+def test_event_that_another_program_wrote_harms_neither_failures_nor_readers(
+    database, study, worker, data
+):
+    fail(worker)
+    trial, at = rows(database, "SELECT trial_id, at FROM event WHERE kind = 'failed'")[0]
+    for kind in ("failed", "lost"):
+        change(
+            database,
+            "INSERT INTO event (study_id, trial_id, attempt, kind, actor, data, at) "
+            f"VALUES ({study.id}, {trial}, 1, '{kind}', 'x', '{data}', '{at}')",
+        )
+    assert last_error(database, study).number == 0
+
+    fail(worker, n=MOST_ALIKE - 1)
+
+    assert look(database, study).status is Status.PAUSED
