@@ -273,6 +273,7 @@ def test_planted_trial_fails_with_its_cause_and_runs_nothing(stage, attack, name
     (told,) = stage.attempts(500)
     assert told.reason == "FAILED"
     assert told.error_type == "studydb.InvalidSpec"
+    assert isinstance(told.config, dict), told.config
     assert why in told.error_message or "JSON that studydb cannot read" in told.error_message
     assert "find out who has written this row" in told.error_message
     assert (stage.folder / "ran").read_text() == "ls"
