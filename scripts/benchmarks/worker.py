@@ -1,4 +1,4 @@
-"""Workers: trials per second with a fresh child each, memory when idle, CPU of commands."""
+"""Workers: trials per second, started fresh and warm, memory when idle, CPU of commands."""
 
 import json
 import os
@@ -24,7 +24,11 @@ from benchmarks import ours, places, raw
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step, Team
 
-WORKER, FORKING = "studydb worker", "raw, a fork and 2 calls a trial"
+WORKERS = {"fresh": "studydb worker, fresh starts", "auto": "studydb worker, warm starts"}
+"""By what `--start` says."""
+
+STARTED = {"fresh": "fresh", "auto": "warm"}
+FORKING = "raw, a fork and 2 calls a trial"
 COMMANDS = {"--help": ("--help",), "status": ("status", STUDY)}
 
 SCRIPTS = Path(__file__).parents[1]
@@ -38,7 +42,7 @@ MB = 1e6
 
 RATE = """
     SELECT (count(*) - 1) / extract(epoch FROM max(ended_at) - min(started_at)) FROM attempt
-    WHERE worker_id = (SELECT max(id) FROM worker) AND reason = 'COMPLETED'"""
+    WHERE worker_id = (SELECT max(id) FROM worker) AND reason = 'COMPLETED' AND start = %s"""
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,8 @@ def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) 
     """
     A real worker on trials of ten reports that do nothing, on PostgreSQL.
 
-    Beside as many processes that fork for each trial and write its rows in two raw statements.
-    Then the memory (PSS) of a worker of one slot that waits, fork server included, and the CPU
+    By fresh and by warm starts, beside as many processes that fork for each trial and write its
+    rows in two raw statements. Then the memory (PSS) of a worker of one slot that waits, fork server included, and the CPU
     time of commands.
     """
     with ExitStack() as stack:
@@ -85,18 +89,24 @@ def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) 
 def _rates(
     fleet: Fleet, urls: Mapping[str, str], *, trials: int, slots: int, rounds: int
 ) -> dict[str, list[float]]:
-    rates: dict[str, list[float]] = {WORKER: [], FORKING: []}
+    rates: dict[str, list[float]] = {name: [] for name in (*WORKERS.values(), FORKING)}
     with Team(Plan(build, {"url": urls["raw"]}), slots) as team:
         team.ready()
         for _ in range(rounds):
-            fleet.start(slots=slots, max_trials=trials).exit_code(RUN_TIMEOUT_S)
-            with postgres.connect(urls["ours"]) as connection:
-                (rate,) = connection.execute(RATE).fetchone() or (None,)
-            if rate is None:
-                raise RuntimeError(f"The worker completed no trials.\n{fleet.words()}")
-            rates[WORKER].append(float(rate))
+            for start, name in WORKERS.items():
+                fleet.start(start=start, slots=slots, max_trials=trials).exit_code(RUN_TIMEOUT_S)
+                rates[name].append(_rate(fleet, urls["ours"], STARTED[start]))
             rates[FORKING].append(team.run(FORKING, 1.0))
     return rates
+
+
+def _rate(fleet: Fleet, url: str, start: str) -> float:
+    """Trials per second of the last worker, whose attempts were all started in this way."""
+    with postgres.connect(url) as connection:
+        (rate,) = connection.execute(RATE, (start,)).fetchone() or (None,)
+    if rate is None:
+        raise RuntimeError(f"The worker completed no trials by {start} starts.\n{fleet.words()}")
+    return float(rate)
 
 
 def build(*, index: int, url: str) -> tuple[Mapping[str, Step], Callable[[], None]]:
@@ -160,7 +170,7 @@ def _show(found: Found, *, as_json: bool) -> None:
         document = {
             "conditions": dict(found.conditions),
             "trials_per_s": {"median": rates, "runs": found.rates},
-            "ratio": rates[WORKER] / rates[FORKING],
+            "ratio": {name: rates[name] / rates[FORKING] for name in WORKERS.values()},
             "idle_pss_mb": {**found.idle_mb, "all": total_mb},
             "cpu_s": {"median": cpu_s, "runs": found.cpu_s},
         }
