@@ -66,8 +66,8 @@ def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) 
     A real worker on trials of ten reports that do nothing, on PostgreSQL.
 
     By fresh and by warm starts, beside as many processes that fork for each trial and write its
-    rows in two raw statements. Then the memory (PSS) of a worker of one slot that waits, fork server included, and the CPU
-    time of commands.
+    rows in two raw statements. Then the memory (PSS) of a worker of one slot that waits, fork
+    server included, and the CPU time of commands.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
