@@ -1,4 +1,4 @@
-"""Real training: the whole path that a user waits for, beside Optuna's processes and Ray Tune."""
+"""Real training: the whole path that a user waits for, beside Optuna, Ray Tune and Syne Tune."""
 
 import importlib.util
 import json
@@ -21,12 +21,17 @@ from benchmarks.contenders.task import SPACE
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 1800.0
-CONTENDERS = {"studydb": "studydb_side", "Optuna": "optuna_side", "Ray Tune": "ray_side"}
-NEEDED = {"Optuna": "optuna", "Ray Tune": "ray"}
+CONTENDERS = {
+    "studydb": "studydb_side",
+    "Optuna": "optuna_side",
+    "Ray Tune": "ray_side",
+    "Syne Tune": "syne_tune_side",
+}
+NEEDED = {"Optuna": "optuna", "Ray Tune": "ray", "Syne Tune": "syne_tune"}
 WITHOUT = (
     "Without {}: .venv/bin/python -m pip install --constraint constraints.txt '.[{}]' adds it."
 )
-EXTRAS = {"Optuna": "bench", "Ray Tune": "oracle"}
+EXTRAS = {"Optuna": "bench", "Ray Tune": "oracle", "Syne Tune": "oracle"}
 
 
 @click.command()
@@ -35,7 +40,14 @@ EXTRAS = {"Optuna": "bench", "Ray Tune": "oracle"}
 @click.option("--workers", type=click.IntRange(1), default=2, help="Trials at a time.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=5, help="Runs of each, in turn.")
 @click.option("--asha", is_flag=True, help="With ASHA, which stops most of them early.")
-@click.option("--python", help="Another interpreter, which has Optuna and Ray.")
+@click.option(
+    "--contender",
+    "contenders",
+    type=click.Choice(list(CONTENDERS)),
+    multiple=True,
+    help="Run these alone; more than one may be given.",
+)
+@click.option("--python", help="Another interpreter, which has Optuna, Ray and Syne Tune.")
 @click.option("--json", "as_json", is_flag=True, help="JSON, every run included.")
 def real(
     *,
@@ -44,13 +56,15 @@ def real(
     workers: int,
     rounds: int,
     asha: bool,
+    contenders: tuple[str, ...],
     python: str | None,
     as_json: bool,
 ) -> None:
     """
     Train the same configurations of a digits network: seconds from the call to its return.
 
-    Every contender runs in a process of its own. Ray's start-up is told apart from its run.
+    Every contender runs in a process of its own. Ray's start-up is told apart from its run. Syne
+    Tune is polled every 0.1 s, and starts an interpreter for each trial.
     """
     task = {
         "configs": _configurations(trials),
@@ -60,7 +74,7 @@ def real(
         "storage": None,
         "module": "studydb_train",
     }
-    there = [name for name in CONTENDERS if python or _is_there(name)]
+    there = [name for name in contenders or CONTENDERS if python or _is_there(name)]
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in there}
     for number in range(rounds):
         first = number % len(there)  # none always runs in the wake of the same rival

@@ -1,0 +1,69 @@
+"""The task by Syne Tune: its local backend, a process per trial, polled every 0.1 s."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders import syne_tune_train
+from benchmarks.contenders.task import METRIC, SPACE, read_task, say, timed
+
+POLLING_S = 0.1
+"""Its default of 5 s lets most trials run past the step at which they are to stop."""
+
+
+def scheduler_of(task: dict[str, Any]) -> Any:
+    """Random search over the given configurations, with ASHA if the task says so."""
+    from syne_tune.config_space import lograndint, loguniform, uniform  # noqa: PLC0415  see main
+    from syne_tune.optimizer.baselines import RandomSearch  # noqa: PLC0415
+    from syne_tune.optimizer.schedulers.asha import AsynchronousSuccessiveHalving  # noqa: PLC0415
+
+    kinds = {"loguniform": loguniform, "lograndint": lograndint, "uniform": uniform}
+    space = {name: kinds[kind](low, high) for name, (kind, low, high) in SPACE.items()}
+    space["epochs"] = task["epochs"]
+    if not task["scheduler"]:
+        return RandomSearch(space, metrics=[METRIC], points_to_evaluate=task["configs"])
+    return AsynchronousSuccessiveHalving(
+        space,
+        metric=METRIC,
+        time_attr="epoch",
+        max_t=task["epochs"],
+        grace_period=1,
+        reduction_factor=3,
+        searcher_kwargs={"points_to_evaluate": task["configs"]},
+    )
+
+
+def main() -> None:
+    """Run the task whose file is named."""
+    task = read_task(sys.argv[1])
+    os.environ["SYNETUNE_FOLDER"] = str(Path(task["folder"]) / "syne-tune")  # read by its import
+    from syne_tune import StoppingCriterion, Tuner  # noqa: PLC0415
+    from syne_tune.backend import LocalBackend  # noqa: PLC0415
+    from syne_tune.experiments import load_experiment  # noqa: PLC0415
+
+    logging.getLogger().setLevel(logging.ERROR)
+    tuner = Tuner(
+        trial_backend=LocalBackend(entry_point=str(Path(syne_tune_train.__file__))),
+        scheduler=scheduler_of(task),
+        stop_criterion=StoppingCriterion(max_num_trials_finished=len(task["configs"])),
+        n_workers=task["workers"],
+        sleep_time=POLLING_S,
+        tuner_name="real",
+    )
+    times: dict[str, float] = {}
+    with timed(times, "run"):
+        tuner.run()
+    results = load_experiment(tuner.name).results
+    of_each = results.groupby("trial_id")["epoch"].max()
+    say(
+        times,
+        trials=len(of_each),
+        epochs=int(of_each.sum()),
+        best=float(results[METRIC].min()),
+    )
+
+
+if __name__ == "__main__":
+    main()
