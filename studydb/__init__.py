@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from studydb.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from studydb.child.session import report
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         UnknownTrial,
         UsageError,
     )
-    from studydb.domain.space import (
+    from studydb.domain.space.search_space import (
         choice,
         constant,
         lograndint,
@@ -69,7 +69,7 @@ _HOMES = {
         "UnknownTrial",
         "UsageError",
     ),
-    "studydb.domain.space": (
+    "studydb.domain.space.search_space": (
         "choice",
         "constant",
         "lograndint",

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # scripts/chaos finds `postgres` the same way
+sys.path.insert(0, str(Path(__file__).parent))  # scripts/chaos finds `harness` the same way
 
-import pooler
-import postgres
+from harness import pooler, postgres
 
 from studydb.db import Database, connect, migrate
 

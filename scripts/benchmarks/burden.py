@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import click
-import postgres
+from harness import postgres
 
 from benchmarks import ours, places, waiting
 from benchmarks.client import Client

@@ -7,11 +7,10 @@ from uuid import uuid4
 from benchmarks import loading
 from benchmarks.space import STUDY
 from benchmarks.timing import Deed
-from studydb.child.process import this_process
 from studydb.db import connect
+from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import LEASE_S, Batch, Claim, Lease
-from studydb.domain.states import Reason
 from studydb.lease.acquire import Acquirer
 from studydb.operations import listing, reading
 from studydb.operations.ask import ask
@@ -19,6 +18,7 @@ from studydb.operations.create import load
 from studydb.operations.finish import finish
 from studydb.operations.register import register
 from studydb.operations.report import report
+from studydb.processes import this_process
 
 MOST_LIVE = 20
 """Rows of trials on a status page."""

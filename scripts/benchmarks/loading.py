@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-import postgres
 import psycopg
+from harness import postgres
 
 import studydb
 from benchmarks import ours
@@ -21,7 +21,7 @@ from benchmarks.space import LR, METRIC, MOMENTUM, REPORTS, WIDTH, loss
 from studydb.db.schema import FOR_EVER
 from studydb.domain.metrics import Result
 from studydb.domain.quantile import Cut, Entry, cutoff
-from studydb.domain.space import params_hash
+from studydb.domain.space.search_space import params_hash
 from studydb.domain.tally import Tally
 
 MILESTONE = 5

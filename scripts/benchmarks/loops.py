@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 import numpy.random  # noqa: F401  a searcher's, loaded once for all that are forked
-import postgres
+from harness import postgres
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -26,9 +26,9 @@ from rich.table import Table
 from benchmarks import ours, places, waiting
 from benchmarks.client import Client
 from benchmarks.space import REPORTS, loss
+from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import LEASE_S, Batch, Claim
-from studydb.domain.states import Reason
 from studydb.domain.tally import Tally
 from studydb.lease.acquire import Acquirer
 from studydb.operations.finish import finish

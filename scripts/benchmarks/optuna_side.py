@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
-import postgres
+from harness import postgres
 
 from benchmarks.space import LR, MOMENTUM, REPORTS, STUDY, WIDTH, loss
 from benchmarks.teams import Step

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import postgres
 import psycopg
+from harness import postgres
 
 from studydb.db import migrate
 

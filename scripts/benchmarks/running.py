@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-import postgres
+from harness import postgres
 
 from studydb.domain.records import Lease
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-import postgres
 from fleet.workers import Fleet
+from harness import postgres
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table

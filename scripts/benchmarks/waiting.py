@@ -1,6 +1,6 @@
 """Trials that wait to be claimed, by the thousand."""
 
-import postgres
+from harness import postgres
 
 FILL = """
     WITH numbered AS (

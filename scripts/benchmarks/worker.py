@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-import postgres
 from fleet.workers import Fleet, eventually
+from harness import postgres
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from studydb.domain.domains import Domain
+from studydb.domain.life.rules import Threshold
 from studydb.domain.records import Study, Trainable
-from studydb.domain.rules import Threshold
-from studydb.domain.space import Space
+from studydb.domain.space.domains import Domain
+from studydb.domain.space.search_space import Space
 from studydb.operations.create import NewStudy
 
 LONGEST_LEAF = 200

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from studydb.domain.life.states import Mode, State
 from studydb.domain.records import Counts
-from studydb.domain.states import Mode, State
 from studydb.domain.wording import best_text, visible
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from typing import Any
 
 from studydb.analysis.naming import spread_names
 from studydb.db import Database
-from studydb.db.spelling import ValueKind
-from studydb.db.views import FIXED, Column, Kind, WideView, bounded_names, view_name
-from studydb.domain.domains import Domain, Enumerable, Integer
+from studydb.db.literals import ValueKind
+from studydb.db.stable_views import FIXED, Column, Kind, WideView, bounded_names, view_name
 from studydb.domain.records import Study
 from studydb.domain.roles import Role
-from studydb.operations import views
+from studydb.domain.space.domains import Domain, Enumerable, Integer
+from studydb.operations import wide_views
 from studydb.operations.writing import write
 
 MOST_LOOKED_AT = 1000
@@ -35,8 +35,10 @@ def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], l
     Raises:
         NotAllowed: Something else in the database has the name of one.
     """
-    made = [trial_view(study), result_view(study, views.metric_kinds(database, study))]
-    return made, write(database, lambda: views.make_views(database, study, made), role=Role.OWNER)
+    made = [trial_view(study), result_view(study, wide_views.metric_kinds(database, study))]
+    return made, write(
+        database, lambda: wide_views.make_views(database, study, made), role=Role.OWNER
+    )
 
 
 def trial_view(study: Study) -> WideView:

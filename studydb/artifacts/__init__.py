@@ -8,9 +8,10 @@ from studydb.artifacts.inline import (
     pack_directory,
     unpack_directory,
 )
-from studydb.artifacts.opening import open_store
+from studydb.artifacts.locations import Locations
 from studydb.artifacts.signing import checkpoint_payload, is_signed
 from studydb.artifacts.store import Place, Store, Stored, check_uuid, digest_of, parts_of
+from studydb.artifacts.store_urls import open_store
 from studydb.artifacts.stores import Stores
 from studydb.artifacts.tree import scan
 
@@ -18,6 +19,7 @@ __all__ = [
     "INLINE",
     "INLINE_LIMIT_BYTES",
     "DirectoryStore",
+    "Locations",
     "Place",
     "Store",
     "Stored",

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from studydb.artifacts.inline import INLINE
-from studydb.artifacts.opening import open_store
 from studydb.artifacts.store import parts_of
+from studydb.artifacts.store_urls import open_store
 from studydb.domain.errors import CheckpointError
 
 

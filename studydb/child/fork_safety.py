@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-from studydb.child.process import children_of
+from studydb.processes import children_of
 
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg", "/dev/accel")
 """Where accelerators of NVIDIA, AMD, Intel and others are opened."""

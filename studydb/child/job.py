@@ -9,9 +9,9 @@ from msgspec import Struct, msgpack
 
 from studydb.artifacts import INLINE_LIMIT_BYTES
 from studydb.child.channel import Frame, FrameError
+from studydb.domain.life.rules import Threshold
+from studydb.domain.life.states import Mode
 from studydb.domain.records import Trainable
-from studydb.domain.rules import Threshold
-from studydb.domain.states import Mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from studydb.child.messages import (
     read_from_supervisor,
     write,
 )
-from studydb.domain.decisions import Verdict
+from studydb.domain.life.decisions import Verdict
 
 
 class Line:

@@ -20,8 +20,8 @@ from msgspec import Meta, MsgspecError, Struct, msgpack, structs
 
 from studydb.artifacts import INLINE, digest_of
 from studydb.child.channel import Frame, FrameError
-from studydb.domain.decisions import Verdict
 from studydb.domain.failures import MESSAGE_BYTES, bounded, bounded_failure
+from studydb.domain.life.decisions import Verdict
 from studydb.domain.metrics import STEPS_END, Result
 from studydb.domain.records import Failure
 

@@ -18,10 +18,9 @@ from msgspec import structs
 from numpy import random as numpy_random
 
 from studydb.child.channel import Channel
-from studydb.child.checkpoints import Restored, fetch
+from studydb.child.checkpoint_files import Restored, fetch
 from studydb.child.job import Job, read_job
 from studydb.child.messages import Began, End, Ended, write
-from studydb.child.process import GOING, SIGNAL_SPREAD_S
 from studydb.child.session import Session, current
 from studydb.domain.errors import (
     CheckpointError,
@@ -32,6 +31,7 @@ from studydb.domain.errors import (
 )
 from studydb.domain.failures import failure_of
 from studydb.domain.records import Failure
+from studydb.processes import GOING, SIGNAL_SPREAD_S
 from studydb.trainables import call, ignores_config, load
 
 PROGRAM = "studydb worker"

@@ -24,7 +24,7 @@ from typing import NoReturn
 from msgspec import MsgspecError, Struct, msgpack
 
 from studydb.child.channel import Channel, Frame, FrameError
-from studydb.child.process import (
+from studydb.processes import (
     adopt_orphans,
     children_of,
     die_with_parent,

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from studydb.child.channel import Channel, FrameError
-from studydb.child.checkpoints import Restored, Saver
+from studydb.child.checkpoint_files import Restored, Saver
 from studydb.child.job import Job
 from studydb.child.line import Line
 from studydb.child.messages import End, FlushAsked, Kind, Reported, Saved
@@ -23,8 +23,8 @@ from studydb.domain.errors import (
     TrialStopped,
     UsageError,
 )
+from studydb.domain.life.rules import first_hit
 from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
-from studydb.domain.rules import first_hit
 from studydb.domain.words import answering_keywords, missing_attribute
 from studydb.trainables import returned_metrics
 

@@ -23,9 +23,9 @@ from msgspec import MsgspecError, Struct, msgpack
 
 from studydb.child import fork_safety, run, sources
 from studydb.child.channel import Channel, Frame, FrameError
-from studydb.child.process import name_process, process_name
 from studydb.child.server import Kind, Server
 from studydb.domain.records import Trainable
+from studydb.processes import name_process, process_name
 from studydb.trainables import load
 
 START_ATTRIBUTE = "studydb_start"

@@ -4,8 +4,8 @@ from importlib import import_module
 
 import click
 
-from studydb import __version__
 from studydb.domain.words import hint
+from studydb.version import __version__
 
 COMMANDS = {
     "hello": ("hello", "Run a small study here: see that everything works."),

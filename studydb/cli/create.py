@@ -12,11 +12,11 @@ from studydb import schedulers
 from studydb.analysis.definition import space_lines
 from studydb.cli.opening import created_study
 from studydb.cli.options import Spec, Storage, storage_option, study_argument
-from studydb.cli.output import print_next
-from studydb.domain import grammar
-from studydb.domain.ending import LOSSES_AT_STEP, MAX_LOSSES
+from studydb.cli.printing import print_next
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.space import Space
+from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
+from studydb.domain.space.search_space import Space
+from studydb.domain.specs import grammar
 from studydb.domain.view import Scheduler, Searcher
 from studydb.domain.wording import counted, visible
 from studydb.settings import KEY_FILE, SIGNING_KEY, key_file_path

@@ -16,13 +16,13 @@ def db() -> None:
 @storage_option
 def upgrade(*, storage: Storage) -> None:
     """Bring the database to this studydb's schema; an SQLite file is made when missing."""
-    from studydb.db import migrate, version  # noqa: PLC0415  brings Alembic
+    from studydb.db import migrate, revisions  # noqa: PLC0415  brings Alembic
 
     before = migrate.upgrade(storage.url)
-    if before == version.HEAD:
-        click.echo(f"{_shown(storage)}: schema {version.HEAD} already.")
+    if before == revisions.HEAD:
+        click.echo(f"{_shown(storage)}: schema {revisions.HEAD} already.")
     else:
-        click.echo(f"{_shown(storage)}: schema {before or 'none'} -> {version.HEAD}.")
+        click.echo(f"{_shown(storage)}: schema {before or 'none'} -> {revisions.HEAD}.")
 
 
 @db.command(short_help="Print the schema's revision.")
@@ -38,10 +38,10 @@ def current(*, storage: Storage) -> None:
 @storage_option
 def check(*, storage: Storage) -> None:
     """Say whether this studydb can use the database; exit code 1 if not."""
-    from studydb.db import migrate, version  # noqa: PLC0415  brings Alembic
+    from studydb.db import migrate, revisions  # noqa: PLC0415  brings Alembic
 
     migrate.check(storage.url)
-    click.echo(f"{_shown(storage)}: schema {version.HEAD}, as this studydb needs it.")
+    click.echo(f"{_shown(storage)}: schema {revisions.HEAD}, as this studydb needs it.")
 
 
 @db.command(short_help="Take the schema back to an older revision.")

@@ -44,7 +44,6 @@ def delete(*, name: str, yes: bool, storage: Storage) -> None:
 def _output_elsewhere(study: "Study") -> str:
     """Say where output stays that only its own host can remove."""
     from studydb.operations import reading  # noqa: PLC0415  brings SQLAlchemy
-    from studydb.worker.places import log_root  # noqa: PLC0415  as above
 
     workers = reading.list_workers(study.database, study.record, most=MOST_WORKERS)
     hosts = sorted({worker.process.host for worker in workers} - {socket.gethostname()})
@@ -52,5 +51,5 @@ def _output_elsewhere(study: "Study") -> str:
         return ""
     return (
         f"\nWhat was printed on {visible(', '.join(hosts))} is still there, below "
-        f"{log_root(study.database, study.record)}."
+        f"{study.database.locations.log_root(study.record)}."
     )

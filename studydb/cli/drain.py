@@ -6,7 +6,7 @@ import click
 
 from studydb.cli.opening import opened
 from studydb.cli.options import Storage, storage_option
-from studydb.cli.output import print_next
+from studydb.cli.printing import print_next
 from studydb.cli.workers import SHORT_ID
 from studydb.domain.records import renewal_s
 from studydb.domain.wording import visible
@@ -25,7 +25,7 @@ def drain(*, worker: str, storage: Storage) -> None:
     """
     from studydb.operations.drain import drain as ask  # noqa: PLC0415  brings SQLAlchemy
     from studydb.operations.drain import find_worker  # noqa: PLC0415  as above
-    from studydb.study.opening import read_patiently, whoami, write_patiently  # noqa: PLC0415
+    from studydb.study.storage import read_patiently, whoami, write_patiently  # noqa: PLC0415
 
     with opened(storage) as database:
         found = read_patiently(lambda: find_worker(database, worker))

@@ -7,11 +7,11 @@ import click
 
 from studydb.cli.opening import created_study
 from studydb.cli.options import Storage, storage_option
-from studydb.cli.output import print_next
-from studydb.cli.spelling import table_cell
+from studydb.cli.printing import print_next
+from studydb.cli.values import table_cell
 from studydb.domain.errors import StudyExists
-from studydb.domain.space import uniform
-from studydb.domain.states import State, Status
+from studydb.domain.life.states import State, Status
+from studydb.domain.space.search_space import uniform
 from studydb.domain.wording import best_text
 
 if TYPE_CHECKING:

@@ -132,10 +132,8 @@ def _find(study: "Study", number: int, wanted: int | None) -> Any:
 
 def _directory(study: "Study", number: int, attempt: Any) -> Path:
     """Where its worker keeps the output; a running attempt's row does not have it yet."""
-    from studydb.worker.places import recorded_log_dir  # noqa: PLC0415  brings SQLAlchemy
-
     lease = Lease(study.record.id, attempt.trial_id, number, 0, attempt.attempt, attempt.token)
-    return recorded_log_dir(study.database, study.record, lease, attempt.log_dir)
+    return study.database.locations.recorded_log_dir(study.record, lease, attempt.log_dir)
 
 
 def _print_files(tails: list[Tail]) -> bool:

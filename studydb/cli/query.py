@@ -7,7 +7,7 @@ import click
 
 from studydb.cli.opening import opened
 from studydb.cli.options import Storage, format_option, storage_option
-from studydb.cli.output import print_rows
+from studydb.cli.printing import print_rows
 
 
 @click.command()

@@ -6,7 +6,7 @@ import click
 
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option
-from studydb.cli.output import print_next
+from studydb.cli.printing import print_next
 
 
 @click.command()

@@ -14,10 +14,10 @@ from studydb.cli.options import (
     storage_option,
     study_argument,
 )
-from studydb.cli.output import print_fields, print_json, print_next, print_rows, print_table
-from studydb.cli.spelling import assignments, table_cell
-from studydb.domain.rules import first_hit
-from studydb.domain.states import Mode, Reason
+from studydb.cli.printing import print_fields, print_json, print_next, print_rows, print_table
+from studydb.cli.values import assignments, table_cell
+from studydb.domain.life.rules import first_hit
+from studydb.domain.life.states import Mode, Reason
 from studydb.domain.wording import counted, visible
 
 if TYPE_CHECKING:
@@ -83,11 +83,10 @@ def show(*, name: str, number: int | None, form: str, storage: Storage) -> None:
 
 def _show_study(name: str, *, form: str, storage: Storage) -> None:
     from studydb.analysis.definition import definition, definition_page, space_lines  # noqa: PLC0415
-    from studydb.worker.places import checkpoint_stores  # noqa: PLC0415  brings SQLAlchemy
 
     with opened_study(storage, name) as study:
         record = study.record
-        place = checkpoint_stores(study.database, record).current
+        place = study.database.locations.checkpoint_stores(record).current
         again = storage.again(study.storage)
     if form == "table":
         print_fields(definition_page(record, checkpoints=place))

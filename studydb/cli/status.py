@@ -14,11 +14,11 @@ from studydb.analysis.pace import ends_text, pace_text
 from studydb.analysis.troubles import trouble_text
 from studydb.cli.opening import opened, opened_study
 from studydb.cli.options import Storage, format_option, storage_option
-from studydb.cli.output import print_fields, print_json, print_next, print_rows, print_table
-from studydb.cli.spelling import table_cell
+from studydb.cli.printing import print_fields, print_json, print_next, print_rows, print_table
+from studydb.cli.values import table_cell
 from studydb.domain.errors import NoResults
+from studydb.domain.life.states import State, Status
 from studydb.domain.records import Trial
-from studydb.domain.states import State, Status
 from studydb.domain.wording import best_text, visible
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from studydb.cli.options import (
     storage_option,
     study_argument,
 )
-from studydb.cli.output import print_fields, print_json, print_next, print_rows
-from studydb.cli.spelling import assignments
+from studydb.cli.printing import print_fields, print_json, print_next, print_rows
 from studydb.cli.status import best_fields
-from studydb.domain.states import State
+from studydb.cli.values import assignments
+from studydb.domain.life.states import State
 from studydb.domain.wording import best_text
 
 TABLE_COLUMNS = (

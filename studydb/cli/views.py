@@ -6,7 +6,7 @@ import click
 
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
-from studydb.cli.output import print_next
+from studydb.cli.printing import print_next
 
 
 @click.command()
@@ -21,7 +21,7 @@ def views(*, name: str, drop: bool, storage: Storage) -> None:
     columns are as in the frames.
     """
     from studydb.analysis.wide import make_wide_views  # noqa: PLC0415  brings SQLAlchemy
-    from studydb.operations.views import drop_views  # noqa: PLC0415  as above
+    from studydb.operations.wide_views import drop_views  # noqa: PLC0415  as above
 
     with opened_study(storage, name) as study:
         if drop:

@@ -10,7 +10,7 @@ from studydb.domain.records import LEASE_S
 from studydb.domain.wording import visible
 from studydb.lease.retries import PATIENCE_S
 from studydb.lease.room import SPILL_BYTES
-from studydb.worker.options import GRACE_S
+from studydb.worker.worker_options import GRACE_S
 
 
 @click.command()
@@ -96,8 +96,8 @@ def worker(
     saves one; a second one ends the worker at once. Exit codes: 0 done, 128 + signal, 1 error, 2
     usage, 3 the study is over, or has paused itself, and no trial has completed.
     """
-    from studydb.worker.options import Options  # noqa: PLC0415  brings SQLAlchemy
     from studydb.worker.supervisor import run_worker  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.worker.worker_options import Options  # noqa: PLC0415  brings SQLAlchemy
 
     options = Options(
         storage=storage.url,

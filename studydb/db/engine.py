@@ -20,7 +20,8 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
-from studydb.db import faults, sqlite_file, version
+from studydb.artifacts import Locations
+from studydb.db import faults, revisions, sqlite_file
 from studydb.db.connections import Connections
 from studydb.db.silence import BoundedConnection
 from studydb.db.transaction import Observer, Txn, no_pipeline
@@ -200,6 +201,11 @@ class Database:
         if self.secret_url.database is None:
             raise ValueError(f"{self.url} is not a file.")
         return Path(self.secret_url.database)
+
+    @property
+    def locations(self) -> Locations:
+        """Where the logs and checkpoints of its studies lie."""
+        return Locations(None if self.postgresql else self.path)
 
     def begin(self, *, write: bool = True, durable: bool = True, single: bool = False) -> "Block":
         """
@@ -450,19 +456,19 @@ def check_schema(database: Database) -> None:
         SchemaTooNew: This studydb is older than the schema.
     """
     found = current_version(database)
-    if found == version.HEAD:
+    if found == revisions.HEAD:
         return
     if found is None:
         raise StorageMissing(
             f"{database.url} has no studydb tables. Run `studydb db upgrade` on it."
         )
-    if found in version.REVISIONS:
+    if found in revisions.REVISIONS:
         raise SchemaTooOld(
-            f"{database.url} has schema {found}, this studydb needs {version.HEAD}. "
+            f"{database.url} has schema {found}, this studydb needs {revisions.HEAD}. "
             "Run `studydb db upgrade`; workers of the older version must have ended."
         )
     raise SchemaTooNew(
-        f"{database.url} has schema {found}, this studydb knows {version.HEAD} at most. "
+        f"{database.url} has schema {found}, this studydb knows {revisions.HEAD} at most. "
         "Upgrade studydb on this machine."
     )
 
@@ -483,7 +489,7 @@ def current_version(database: Database) -> str | None:
             )
     try:
         with database.begin(write=False) as txn:
-            rows = txn.raw(f"SELECT version_num FROM {version.TABLE}")[1]  # noqa: S608
+            rows = txn.raw(f"SELECT version_num FROM {revisions.TABLE}")[1]  # noqa: S608
     except StorageUnreachable:
         raise
     except StorageMissing as error:

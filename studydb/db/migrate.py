@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from alembic.config import Config
 from alembic.util import CommandError
 
-from studydb.db import faults, version, views
+from studydb.db import faults, revisions, stable_views
 from studydb.db.engine import (
     Database,
     begin_immediate,
@@ -53,7 +53,7 @@ def upgrade(storage: str) -> str:
             _make_file(database.path)
         before = current_version(database)
         _refuse_newer(database, before)
-        if before != version.HEAD:
+        if before != revisions.HEAD:
             with _migrating(database) as connection, _without_wide_views(connection):
                 alembic.command.upgrade(_config(connection), "head")  # reads the version again
         return before or ""
@@ -81,15 +81,15 @@ def downgrade(storage: str, revision: str) -> None:
     Raises:
         UsageError: No such revision.
     """
-    if revision != "base" and revision not in version.REVISIONS:
-        known = ", ".join((*version.REVISIONS, "base"))
+    if revision != "base" and revision not in revisions.REVISIONS:
+        known = ", ".join((*revisions.REVISIONS, "base"))
         raise UsageError(f"There is no revision {revision!r}; there are {known}.")
     database = connect(storage, check=False)
     try:
         _refuse_newer(database, current_version(database))
         with _migrating(database) as connection:
             txn = _Texts(connection)
-            views.drop(txn, views.found(txn))
+            stable_views.drop(txn, stable_views.found(txn))
             alembic.command.downgrade(_config(connection), revision)
     finally:
         database.close()
@@ -114,7 +114,7 @@ def check(storage: str) -> None:
 
 
 def _refuse_newer(database: Database, found: str | None) -> None:
-    if found is not None and found not in version.REVISIONS:
+    if found is not None and found not in revisions.REVISIONS:
         raise SchemaTooNew(
             f"{database.url} has schema {found}, which this studydb does not know. "
             "Upgrade studydb on this machine."
@@ -164,17 +164,17 @@ def _locked_postgresql(engine: sa.Engine) -> Iterator[sa.Connection]:
         try:
             with connection.begin():
                 if _has_tables(connection):
-                    views.lock(_Texts(connection))
+                    stable_views.lock(_Texts(connection))
                     _act_as_owner(connection)
                 yield connection
         finally:
             if is_locked:
-                connection.exec_driver_sql(f"SELECT pg_advisory_unlock({version.ADVISORY_LOCK})")
+                connection.exec_driver_sql(f"SELECT pg_advisory_unlock({revisions.ADVISORY_LOCK})")
                 connection.commit()
 
 
 def _has_tables(connection: sa.Connection) -> bool:
-    found = connection.exec_driver_sql(f"SELECT to_regclass('{version.TABLE}')")
+    found = connection.exec_driver_sql(f"SELECT to_regclass('{revisions.TABLE}')")
     return found.scalar() is not None
 
 
@@ -184,7 +184,7 @@ def _act_as_owner(connection: sa.Connection) -> None:
 
     Up to the end of the transaction.
     """
-    owner = views.owner_to_act_for(_Texts(connection), version.TABLE)
+    owner = stable_views.owner_to_act_for(_Texts(connection), revisions.TABLE)
     if owner is not None:
         connection.exec_driver_sql(f"SET LOCAL ROLE {owner}")
 
@@ -200,7 +200,7 @@ def _lock_database(connection: sa.Connection) -> bool:
     """
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(TURN_TIMEOUT_S * 1000)}")
     try:
-        connection.exec_driver_sql(f"SELECT pg_advisory_lock({version.ADVISORY_LOCK})")
+        connection.exec_driver_sql(f"SELECT pg_advisory_lock({revisions.ADVISORY_LOCK})")
     except sa.exc.OperationalError as error:
         connection.rollback()
         if not isinstance(faults.translate(error, url=""), faults.LockTimeout):
@@ -246,11 +246,11 @@ class _Texts:
 def _without_wide_views(connection: sa.Connection) -> Iterator[None]:
     """Take wide views out of the way, since PostgreSQL changes nothing below a view."""
     txn = _Texts(connection)
-    wide = views.found(txn)
-    views.drop(txn, wide)
+    wide = stable_views.found(txn)
+    stable_views.drop(txn, wide)
     yield
     for view in wide:
-        views.make(txn, view)
+        stable_views.make(txn, view)
 
 
 def _config(connection: sa.Connection) -> Config:

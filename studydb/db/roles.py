@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from textwrap import dedent
 
-from studydb.db import version
+from studydb.db import revisions
+from studydb.db.literals import literal, quoted
 from studydb.db.schema import METADATA
-from studydb.db.spelling import literal, quoted
-from studydb.db.views import MARK
+from studydb.db.stable_views import MARK
 from studydb.domain.roles import Role
 
 STABLE_VIEWS = ("v_study", "v_trial", "v_result", "v_attempt", "v_checkpoint", "v_worker")
@@ -98,7 +98,7 @@ class Roles:
 
     @property
     def _tables(self) -> list[str]:
-        return [*(table.name for table in METADATA.sorted_tables), version.TABLE]
+        return [*(table.name for table in METADATA.sorted_tables), revisions.TABLE]
 
     def _on(self, names: Iterable[str]) -> str:
         return ", ".join(f"{_name(self.schema)}.{name}" for name in names)
@@ -158,7 +158,7 @@ class Roles:
         return dedent(f"""\
             DO $$ DECLARE holder oid; BEGIN
               FOR holder IN SELECT relowner FROM pg_class
-                WHERE oid = {literal(self._on([version.TABLE]))}::regclass
+                WHERE oid = {literal(self._on([revisions.TABLE]))}::regclass
                 UNION SELECT oid FROM pg_roles WHERE rolname = current_user LOOP
                 CONTINUE WHEN pg_has_role(holder, {literal(self.owner)}, 'USAGE');
                 EXECUTE format('GRANT %I TO %s', {literal(self.owner)}, holder::regrole);

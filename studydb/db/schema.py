@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from studydb.db.checks import guard
 from studydb.db.types import Json, Number, UtcDateTime
-from studydb.domain.decisions import Action
-from studydb.domain.states import FINAL, Mode, Origin, Reason, State, Status
+from studydb.domain.life.decisions import Action
+from studydb.domain.life.states import FINAL, Mode, Origin, Reason, State, Status
 
 METADATA = sa.MetaData(
     naming_convention={

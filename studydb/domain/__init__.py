@@ -1,1 +1,1 @@
-"""The nouns: states, space, records, decisions, views, errors. Imports no other room."""
+"""The nouns: space, specs, life of a trial, records, views, errors. Imports no other room."""

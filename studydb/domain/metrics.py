@@ -8,7 +8,7 @@ from typing import Any
 
 from studydb.domain.canonical import MAX_DEPTH
 from studydb.domain.errors import InvalidReport
-from studydb.domain.states import Mode
+from studydb.domain.life.states import Mode
 
 STEP = "training_iteration"
 """The metrics' key for the step, by Ray Tune's name."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from studydb.domain.decisions import Verdict
+from studydb.domain.life.decisions import Verdict
+from studydb.domain.life.rules import Threshold
+from studydb.domain.life.states import Mode, Origin, Reason, State, Status
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.rules import Threshold
-from studydb.domain.space import Space
-from studydb.domain.states import Mode, Origin, Reason, State, Status
+from studydb.domain.space.search_space import Space
 from studydb.domain.view import Scheduler, Searcher
 
 LONGEST_PARAMS = 100

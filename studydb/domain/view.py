@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from studydb.domain.decisions import Decision
-from studydb.domain.space import Space
-from studydb.domain.states import Origin
+from studydb.domain.life.decisions import Decision
+from studydb.domain.life.states import Origin
+from studydb.domain.space.search_space import Space
 
 
 @dataclass(frozen=True, slots=True)

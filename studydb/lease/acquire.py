@@ -6,13 +6,13 @@ from functools import partial
 from time import monotonic
 from uuid import uuid4
 
-from studydb.child.process import is_alive, this_process
 from studydb.db import Database
 from studydb.domain.records import Claim, Study
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.look import Outlook, look
 from studydb.operations.recover import recover, recover_host
+from studydb.processes import is_alive, this_process
 
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
 

@@ -4,10 +4,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from studydb.domain.decisions import Answer
+from studydb.domain.life.decisions import Answer
+from studydb.domain.life.rules import first_hit
 from studydb.domain.metrics import Result, Summary, weigh
 from studydb.domain.records import Batch, Claim, Study
-from studydb.domain.rules import first_hit
 from studydb.domain.tally import Tally
 from studydb.lease.room import UNLIMITED, Queue, Room
 

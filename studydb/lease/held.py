@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from studydb.db import Database
-from studydb.domain.decisions import Answer, Verdict
-from studydb.domain.ending import Ending
 from studydb.domain.errors import LeaseLost, NotAllowed
 from studydb.domain.failures import failure_of
+from studydb.domain.life.decisions import Answer, Verdict
+from studydb.domain.life.ending import Ending
+from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
 from studydb.domain.records import Batch, Checkpoint, Claim, Failure, Lease, Log, Study
-from studydb.domain.states import Reason
 from studydb.lease.buffer import Buffer
 from studydb.lease.retries import PATIENCE_S, never, persist
 from studydb.lease.room import UNLIMITED, Room

@@ -10,13 +10,11 @@ from functools import partial
 from queue import SimpleQueue
 from uuid import uuid4
 
-from studydb import __version__
-from studydb.child.process import is_alive, this_process
 from studydb.db import Database, connect
 from studydb.domain.errors import LeaseLost, StorageTransient, StudydbError, StudyFailed
+from studydb.domain.life.states import Reason
 from studydb.domain.records import DRAIN, LEASE_S, Claim, Failure, Study
 from studydb.domain.roles import Role
-from studydb.domain.states import Reason
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.buffer import FLUSH_S
 from studydb.lease.heartbeat import Heartbeat
@@ -28,6 +26,8 @@ from studydb.operations.look import Outlook
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
 from studydb.operations.writing import write
+from studydb.processes import is_alive, this_process
+from studydb.version import __version__
 
 
 class OwnLoop:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 from studydb.db.faults import is_of_values
 from studydb.domain.errors import LeaseLost, UsageError
 from studydb.domain.failures import bounded_failure, failure_of
+from studydb.domain.life.states import Reason
 from studydb.domain.metrics import read_report
 from studydb.domain.records import Failure
-from studydb.domain.states import Reason
 from studydb.domain.words import answering_keywords, missing_attribute
 from studydb.lease.held import HeldTrial
 

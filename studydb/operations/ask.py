@@ -7,7 +7,7 @@ from studydb.db import Database
 from studydb.db.faults import Duplicate, LockTimeout
 from studydb.domain.records import Claim, Study
 from studydb.operations.claim import begun, ghost
-from studydb.store import at_once, draws
+from studydb.store import at_once, proposals
 
 NO_QUEUE_S = 30.0
 """How long the asks of this process go past the queue once a turn has not come."""
@@ -37,7 +37,7 @@ def ask(
         None when `num_trials` exist, the searcher has no more points, the study is not RUNNING, or
         `max_concurrent` trials run.
     """
-    is_kept = database.postgresql and draws.are_kept(study)
+    is_kept = database.postgresql and proposals.are_kept(study)
     try:
         claimed = (_ask_at_once if is_kept else _ask_in_steps)(
             database,
@@ -76,9 +76,9 @@ def _ask_at_once(
         )
         if row is None and not _propose_next(database, study, if_nothing_waits=if_nothing_waits):
             return None
-    block, place = divmod(row.draw, draws.BLOCK)
+    block, place = divmod(row.draw, proposals.BLOCK)
     if place == 0:
-        _propose(database, study, block=block + draws.AHEAD, current=block)
+        _propose(database, study, block=block + proposals.AHEAD, current=block)
     return begun(study, row, worker_id=worker_id, token=token, lease_s=lease_s)
 
 
@@ -92,39 +92,39 @@ def _ask_in_turn(database: Database, **options: Any) -> Any | None:
     queue = monotonic() >= database.no_queue_until_s
     try:
         with database.begin(durable=False, single=True) as txn:  # the first flush makes it so
-            return draws.ask(txn, queue=queue, **options)
+            return proposals.ask(txn, queue=queue, **options)
     except LockTimeout:
         if not queue:
             raise
     database.no_queue_until_s = monotonic() + NO_QUEUE_S
     with database.begin(durable=False, single=True) as txn:
-        return draws.ask(txn, queue=False, **options)
+        return proposals.ask(txn, queue=False, **options)
 
 
 def _propose_next(database: Database, study: Study, *, if_nothing_waits: bool) -> bool:
     """Whether there is a next draw; its point is known then."""
     with database.begin(write=False) as txn:
-        following = draws.next_of(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
+        following = proposals.next_of(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
     if following is None:
         return False
     if not following.is_proposed:  # or somebody was faster
-        block = following.next_draw // draws.BLOCK
+        block = following.next_draw // proposals.BLOCK
         _propose(database, study, block=block, current=block)
     return True
 
 
 def _propose(database: Database, study: Study, *, block: int, current: int) -> None:
-    searcher, end = study.searcher, (block + 1) * draws.BLOCK
+    searcher, end = study.searcher, (block + 1) * proposals.BLOCK
     assert searcher is not None  # or the study would have no draws
     if study.num_draws is not None:
         end = min(end, study.num_draws)
     points = [
         searcher.propose(study.space, seed=study.seed, draw=draw)
-        for draw in range(block * draws.BLOCK, end)
+        for draw in range(block * proposals.BLOCK, end)
     ]
     if points:
         with database.begin(durable=False, single=True) as txn:
-            draws.propose(txn, study_id=study.id, block=block, points=points, current=current)
+            proposals.propose(txn, study_id=study.id, block=block, points=points, current=current)
 
 
 def _ask_in_steps(
@@ -137,7 +137,7 @@ def _ask_in_steps(
     if_nothing_waits: bool,
 ) -> Claim | None:
     with database.begin(durable=False) as txn:  # the first flush makes it so
-        ticket = draws.take(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
+        ticket = proposals.take(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
         if ticket is None:
             txn.abandon()
             return None

@@ -6,10 +6,10 @@ from typing import Any
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate, LockTimeout
+from studydb.domain.life.states import State
 from studydb.domain.records import Checkpoint, Claim, Lease, Study
 from studydb.domain.seeds import trial_seed
-from studydb.domain.states import State
-from studydb.store import at_once, attempts, checkpoints, counters, draws, leases, studies
+from studydb.store import at_once, attempts, checkpoints, counters, leases, proposals, studies
 
 
 def claim(
@@ -115,7 +115,7 @@ def _late(database: Database, study: Study, *, token: str, lease_s: float) -> Cl
     """What an earlier send of this claim got, once it can be seen."""
     # An earlier ask stands in the queue, or holds the study's row; an earlier claim its trial.
     with suppress(LockTimeout), database.begin(write=False, single=True) as txn:
-        draws.await_asks(txn, study_id=study.id)
+        proposals.await_asks(txn, study_id=study.id)
     with database.begin() as txn:
         txn.abandon()
         leases.await_claims(txn, study_id=study.id)

@@ -14,10 +14,10 @@ from uuid import UUID
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
-from studydb.domain.decisions import Action
 from studydb.domain.errors import BudgetSpent, NotAllowed, UnknownTrial, UsageError
+from studydb.domain.life.decisions import Action
+from studydb.domain.life.states import FINAL, Origin, State, Status
 from studydb.domain.records import Study, Trial
-from studydb.domain.states import FINAL, Origin, State, Status
 from studydb.operations import summing
 from studydb.searchers import RandomSearch
 from studydb.store import counters, events, studies, sweeps, trials

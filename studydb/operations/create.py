@@ -7,11 +7,11 @@ from typing import Any
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.errors import StudyExists, UnknownStudy
+from studydb.domain.life.rules import Threshold
+from studydb.domain.life.states import Mode, Status
 from studydb.domain.near import did_you_mean
 from studydb.domain.records import Study, Trainable
-from studydb.domain.rules import Threshold
-from studydb.domain.space import Space
-from studydb.domain.states import Mode, Status
+from studydb.domain.space.search_space import Space
 from studydb.domain.view import Scheduler, Searcher
 from studydb.store import counters, events, rungs, studies
 

@@ -2,11 +2,11 @@
 
 import re
 
-from studydb.child.process import is_alive
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.errors import NotAllowed, NotFound, UsageError
 from studydb.domain.records import DRAIN, Worker
+from studydb.processes import is_alive
 from studydb.store import events, workers
 
 SHOWN = 5

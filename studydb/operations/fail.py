@@ -1,9 +1,9 @@
 """End an attempt whose own content is in the way of its end."""
 
 from studydb.db import Database
-from studydb.domain.ending import Ending
+from studydb.domain.life.ending import Ending
+from studydb.domain.life.states import Reason
 from studydb.domain.records import Failure, Lease, Log, Study
-from studydb.domain.states import Reason
 from studydb.operations.finish import end_attempt
 from studydb.operations.flushing import Flushed, refused
 from studydb.store import leases

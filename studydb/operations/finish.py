@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from studydb.db import Database, Txn
-from studydb.domain.decisions import Verdict
-from studydb.domain.ending import (
+from studydb.domain.life.alike_failures import fingerprint
+from studydb.domain.life.decisions import Verdict
+from studydb.domain.life.ending import (
     Ending,
     Limits,
     Standing,
@@ -14,10 +15,9 @@ from studydb.domain.ending import (
     settle_completed,
     wanted,
 )
-from studydb.domain.guard import fingerprint
+from studydb.domain.life.states import Reason, State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Failure, Lease, Log, Study
-from studydb.domain.states import Reason, State
 from studydb.domain.tally import Analysis, Tally
 from studydb.operations import summing
 from studydb.operations.flushing import Flushed, foresee, lock_rungs, refused, store_batch

@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from studydb.db import Txn
-from studydb.domain.decisions import Action, Verdict
 from studydb.domain.errors import LeaseLost
+from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.rules import first_hit
+from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary, score
 from studydb.domain.records import Batch, Lease, Study
-from studydb.domain.rules import first_hit
-from studydb.domain.states import Reason
 from studydb.domain.view import Report
 from studydb.store import attempts, results, rungs
 from studydb.store.leases import Held
+from studydb.store.rung_view import LockedView
 from studydb.store.rungs import Rung
 from studydb.store.trials import verdict_of
-from studydb.store.view import LockedView
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from typing import Any
 
 from studydb.db import Txn
-from studydb.domain.guard import GUARD, MOST_ALIKE, fingerprint, pause_reason
+from studydb.domain.life.alike_failures import GUARD, MOST_ALIKE, fingerprint, pause_reason
+from studydb.domain.life.states import Status
 from studydb.domain.records import Failure, Lease, Study
-from studydb.domain.states import Status
 from studydb.store import events, results, studies
 
 

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from studydb.child.process import is_alive
 from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownTrial
+from studydb.domain.life.states import State
 from studydb.domain.metrics import Result
 from studydb.domain.records import DRAIN, Process, Study, Trial
-from studydb.domain.states import State
 from studydb.operations.summing import pages, reader
-from studydb.store import events, live, results, trials, views
-from studydb.store import pace as store_pace
+from studydb.processes import is_alive
+from studydb.store import events, live, results, trials, view_rows
+from studydb.store import recent_ends as store_pace
 
-STUDY_COLUMNS = tuple(views.STUDY.c.keys())
-TRIAL_COLUMNS = tuple(views.TRIAL.c.keys())
-RESULT_COLUMNS = tuple(views.RESULT.c.keys())
-ATTEMPT_COLUMNS = tuple(views.ATTEMPT.c.keys())
+STUDY_COLUMNS = tuple(view_rows.STUDY.c.keys())
+TRIAL_COLUMNS = tuple(view_rows.TRIAL.c.keys())
+RESULT_COLUMNS = tuple(view_rows.RESULT.c.keys())
+ATTEMPT_COLUMNS = tuple(view_rows.ATTEMPT.c.keys())
 
 TRIALS_PER_PAGE = 5_000
 RESULTS_PER_PAGE = 10_000
@@ -66,13 +66,13 @@ def _process(worker: Any) -> Process:
 def studies(database: Database) -> list[Any]:
     """Every study's row of `v_study`, oldest first."""
     with database.begin(write=False) as txn:
-        return views.studies(txn)
+        return view_rows.studies(txn)
 
 
 def study(database: Database, name: str) -> Any:
     """One study's row of `v_study`; the study exists."""
     with database.begin(write=False) as txn:
-        return views.study(txn, name=name)
+        return view_rows.study(txn, name=name)
 
 
 def trial_rows(
@@ -85,7 +85,7 @@ def trial_rows(
 ) -> list[Any]:
     """Rows of `v_trial` by number, or best first (see `store.views.trials`)."""
     with database.begin(write=False) as txn:
-        return views.trials(
+        return view_rows.trials(
             txn, study_id=study.id, name=study.name, state=state, by_best=by_best, limit=limit
         )
 
@@ -160,7 +160,7 @@ def last_result(database: Database, study: Study, trial: Trial) -> Result | None
 def attempt_rows(database: Database, study: Study, number: int) -> list[Any]:
     """One trial's rows of `v_attempt`, oldest first."""
     with database.begin(write=False) as txn:
-        return views.attempts(txn, name=study.name, number=number)
+        return view_rows.attempts(txn, name=study.name, number=number)
 
 
 def live_rows(database: Database, study: Study, *, most: int) -> dict[State, list[Any]]:
@@ -173,14 +173,14 @@ def live_rows(database: Database, study: Study, *, most: int) -> dict[State, lis
     with database.begin(write=False) as txn:
         by_state = live.numbers(txn, study_id=study.id, most=most)
         numbers = [number for some in by_state.values() for number in some]
-        rows = views.trials_numbered(txn, name=study.name, numbers=numbers)
+        rows = view_rows.trials_numbered(txn, name=study.name, numbers=numbers)
     return {state: [row for row in rows if row.state == state] for state in by_state}
 
 
 def roll(database: Database, study: Study | None = None, *, most: int = 100) -> Roll:
     """The newest workers, of one study or of all."""
     with database.begin(write=False) as txn:
-        found = views.workers(txn, study_id=None if study is None else study.id, most=most)
+        found = view_rows.workers(txn, study_id=None if study is None else study.id, most=most)
         return Roll(found, txn.now)
 
 
@@ -199,9 +199,9 @@ def troubles(database: Database, study: Study) -> list[Any]:
 def trial_pages(database: Database, study: Study) -> Iterator[list[Any]]:
     """Rows of `v_trial` by number, in pages, of one moment."""
     with _one_moment(database) as txn:
-        beyond = views.beyond_numbers(txn, study_id=study.id)
+        beyond = view_rows.beyond_numbers(txn, study_id=study.id)
         for first in range(0, beyond, TRIALS_PER_PAGE):
-            yield views.trial_page(
+            yield view_rows.trial_page(
                 txn, name=study.name, first=first, beyond=first + TRIALS_PER_PAGE
             )
 
@@ -214,7 +214,9 @@ def result_pages(database: Database, study: Study) -> Iterator[list[Any]]:
     """
     place = (0, 0, 0)
     with _one_moment(database) as txn:
-        while page := views.result_page(txn, study_id=study.id, after=place, most=RESULTS_PER_PAGE):
+        while page := view_rows.result_page(
+            txn, study_id=study.id, after=place, most=RESULTS_PER_PAGE
+        ):
             yield page
             place = (page[-1].trial_id, page[-1].attempt, page[-1].step)
             if len(page) < RESULTS_PER_PAGE:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from studydb.db import Database
-from studydb.domain.guard import GUARD
+from studydb.domain.life.alike_failures import GUARD
+from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
-from studydb.domain.states import Status
 from studydb.store import counters, leases, studies
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from studydb.db import Database, faults
 from studydb.domain.errors import NoResults, StorageTransient, UnknownTrial, UsageError
+from studydb.domain.life.states import State
 from studydb.domain.records import Study, Trial, Worker
-from studydb.domain.states import State
 from studydb.store import attempts, rungs, studies, trials, workers
 
 

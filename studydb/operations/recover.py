@@ -18,8 +18,8 @@ from studydb.db import Database
 from studydb.db.faults import Duplicate, is_of_values
 from studydb.domain.errors import StorageError
 from studydb.domain.failures import failure_of
+from studydb.domain.life.states import Reason
 from studydb.domain.records import Failure, Lease, Process, Study
-from studydb.domain.states import Reason
 from studydb.operations import summing
 from studydb.operations.finish import end_attempt
 from studydb.operations.flushing import Flushed

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studydb.db import Database
-from studydb.domain.decisions import Verdict
-from studydb.domain.ending import standing, wanted
+from studydb.domain.life.decisions import Verdict
+from studydb.domain.life.ending import standing, wanted
+from studydb.domain.life.states import Status
 from studydb.domain.records import Lease
-from studydb.domain.states import Status
 from studydb.store import leases, workers
 from studydb.store.trials import verdict_of
 

@@ -1,8 +1,8 @@
 """Store a batch of results, decide on it, and store the decision."""
 
 from studydb.db import Database
-from studydb.domain.decisions import Answer
-from studydb.domain.ending import wanted
+from studydb.domain.life.decisions import Answer
+from studydb.domain.life.ending import wanted
 from studydb.domain.records import Batch, Lease, Study
 from studydb.operations.flushing import foresee, lock_rungs, next_step, refused, store_batch
 from studydb.store import at_once, leases

@@ -1,9 +1,9 @@
 """Whether a trial is lost at the same step each time, in the transaction that ends its attempt."""
 
 from studydb.db import Txn
-from studydb.domain.ending import DIED
+from studydb.domain.life.ending import DIED
+from studydb.domain.life.states import Reason
 from studydb.domain.records import Failure, Lease, Study
-from studydb.domain.states import Reason
 from studydb.store import attempts
 
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 from studydb.db import Database
 from studydb.domain.errors import StorageBusy, StorageDenied, StorageReadOnly
 from studydb.domain.roles import Role
-from studydb.store import session
+from studydb.store import connection
 
 Answered = TypeVar("Answered")
 
@@ -38,7 +38,7 @@ def _refuse_reader(database: Database, role: Role) -> None:
     if not database.postgresql:
         return
     with database.begin(write=False) as txn:
-        reader = session.reader(txn)
+        reader = connection.reader(txn)
     if reader is not None:
         raise StorageReadOnly(
             f"{database.url} lets {reader!r} only read: its default_transaction_read_only is on. "

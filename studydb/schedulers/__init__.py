@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from studydb.domain.grammar import Call, build, rebuild
+from studydb.domain.specs.grammar import Call, build, rebuild
 from studydb.domain.view import Scheduler
 from studydb.schedulers.asha import ASHA
 from studydb.schedulers.fifo import FIFO

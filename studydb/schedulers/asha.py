@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from studydb.domain.decisions import CONTINUE, Action, Decision
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.states import Reason
+from studydb.domain.life.decisions import CONTINUE, Action, Decision
+from studydb.domain.life.states import Reason
 from studydb.domain.view import Report, RungSpec, StudyView
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from studydb.domain.decisions import CONTINUE, Decision
+from studydb.domain.life.decisions import CONTINUE, Decision
 from studydb.domain.view import Report, RungSpec, StudyView
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from studydb.domain.grammar import Call, build, rebuild
+from studydb.domain.specs.grammar import Call, build, rebuild
 from studydb.domain.view import Searcher
 from studydb.searchers.grid_search import GridSearch
 from studydb.searchers.random_search import RandomSearch

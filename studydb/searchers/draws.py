@@ -4,8 +4,8 @@ import hashlib
 from functools import lru_cache
 from typing import Any
 
-from studydb.domain.bounds import is_integral
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.space.bounds import is_integral
 
 _WORD = 2**64
 _LARGEST_SEED = 2**63 - 1

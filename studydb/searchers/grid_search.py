@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from studydb.domain.domains import Enumerable
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.space import Space
-from studydb.domain.states import Origin
+from studydb.domain.life.states import Origin
+from studydb.domain.space.domains import Enumerable
+from studydb.domain.space.search_space import Space
 from studydb.searchers.draws import check_seed
 
 MAX_VALUES = 100_000

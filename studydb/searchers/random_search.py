@@ -7,8 +7,8 @@ Source: Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization" (J
 from dataclasses import dataclass
 from typing import Any
 
-from studydb.domain.space import Space
-from studydb.domain.states import Origin
+from studydb.domain.life.states import Origin
+from studydb.domain.space.search_space import Space
 from studydb.searchers.draws import check_seed, unit_draw
 
 

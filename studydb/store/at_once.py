@@ -16,10 +16,10 @@ from studydb.db.chain import of_first
 from studydb.db.dialect import is_object
 from studydb.db.schema import checkpoint, trial
 from studydb.db.types import Json
+from studydb.domain.life.states import Origin, Reason, State, Status
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch, Lease, Log, Study
-from studydb.domain.space import params_hash
-from studydb.domain.states import Origin, Reason, State, Status
+from studydb.domain.space.search_space import params_hash
 from studydb.store import attempts, counters, leases, results
 from studydb.store.trials import status_of_study
 

@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import FOR_EVER, attempt, result
-from studydb.domain.decisions import Verdict
+from studydb.domain.life.decisions import Verdict
+from studydb.domain.life.states import Reason
 from studydb.domain.records import Failure, Lease, Log
-from studydb.domain.states import Reason
 
 _THIS = (
     attempt.c.trial_id == sa.bindparam("trial"),

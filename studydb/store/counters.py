@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.schema import counter
+from studydb.domain.life.states import State
 from studydb.domain.records import Counts
-from studydb.domain.states import State
 
 SHARDS = 32
 """

@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import after, is_listed, now
 from studydb.db.schema import BY_ID, in_state, is_still, trial
-from studydb.domain.decisions import Verdict
-from studydb.domain.ending import Ending
+from studydb.domain.life.decisions import Verdict
+from studydb.domain.life.ending import Ending
+from studydb.domain.life.states import State, Status
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Lease
-from studydb.domain.states import State, Status
 from studydb.store.trials import (
     NEW,
     SUMMARY,

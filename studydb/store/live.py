@@ -4,7 +4,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.schema import in_state, trial
-from studydb.domain.states import State
+from studydb.domain.life.states import State
 
 _NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))
 _MOST: sa.BindParameter[int] = sa.bindparam("most")

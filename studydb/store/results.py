@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.schema import FOR_EVER, attempt, result
 from studydb.db.statement import BulkInsert
+from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, Summary, score
 from studydb.domain.records import Lease
-from studydb.domain.states import Mode
 
 APPEND = BulkInsert(
     result,

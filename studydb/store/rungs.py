@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import rung, rung_entry
-from studydb.domain.decisions import Decision
+from studydb.domain.life.decisions import Decision
 from studydb.domain.metrics import Result
 from studydb.domain.quantile import Cut, Entry, insert
 from studydb.domain.records import Lease

@@ -8,11 +8,11 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import search_space, signature, study, trainable
-from studydb.domain.guard import GUARD
+from studydb.domain.life.alike_failures import GUARD
+from studydb.domain.life.rules import Threshold
+from studydb.domain.life.states import Mode, Status
 from studydb.domain.records import Study, Trainable
-from studydb.domain.rules import Threshold
-from studydb.domain.space import Space
-from studydb.domain.states import Mode, Status
+from studydb.domain.space.search_space import Space
 from studydb.schedulers import read as read_scheduler
 from studydb.searchers import read as read_searcher
 

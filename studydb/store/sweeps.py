@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import after, now
 from studydb.db.schema import BY_ID, in_state, is_still, trial, worker
+from studydb.domain.life.states import State, Status
 from studydb.domain.records import RENEWALS_PER_LEASE, Lease, Process
-from studydb.domain.states import State, Status
 from studydb.store import counters
 from studydb.store.leases import FENCE, HELD, Held, fence_binds, read_held
 from studydb.store.trials import status_of_study

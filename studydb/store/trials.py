@@ -8,12 +8,12 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import in_state, is_still, study, trial
-from studydb.domain.decisions import Action, Verdict
-from studydb.domain.guard import GUARD
+from studydb.domain.life.alike_failures import GUARD
+from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.states import Mode, Origin, Reason, State, Status, sources
 from studydb.domain.metrics import Summary, score
 from studydb.domain.records import Trial
-from studydb.domain.space import params_hash
-from studydb.domain.states import Mode, Origin, Reason, State, Status, sources
+from studydb.domain.space.search_space import params_hash
 
 SUMMARY = (
     trial.c.n_results,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from studydb.artifacts import INLINE, open_store
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.states import Mode
+from studydb.domain.life.states import Mode
 from studydb.settings import expanded
 
 Made = TypeVar("Made")

@@ -12,13 +12,13 @@ from uuid import uuid4
 
 from studydb.analysis.definition import call_text, differences
 from studydb.db import Database
-from studydb.domain.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.errors import InvalidSpec, StudyDiffers, StudyExists
+from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
+from studydb.domain.life.rules import read_rules
 from studydb.domain.names import check_metric_name, check_study_name
 from studydb.domain.records import Study as Record
 from studydb.domain.records import Trainable
-from studydb.domain.rules import read_rules
-from studydb.domain.space import Space
+from studydb.domain.space.search_space import Space
 from studydb.domain.view import Scheduler, Searcher
 from studydb.domain.words import answering_keywords
 from studydb.operations.create import NewStudy, create, load
@@ -28,7 +28,7 @@ from studydb.searchers import RandomSearch
 from studydb.settings import load_keyring
 from studydb.study import checking
 from studydb.study.handle import Study
-from studydb.study.opening import (
+from studydb.study.storage import (
     closed_on_error,
     open_database,
     read_patiently,

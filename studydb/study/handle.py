@@ -9,9 +9,9 @@ from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.errors import InvalidSpec, NotAllowed
+from studydb.domain.life.states import Status
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
-from studydb.domain.states import Status
 from studydb.domain.words import answering_keywords, missing_attribute
 from studydb.lease.loop import OwnLoop
 from studydb.lease.trial import Trial as HeldTrial
@@ -20,9 +20,9 @@ from studydb.operations.look import Outlook, look
 from studydb.operations.relocate import located, relocate
 from studydb.operations.rename import rename
 from studydb.study import checking
-from studydb.study.opening import Answered, read_patiently, whoami, write_patiently
 from studydb.study.running import full_url, run
-from studydb.study.trials import Trial
+from studydb.study.storage import Answered, read_patiently, whoami, write_patiently
+from studydb.study.trial_handle import Trial
 
 if TYPE_CHECKING:
     import pandas as pd

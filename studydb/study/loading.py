@@ -1,6 +1,5 @@
 """Loading a study, and deleting one with all that is its own."""
 
-from studydb.child.process import is_alive, this_process
 from studydb.db import Database
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.names import check_study_name
@@ -9,15 +8,15 @@ from studydb.domain.words import answering_keywords
 from studydb.operations.create import load
 from studydb.operations.delete import close, delete
 from studydb.operations.recover import recover, recover_host
-from studydb.operations.views import drop_views
+from studydb.operations.wide_views import drop_views
+from studydb.processes import is_alive, this_process
 from studydb.study.handle import Study
-from studydb.study.opening import (
+from studydb.study.storage import (
     closed_on_error,
     open_database,
     read_patiently,
     write_patiently,
 )
-from studydb.worker.places import remove_files
 
 
 @answering_keywords
@@ -63,5 +62,5 @@ def _delete(database: Database, study: Record) -> None:
     recover(database, study)
     close(database, study)
     drop_views(database, study)
-    remove_files(database, study)
+    database.locations.remove_files(study)
     delete(database, study)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from studydb.analysis.troubles import trouble_text
 from studydb.db import Database
 from studydb.domain.errors import NoResults, StorageTransient, StudydbError, StudyFailed
+from studydb.domain.life.states import State, Status
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
-from studydb.domain.states import State, Status
 from studydb.operations import listing, reading
 from studydb.operations.failing import describe_failure, last_error
 from studydb.operations.look import Outlook, look
-from studydb.study.opening import read_patiently
-from studydb.worker.processes import WorkerProcesses
+from studydb.study.storage import read_patiently
+from studydb.worker.spawning import WorkerProcesses
 
 if TYPE_CHECKING:
     from studydb.analysis.progress import Progress

@@ -25,19 +25,19 @@ from studydb.child.messages import (
     read_from_child,
     write,
 )
-from studydb.child.process import GOING, SIGNAL_SPREAD_S
-from studydb.domain.decisions import Action
-from studydb.domain.ending import DIED
 from studydb.domain.errors import HostError, InvalidReport, LeaseLost, StorageTransient
 from studydb.domain.failures import failure_of
+from studydb.domain.life.decisions import Action
+from studydb.domain.life.ending import DIED
+from studydb.domain.life.states import Reason
 from studydb.domain.metrics import STEP, Result, read_report
 from studydb.domain.records import Failure, Log, Trainable
-from studydb.domain.states import Reason
 from studydb.lease.held import HeldTrial
+from studydb.processes import GOING, SIGNAL_SPREAD_S
+from studydb.worker.captured import AttemptOutput
 from studydb.worker.children import ChildProcess
 from studydb.worker.equipment import Equipment
 from studydb.worker.host import START_PAUSES_S, cannot, oom_kills
-from studydb.worker.output import AttemptOutput
 from studydb.worker.templates import Started, Template
 
 TICK_S = 0.25

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from studydb.child.channel import Channel, Frame, FrameError
-from studydb.child.process import is_alive, kill_group, process_record, start_of
 from studydb.child.server import (
     REQUEST,
     Exited,
@@ -23,6 +22,7 @@ from studydb.child.server import (
     read_reply,
 )
 from studydb.domain.records import Process
+from studydb.processes import is_alive, kill_group, process_record, start_of
 
 _START_TIMEOUT_S = 60.0
 _SEND_TIMEOUT_S = 30.0

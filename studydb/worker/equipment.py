@@ -11,14 +11,13 @@ from studydb.lease.held import HeldTrial
 from studydb.lease.retries import persist
 from studydb.lease.room import Room
 from studydb.operations.tell import tell
-from studydb.worker.checkpoints import Checkpoints
+from studydb.worker.captured import OutputPump
+from studydb.worker.checkpointing import Checkpoints
 from studydb.worker.interruptible import Interruption
-from studydb.worker.options import Options
-from studydb.worker.output import OutputPump
-from studydb.worker.places import log_dir
 from studydb.worker.suspicion import FirstTrials
 from studydb.worker.templates import Templates
 from studydb.worker.waiting import Waiting
+from studydb.worker.worker_options import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Equipment:
 
     def log_dir(self, lease: Lease) -> Path:
         """The folder for what one attempt prints."""
-        return log_dir(self.database, self.study, lease)
+        return self.database.locations.log_dir(self.study, lease)
 
     def tell_artifact_error(self, held: HeldTrial, error: str) -> None:
         """Record that a checkpoint could not be stored; training goes on."""

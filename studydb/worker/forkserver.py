@@ -13,8 +13,8 @@ from uuid import uuid4
 import studydb
 from studydb.child.channel import Frame
 from studydb.child.job import Job, write_job
-from studydb.child.process import begun_with, kill_group
 from studydb.child.server import BRAND, Kind
+from studydb.processes import begun_with, kill_group
 from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
 from studydb.worker.cores import thread_limits

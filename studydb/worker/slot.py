@@ -7,11 +7,11 @@ import traceback
 from contextlib import suppress
 
 from studydb.db.faults import is_of_values
-from studydb.domain.ending import Ending
 from studydb.domain.errors import LeaseLost, StorageError, StorageTransient, StudydbError
 from studydb.domain.failures import failure_of
+from studydb.domain.life.ending import Ending
+from studydb.domain.life.states import Reason, State
 from studydb.domain.records import Claim, Failure
-from studydb.domain.states import Reason, State
 from studydb.domain.wording import best_text, value_text
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.held import HeldTrial, refusal

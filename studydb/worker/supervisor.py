@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from studydb import __version__
-from studydb.child.process import die_with_parent, is_alive, this_process
 from studydb.db import LONGEST_SILENCE_S, Database, connect
 from studydb.domain.errors import (
     NotAllowed,
@@ -24,9 +22,9 @@ from studydb.domain.errors import (
     StudyFailed,
     UsageError,
 )
+from studydb.domain.life.states import State
 from studydb.domain.records import DRAIN, Study
 from studydb.domain.roles import Role
-from studydb.domain.states import State
 from studydb.domain.wording import counted
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.retries import persist
@@ -37,19 +35,20 @@ from studydb.operations.look import look
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
 from studydb.operations.writing import write
+from studydb.processes import die_with_parent, is_alive, this_process
 from studydb.settings import PARENT, Keyring, expanded, load_keyring
 from studydb.trainables import Trust, check_python, check_trusted
-from studydb.worker.checkpoints import Checkpoints
+from studydb.version import __version__
+from studydb.worker.captured import OutputPump
+from studydb.worker.checkpointing import Checkpoints
 from studydb.worker.equipment import Equipment
 from studydb.worker.forkserver import ForkServer
 from studydb.worker.host import cannot, lacks
 from studydb.worker.interruptible import Interruption
-from studydb.worker.options import Options
-from studydb.worker.output import OutputPump
-from studydb.worker.places import log_root
 from studydb.worker.slot import Slot, Tickets
 from studydb.worker.templates import Templates
 from studydb.worker.waiting import Waiting
+from studydb.worker.worker_options import Options
 
 START_PATIENCE_S = 30.0
 """A server that starts with us gets so long; a wrong URL shows itself at once."""
@@ -132,7 +131,9 @@ def _work(
     stack.callback(database.close)
     patiently = partial(persist, patience_s=options.patience_s, give_up=_asked_to_go(interruption))
     study = patiently(lambda: load(database, options.study))
-    log_root(database, study)  # a user without a home is told now, and not by the first trial
+    database.locations.log_root(
+        study
+    )  # a user without a home is told now, and not by the first trial
     keyring = load_keyring()
     trust = _check_trust(study, keyring, options)
     beats = _connect(options, interruption, connections=1)
@@ -151,7 +152,7 @@ def _work(
     templates = Templates(
         forkserver,
         pump,
-        directory=log_root(database, study) / "templates",
+        directory=database.locations.log_root(study) / "templates",
         enabled=options.start == "auto",
         say=options.say,
         is_stopping=_asked_to_go(interruption),

@@ -2,7 +2,7 @@
 
 import threading
 
-from studydb.domain.states import Reason
+from studydb.domain.life.states import Reason
 
 MOST_FAILED = 3
 """So many first trials of a worker that fail, while others succeed elsewhere, end the worker."""

@@ -16,9 +16,9 @@ from studydb.child.template import (
     read_readiness,
     write_preparation,
 )
+from studydb.worker.captured import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess, Forker, ForkerDied, TemplateOutdated
 from studydb.worker.forkserver import ForkServer
-from studydb.worker.output import AttemptOutput, OutputPump
 
 IMPORT_TIMEOUT_S = 120.0
 """A template whose import takes longer is given up."""

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from studydb.domain.errors import StorageTransient
-from studydb.domain.states import Status
+from studydb.domain.life.states import Status
 from studydb.operations.look import Outlook
 
 

@@ -6,15 +6,15 @@ import sys
 import time
 from pathlib import Path
 
-import postgres
 import psycopg
 import pytest
+from harness import postgres
 
 ROOT = Path(__file__).parents[2]
 
 START_AND_REPORT = """
 import sys; sys.path.insert(0, "tests")
-import postgres
+from harness import postgres
 server = postgres.PostgresServer()
 server.start()
 print(server.directory, flush=True)

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 import studydb
 from fleet.rungs import Arrival, decisions
 from studydb.db.schema import attempt, counter, result, rung, rung_entry, trial
-from studydb.domain.states import Mode
+from studydb.domain.life.states import Mode
 
 Curve = Callable[[Mapping[str, Any], int], float]
 """What a trial of some params must have reported at a step."""

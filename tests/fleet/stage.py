@@ -16,7 +16,7 @@ LEASE_S = 5.0
 
 _RUN = """
 import sys
-from studydb.worker.options import Options
+from studydb.worker.worker_options import Options
 from studydb.worker.supervisor import run_worker
 storage, study, *options = sys.argv[1:]
 named = {name: float(number) for name, number in (option.split("=") for option in options)}

@@ -13,7 +13,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 import psutil
-from proxy import Proxy
+from harness.proxy import Proxy
 
 TRAINABLES = Path(__file__).parent / "trainables"
 """The working directory of studies whose trainables are test code."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import sqlalchemy as sa
-from proxy import Proxy
+from harness.proxy import Proxy
 
 import studydb
 from fleet.workers import WorkerProcess

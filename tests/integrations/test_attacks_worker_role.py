@@ -13,10 +13,9 @@ import tarfile
 import uuid
 from pathlib import Path
 
-import arrange
-import postgres
 import pytest
 from fleet.stage import Stage
+from harness import arrange, postgres
 
 import studydb
 from studydb.artifacts import DirectoryStore, Place
@@ -24,7 +23,6 @@ from studydb.db import connect
 from studydb.db.roles import Roles
 from studydb.db.schema import attempt, checkpoint
 from studydb.domain.roles import Role
-from studydb.worker.places import log_root
 
 
 @pytest.fixture
@@ -192,7 +190,7 @@ def test_logs_follows_no_folder_that_a_row_invents(stage, attack, bare_console, 
     secret = tmp_path / "elsewhere"
     secret.mkdir()
     (secret / "stdout").write_text("a letter of Ada's")
-    folder = named.format(root=log_root(study.database, study.record))
+    folder = named.format(root=study.database.locations.log_root(study.record))
     folder = folder if folder.startswith("/") else str(secret)
 
     attack(f"UPDATE attempt SET log_dir = '{folder}', log_tail = NULL")

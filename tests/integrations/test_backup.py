@@ -4,9 +4,8 @@ import sqlite3
 import uuid
 from contextlib import closing
 
-import arrange
-import postgres
 import pytest
+from harness import arrange, postgres
 
 from studydb.db import connect
 from studydb.domain.errors import LeaseLost

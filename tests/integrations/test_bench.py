@@ -7,12 +7,12 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import postgres
 import pytest
 from fleet import invariants
+from harness import postgres
 
 import studydb
-from studydb.domain.states import Mode
+from studydb.domain.life.states import Mode
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import postgres
 import pytest
+from harness import postgres
 
 ROOT = Path(__file__).parents[2]
 

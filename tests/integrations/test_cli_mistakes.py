@@ -3,11 +3,11 @@
 import sqlite3
 from contextlib import closing
 
-import arrange
 import pytest
+from harness import arrange
 
 from studydb.db import connect
-from studydb.study import opening
+from studydb.study import storage
 
 CREATE = ("create", "digits", "--metric", "error", "--mode", "min")
 
@@ -168,7 +168,7 @@ def test_file_that_is_no_database_is_told_so(bare_console, here):
 )
 def test_other_schema_says_which_command_to_run(console, database, monkeypatch, revision, words):
     monkeypatch.setattr(
-        "studydb.db.version.REVISIONS", ("0000", "0001", "0002", "0003", "0004", "0005")
+        "studydb.db.revisions.REVISIONS", ("0000", "0001", "0002", "0003", "0004", "0005")
     )
     arrange.change(database, f"UPDATE studydb_version SET version_num = '{revision}'")
 
@@ -180,7 +180,7 @@ def test_login_that_may_only_read_is_told_so_at_once(bare_console, postgres_url,
     database = connect(postgres_url)
     study = arrange.new_study(database, num_trials=None)
     database.close()
-    monkeypatch.setattr(opening, "CONTROL_PATIENCE_S", 1e9)
+    monkeypatch.setattr(storage, "CONTROL_PATIENCE_S", 1e9)
     monkeypatch.setenv(
         "STUDYDB_STORAGE", f"{postgres_url}&options=-c%20default_transaction_read_only%3Don"
     )

@@ -5,14 +5,14 @@ import io
 import json
 import math
 
-import arrange
+from harness import arrange
 
-from studydb.db import version
+from studydb.db import revisions
+from studydb.domain.life.rules import read_rules
+from studydb.domain.life.states import Mode, Reason
 from studydb.domain.metrics import Result
 from studydb.domain.records import Batch, Failure, Log
-from studydb.domain.rules import read_rules
-from studydb.domain.space import Space, choice, loguniform, uniform
-from studydb.domain.states import Mode, Reason
+from studydb.domain.space.search_space import Space, choice, loguniform, uniform
 from studydb.operations.create import load
 from studydb.schedulers import ASHA
 
@@ -365,10 +365,10 @@ def test_schema_commands(bare_console, empty_storage_url):
     def db(*arguments, code=0):
         return bare_console("db", *arguments, "--storage", empty_storage_url, code=code)
 
-    assert db("upgrade").lines[0].endswith(f"schema none -> {version.HEAD}.")
-    assert db("upgrade").lines[0].endswith(f"schema {version.HEAD} already.")
+    assert db("upgrade").lines[0].endswith(f"schema none -> {revisions.HEAD}.")
+    assert db("upgrade").lines[0].endswith(f"schema {revisions.HEAD} already.")
     assert db("current").lines == ["0005"]
-    assert db("check").lines[0].endswith(f"schema {version.HEAD}, as this studydb needs it.")
+    assert db("check").lines[0].endswith(f"schema {revisions.HEAD}, as this studydb needs it.")
     assert "There is no revision '77'" in db("downgrade", "77", "--yes", code=2).err
     db("downgrade", "base", "--yes")
     assert db("current").lines == ["none"]

@@ -8,7 +8,7 @@ import pytest
 
 import studydb
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.space import Space, loguniform
+from studydb.domain.space.search_space import Space, loguniform
 from studydb.operations.create import load
 
 CREATE = ("create", "digits", "--metric", "error", "--mode", "min")

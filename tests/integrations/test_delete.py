@@ -2,19 +2,18 @@
 
 import socket
 
-import arrange
 import pytest
 from fleet.workers import TRAINABLES
+from harness import arrange
 
 import studydb
 from studydb.analysis.wide import make_wide_views
-from studydb.child.process import this_process
-from studydb.db import views
+from studydb.db import stable_views
 from studydb.domain.errors import CheckpointError, UnknownStudy
-from studydb.domain.states import State
+from studydb.domain.life.states import State
 from studydb.operations.create import load
 from studydb.operations.register import register
-from studydb.worker.places import log_root
+from studydb.processes import this_process
 
 
 def n_rows(database):
@@ -46,7 +45,7 @@ def test_delete_leaves_no_row_of_the_study_and_every_row_of_others(console, data
     assert n_rows(database) == before
     assert console("studies", "--format", "json").json[0]["study"] == "kept"
     with database.begin(write=False) as txn:
-        assert views.found(txn) == []
+        assert stable_views.found(txn) == []
 
 
 def test_delete_without_yes_says_what_would_go_and_changes_nothing(console, database):
@@ -138,7 +137,9 @@ def test_bytes_and_output_of_real_trials_go_and_those_of_another_study_stay(
     ]
     for study in studies:
         study.run(workers=1)
-    goes, stays = ([store / s.record.uuid, log_root(s.database, s.record)] for s in studies)
+    goes, stays = (
+        [store / s.record.uuid, s.database.locations.log_root(s.record)] for s in studies
+    )
     assert all(list(folder.rglob("*/*")) for folder in (*goes, *stays))
 
     studydb.delete_study("goes", storage=storage_url)
@@ -186,7 +187,7 @@ def test_output_on_other_hosts_is_named(bare_console, postgres_url, monkeypatch)
 
     ran = bare_console("delete", "digits", "--yes")
 
-    root = log_root(study.database, study.record)
+    root = study.database.locations.log_root(study.record)
     assert ran.lines[1] == f"What was printed on gpu1, gpu2 is still there, below {root}."
     study.close()
 

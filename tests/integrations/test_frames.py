@@ -4,20 +4,20 @@ import json
 import math
 import tracemalloc
 
-import arrange
 import pandas as pd
 import pytest
+from harness import arrange
 
 from studydb.analysis import frames
 from studydb.analysis.columns import Values
 from studydb.analysis.frames import results_dataframe, trials_dataframe
 from studydb.domain.errors import StudydbError
+from studydb.domain.life.states import Mode, Origin, Reason, State
 from studydb.domain.metrics import Result
 from studydb.domain.records import Batch
-from studydb.domain.space import Space, choice, loguniform, randint, uniform
-from studydb.domain.states import Mode, Origin, Reason, State
+from studydb.domain.space.search_space import Space, choice, loguniform, randint, uniform
 from studydb.operations import listing
-from studydb.store import views
+from studydb.store import view_rows
 
 SPACE = Space.read(
     {
@@ -58,7 +58,7 @@ def test_trials_frame_is_v_trial(database, study):
     frame = trials_dataframe(database, study)
 
     assert list(frame.columns) == TRIAL_COLUMNS
-    rows = select(database, views.TRIAL, study)
+    rows = select(database, view_rows.TRIAL, study)
     assert len(frame) == len(rows) == 10
     for seen, row in zip(frame.to_dict("records"), rows, strict=True):
         params = study.space.flatten(row.pop("params"))
@@ -76,7 +76,7 @@ def test_results_frame_is_v_result(database, study):
         *("study", "number", "step", "value", "loss", "acc", "big", "deep", "flag", "text"),
         *("metric/value", "attempt", "reported_at"),
     ]
-    rows = select(database, views.RESULT, study)
+    rows = select(database, view_rows.RESULT, study)
     assert len(frame) == len(rows) == 11
     for seen, row in zip(frame.to_dict("records"), rows, strict=True):
         metrics = row.pop("metrics")

@@ -2,12 +2,12 @@
 
 import json
 
-import arrange
 import pytest
+from harness import arrange
 
+from studydb.domain.life.rules import read_rules
+from studydb.domain.life.states import Reason
 from studydb.domain.records import Batch
-from studydb.domain.rules import read_rules
-from studydb.domain.states import Reason
 from studydb.operations import listing, summing
 
 N = 120

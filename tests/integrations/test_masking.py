@@ -9,15 +9,15 @@ import traceback
 from pathlib import Path
 from urllib.parse import quote
 
-import arrange
 import pytest
 from fleet.workers import TRAINABLES, Fleet
+from harness import arrange
 
 import studydb
 from studydb.cli.options import Storage
 from studydb.db.urls import read_url
 from studydb.domain.errors import StudydbError, StudyExists
-from studydb.worker.options import Options
+from studydb.worker.worker_options import Options
 
 SECRET = "hunter2"
 PASSWORD = f"{SECRET}/:@% é"

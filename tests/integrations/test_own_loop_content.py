@@ -3,7 +3,7 @@
 import gc
 
 import pytest
-from arrange import rows
+from harness.arrange import rows
 
 import studydb
 from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES

@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import arrange
 import pytest
+from harness import arrange
 
 import studydb
 from studydb.db import connect

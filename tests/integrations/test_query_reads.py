@@ -1,7 +1,7 @@
 """`studydb query` reads: whatever it is given, and whoever gives it, nothing is changed."""
 
-import arrange
 import pytest
+from harness import arrange
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from contextlib import closing
 
-import arrange
 import pytest
+from harness import arrange
 
 from studydb.db import connect, sqlite_file
 from studydb.domain.errors import StorageBusy

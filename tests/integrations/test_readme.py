@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import arrange
-import postgres
 import pytest
+from harness import arrange, postgres
 
 from studydb.db import connect
 

@@ -1,7 +1,7 @@
 """`rename`: a name is a name; everything else goes by ids."""
 
-import arrange
 import pytest
+from harness import arrange
 
 import studydb
 from studydb.domain.errors import InvalidName, StudyExists

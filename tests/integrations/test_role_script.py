@@ -3,14 +3,13 @@
 import subprocess
 import uuid
 
-import arrange
-import postgres
 import psycopg
 import pytest
+from harness import arrange, postgres
 
 import studydb
 from studydb.analysis.wide import make_wide_views
-from studydb.db import connect, migrate, version
+from studydb.db import connect, migrate, revisions
 from studydb.db.roles import Roles
 from studydb.domain.errors import StorageDenied
 from studydb.domain.roles import Role
@@ -232,4 +231,4 @@ def test_upgrade_by_a_worker_names_the_owner(lab, psql):
         migrate.upgrade(as_("bob", lab))
 
     assert migrate.current(lab) == "0001"
-    assert version.HEAD != "0001"
+    assert revisions.HEAD != "0001"

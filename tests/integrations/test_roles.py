@@ -6,23 +6,22 @@ import uuid
 from collections import defaultdict
 from dataclasses import dataclass
 
-import arrange
-import postgres
 import psycopg
 import pytest
 import sqlalchemy as sa
 from fleet.workers import TRAINABLES, Fleet
+from harness import arrange, postgres
 
 import studydb
 import studydb.store
 from studydb.analysis.wide import make_wide_views
-from studydb.db import Chain, Prepared, connect, migrate, version
+from studydb.db import Chain, Prepared, connect, migrate, revisions
 from studydb.db.roles import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES, Roles
 from studydb.db.schema import METADATA
 from studydb.domain.errors import StorageReadOnly
+from studydb.domain.life.states import Mode, Reason, Status
 from studydb.domain.records import Failure
 from studydb.domain.roles import Role
-from studydb.domain.states import Mode, Reason, Status
 from studydb.operations import control
 from studydb.operations.register import leave
 from studydb.operations.restore import restore
@@ -386,7 +385,7 @@ def test_owner_takes_the_schema_back_and_up_again(roles):
     migrate.downgrade(roles.owner, "base")
     migrate.upgrade(roles.owner)
 
-    assert migrate.current(roles.owner) == version.HEAD
+    assert migrate.current(roles.owner) == revisions.HEAD
 
 
 def test_owner_makes_wide_views_that_the_viewer_reads_also_when_made_anew(roles, opened):
@@ -462,7 +461,7 @@ def test_viewer_that_tries_more_is_told_at_once_that_it_is_the_role(
     )
     study.close()
     monkeypatch.setenv("STUDYDB_STORAGE", roles.viewer)
-    monkeypatch.setattr("studydb.study.opening.CONTROL_PATIENCE_S", 1e9)
+    monkeypatch.setattr("studydb.study.storage.CONTROL_PATIENCE_S", 1e9)
 
     ran = bare_console(*arguments, code=1)
 

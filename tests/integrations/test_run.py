@@ -8,16 +8,16 @@ import threading
 import time
 from pathlib import Path
 
-import arrange
 import psutil
 import pytest
 from fleet.workers import MARK, TRAINABLES, eventually
+from harness import arrange
 
 import studydb
 from studydb.domain.errors import NotAllowed, StudydbError, UsageError
-from studydb.domain.states import Status
+from studydb.domain.life.states import Status
 from studydb.study.running import full_url
-from studydb.worker.processes import WorkerProcesses
+from studydb.worker.spawning import WorkerProcesses
 
 SCRIPT = """
 import sys, studydb

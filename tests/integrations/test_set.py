@@ -2,14 +2,13 @@
 
 from uuid import uuid4
 
-import arrange
 import pytest
+from harness import arrange
 
 from studydb.artifacts import DirectoryStore, Place, open_store
 from studydb.domain.errors import CheckpointError
 from studydb.operations.create import load
 from studydb.operations.relocate import located
-from studydb.worker.places import checkpoint_stores
 
 TRIAL, CHECKPOINT = str(uuid4()), str(uuid4())
 
@@ -60,7 +59,7 @@ def test_object_is_looked_for_in_the_stores_of_its_study_alone(console, database
     study = arrange.new_study(database, name="mine")
     for name in "ab":
         console("set", "mine", f"checkpoints={tmp_path / name}")
-    stores = checkpoint_stores(database, located(database, study))
+    stores = database.locations.checkpoint_stores(located(database, study))
     a, b = ((tmp_path / name).as_uri() for name in "ab")
     (tmp_path / "b").mkdir()
     foreign = stored_in(tmp_path / "foreign", study)

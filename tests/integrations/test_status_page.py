@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from uuid import UUID
 
-import arrange
 import pytest
+from harness import arrange
 
 from studydb.analysis.pace import pace_text
-from studydb.child.process import process_record, start_of
+from studydb.domain.life.states import Reason
 from studydb.domain.records import Failure, Trainable
-from studydb.domain.states import Reason
 from studydb.operations.save import condemn
 from studydb.operations.tell import tell
+from studydb.processes import process_record, start_of
 from studydb.store import checkpoints
 
 

@@ -6,14 +6,14 @@ import pty
 import subprocess
 import sys
 
-import arrange
 import pytest
 from fleet.stage import Stage
+from harness import arrange
 
 from studydb.analysis.progress import Progress
 from studydb.cli.logs import Tail
+from studydb.domain.life.states import Mode, Reason
 from studydb.domain.records import Counts, Failure
-from studydb.domain.states import Mode, Reason
 from studydb.domain.wording import printed, visible, without_controls
 
 STEER = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\u202e"

@@ -3,19 +3,26 @@
 import math
 import re
 
-import arrange
 import pytest
+from harness import arrange
 
 from studydb.analysis.wide import make_wide_views
-from studydb.db import migrate, views
-from studydb.db.views import FIXED, Kind, view_name
+from studydb.db import migrate, stable_views
+from studydb.db.stable_views import FIXED, Kind, view_name
 from studydb.domain.errors import NotAllowed
-from studydb.domain.space import Space, choice, lograndint, loguniform, quniform, randint
-from studydb.domain.states import Mode
+from studydb.domain.life.states import Mode
+from studydb.domain.space.search_space import (
+    Space,
+    choice,
+    lograndint,
+    loguniform,
+    quniform,
+    randint,
+)
 from studydb.operations.delete import delete
 from studydb.operations.rename import rename
-from studydb.operations.views import drop_views
-from studydb.store.views import RESULT, TRIAL
+from studydb.operations.wide_views import drop_views
+from studydb.store.view_rows import RESULT, TRIAL
 
 NAMES = ["it's", 'so "quoted"', "100%", "ä", "select", "a b", r"back\slash", ":bind", "* x *"]
 METRICS = [*NAMES, "/* x */", "val/acc", "new\nline"]
@@ -24,13 +31,13 @@ METRICS = [*NAMES, "/* x */", "val/acc", "new\nline"]
 def wide_rows(database, name):
     """The rows of a view as dicts, in the order of their numbers and steps."""
     with database.begin(write=False) as txn:
-        columns, rows = txn.raw(f"SELECT * FROM {views.quoted(name)} ORDER BY number")
+        columns, rows = txn.raw(f"SELECT * FROM {stable_views.quoted(name)} ORDER BY number")
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def names_of(database):
     with database.begin(write=False) as txn:
-        return [view.name for view in views.found(txn)]
+        return [view.name for view in stable_views.found(txn)]
 
 
 def test_fixed_columns_are_those_of_the_stable_views():
@@ -143,14 +150,14 @@ def test_values_are_integers_doubles_or_texts(database):
 
 def test_mark_from_before_there_were_integers_is_read():
     old = (
-        views.MARK
+        stable_views.MARK
         + '{"study": 7, "kind": "trial", "columns": [[["n"], "n", true], [["a"], "a", false]]}'
     )
 
-    view = views.read_mark("v_trial_old", old)
+    view = stable_views.read_mark("v_trial_old", old)
 
     assert [column.kind for column in view.columns] == ["double", "text"]
-    assert views.read_mark("v_trial_old", view.mark) == view
+    assert stable_views.read_mark("v_trial_old", view.mark) == view
 
 
 def test_nan_and_infinity_are_what_they_are_in_the_stable_views(database):

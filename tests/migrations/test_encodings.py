@@ -7,9 +7,8 @@ import subprocess
 import uuid
 from contextlib import closing
 
-import arrange
-import postgres
 import pytest
+from harness import arrange, postgres
 
 import studydb
 from studydb.db import connect, migrate

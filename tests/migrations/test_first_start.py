@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from studydb.db import connect, version
+from studydb.db import connect, revisions
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,5 +45,5 @@ def test_simultaneous_first_starts_all_succeed(empty_sqlite_url, empty_postgres_
     for url in urls:
         database = connect(url)
         with database.begin(write=False) as txn:
-            assert txn.raw(f"SELECT version_num FROM {version.TABLE}")[1] == [(version.HEAD,)]
+            assert txn.raw(f"SELECT version_num FROM {revisions.TABLE}")[1] == [(revisions.HEAD,)]
         database.close()

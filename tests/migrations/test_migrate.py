@@ -5,19 +5,19 @@ import re
 from pathlib import Path
 from uuid import uuid4
 
-import postgres
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from arrange import PERSON, SimulatedWorker, change, enqueued, new_study, rows, token
+from harness import postgres
+from harness.arrange import PERSON, SimulatedWorker, change, enqueued, new_study, rows, token
 
-from studydb.db import connect, migrate, version
+from studydb.db import connect, migrate, revisions
 from studydb.db.engine import begin_immediate
 from studydb.db.schema import METADATA, trial
 from studydb.domain.errors import SchemaTooOld, StorageError, StorageMissing, UsageError
+from studydb.domain.life.states import Reason
 from studydb.domain.records import Trainable
-from studydb.domain.states import Reason
 from studydb.operations import control
 from studydb.operations.reading import list_trials
 from studydb.schedulers import ASHA
@@ -64,9 +64,9 @@ def test_up_down_and_up_again_with_rows_in_place(empty_storage_url):
     again = migrate.upgrade(empty_storage_url)
 
     assert (before, gone, again) == ("", "", "")
-    assert up[0] == set(METADATA.tables) | {version.TABLE}
+    assert up[0] == set(METADATA.tables) | {revisions.TABLE}
     assert {"v_study", "v_trial", "v_result", "v_attempt", "v_checkpoint", "v_worker"} <= up[1]
-    assert down == ({version.TABLE}, set())
+    assert down == ({revisions.TABLE}, set())
     assert tables(empty_storage_url) == up
     database = connect(empty_storage_url)
     assert len(list_trials(database, fill(database))) == 3
@@ -165,8 +165,8 @@ def test_upgrade_of_what_is_new_changes_nothing(storage_url):
     database = connect(storage_url)
     study = fill(database)
 
-    assert migrate.upgrade(storage_url) == version.HEAD
-    assert migrate.current(storage_url) == version.HEAD
+    assert migrate.upgrade(storage_url) == revisions.HEAD
+    assert migrate.current(storage_url) == revisions.HEAD
     migrate.check(storage_url)
     assert len(list_trials(database, study)) == 3
     database.close()
@@ -197,7 +197,7 @@ def test_downgrade_to_an_unknown_revision_is_refused(storage_url, revision):
     ):
         migrate.downgrade(storage_url, revision)
 
-    assert migrate.current(storage_url) == version.HEAD
+    assert migrate.current(storage_url) == revisions.HEAD
 
 
 def test_after_a_downgrade_the_database_says_what_to_run(storage_url):
@@ -217,7 +217,7 @@ def test_metadata_finds_nothing_to_change(database):
             opts={
                 "compare_type": True,
                 "compare_server_default": database.postgresql,  # SQLite's has no name for Identity
-                "include_name": lambda name, kind, _: kind != "table" or name != version.TABLE,
+                "include_name": lambda name, kind, _: kind != "table" or name != revisions.TABLE,
             },
         )
 
@@ -246,7 +246,7 @@ def shape(database):
             for line in re.split(r"[,\n]", text or "")  # a new column comes on the last one's line
             if line.strip()
         ]
-    return sorted(row for row in found if row[0] not in (version.TABLE, "sqlite_sequence"))
+    return sorted(row for row in found if row[0] not in (revisions.TABLE, "sqlite_sequence"))
 
 
 def test_migrated_schema_equals_one_made_from_the_metadata(database, storage_url):
@@ -259,8 +259,8 @@ def test_migrated_schema_equals_one_made_from_the_metadata(database, storage_url
 
 
 def test_every_revision_is_known_and_the_last_is_the_head():
-    assert [path.name[:4] for path in sorted(VERSIONS.glob("*.py"))] == list(version.REVISIONS)
-    assert version.REVISIONS[-1] == version.HEAD
+    assert [path.name[:4] for path in sorted(VERSIONS.glob("*.py"))] == list(revisions.REVISIONS)
+    assert revisions.REVISIONS[-1] == revisions.HEAD
 
 
 @pytest.mark.parametrize("path", sorted(VERSIONS.glob("*.py")), ids=lambda path: path.stem)

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-import postgres
 import pytest
-from arrange import change, dump, new_study, rows
+from harness import postgres
+from harness.arrange import change, dump, new_study, rows
 
-from studydb.db import connect, engine, migrate, urls, version
+from studydb.db import connect, engine, migrate, revisions, urls
 from studydb.domain.errors import (
     SchemaTooNew,
     SchemaTooOld,
@@ -28,8 +28,8 @@ def says(text):
 
 
 def test_older_schema_names_the_upgrade(storage_url, monkeypatch):
-    monkeypatch.setattr(version, "HEAD", "9000")
-    monkeypatch.setattr(version, "REVISIONS", (*version.REVISIONS, "9000"))
+    monkeypatch.setattr(revisions, "HEAD", "9000")
+    monkeypatch.setattr(revisions, "REVISIONS", (*revisions.REVISIONS, "9000"))
 
     with pytest.raises(
         SchemaTooOld,
@@ -45,7 +45,7 @@ def test_older_schema_names_the_upgrade(storage_url, monkeypatch):
 )
 def test_newer_schema_names_the_program(storage_url, use):
     database = connect(storage_url)
-    change(database, f"UPDATE {version.TABLE} SET version_num = '9999'")
+    change(database, f"UPDATE {revisions.TABLE} SET version_num = '9999'")
     before = dump(database)
 
     with pytest.raises(

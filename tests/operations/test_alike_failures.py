@@ -3,11 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from arrange import PERSON, SimulatedWorker, change, new_study, rows, token
+from harness.arrange import PERSON, SimulatedWorker, change, new_study, rows, token
 
-from studydb.domain.guard import MOST_ALIKE, fingerprint
+from studydb.domain.life.alike_failures import MOST_ALIKE, fingerprint
+from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.records import Failure
-from studydb.domain.states import Reason, State, Status
 from studydb.operations import control
 from studydb.operations.failing import last_error
 from studydb.operations.look import look

@@ -5,12 +5,12 @@ import multiprocessing
 
 import numpy as np
 import pytest
-from arrange import live_results, new_study, rows
-from feeding import DIVERGES_AT, feed, read_curves
+from harness.arrange import live_results, new_study, rows
+from harness.curve_reader import DIVERGES_AT, feed, read_curves
 
 from studydb.db import connect
 from studydb.db.schema import rung, rung_entry, trial
-from studydb.domain.states import Reason
+from studydb.domain.life.states import Reason
 from studydb.operations.reading import list_trials
 from studydb.schedulers import ASHA
 

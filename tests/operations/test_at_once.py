@@ -1,11 +1,11 @@
 """The operations of one statement do what the long way does, and leave alone what is not theirs."""
 
 import pytest
-from arrange import SimulatedWorker, change, dump, enqueued, new_study, results, rows, token
+from harness.arrange import SimulatedWorker, change, dump, enqueued, new_study, results, rows, token
 
+from studydb.domain.life.states import Mode, Reason, Status
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch
-from studydb.domain.states import Mode, Reason, Status
 from studydb.operations import claim as claiming
 from studydb.operations import control
 from studydb.operations import finish as finishing

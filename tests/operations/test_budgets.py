@@ -4,7 +4,7 @@ import random
 from contextlib import suppress
 
 import pytest
-from arrange import (
+from harness.arrange import (
     LEASE_S,
     PERSON,
     SimulatedWorker,
@@ -20,9 +20,9 @@ from arrange import (
 
 from studydb.db import connect
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UsageError
-from studydb.domain.rules import read_rules
-from studydb.domain.space import Space, choice
-from studydb.domain.states import Reason, State, Status
+from studydb.domain.life.rules import read_rules
+from studydb.domain.life.states import Reason, State, Status
+from studydb.domain.space.search_space import Space, choice
 from studydb.operations import control
 from studydb.operations.look import look
 from studydb.operations.reading import list_trials

@@ -1,8 +1,8 @@
 """A claim may go on where the last one was found; nothing waits for ever before that place."""
 
-from arrange import LEASE_S, PERSON, SimulatedWorker, enqueued, new_study, token
+from harness.arrange import LEASE_S, PERSON, SimulatedWorker, enqueued, new_study, token
 
-from studydb.domain.states import Reason
+from studydb.domain.life.states import Reason
 from studydb.lease import acquire
 from studydb.lease.acquire import Acquirer
 from studydb.operations.claim import claim

@@ -1,10 +1,10 @@
 """What an operation costs in statements and commits: the same in any study."""
 
 import pytest
-from arrange import SimulatedWorker, dump, enqueued, new_study
+from harness.arrange import SimulatedWorker, dump, enqueued, new_study
 
 from studydb.domain.records import Batch
-from studydb.domain.space import Space, uniform
+from studydb.domain.space.search_space import Space, uniform
 from studydb.operations.look import look
 from studydb.operations.recover import recover
 from studydb.schedulers import ASHA

@@ -1,7 +1,7 @@
 """What people ask of trials and studies, in every state."""
 
 import pytest
-from arrange import (
+from harness.arrange import (
     PERSON,
     SimulatedWorker,
     dump,
@@ -15,10 +15,10 @@ from arrange import (
 )
 
 from studydb.db.schema import trial as trial_table
-from studydb.domain.decisions import Action, Verdict
 from studydb.domain.errors import NotAllowed, UnknownTrial
-from studydb.domain.rules import read_rules
-from studydb.domain.states import FINAL, Reason, State, Status
+from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.rules import read_rules
+from studydb.domain.life.states import FINAL, Reason, State, Status
 from studydb.operations import control
 from studydb.operations.look import look
 from studydb.operations.recover import recover

@@ -4,7 +4,7 @@ import random
 from contextlib import suppress
 
 import pytest
-from arrange import (
+from harness.arrange import (
     PERSON,
     SimulatedWorker,
     at_once,
@@ -17,8 +17,8 @@ from arrange import (
 
 from studydb.db import connect
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
-from studydb.domain.rules import read_rules
-from studydb.domain.states import Reason, State, Status
+from studydb.domain.life.rules import read_rules
+from studydb.domain.life.states import Reason, State, Status
 from studydb.operations import control
 from studydb.operations.look import look
 from studydb.operations.recover import recover

@@ -21,26 +21,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
-import postgres
 import pytest
-import resends
-import victim
-from arrange import dump, persist, rows
-from picture import picture
-from proxy import IDLE, Proxy
-from victim import OPERATIONS, POINTS, advance, arranged_in, file_of
+from harness import crash_target, duplicate_requests, postgres
+from harness.arrange import dump, persist, rows
+from harness.crash_target import OPERATIONS, POINTS, advance, arranged_in, file_of
+from harness.proxy import IDLE, Proxy
+from harness.snapshot import picture
 
 from studydb import operations
-from studydb.db import Database, connect, views
+from studydb.db import Database, connect, stable_views
 from studydb.domain.errors import StorageTransient
 from studydb.operations.create import load
 
 every_operation = pytest.mark.parametrize("arranged", OPERATIONS, ids=lambda it: it.__name__)
 at_every_point = pytest.mark.parametrize("point", POINTS)
 
-ANSWER_IS_AN_ID = (resends.registering,)
+ANSWER_IS_AN_ID = (duplicate_requests.registering,)
 
-SWEEPS = (victim.recovering, victim.recovering_a_host, resends.resuming_the_study)
+SWEEPS = (
+    crash_target.recovering,
+    crash_target.recovering_a_host,
+    duplicate_requests.resuming_the_study,
+)
 """They pass over what a ghost still has locked, and leave it to the next sweep."""
 
 PATIENCE_S = 60.0
@@ -86,7 +88,7 @@ def graveyard(sqlite_template, tmp_path_factory):
     """A folder, and what leaves files in it in which a process was killed: at which COMMITs."""
     folder = tmp_path_factory.mktemp("victims")
     forks = subprocess.Popen(
-        [sys.executable, victim.__file__, sqlite_template, folder],
+        [sys.executable, "-m", "harness.crash_target", sqlite_template, folder],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -184,7 +186,7 @@ def test_every_operation_that_writes_is_among_those_that_are_cut(sqlite_template
     run = {arranged: code_run_by(arranged, sqlite_template, tmp_path) for arranged in OPERATIONS}
     cut = frozenset().union(*run.values())
     without_one = frozenset().union(
-        *(codes for arranged, codes in run.items() if arranged is not resends.telling)
+        *(codes for arranged, codes in run.items() if arranged is not duplicate_requests.telling)
     )
 
     assert [name for name, code in writers() if code not in cut] == []
@@ -226,7 +228,7 @@ def code_run_by(arranged, template, folder):
 def everything(database):
     """Every row, and every wide view."""
     with database.begin(write=False) as txn:
-        made = sorted(view.name for view in views.found(txn))
+        made = sorted(view.name for view in stable_views.found(txn))
     return dump(database) | {"views": made}
 
 
@@ -239,7 +241,7 @@ def rows_since(database, study_id):
     """What the rows say of every study that is newer, and its wide views."""
     with database.begin(write=False) as txn:
         names = txn.raw(f"SELECT name FROM study WHERE id > {study_id} ORDER BY id")[1]
-        made = [view.columns for view in views.found(txn) if view.study_id > study_id]
+        made = [view.columns for view in stable_views.found(txn) if view.study_id > study_id]
     return [picture(database, load(database, name)) for (name,) in names], made
 
 

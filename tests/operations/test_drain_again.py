@@ -1,7 +1,7 @@
 """A drain that is sent again after a lost reply gives the stored answer."""
 
 import pytest
-from arrange import PERSON, SimulatedWorker, dump, new_study, token
+from harness.arrange import PERSON, SimulatedWorker, dump, new_study, token
 
 from studydb.domain.errors import NotAllowed
 from studydb.operations import drain as draining

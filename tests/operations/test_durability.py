@@ -3,19 +3,19 @@
 from contextlib import closing
 
 import pytest
-import resends
-from arrange import dump
-from postgres import PostgresServer
+from harness import duplicate_requests
+from harness.arrange import dump
+from harness.postgres import PostgresServer
 
 from studydb.db import connect, migrate
 
 WAITING = (
-    resends.reporting,
-    resends.reporting_at_a_rung,
-    resends.completing,
-    resends.completing_at_once,
-    resends.saving,
-    resends.stopping_a_running_one,
+    duplicate_requests.reporting,
+    duplicate_requests.reporting_at_a_rung,
+    duplicate_requests.completing,
+    duplicate_requests.completing_at_once,
+    duplicate_requests.saving,
+    duplicate_requests.stopping_a_running_one,
 )
 
 # What is not written at its COMMIT stays in the server's memory for so long.
@@ -51,6 +51,6 @@ def test_answered_call_survives_a_crash(server, arranged):
 
 
 def test_claim_survives_whole_or_not_at_all(server):
-    before, after, found = crashed_after(server, resends.claiming)
+    before, after, found = crashed_after(server, duplicate_requests.claiming)
 
     assert found in (before, after)

@@ -2,7 +2,7 @@
 
 import pytest
 import sqlalchemy as sa
-from arrange import (
+from harness.arrange import (
     SimulatedWorker,
     change,
     dump,
@@ -17,7 +17,7 @@ from studydb.db import Prepared
 from studydb.db.dialect import is_listed
 from studydb.db.schema import is_still, trial
 from studydb.domain.errors import LeaseLost
-from studydb.domain.states import Reason, State
+from studydb.domain.life.states import Reason, State
 from studydb.operations.renew import renew
 from studydb.operations.save import condemn
 from studydb.operations.tell import tell

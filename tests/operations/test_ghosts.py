@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 from functools import partial
 from threading import Event
 
-import postgres
 import pytest
-from arrange import LEASE_S, SimulatedWorker, dump, new_study, rows, token
-from resends import (
+from harness import postgres
+from harness.arrange import LEASE_S, SimulatedWorker, dump, new_study, rows, token
+from harness.concurrent import is_waiting_for_a_lock, send_twice
+from harness.duplicate_requests import (
     FINISHES,
     OPERATIONS,
     claiming,
@@ -20,14 +21,13 @@ from resends import (
     resuming_the_study,
     summing_up,
 )
-from rivals import is_waiting_for_a_lock, send_twice
 
 from studydb.db import connect
-from studydb.domain.space import Space, uniform
+from studydb.domain.space.search_space import Space, uniform
 from studydb.operations import claim as claims
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
-from studydb.store import draws, leases, studies
+from studydb.store import leases, proposals, studies
 
 BLIND = (
     leaving,
@@ -136,7 +136,7 @@ def test_claim_waits_for_an_ask_that_queues(connections, postgres_url):
 
     rival = postgres.connect(postgres_url)
     with rival, ThreadPoolExecutor(2) as pool, rival.transaction():
-        rival.execute("SELECT pg_advisory_xact_lock(%s, id::int) FROM study", [draws._QUEUE])
+        rival.execute("SELECT pg_advisory_xact_lock(%s, id::int) FROM study", [proposals._QUEUE])
         ghost = pool.submit(call, ghostly)
         assert is_waiting_for_a_lock(postgres_url)
         resend = pool.submit(send_again)

@@ -3,10 +3,10 @@
 import sys
 
 import pytest
-from arrange import PERSON, SimulatedWorker, new_study, rows, token, trial_of, vanish
+from harness.arrange import PERSON, SimulatedWorker, new_study, rows, token, trial_of, vanish
 
+from studydb.domain.life.states import Reason, State
 from studydb.domain.metrics import Result
-from studydb.domain.states import Reason, State
 from studydb.domain.tally import Tally
 from studydb.operations.control import stop
 

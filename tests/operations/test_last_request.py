@@ -9,10 +9,10 @@ import itertools
 from random import Random
 
 import pytest
-from arrange import PERSON, SimulatedWorker, new_study, token, trial_of
+from harness.arrange import PERSON, SimulatedWorker, new_study, token, trial_of
 
 from studydb.domain.errors import NotAllowed
-from studydb.domain.states import FINAL, Reason, State, Status
+from studydb.domain.life.states import FINAL, Reason, State, Status
 from studydb.operations import control
 from studydb.operations.look import look
 

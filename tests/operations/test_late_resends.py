@@ -1,9 +1,18 @@
 """A call is sent again long after: other things have happened since."""
 
 import pytest
-from arrange import LEASE_S, PERSON, SimulatedWorker, dump, enqueued, new_study, token, vanish
+from harness.arrange import (
+    LEASE_S,
+    PERSON,
+    SimulatedWorker,
+    dump,
+    enqueued,
+    new_study,
+    token,
+    vanish,
+)
 
-from studydb.domain.states import Reason, Status
+from studydb.domain.life.states import Reason, Status
 from studydb.operations import control
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim

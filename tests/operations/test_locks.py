@@ -5,18 +5,27 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
-import postgres
 import psycopg
 import pytest
 import sqlalchemy as sa
-from arrange import LEASE_S, PERSON, RENEWAL_S, SimulatedWorker, enqueued, new_study, rows, token
-from rivals import PATIENCE_S, held_at, is_free, is_waiting_for_a_lock, kept_waiting
+from harness import postgres
+from harness.arrange import (
+    LEASE_S,
+    PERSON,
+    RENEWAL_S,
+    SimulatedWorker,
+    enqueued,
+    new_study,
+    rows,
+    token,
+)
+from harness.concurrent import PATIENCE_S, held_at, is_free, is_waiting_for_a_lock, kept_waiting
 
 from studydb.db import connect
 from studydb.db.engine import Block
 from studydb.domain.errors import StorageBusy
-from studydb.domain.space import Space, uniform
-from studydb.domain.states import Reason, State, Status
+from studydb.domain.life.states import Reason, State, Status
+from studydb.domain.space.search_space import Space, uniform
 from studydb.operations import control
 from studydb.operations import report as reports
 from studydb.operations.delete import delete

@@ -5,7 +5,7 @@ import random
 import sys
 
 import pytest
-from arrange import (
+from harness.arrange import (
     PERSON,
     SimulatedWorker,
     live_results,
@@ -20,9 +20,9 @@ from arrange import (
 from studydb.db.schema import trial
 from studydb.domain import tally
 from studydb.domain.errors import StorageBusy
+from studydb.domain.life.states import Mode, Reason, State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch
-from studydb.domain.states import Mode, Reason, State
 from studydb.operations import summing
 from studydb.operations.control import pause, stop
 

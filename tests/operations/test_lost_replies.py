@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from arrange import (
+from harness.arrange import (
     LEASE_S,
     SimulatedWorker,
     dump,
@@ -15,7 +15,7 @@ from arrange import (
     token,
     vanish,
 )
-from resends import FINISHES, OPERATIONS, claiming_or_asking, summing_up
+from harness.duplicate_requests import FINISHES, OPERATIONS, claiming_or_asking, summing_up
 
 from studydb.db.engine import Block
 from studydb.domain.errors import StorageTransient, StorageUnreachable

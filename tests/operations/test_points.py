@@ -1,10 +1,10 @@
 """Points that are kept ahead of their draws give the trials that an ask in steps gives: PostgreSQL."""
 
 import pytest
-from arrange import SimulatedWorker, change, new_study, rows
+from harness.arrange import SimulatedWorker, change, new_study, rows
 
 from studydb.db import connect
-from studydb.domain.space import (
+from studydb.domain.space.search_space import (
     Space,
     choice,
     constant,
@@ -16,7 +16,7 @@ from studydb.domain.space import (
 )
 from studydb.operations import ask as asks
 from studydb.searchers import GridSearch, RandomSearch
-from studydb.store import draws
+from studydb.store import proposals
 
 ODD = [
     "NaN",
@@ -115,7 +115,7 @@ def test_points_that_are_wide_are_not_kept(database, width, kept):
 
 def test_points_of_a_block_that_has_passed_are_not_kept(database):
     study = new_study(database, space=Space.read({}), num_trials=None)
-    change(database, f"UPDATE study SET next_draw = {20 * draws.BLOCK}")
+    change(database, f"UPDATE study SET next_draw = {20 * proposals.BLOCK}")
     SimulatedWorker(database, study).ask()
 
     asks._propose(database, study, block=2, current=0)  # its client was asleep

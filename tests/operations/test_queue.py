@@ -5,20 +5,29 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from time import monotonic
 
-import postgres
 import psycopg
 import pytest
-from arrange import LEASE_S, SimulatedWorker, at_once, enqueued, new_study, persist, rows, token
-from rivals import PATIENCE_S, send_twice
+from harness import postgres
+from harness.arrange import (
+    LEASE_S,
+    SimulatedWorker,
+    at_once,
+    enqueued,
+    new_study,
+    persist,
+    rows,
+    token,
+)
+from harness.concurrent import PATIENCE_S, send_twice
 
 from studydb.analysis.wide import make_wide_views
-from studydb.db import connect, migrate, version
+from studydb.db import connect, migrate, revisions
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
-from studydb.store import draws
+from studydb.store import proposals
 
 THREADS = 8
-MIGRATION = f"SELECT pg_advisory_lock({version.ADVISORY_LOCK})"
+MIGRATION = f"SELECT pg_advisory_lock({revisions.ADVISORY_LOCK})"
 
 
 @pytest.fixture
@@ -49,7 +58,7 @@ def held(stranger, lock):
 
 
 def queue_of(study):
-    return f"SELECT pg_advisory_lock({draws._QUEUE}, {study.id})"
+    return f"SELECT pg_advisory_lock({proposals._QUEUE}, {study.id})"
 
 
 def test_asks_go_on_without_the_queue(database, stranger):
@@ -63,8 +72,8 @@ def test_asks_go_on_without_the_queue(database, stranger):
         rest = [worker.ask().lease.number for _ in range(19)]
 
     assert [first, *rest] == list(range(20))
-    assert draws.TURN_TIMEOUT_S <= waited_s < 4 * draws.TURN_TIMEOUT_S
-    assert monotonic() - begun_s < draws.TURN_TIMEOUT_S  # the queue is left alone from then on
+    assert proposals.TURN_TIMEOUT_S <= waited_s < 4 * proposals.TURN_TIMEOUT_S
+    assert monotonic() - begun_s < proposals.TURN_TIMEOUT_S  # the queue is left alone from then on
 
 
 def test_claims_do_not_queue(database, stranger):
@@ -75,7 +84,7 @@ def test_claims_do_not_queue(database, stranger):
         begun_s = monotonic()
         assert SimulatedWorker(database, study).claim() is not None
 
-    assert monotonic() - begun_s < draws.TURN_TIMEOUT_S
+    assert monotonic() - begun_s < proposals.TURN_TIMEOUT_S
 
 
 @pytest.mark.parametrize("max_concurrent", [None, 5])
@@ -138,7 +147,7 @@ def test_resend_that_finds_nothing_answers_in_time(database, stranger):
         begun_s = monotonic()
         assert claim(database, study, worker_id=worker.id, token=token(), lease_s=LEASE_S) is None
 
-    assert draws.RESEND_TIMEOUT_S <= monotonic() - begun_s < 3 * draws.RESEND_TIMEOUT_S
+    assert proposals.RESEND_TIMEOUT_S <= monotonic() - begun_s < 3 * proposals.RESEND_TIMEOUT_S
 
 
 def test_upgrade_goes_on_while_its_lock_is_held(
@@ -150,7 +159,7 @@ def test_upgrade_goes_on_while_its_lock_is_held(
     with held(rival, MIGRATION):
         assert migrate.upgrade(empty_postgres_url) == ""
 
-    assert migrate.current(empty_postgres_url) == version.HEAD
+    assert migrate.current(empty_postgres_url) == revisions.HEAD
 
 
 def test_upgrades_of_tables_that_exist_wait_for_each_other(postgres_url, stranger, monkeypatch):
@@ -160,7 +169,7 @@ def test_upgrades_of_tables_that_exist_wait_for_each_other(postgres_url, strange
 
     with held(stranger, MIGRATION), ThreadPoolExecutor(1) as pool, other:
         with other.transaction():
-            other.execute(f"LOCK TABLE {version.TABLE} IN SHARE ROW EXCLUSIVE MODE")
+            other.execute(f"LOCK TABLE {revisions.TABLE} IN SHARE ROW EXCLUSIVE MODE")
             upgrade = pool.submit(migrate.upgrade, postgres_url)
             deadline_s = monotonic() + PATIENCE_S
             while not (modes := awaited_modes(other)) and monotonic() < deadline_s:
@@ -168,7 +177,7 @@ def test_upgrades_of_tables_that_exist_wait_for_each_other(postgres_url, strange
         assert upgrade.result() == "0001"
 
     assert modes == [("ShareRowExclusiveLock",)]
-    assert migrate.current(postgres_url) == version.HEAD
+    assert migrate.current(postgres_url) == revisions.HEAD
 
 
 def awaited_modes(connection):
@@ -195,4 +204,4 @@ def test_views_are_made_while_the_lock_is_held(database, stranger):
 
 def test_stranger_cannot_take_the_lock_of_the_version(postgres_url, stranger):
     with postgres.connect(stranger) as rival, pytest.raises(psycopg.errors.InsufficientPrivilege):
-        rival.execute(f"BEGIN; LOCK TABLE {version.TABLE} IN SHARE ROW EXCLUSIVE MODE")
+        rival.execute(f"BEGIN; LOCK TABLE {revisions.TABLE} IN SHARE ROW EXCLUSIVE MODE")

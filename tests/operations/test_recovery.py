@@ -1,7 +1,7 @@
 """Whoever comes along takes back what is lost, and nothing that is alive."""
 
 import pytest
-from arrange import (
+from harness.arrange import (
     LEASE_S,
     PERSON,
     RENEWAL_S,
@@ -17,9 +17,9 @@ from arrange import (
 )
 
 from studydb.domain.errors import LeaseLost
+from studydb.domain.life.rules import read_rules
+from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.records import Failure
-from studydb.domain.rules import read_rules
-from studydb.domain.states import Reason, State, Status
 from studydb.operations import control
 from studydb.operations.look import look
 from studydb.operations.recover import recover, recover_host

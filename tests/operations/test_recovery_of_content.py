@@ -1,10 +1,10 @@
 """A lost trial that cannot be ended keeps nobody else from being taken, and no study from going."""
 
 import pytest
-from arrange import SimulatedWorker, new_study, process, rows, states_of, vanish
+from harness.arrange import SimulatedWorker, new_study, process, rows, states_of, vanish
 
 from studydb.domain.errors import StorageBusy
-from studydb.domain.states import State
+from studydb.domain.life.states import State
 from studydb.operations import finish
 from studydb.operations.delete import delete
 from studydb.operations.recover import recover, recover_host

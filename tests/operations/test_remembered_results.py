@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from arrange import SimulatedWorker, new_study, rows
+from harness.arrange import SimulatedWorker, new_study, rows
 
 from studydb.domain import tally
+from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
-from studydb.domain.states import Reason
 from studydb.lease.held import HeldTrial
 
 LONG = "x" * 10_000

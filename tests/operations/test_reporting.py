@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from arrange import (
+from harness.arrange import (
     SimulatedWorker,
     dump,
     live_results,
@@ -13,12 +13,12 @@ from arrange import (
 )
 
 from studydb.db.schema import trial
-from studydb.domain.decisions import Action, Answer, Verdict
 from studydb.domain.errors import NoResults
+from studydb.domain.life.decisions import Action, Answer, Verdict
+from studydb.domain.life.rules import read_rules
+from studydb.domain.life.states import Mode, Reason, State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch
-from studydb.domain.rules import read_rules
-from studydb.domain.states import Mode, Reason, State
 from studydb.operations.reading import best_trials, list_trials
 from studydb.schedulers import ASHA
 

@@ -1,11 +1,11 @@
 """A database that was restored hands out attempt numbers again: the token tells whose they are."""
 
 import pytest
-from arrange import SimulatedWorker, dump, enqueued, new_study
+from harness.arrange import SimulatedWorker, dump, enqueued, new_study
 
 from studydb.domain.errors import LeaseLost
+from studydb.domain.life.states import Reason
 from studydb.domain.records import Batch
-from studydb.domain.states import Reason
 from studydb.operations.finish import finish
 from studydb.operations.report import report
 

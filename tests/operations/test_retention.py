@@ -1,7 +1,7 @@
 """Which checkpoints are kept: the newest, the one before it, and what is pinned."""
 
 import pytest
-from arrange import SimulatedWorker, change, new_study, rows
+from harness.arrange import SimulatedWorker, change, new_study, rows
 
 from studydb.operations.save import condemn, forget
 from studydb.store import checkpoints

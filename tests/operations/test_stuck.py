@@ -1,11 +1,11 @@
 """Which losses count as losses at the same step."""
 
 import pytest
-from arrange import LEASE_S, SimulatedWorker, change, new_study
+from harness.arrange import LEASE_S, SimulatedWorker, change, new_study
 
-from studydb.domain.ending import DIED
+from studydb.domain.life.ending import DIED
+from studydb.domain.life.states import Reason
 from studydb.domain.records import Failure
-from studydb.domain.states import Reason
 from studydb.operations.recover import recover
 
 KILLED = Failure(DIED, "The process of the trial was killed by SIGKILL.")

@@ -3,11 +3,11 @@
 import random
 
 import pytest
-from arrange import SimulatedWorker, live_results, new_study, rows, vanish
+from harness.arrange import SimulatedWorker, live_results, new_study, rows, vanish
 
+from studydb.domain.life.states import Mode, Reason
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch
-from studydb.domain.states import Mode, Reason
 from studydb.operations.claim import claim as claim_again
 from studydb.schedulers import ASHA
 

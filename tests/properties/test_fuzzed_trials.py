@@ -9,16 +9,16 @@ import sys
 import time
 
 import pytest
-from arrange import rows
 from fleet.workers import TRAINABLES
+from harness.arrange import rows
+from harness.supervised_slot import COMPLETED, GOOD, Supervised, failed, framed, reported
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec import msgpack
-from supervised import COMPLETED, GOOD, Supervised, failed, framed, reported
 
 from studydb.child.messages import End
+from studydb.domain.life.states import State
 from studydb.domain.records import Trainable
-from studydb.domain.states import State
 from studydb.worker.forkserver import ForkServer
 
 LONG_S = 60.0 * float(os.environ.get("STUDYDB_FUZZ_MINUTES", "0"))

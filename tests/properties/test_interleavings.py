@@ -12,18 +12,18 @@ from itertools import groupby
 from random import Random
 from uuid import uuid4
 
-import postgres
 import pytest
 import sqlalchemy as sa
-from interleaver import Interleaver, step_by_step
-from life import LEASES_S, Life
-from orders import explaining_order
-from picture import picture
-from promises import broken_promises, ended_rows
+from harness import postgres
+from harness.interleaver import Interleaver, step_by_step
+from harness.random_walk import LEASES_S, Life
+from harness.row_invariants import broken_promises, ended_rows
+from harness.serial_orders import explaining_order
+from harness.snapshot import picture
 
 from studydb.db import Database, Prepared, connect
 from studydb.db.schema import study
-from studydb.domain.states import Status
+from studydb.domain.life.states import Status
 
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
 """Per plan."""

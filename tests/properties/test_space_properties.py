@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from studydb.domain.canonical import canonical_json, params_hash
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.grammar import parse_call, parse_parameter, parse_parameters, parse_value
-from studydb.domain.space import (
+from studydb.domain.space.search_space import (
     Enumerable,
     Space,
     choice,
@@ -21,6 +20,7 @@ from studydb.domain.space import (
     randint,
     uniform,
 )
+from studydb.domain.specs.grammar import parse_call, parse_parameter, parse_parameters, parse_value
 from studydb.searchers import GridSearch, RandomSearch
 from studydb.searchers.draws import unit_draw
 

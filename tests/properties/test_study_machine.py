@@ -10,6 +10,10 @@ from collections import Counter
 from random import Random
 
 import pytest
+from harness.expected_rows import likeness
+from harness.random_walk import ASHAS, Life
+from harness.row_invariants import broken_promises, ended_rows
+from harness.snapshot import picture
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -19,10 +23,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from life import ASHAS, Life
-from likeness import likeness
-from picture import picture
-from promises import broken_promises, ended_rows
 
 from studydb.schedulers import FIFO
 

@@ -4,10 +4,10 @@ import sqlite3
 
 import psycopg
 import pytest
-from arrange import change, dump, new_study, trial_in
+from harness.arrange import change, dump, new_study, trial_in
 
 from studydb.db.faults import Duplicate
-from studydb.domain.states import State
+from studydb.domain.life.states import State
 
 CASES = [
     (State.PENDING, "trial_state_check", "state = 'DONE'"),

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
-from arrange import SimulatedWorker, new_study
+from harness.arrange import SimulatedWorker, new_study
 
 from studydb.db import connect
 from studydb.db.dialect import after, is_listed, now

@@ -8,7 +8,7 @@ from contextlib import suppress
 import psycopg
 import pytest
 import sqlalchemy.exc
-from arrange import change, dump, new_study, rows, token
+from harness.arrange import change, dump, new_study, rows, token
 
 from studydb.db import Chain, connect, connections, engine, sqlite_file
 from studydb.db.faults import Duplicate, LockTimeout, is_disconnect, is_of_values, translate

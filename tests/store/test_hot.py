@@ -9,7 +9,7 @@ not compressed.
 import time
 
 import pytest
-from arrange import SimulatedWorker, change, new_study, rows
+from harness.arrange import SimulatedWorker, change, new_study, rows
 
 from studydb.db import connect
 from studydb.db.schema import METADATA

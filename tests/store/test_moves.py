@@ -1,7 +1,7 @@
 """Every pair of states, through every function that moves a trial."""
 
 import pytest
-from arrange import (
+from harness.arrange import (
     PERSON,
     SimulatedWorker,
     dump,
@@ -11,11 +11,11 @@ from arrange import (
     trial_of,
 )
 
-from studydb.domain.ending import Ending
 from studydb.domain.errors import LeaseLost, NotAllowed
+from studydb.domain.life.ending import Ending
+from studydb.domain.life.states import FINAL, MOVES, Reason, State, Status
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch, Lease
-from studydb.domain.states import FINAL, MOVES, Reason, State, Status
 from studydb.operations import control
 from studydb.operations.finish import finish
 from studydb.operations.recover import recover

@@ -5,16 +5,16 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
-from arrange import LEASE_S, SimulatedWorker, enqueued, new_study, process, token
+from harness.arrange import LEASE_S, SimulatedWorker, enqueued, new_study, process, token
 
+from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
 from studydb.domain.records import Batch, Lease
-from studydb.domain.space import Space
-from studydb.domain.states import Mode
+from studydb.domain.space.search_space import Space
 from studydb.schedulers import ASHA
 from studydb.searchers import RandomSearch
-from studydb.store import at_once, attempts, draws, leases, results, rungs, sweeps, trials
+from studydb.store import at_once, attempts, leases, proposals, results, rungs, sweeps, trials
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -141,11 +141,11 @@ def ask_at_once(txn):
         study = SimpleNamespace(
             id=1, space=Space.read({}), space_version=1, searcher=RandomSearch()
         )
-        draws.ask(
+        proposals.ask(
             txn, study=study, worker_id=1, token=token(), lease_s=LEASE_S, if_nothing_waits=True
         )
     else:
-        draws.take(txn, study_id=1, if_nothing_waits=True)
+        proposals.take(txn, study_id=1, if_nothing_waits=True)
 
 
 def report_at_once(txn):
@@ -176,7 +176,7 @@ HOT = {
     "claim at once": (claim_at_once, "trial_claim"),
     "report at once": (report_at_once, TRIAL_KEY),
     "finish at once": (finish_at_once, TRIAL_KEY),
-    "draw": (lambda txn: draws.take(txn, study_id=1, if_nothing_waits=True), "trial_claim"),
+    "draw": (lambda txn: proposals.take(txn, study_id=1, if_nothing_waits=True), "trial_claim"),
     "ask at once": (ask_at_once, "trial_claim"),
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
     "page": (lambda txn: results.page(txn, results.Span(1, 7, 1, 0, 9), most=5), KEY),

@@ -3,13 +3,12 @@
 import threading
 import time
 
-import arrange
-import postgres
 import pytest
-from arrange import new_study, rows, token
-from proxy import Proxy
+from harness import arrange, postgres
+from harness.arrange import new_study, rows, token
+from harness.proxy import Proxy
 
-from studydb.db import connect, engine, migrate, version
+from studydb.db import connect, engine, migrate, revisions
 from studydb.domain.errors import StorageUnreachable
 from studydb.operations import control
 from studydb.store import events
@@ -97,7 +96,7 @@ def test_answer_that_came_too_late_is_not_taken_for_that_to_another_request(line
 def test_migration_waits_for_another_as_long_as_that_takes(empty_postgres_url, monkeypatch):
     monkeypatch.setattr(engine, "LONGEST_SILENCE_S", SHORT_S)
     with postgres.connect(empty_postgres_url) as other:
-        other.execute(f"SELECT pg_advisory_lock({version.ADVISORY_LOCK})")
+        other.execute(f"SELECT pg_advisory_lock({revisions.ADVISORY_LOCK})")
         ended = []
         upgrading = threading.Thread(
             target=lambda: ended.append(migrate.upgrade(empty_postgres_url))
@@ -106,7 +105,7 @@ def test_migration_waits_for_another_as_long_as_that_takes(empty_postgres_url, m
         upgrading.join(4 * SHORT_S)
 
         assert upgrading.is_alive()
-        other.execute(f"SELECT pg_advisory_unlock({version.ADVISORY_LOCK})")
+        other.execute(f"SELECT pg_advisory_unlock({revisions.ADVISORY_LOCK})")
         other.commit()
     upgrading.join(60)
 

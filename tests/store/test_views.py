@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from arrange import (
+from harness.arrange import (
     PERSON,
     SimulatedWorker,
     enqueued,
@@ -17,8 +17,8 @@ from arrange import (
 )
 
 from studydb.db.types import decode_json
+from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.records import Failure
-from studydb.domain.states import Reason, State, Status
 from studydb.operations import control
 from studydb.operations.look import look
 from studydb.operations.reading import list_trials

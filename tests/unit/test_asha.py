@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from studydb.domain.decisions import CONTINUE, Action, Decision
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.grammar import parse_call
-from studydb.domain.states import Reason
+from studydb.domain.life.decisions import CONTINUE, Action, Decision
+from studydb.domain.life.states import Reason
+from studydb.domain.specs.grammar import parse_call
 from studydb.domain.view import Report, RungView
 from studydb.schedulers import ASHA, FIFO, from_call, read
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from studydb.analysis.naming import spread_names
 from studydb.analysis.progress import Progress, duration
-from studydb.cli.output import _left_out
+from studydb.cli.printing import _left_out
 from studydb.cli.query import _distinct
 from studydb.cli.status import share
+from studydb.domain.life.states import Mode
 from studydb.domain.records import Counts
-from studydb.domain.states import Mode
 
 
 @pytest.mark.parametrize(

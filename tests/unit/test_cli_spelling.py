@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studydb.cli.spelling import assignments, csv_cell, plain, table_cell, value_text
-from studydb.domain.grammar import parse_parameters, parse_value
-from studydb.domain.states import State
+from studydb.cli.values import assignments, csv_cell, plain, table_cell, value_text
+from studydb.domain.life.states import State
+from studydb.domain.specs.grammar import parse_parameters, parse_value
 from studydb.domain.wording import visible
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from studydb.domain.decisions import Action, Verdict
-from studydb.domain.ending import (
+from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.ending import (
     FOR_EVER,
     LONGEST_DELAY_S,
     Ending,
@@ -16,7 +16,7 @@ from studydb.domain.ending import (
     settle,
     wanted,
 )
-from studydb.domain.states import MOVES, Reason, State, Status
+from studydb.domain.life.states import MOVES, Reason, State, Status
 
 STOP = Verdict(Action.STOP, Reason.EARLY_STOPPED, "scheduler")
 PAUSE = Verdict(Action.PAUSE, Reason.PAUSED, "scheduler")

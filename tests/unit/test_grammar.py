@@ -5,16 +5,7 @@ import json
 import pytest
 
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.grammar import (
-    Call,
-    build,
-    parse_call,
-    parse_parameter,
-    parse_parameters,
-    parse_value,
-    read_space_file,
-)
-from studydb.domain.space import (
+from studydb.domain.space.search_space import (
     Space,
     choice,
     constant,
@@ -23,6 +14,15 @@ from studydb.domain.space import (
     quniform,
     randint,
     uniform,
+)
+from studydb.domain.specs.grammar import (
+    Call,
+    build,
+    parse_call,
+    parse_parameter,
+    parse_parameters,
+    parse_value,
+    read_space_file,
 )
 
 

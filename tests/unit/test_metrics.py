@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from studydb.domain.errors import InvalidReport
+from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, Summary, read_report, score
-from studydb.domain.states import Mode
 from studydb.domain.tally import Tally
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.life.rules import Threshold, first_hit, read_rules
 from studydb.domain.metrics import Result
-from studydb.domain.rules import Threshold, first_hit, read_rules
 
 
 def result(step=1, value=0.5, **metrics):

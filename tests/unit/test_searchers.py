@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.grammar import parse_call
-from studydb.domain.space import Space, choice, lograndint, loguniform, quniform, randint, uniform
+from studydb.domain.space.search_space import (
+    Space,
+    choice,
+    lograndint,
+    loguniform,
+    quniform,
+    randint,
+    uniform,
+)
+from studydb.domain.specs.grammar import parse_call
 from studydb.searchers import GridSearch, RandomSearch, from_call, read
 from studydb.searchers.draws import unit_draw
 
@@ -44,7 +52,7 @@ def test_points_are_pinned():
 
 def test_points_do_not_depend_on_order_or_process():
     script = (
-        "from studydb.domain.space import Space\n"
+        "from studydb.domain.space.search_space import Space\n"
         "from studydb.searchers import RandomSearch\n"
         f"space = Space.from_json({SPACE.to_json()!r})\n"
         "print([RandomSearch().propose(space, seed=7, draw=d) for d in reversed(range(50))])"

@@ -9,7 +9,7 @@ import pytest
 from studydb.domain.canonical import canonical_json, params_hash
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.near import did_you_mean
-from studydb.domain.space import (
+from studydb.domain.space.search_space import (
     MAX_CONFIG_BYTES,
     Space,
     choice,

@@ -3,8 +3,8 @@
 import pytest
 
 from studydb.db.schema import trial
-from studydb.domain import states
-from studydb.domain.states import FINAL, MOVES, State, sources
+from studydb.domain.life import states
+from studydb.domain.life.states import FINAL, MOVES, State, sources
 
 DRAWN = {
     "PENDING": {"RUNNING", "PAUSED", "TERMINATED"},

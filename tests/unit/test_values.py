@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from studydb.analysis.progress import Progress
+from studydb.domain.life.states import Mode
 from studydb.domain.records import Counts
-from studydb.domain.states import Mode
 from studydb.domain.wording import best_text, value_text
 
 

@@ -15,11 +15,11 @@ from fleet.stage import Stage
 
 from studydb.child.job import Job
 from studydb.child.messages import Answered, Began, Ended, FromChild, read_from_child, write
+from studydb.domain.life.states import Mode
 from studydb.domain.records import Trainable
-from studydb.domain.states import Mode
+from studydb.worker.captured import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess
 from studydb.worker.forkserver import ForkServer
-from studydb.worker.output import AttemptOutput, OutputPump
 
 PATIENCE_S = 20.0
 

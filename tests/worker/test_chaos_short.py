@@ -3,8 +3,8 @@
 import random
 
 from fleet import drain
-from fleet.ordeal import Ordeal
-from fleet.storm import Storm, Weather
+from fleet.chaos_run import Ordeal
+from fleet.fault_injector import Storm, Weather
 from fleet.workers import Fleet
 
 from studydb.db import migrate

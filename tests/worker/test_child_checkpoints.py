@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from said import expect_failure, steps_of
+from harness.child_messages import expect_failure, steps_of
 
 from studydb.artifacts import DirectoryStore
 from studydb.child.job import Restore

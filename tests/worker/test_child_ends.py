@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from said import STOP, expect_failure, steps_of
+from harness.child_messages import STOP, expect_failure, steps_of
 
 import studydb
 from studydb.child.messages import (

@@ -9,8 +9,8 @@ import uuid
 from dataclasses import asdict, replace
 
 import pytest
+from harness.child_messages import STOP
 from msgspec import msgpack
-from said import STOP
 
 from studydb.artifacts import digest_of
 from studydb.child.channel import Channel, Frame, FrameError
@@ -29,10 +29,10 @@ from studydb.child.messages import (
 )
 from studydb.domain.errors import InvalidReport
 from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES, TYPE_BYTES
+from studydb.domain.life.rules import Threshold
+from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, read_report
 from studydb.domain.records import Failure, Trainable
-from studydb.domain.rules import Threshold
-from studydb.domain.states import Mode
 
 EVERY_MESSAGE = [
     Reported(None, Result(1, 0.5, {"a": [1, "x"]}, 2.0)),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from said import STOP, expect_failure, steps_of, values_of
+from harness.child_messages import STOP, expect_failure, steps_of, values_of
 
 import studydb
 from studydb.child.channel import MAX_HEADER_BYTES
@@ -23,9 +23,9 @@ from studydb.child.messages import (
     StopNotice,
     write,
 )
-from studydb.domain.decisions import Action, Verdict
-from studydb.domain.rules import Threshold
-from studydb.domain.states import Reason
+from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.rules import Threshold
+from studydb.domain.life.states import Reason
 
 
 def three_steps(config):

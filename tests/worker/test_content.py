@@ -6,9 +6,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-from arrange import rows, states_of
-from msgspec import msgpack
-from supervised import (
+from harness.arrange import rows, states_of
+from harness.supervised_slot import (
     COMPLETED,
     GOOD,
     Supervised,
@@ -17,11 +16,12 @@ from supervised import (
     reported,
     wire,
 )
+from msgspec import msgpack
 
 from studydb.child.messages import End, Ended
 from studydb.domain.errors import StorageError
 from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES, TYPE_BYTES
-from studydb.domain.states import State
+from studydb.domain.life.states import State
 from studydb.operations import finish
 from studydb.worker import attempt
 

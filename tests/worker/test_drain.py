@@ -1,14 +1,14 @@
 """Workers that a person has asked to end, wait in words, or are gone without a word."""
 
-import arrange
 import pytest
 from fleet.workers import eventually
+from harness import arrange
 
 import studydb
-from studydb.child.process import this_process
 from studydb.db.schema import worker as worker_table
 from studydb.domain.errors import NotAllowed, NotFound, UsageError
 from studydb.operations.drain import drain, find_worker
+from studydb.processes import this_process
 
 PERSON = "ada@laptop"
 

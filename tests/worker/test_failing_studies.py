@@ -6,7 +6,7 @@ import pytest
 from fleet.workers import eventually
 
 import studydb
-from studydb.domain.guard import MOST_ALIKE
+from studydb.domain.life.alike_failures import MOST_ALIKE
 from studydb.worker.suspicion import MOST_FAILED
 
 SLOTS = 4

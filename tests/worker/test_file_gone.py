@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-import arrange
 import pytest
+from harness import arrange
 
 import studydb
 from studydb.db import connect

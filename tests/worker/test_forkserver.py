@@ -19,7 +19,7 @@ import pytest
 
 import studydb
 from studydb.child.messages import End, Ended, Reported
-from studydb.child.process import (
+from studydb.processes import (
     is_alive,
     is_local,
     kill_group,
@@ -27,8 +27,8 @@ from studydb.child.process import (
     start_of,
     this_process,
 )
+from studydb.worker.captured import OutputPump
 from studydb.worker.forkserver import ForkServer
-from studydb.worker.output import OutputPump
 
 ROOT = Path(__file__).parents[2]
 
@@ -385,9 +385,9 @@ def test_two_seconds_after_a_supervisors_sigkill_nothing_of_it_lives(tmp_path, e
         "from pathlib import Path\n"
         "from studydb.child.job import Job\n"
         "from studydb.domain.records import Trainable\n"
-        "from studydb.domain.states import Mode\n"
+        "from studydb.domain.life.states import Mode\n"
         "from studydb.worker.forkserver import ForkServer\n"
-        "from studydb.worker.output import OutputPump\n"
+        "from studydb.worker.captured import OutputPump\n"
         "directory = sys.argv[1]\n"
         "server, pump = ForkServer(), OutputPump()\n"
         "server.start()\n"

@@ -4,8 +4,8 @@ import signal
 import time
 
 import pytest
-from arrange import PERSON, token
 from fleet.workers import eventually
+from harness.arrange import PERSON, token
 
 from studydb.db.schema import worker as worker_table
 from studydb.operations.drain import drain, find_worker

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import studydb
-from studydb.child import process
-from studydb.child.process import is_alive, process_record, start_of
+from studydb import processes
 from studydb.domain.records import Process
+from studydb.processes import is_alive, process_record, start_of
 
 STRANGER = 65534
 """A user of the test's own, to whom the processes of others are hidden."""
@@ -27,7 +27,7 @@ _HIDE = (
 _LOOK = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from studydb.child.process import is_alive
+from studydb.processes import is_alive
 from studydb.domain.records import Process
 found = [is_alive(Process(**one)) for one in json.loads(sys.argv[2])]
 print(json.dumps([os.path.exists(f"/proc/{os.getppid()}"), *found]))
@@ -57,7 +57,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def read(pid: int) -> list[bytes]:
         raise OSError(code, os.strerror(code), f"/proc/{pid}/stat")
 
-    monkeypatch.setattr(process, "_stat_fields", read)
+    monkeypatch.setattr(processes, "_stat_fields", read)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a /proc that hides processes")
@@ -93,7 +93,7 @@ def test_process_of_another_user_refuses_a_signal_and_is_alive(monkeypatch, dead
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     refuse(monkeypatch, errno.ENOENT)
-    monkeypatch.setattr(process.os, "kill", kill)
+    monkeypatch.setattr(processes.os, "kill", kill)
 
     assert is_alive(dead)
 
@@ -104,8 +104,8 @@ def test_process_whose_start_was_not_known_is_alive_as_long_as_its_number_is(liv
 
 
 def test_a_ps_that_does_not_run_is_no_evidence_of_an_end(monkeypatch, living, dead):
-    monkeypatch.setattr(process, "_has_proc", lambda: False)
-    monkeypatch.setattr(process, "_output_of", lambda *_: "")
+    monkeypatch.setattr(processes, "_has_proc", lambda: False)
+    monkeypatch.setattr(processes, "_output_of", lambda *_: "")
 
     assert is_alive(living)
     assert not is_alive(dead)

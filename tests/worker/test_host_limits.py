@@ -20,7 +20,7 @@ _RUN = """
 import os, sys
 from studydb.worker import forkserver
 {change}
-from studydb.worker.options import Options
+from studydb.worker.worker_options import Options
 from studydb.worker.supervisor import run_worker
 sys.exit(run_worker(Options(storage=sys.argv[1], study="staged", say=print)))
 """

@@ -5,11 +5,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import postgres
 import pytest
 from fleet.stage import Stage
 from fleet.workers import eventually
-from proxy import Proxy
+from harness import postgres
+from harness.proxy import Proxy
 
 from studydb.db import migrate
 from studydb.worker.supervisor import LAST_SILENCE_S, SHORTEST_SILENCE_S

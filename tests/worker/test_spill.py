@@ -7,12 +7,12 @@ import os
 from contextlib import ExitStack, closing
 
 import pytest
-from arrange import SimulatedWorker, live_results, new_study, trial_of
+from harness.arrange import SimulatedWorker, live_results, new_study, trial_of
 
 from studydb.domain.errors import StorageBusy
+from studydb.domain.life.rules import read_rules
+from studydb.domain.life.states import Reason, State
 from studydb.domain.metrics import Result, weigh
-from studydb.domain.rules import read_rules
-from studydb.domain.states import Reason, State
 from studydb.lease import buffer, held, room
 from studydb.lease.held import HeldTrial
 from studydb.lease.room import Queue, Room, SpillFile

@@ -1,6 +1,6 @@
 """A trial that dies at the same step each time is not run ten times; one that gets further is."""
 
-from studydb.domain.ending import LOSSES_AT_STEP
+from studydb.domain.life.ending import LOSSES_AT_STEP
 
 
 def test_trial_that_dies_at_the_same_step_each_time_is_given_up(stage):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from studydb.child.messages import End, Ended, Reported
-from studydb.child.process import start_of
 from studydb.domain.records import Trainable
+from studydb.processes import start_of
 from studydb.worker import templates
 from studydb.worker.forkserver import ForkServer
 from studydb.worker.templates import Templates
@@ -504,9 +504,9 @@ def test_two_seconds_after_a_supervisors_sigkill_no_template_lives(tmp_path, eve
         "from pathlib import Path\n"
         "from studydb.child.job import Job\n"
         "from studydb.domain.records import Trainable\n"
-        "from studydb.domain.states import Mode\n"
+        "from studydb.domain.life.states import Mode\n"
         "from studydb.worker.forkserver import ForkServer\n"
-        "from studydb.worker.output import OutputPump\n"
+        "from studydb.worker.captured import OutputPump\n"
         "from studydb.worker.templates import Templates\n"
         "directory = sys.argv[1]\n"
         "server, pump = ForkServer(), OutputPump()\n"

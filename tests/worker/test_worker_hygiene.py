@@ -5,7 +5,7 @@ import re
 from urllib.parse import quote
 
 import pytest
-from postgres import DSN_VARIABLE
+from harness.postgres import DSN_VARIABLE
 
 SECRET = "correct-horse"
 

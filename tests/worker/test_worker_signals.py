@@ -9,7 +9,7 @@ from fleet.stage import Stage
 from fleet.workers import eventually
 
 from studydb.db import migrate
-from studydb.domain.decisions import Action
+from studydb.domain.life.decisions import Action
 
 OUTAGE_S = 3.0
 

@@ -5,9 +5,9 @@ import pickle
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import arrange
 import pytest
 from fleet.workers import TRAINABLES
+from harness import arrange
 
 from studydb.db.schema import attempt, checkpoint
 

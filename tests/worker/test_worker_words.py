@@ -1,7 +1,7 @@
 """What a worker says to the terminal that it runs in."""
 
-import arrange
 import pytest
+from harness import arrange
 
 
 def test_store_that_refuses_is_complained_of_once_and_training_goes_on(sqlite_stage):

@@ -1,0 +1,102 @@
+"""How values are written: in tables, in CSV, in JSON, and on a command line."""
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.specs.grammar import parse_value
+from studydb.domain.wording import visible, without_controls
+
+
+def plain(value: Any) -> Any:
+    """
+    What JSON holds for a value of any type.
+
+    NaN and ±Inf are the texts "NaN", "Infinity" and "-Infinity", as in the database; moments are
+    ISO 8601; bytes are hexadecimal; what else JSON cannot hold is text.
+    """
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float | Decimal):
+        return _number(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return _aware(value).isoformat()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    return str(value)
+
+
+def _number(value: float | Decimal) -> float | int | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Decimal):  # PostgreSQL's sum of integers, for example
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value
+
+
+def _aware(value: datetime) -> datetime:
+    return value if value.tzinfo is None else value.astimezone(UTC)
+
+
+def csv_cell(value: Any) -> Any:
+    """A value in a CSV file: nothing for None, JSON for what is no number or text."""
+    written = plain(value)
+    if isinstance(written, bool | list | dict):
+        return json.dumps(written)
+    if isinstance(written, str):
+        return without_controls(written)
+    return "" if written is None else written
+
+
+def table_cell(value: Any, *, brief: bool = False) -> str:
+    """
+    A value in a table, on one line.
+
+    Args:
+        brief: Round doubles to six digits, moments to seconds: for eyes, on a terminal.
+    """
+    if isinstance(value, datetime):
+        return _aware(value).isoformat(" ", "seconds").replace("+00:00", "Z")
+    if brief and isinstance(value, float) and math.isfinite(value):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        return assignments(
+            {path: _rounded(each) if brief else each for path, each in value.items()}
+        )
+    written = csv_cell(value)
+    return visible(written) if isinstance(written, str) else repr(written)
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def assignments(values: Mapping[str, Any]) -> str:
+    """Values by path as `enqueue` reads them: "lr=0.1 act=relu"."""
+    return " ".join(f"{visible(path)}={value_text(value)}" for path, value in values.items())
+
+
+def value_text(value: Any) -> str:
+    """A value by the grammar; text without quotes where it can do without."""
+    written = plain(value)
+    if not isinstance(written, str):
+        return json.dumps(written)
+    try:
+        bare = parse_value(written) == written and not any(map(str.isspace, written))
+    except InvalidSpec:
+        bare = False
+    return written if bare and written.isprintable() else json.dumps(written)

@@ -1,0 +1,348 @@
+"""
+Wide views: `v_trial` and `v_result` of one study, with a column per parameter or metric.
+
+Each carries a mark that says what it shows, as a comment: by it the views of a study are found
+whatever the study is called by now, a view of somebody else's is never dropped, and a migration can
+take all of them away and make them anew.
+"""
+
+# ruff: noqa: S608  identifiers and texts are quoted here: that is this file's business
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from studydb.db.literals import (
+    NOT_FINITE,
+    ValueKind,
+    literal,
+    postgresql_value,
+    quoted,
+    sqlite_value,
+)
+from studydb.db.revisions import TABLE
+from studydb.domain.errors import NotAllowed
+
+MOST_COLUMNS = 1000
+"""PostgreSQL has room for 1,600 in a view and 1,664 in a query's answer."""
+
+MOST_NAME_BYTES = 63
+"""Of an identifier; PostgreSQL cuts longer ones off, and two could become one."""
+
+NEWEST_RESULTS = 100_000
+"""In so many rows the names of metrics are looked for, beside the summaries of ended trials."""
+
+MARK = "studydb wide view "
+
+_MARKED: dict[ValueKind, Any] = {
+    ValueKind.DOUBLE: True,
+    ValueKind.TEXT: False,
+    ValueKind.INTEGER: "integer",
+}
+_KINDS = {marked: kind for kind, marked in _MARKED.items()}
+"""What a mark says of a column: there were doubles and texts before there were integers."""
+
+_HASH_DIGITS = 8
+_SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
+
+
+class Texts(Protocol):
+    """Runs SQL that is made as text, in the caller's transaction: a `Txn`, or a migration."""
+
+    @property
+    def postgresql(self) -> bool:
+        """Whether this is PostgreSQL; else it is SQLite."""
+
+    def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
+        """Run a query and return its rows."""
+
+    def run_text(self, sql: str) -> None:
+        """Run a statement without rows."""
+
+
+class Kind(StrEnum):
+    """What a row of the view is."""
+
+    TRIAL = "trial"
+    RESULT = "result"
+
+
+FIXED: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    Kind.TRIAL: (
+        ("study", "number", "state", "reason"),
+        (
+            *("value", "best_value", "best_step", "last_step", "attempt", "failures", "losses"),
+            *("started_at", "ended_at", "duration_s"),
+        ),
+    ),
+    Kind.RESULT: (("study", "number", "step", "value"), ("attempt", "reported_at")),
+}
+"""The columns before and after those of parameters or metrics: the stable views' own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """
+    A parameter or metric as a column.
+
+    Attributes:
+        keys: Where the value is: the keys of nested objects; none for the study's own metric.
+        name: The column's.
+        kind: What the values are; of a text, lists and objects are JSON.
+    """
+
+    keys: tuple[str, ...]
+    name: str
+    kind: ValueKind
+
+
+@dataclass(frozen=True, slots=True)
+class WideView:
+    """A view of one study's trials or results."""
+
+    name: str
+    study_id: int
+    kind: Kind
+    columns: tuple[Column, ...]
+
+    @property
+    def mark(self) -> str:
+        """What the view says of itself: ASCII that neither begins nor ends a comment."""
+        columns = [
+            [list(column.keys), column.name, _MARKED[column.kind]] for column in self.columns
+        ]
+        what = {"study": self.study_id, "kind": self.kind, "columns": columns}
+        return MARK + json.dumps(what).replace("/", r"\u002f")
+
+
+def read_mark(name: str, text: str) -> WideView | None:
+    """The view that a mark describes; None for what is no mark of ours."""
+    try:
+        what = json.loads(text.removeprefix(MARK)) if text.startswith(MARK) else {}
+        columns = [
+            Column(tuple(keys), str(column), _KINDS[kind]) for keys, column, kind in what["columns"]
+        ]
+        return WideView(name, int(what["study"]), Kind(what["kind"]), tuple(columns))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def view_name(kind: Kind, study_name: str, study_id: int) -> str:
+    """
+    Name a study's view: `v_trial_digits` for "digits".
+
+    A name that needs quotes or is long is simplified, and ends in two underscores and the study's
+    id, so that no two studies' views are alike.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "_", study_name.lower()).strip("_")
+    prefix, suffix = f"v_{kind}_", f"__{study_id}"
+    if plain == study_name and len(prefix + plain) <= MOST_NAME_BYTES:
+        return prefix + plain
+    plain = plain[: MOST_NAME_BYTES - len(prefix + suffix)].rstrip("_")
+    return f"{prefix}{plain}{suffix}"
+
+
+def bounded_names(names: Iterable[str], *, taken: Iterable[str]) -> list[str]:
+    """
+    Shorten column names to what both databases hold, and keep them apart.
+
+    SQLite takes "lr" and "LR" for the same.
+    """
+    used = {name.lower() for name in taken}
+    bounded = []
+    for name in names:
+        column = name if _fits(name) and name.lower() not in used else _shortened(name)
+        used.add(column.lower())
+        bounded.append(column)
+    return bounded
+
+
+def _fits(name: str) -> bool:
+    return 0 < len(name.encode()) <= MOST_NAME_BYTES
+
+
+def _shortened(name: str) -> str:
+    digits = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
+    room = MOST_NAME_BYTES - len(digits) - 1
+    return f"{name.encode()[:room].decode(errors='ignore')}_{digits}"
+
+
+def lock(txn: Texts) -> None:
+    """
+    Make processes that make views or migrate wait for one another, until the transaction ends.
+
+    A table's lock, which takes a right to write to the table: an advisory lock can be held by
+    every role that may connect. Readers of the version are not in its way. SQLite has one writer.
+    """
+    if txn.postgresql:
+        txn.run_text(f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE")
+
+
+def found(txn: Texts) -> list[WideView]:
+    """Every wide view that there is, by its mark."""
+    if txn.postgresql:
+        sql = (
+            "SELECT relname, obj_description(oid, 'pg_class') FROM pg_class WHERE relkind = 'v' "
+            f"AND relnamespace = {_SCHEMA} "
+            f"AND obj_description(oid, 'pg_class') LIKE '{MARK}%' ORDER BY relname"
+        )
+        rows = [(name, mark) for name, mark in txn.fetch_text(sql)]
+    else:
+        sql = (
+            "SELECT name, sql FROM sqlite_master WHERE type = 'view' "
+            f"AND sql LIKE '%/* {MARK}%' ORDER BY name"
+        )
+        rows = [(name, _comment_in(text)) for name, text in txn.fetch_text(sql)]
+    views = (read_mark(name, mark) for name, mark in rows)
+    return [view for view in views if view is not None]
+
+
+def _comment_in(text: str) -> str:
+    return text.partition(f"/* {MARK}")[1][3:] + text.partition(MARK)[2].partition(" */")[0]
+
+
+def drop(txn: Texts, views: Iterable[WideView]) -> None:
+    """Drop views that `found` has found."""
+    for view in views:
+        txn.run_text(f"DROP VIEW {quoted(view.name)}")
+
+
+def make(txn: Texts, view: WideView) -> None:
+    """
+    Make a view; who may read `v_trial` may read it, too.
+
+    Raises:
+        NotAllowed: There is something else by its name.
+    """
+    if _is_taken(txn, view.name):
+        raise NotAllowed(
+            f"There is a {view.name!r} in the database that `studydb views` has not made. "
+            "Rename it, or the study."
+        )
+    mark, query = view.mark, _select(view, postgresql=txn.postgresql)
+    txn.run_text(f"CREATE VIEW {quoted(view.name)} AS /* {mark} */ {query}")
+    if txn.postgresql:
+        txn.run_text(f"COMMENT ON VIEW {quoted(view.name)} IS {literal(mark)}")
+        owner = owner_to_act_for(txn, "v_trial")
+        if owner is not None:
+            txn.run_text(f"ALTER VIEW {quoted(view.name)} OWNER TO {owner}")
+        for grantee in _readers(txn):
+            txn.run_text(f"GRANT SELECT ON {quoted(view.name)} TO {grantee}")
+
+
+def _is_taken(txn: Texts, name: str) -> bool:
+    if txn.postgresql:
+        sql = (
+            f"SELECT 1 FROM pg_class WHERE relname = '{name}' "  # letters and digits
+            f"AND relnamespace = {_SCHEMA}"
+        )
+    else:
+        sql = f"SELECT 1 FROM sqlite_master WHERE lower(name) = '{name}'"
+    return bool(txn.fetch_text(sql))
+
+
+def owner_to_act_for(txn: Texts, name: str) -> str | None:
+    """
+    The owner of a table or view, quoted, if we are another member of that role; PostgreSQL.
+
+    What one member makes is to be every member's. None also if the owner may create nothing here.
+    """
+    rows = txn.fetch_text(
+        "SELECT quote_ident(rolname) FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner "
+        f"WHERE relname = {literal(name)} AND relnamespace = {_SCHEMA} "
+        "AND rolname <> current_user AND pg_has_role(relowner, 'USAGE') "
+        "AND has_schema_privilege(relowner, relnamespace, 'CREATE')"
+    )
+    return rows[0][0] if rows else None
+
+
+def _readers(txn: Texts) -> list[str]:
+    rows = txn.fetch_text(
+        "SELECT DISTINCT grantee FROM information_schema.role_table_grants "
+        "WHERE table_schema = current_schema() AND table_name = 'v_trial' "
+        "AND privilege_type = 'SELECT' AND grantee <> current_user"
+    )
+    return ["PUBLIC" if grantee == "PUBLIC" else quoted(grantee) for (grantee,) in rows]
+
+
+def metric_kinds(txn: Texts, *, study_id: int) -> dict[str, bool]:
+    """
+    Whether each metric of a study is a number throughout.
+
+    Numeric ones are found in the summaries of all trials that have ended, others in the newest
+    results only: a walk over all results would take minutes where there are millions.
+    """
+    summed, listed = (
+        txn.fetch_text(
+            sql[txn.postgresql].format(study=study_id, most=NEWEST_RESULTS, finite=NOT_FINITE)
+        )
+        for sql in (_SUMMED, _LISTED)
+    )
+    numeric = {str(name): True for (name,) in summed}
+    return numeric | {str(name): bool(is_numeric) for name, is_numeric in listed}
+
+
+_NEWEST = (
+    "(SELECT metrics FROM result WHERE study_id = {study} "
+    "ORDER BY trial_id DESC, attempt DESC, step DESC LIMIT {most})"
+)
+_SUMMED = {
+    True: "SELECT DISTINCT jsonb_object_keys(metric_summary) AS name FROM trial "
+    "WHERE study_id = {study} ORDER BY name",
+    False: "SELECT DISTINCT e.key FROM trial t, json_each(t.metric_summary) e "
+    "WHERE t.study_id = {study} ORDER BY e.key",
+}
+_LISTED = {
+    True: "SELECT e.key, bool_and(jsonb_typeof(e.value) IN ('number', 'null') "
+    "OR (jsonb_typeof(e.value) = 'string' AND e.value #>> '{{}}' IN {finite})) "
+    f"FROM {_NEWEST} r CROSS JOIN LATERAL jsonb_each(r.metrics) e GROUP BY e.key ORDER BY e.key",
+    False: "SELECT e.key, min(e.type IN ('integer', 'real', 'null') "
+    "OR (e.type = 'text' AND e.value IN {finite})) "
+    f"FROM {_NEWEST} r, json_each(r.metrics) e GROUP BY e.key ORDER BY e.key",
+}
+"""As `_SUMMED`: whether the database is PostgreSQL, and its words."""
+
+_RESULTS = (
+    "FROM result r JOIN attempt a ON a.trial_id = r.trial_id AND a.attempt = r.attempt "
+    "AND r.step <= a.live_through JOIN trial t ON t.id = r.trial_id "
+    "WHERE r.study_id = {study}"
+)
+_TRIALS = "FROM v_trial v WHERE v.study = (SELECT name FROM study WHERE id = {study})"
+
+
+def _select(view: WideView, *, postgresql: bool) -> str:
+    """By the study's id throughout: a view outlives its study's name."""
+    if len(view.columns) > MOST_COLUMNS:
+        raise NotAllowed(
+            f"{view.name!r} would have {len(view.columns)} columns of parameters or metrics, and "
+            f"{MOST_COLUMNS} are the most. Query v_{view.kind} instead."
+        )
+    own = {
+        "study": f"(SELECT name FROM study WHERE id = {view.study_id})",
+        "number": "t.number",
+    }
+    before, after = (
+        [
+            f"v.{name}" if view.kind is Kind.TRIAL else f"{own.get(name, f'r.{name}')} AS {name}"
+            for name in names
+        ]
+        for names in FIXED[view.kind]
+    )
+    document = "v.params" if view.kind is Kind.TRIAL else "r.metrics"
+    spread = [
+        f"{_value(column, document, postgresql=postgresql)} AS {quoted(column.name)}"
+        for column in view.columns
+    ]
+    source = (_TRIALS if view.kind is Kind.TRIAL else _RESULTS).format(study=view.study_id)
+    return f"SELECT {', '.join([*before, *spread, *after])} {source}"
+
+
+def _value(column: Column, document: str, *, postgresql: bool) -> str:
+    if not column.keys:
+        return "r.value"
+    value_in = postgresql_value if postgresql else sqlite_value
+    return value_in(document, column.keys, kind=column.kind)

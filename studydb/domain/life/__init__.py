@@ -1,0 +1,1 @@
+"""The life of a trial: states, decisions, rules, and what becomes of it when an attempt ends."""

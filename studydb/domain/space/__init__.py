@@ -1,0 +1,1 @@
+"""Search spaces: distributions, constants, and configurations made of samples."""

@@ -1,0 +1,317 @@
+"""
+Domains: what values a parameter can take, and how one number in [0, 1) picks one of them.
+
+The transforms are our own and use only operations that every platform rounds alike (logarithms
+through `decimal`), so that the n-th point of a study is the same on every host, for every version
+of Python and numpy.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar
+
+from studydb.domain.canonical import canonical_json, plain
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.space.bounds import (
+    UNITS,
+    check_order,
+    check_positive,
+    check_size,
+    clamp,
+    exact,
+    from_log_unit,
+    is_integral,
+    is_number,
+    read_float,
+    read_int,
+)
+
+
+class Domain(ABC):
+    """The values that one parameter can take; frozen, and equal when the bounds are."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def from_unit(self, u: float) -> Any:
+        """
+        Turn a uniform draw into a value, monotonically.
+
+        Args:
+            u: In [0, 1), a multiple of 2**-53.
+        """
+
+    @abstractmethod
+    def contains(self, value: Any) -> bool:
+        """Whether a plain value can be a draw; 3 and 3.0 are equal, True and 1 are not."""
+
+    @abstractmethod
+    def cast(self, value: Any) -> Any:
+        """Give a contained value the type that a draw has: 3 becomes 3.0 for `uniform`."""
+
+    @property
+    def width(self) -> int:
+        """How many characters the longest value takes as JSON."""
+        return 24
+
+    @classmethod
+    def arguments(cls) -> list[str]:
+        """The names of what the distribution takes, in order."""
+        return [field.name for field in fields(cls)]  # type: ignore[arg-type]  # each is a dataclass
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored: {"$": kind} and the arguments by name."""
+        return {"$": self.kind} | {name: getattr(self, name) for name in self.arguments()}
+
+    def __str__(self) -> str:
+        """As written on the command line and in Python."""
+        _, *arguments = self.to_json().values()
+        return f"{self.kind}({', '.join(map(repr, arguments))})"
+
+
+class Enumerable(Domain):
+    """A domain whose values can be counted: a grid can walk through it."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many values there are; at most 2**53."""
+
+    @abstractmethod
+    def at(self, index: int) -> Any:
+        """The value at a 0-based index below `size`, in ascending or the user's order."""
+
+    def from_unit(self, u: float) -> Any:
+        """Pick one of `size` equally likely values."""
+        return self.at(_scale(u, self.size))
+
+
+def _scale(u: float, size: int) -> int:
+    return int(u * UNITS) * size // UNITS
+
+
+@dataclass(frozen=True)
+class Real(Domain):
+    """Floats between two bounds, both of which may be enqueued."""
+
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        _read_bounds(self, read_float)
+        check_order(self.lower, self.upper, of=self)
+
+    def contains(self, value: Any) -> bool:
+        """Both ends are legal."""
+        return is_number(value) and self.lower <= value <= self.upper
+
+    def cast(self, value: Any) -> float:
+        """As a float."""
+        return float(value)
+
+
+@dataclass(frozen=True)
+class Uniform(Real):
+    """See `uniform`."""
+
+    kind: ClassVar[str] = "uniform"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if math.isinf(self.upper - self.lower):
+            raise InvalidSpec(f"{self} is wider than a double can say; narrow its bounds.")
+
+    def from_unit(self, u: float) -> float:
+        """`lower` at 0, and below or (by rounding) at `upper`."""
+        return clamp(self.lower + u * (self.upper - self.lower), self.lower, self.upper)
+
+
+@dataclass(frozen=True)
+class LogUniform(Real):
+    """See `loguniform`."""
+
+    kind: ClassVar[str] = "loguniform"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self.lower, of=self)
+
+    def from_unit(self, u: float) -> float:
+        """`lower` at 0, the geometric mean at 0.5."""
+        return clamp(from_log_unit(u, self.lower, self.upper), self.lower, self.upper)
+
+
+@dataclass(frozen=True)
+class QUniform(Real, Enumerable):
+    """See `quniform`."""
+
+    kind: ClassVar[str] = "quniform"
+    q: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.q <= 0:
+            raise InvalidSpec(f"{self} has a step that is not positive; give q above 0.")
+        if self.size < 1:
+            raise InvalidSpec(f"{self} holds no multiple of {self.q!r}; widen it or lower q.")
+        check_size(self.size, of=self)
+
+    @cached_property
+    def _step(self) -> Fraction:
+        return exact(self.q)
+
+    @cached_property
+    def _first(self) -> int:
+        return math.ceil(exact(self.lower) / self._step)
+
+    @cached_property
+    def size(self) -> int:
+        """How many multiples of q lie in the bounds."""
+        return math.floor(exact(self.upper) / self._step) - self._first + 1
+
+    def at(self, index: int) -> float:
+        """The multiple as one would write it: 0.3, not 0.30000000000000004."""
+        return float((self._first + index) * self._step)
+
+    def contains(self, value: Any) -> bool:
+        """Whether a multiple of q inside the bounds, give or take the rounding of arithmetic."""
+        if not (is_number(value) and self.lower - self.q <= value <= self.upper + self.q):
+            return False
+        return math.isclose(self.cast(value), value, rel_tol=1e-12, abs_tol=1e-9 * self.q)
+
+    def cast(self, value: Any) -> float:
+        """The nearest multiple."""
+        index = round(exact(value) / self._step) - self._first
+        return self.at(min(max(index, 0), self.size - 1))
+
+
+@dataclass(frozen=True)
+class Integer(Domain):
+    """Integers between two bounds, both included."""
+
+    lower: int
+    upper: int
+
+    def __post_init__(self) -> None:
+        _read_bounds(self, read_int)
+        check_order(self.lower, self.upper, of=self)
+        check_size(self.upper - self.lower + 1, of=self)
+
+    def contains(self, value: Any) -> bool:
+        """Both ends are legal."""
+        return is_integral(value) and self.lower <= value <= self.upper
+
+    def cast(self, value: Any) -> int:
+        """As an int."""
+        return int(value)
+
+
+@dataclass(frozen=True)
+class RandInt(Integer, Enumerable):
+    """See `randint`."""
+
+    kind: ClassVar[str] = "randint"
+
+    @property
+    def size(self) -> int:
+        """How many integers there are, both ends counted."""
+        return self.upper - self.lower + 1
+
+    def at(self, index: int) -> int:
+        """Ascending from `lower`."""
+        return self.lower + index
+
+
+@dataclass(frozen=True)
+class LogRandInt(Integer):
+    """See `lograndint`; no grid walks through it, for a grid would undo the logarithm."""
+
+    kind: ClassVar[str] = "lograndint"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self.lower, of=self)
+
+    def from_unit(self, u: float) -> int:
+        """The floor of a log-uniform draw from [lower, upper + 1)."""
+        drawn = math.floor(from_log_unit(u, self.lower, self.upper + 1))
+        return min(max(drawn, self.lower), self.upper)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice(Enumerable):
+    """See `choice`."""
+
+    kind: ClassVar[str] = "choice"
+    values: Sequence[Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(_read_choices(self.values)))
+
+    def __eq__(self, other: object) -> bool:
+        """By canonical form: [True] is not [1]."""
+        if not isinstance(other, Choice):
+            return NotImplemented
+        return canonical_json(self.values) == canonical_json(other.values)
+
+    def __hash__(self) -> int:
+        """By canonical form: values may be dicts and lists."""
+        return hash((self.kind, canonical_json(self.values)))
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored; the values are never taken for distributions."""
+        return {"$": self.kind, "values": list(self.values)}
+
+    @property
+    def size(self) -> int:
+        """How many values there are; one given twice counts twice."""
+        return len(self.values)
+
+    @property
+    def width(self) -> int:
+        """As long as the longest value."""
+        return max(map(len, self._indexes))
+
+    def at(self, index: int) -> Any:
+        """In the user's order; a copy, because values may be lists and dicts."""
+        return plain(self.values[index], where="A choice")
+
+    def contains(self, value: Any) -> bool:
+        """Whether one of the values equals it."""
+        return self._index(value) is not None
+
+    def cast(self, value: Any) -> Any:
+        """The value as the user of the space wrote it."""
+        index = self._index(value)
+        return value if index is None else self.at(index)
+
+    def _index(self, value: Any) -> int | None:
+        return self._indexes.get(canonical_json(value))
+
+    @cached_property
+    def _indexes(self) -> dict[str, int]:
+        backwards = reversed(list(enumerate(self.values)))
+        return {canonical_json(value): index for index, value in backwards}
+
+
+def _read_bounds(domain: Domain, read: Callable[..., float]) -> None:
+    for name in domain.arguments():
+        bound = read(getattr(domain, name), name=name, of=domain.kind)
+        object.__setattr__(domain, name, bound)
+
+
+def _read_choices(values: Any) -> list[Any]:
+    if not isinstance(values, list | tuple | range) and hasattr(values, "tolist"):
+        values = values.tolist()
+    if not isinstance(values, list | tuple | range):
+        raise InvalidSpec(
+            f"choice was given {values!r}, which is no list; give its values in one, as in "
+            "choice(['relu', 'tanh'])."
+        )
+    if not values:
+        raise InvalidSpec("choice was given an empty list; give at least one value.")
+    return [plain(value, where="A value of choice") for value in values]

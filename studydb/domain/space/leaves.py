@@ -1,0 +1,169 @@
+"""The leaves of a search space: names, distributions and constants, read from Python or JSON."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from studydb.domain.canonical import MAX_DEPTH, plain, plain_text
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.near import did_you_mean
+from studydb.domain.space.distributions import DISTRIBUTIONS
+from studydb.domain.space.domains import Domain
+from studydb.domain.space.mistaken import LONGEST_SHOWN, check_dict, check_text
+
+
+class Written(Enum):
+    """Where a space was written, which decides what its dicts and lists can mean."""
+
+    IN_PYTHON = "in Python, or on a command line"
+    IN_FILE = "in a JSON file"
+    STORED = "in the study's row"
+    CONSTANT = "in what `constant` was given"
+
+
+_BY_USER = frozenset({Written.IN_PYTHON, Written.IN_FILE})
+
+
+KIND = "$"
+"""The key that marks a distribution in JSON; no name of the user's may begin with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """What every configuration receives as it is; made by `constant`."""
+
+    value: Any
+
+
+def constant(value: Any) -> Constant:
+    """
+    Say that a value is meant as it is: every trial receives it whole.
+
+    Numbers, texts, booleans and None are constants without it. A bare list is refused, because who
+    writes (0, 1) mostly means a range, and who writes [0, 1] a choice; so are a text and a dict
+    that look like a distribution.
+    """
+    return Constant(value)
+
+
+def walk(
+    tree: Mapping[Any, Any], *, written: Written, prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """
+    Go through a nested dict to its leaves.
+
+    Args:
+        tree: Names with distributions, constants, or dicts of the same.
+        written: Where. {"$": kind, …} is a distribution in a file and a row, and an error in a
+            user's dict; in a row and a constant, lists and texts are constants whatever they
+            look like.
+        prefix: The path above, with "/" at its end; "" at the top.
+
+    Yields:
+        Each leaf's path and its domain or plain constant, in the order of the dicts.
+
+    Raises:
+        InvalidSpec: A name, distribution or constant that cannot be; the message has its path.
+    """
+    if prefix.count("/") > MAX_DEPTH:
+        raise InvalidSpec(
+            f"The space is nested more than {MAX_DEPTH} levels deep at {prefix[:40]!r}; flatten it."
+        )
+    for key, value in tree.items():
+        path = prefix + check_key(key, prefix=prefix)
+        below = value.value if isinstance(value, Constant) else value
+        if not isinstance(below, Mapping) or not below:
+            yield path, _read_constant(value, path, written=written)
+        elif isinstance(value, Constant):
+            yield from walk(below, written=Written.CONSTANT, prefix=f"{path}/")
+        elif written in {Written.IN_FILE, Written.STORED} and KIND in value:
+            yield path, _read_domain(value, path)
+        else:
+            if written in _BY_USER:
+                check_dict(value, path, in_file=written is Written.IN_FILE)
+            yield from walk(value, written=written, prefix=f"{path}/")
+
+
+def check_key(key: Any, *, prefix: str = "") -> str:
+    """
+    Check one part of a parameter's path.
+
+    Raises:
+        InvalidSpec: It is no text, empty, holds a "/", or begins with "$".
+    """
+    place = f" under {prefix[:-1]!r}" if prefix else ""
+    if not isinstance(key, str):
+        raise InvalidSpec(f"The name {key!r}{place} is no text; names of parameters must be.")
+    if not key:
+        raise InvalidSpec(f"There is an empty name{place}; names of parameters have characters.")
+    if "/" in key:
+        raise InvalidSpec(f"The name {key!r}{place} holds a '/', which joins names; nest dicts.")
+    if key.startswith(KIND):
+        raise InvalidSpec(f"The name {key!r}{place} begins with '$', which is reserved; rename it.")
+    return plain_text(key, where=f"The name {key!r}{place}")
+
+
+def leaf_json(leaf: Any) -> Any:
+    """A distribution's JSON form, or the constant itself."""
+    return leaf.to_json() if isinstance(leaf, Domain) else leaf
+
+
+def _read_constant(value: Any, path: str, *, written: Written) -> Any:
+    where = f"Parameter {path!r}"
+    if isinstance(value, Domain) and written is not Written.CONSTANT:
+        return value
+    if isinstance(value, Constant):
+        return plain(value.value, where=where)
+    if callable(value):
+        raise InvalidSpec(
+            f"{where} is {getattr(value, '__name__', value)!r}, which is not called; "
+            "give a distribution with its bounds, as in uniform(0, 1)."
+        )
+    if isinstance(value, list | tuple) and any(isinstance(item, Domain) for item in value):
+        raise InvalidSpec(f"{where} is a list that holds a distribution; give each its own name.")
+    if written in _BY_USER:
+        in_file = written is Written.IN_FILE
+        if isinstance(value, list | tuple):
+            raise _bare_list(plain(value, where=where), path, in_file=in_file)
+        if isinstance(value, str):
+            check_text(value, path, in_file=in_file)
+    return plain(value, where=where)
+
+
+def _bare_list(values: list[Any], path: str, *, in_file: bool) -> InvalidSpec:
+    """Say what a list can have been meant for."""
+    shown = repr(values) if len(repr(values)) <= LONGEST_SHOWN else "[…]"
+    is_pair = [isinstance(value, int | float) for value in values] == [True, True]
+    ways = [f"constant({shown}) to give it to every trial as it is"]
+    if values:
+        ways.insert(0, f"choice({shown}) for one of them")
+    if is_pair and values[0] < values[1]:
+        ways.insert(0, f"uniform({shown[1:-1]}) for a range")
+    if in_file:
+        calls = (way.partition(") ") for way in ways)
+        ways = [f'{{"$": "{call})"}} {why}' for call, _, why in calls]
+    return InvalidSpec(
+        f"Parameter {path!r} is the list {shown}, which does not say how to sample. "
+        f"Write {', or '.join(ways)}."
+    )
+
+
+def _read_domain(spec: Mapping[str, Any], path: str) -> Domain:
+    kind = spec[KIND]
+    if not isinstance(kind, str) or kind not in DISTRIBUTIONS:
+        raise InvalidSpec(
+            f"Parameter {path!r} has the distribution {kind!r}, which is unknown; "
+            f"there are {', '.join(DISTRIBUTIONS)}." + did_you_mean(str(kind), DISTRIBUTIONS)
+        )
+    wanted = DISTRIBUTIONS[kind].arguments()
+    arguments = {name: value for name, value in spec.items() if name != KIND}
+    if set(arguments) != set(wanted):
+        raise InvalidSpec(
+            f"Parameter {path!r}: {kind} takes {', '.join(wanted)}, "
+            f"not {', '.join(map(str, arguments)) or 'nothing'}."
+        )
+    try:
+        return DISTRIBUTIONS[kind](**arguments)
+    except InvalidSpec as error:
+        raise InvalidSpec(f"Parameter {path!r}: {error}") from None

@@ -1,0 +1,114 @@
+"""
+Constants that look like distributions: what people write when they mean to sample.
+
+A constant is silent: every trial would run the same text, for as long as the budget lasts. So what
+looks like a distribution is refused, with the distribution to write and the way to keep it.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.space.distributions import DISTRIBUTIONS
+from studydb.domain.space.domains import Domain
+from studydb.domain.words import SAMPLES, WORDS
+
+LONGEST_SHOWN = 80
+"""Characters of a value in an error."""
+
+_CALL = re.compile(
+    r"\s*(?:[A-Za-z_]\w*\.)*(?P<name>[A-Za-z_]\w*)\s*\((?P<arguments>.*)\)\s*", re.DOTALL
+)
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_SEPARATOR = r"(?:\.\.\.?|\N{HORIZONTAL ELLIPSIS}|\s+(?:to|-)\s+)"
+_RANGE = re.compile(rf"\s*(?P<lower>{_NUMBER})\s*{_SEPARATOR}\s*(?P<upper>{_NUMBER})\s*")
+_PAIR = re.compile(rf"\s*[\[(]\s*(?P<lower>{_NUMBER})\s*,\s*(?P<upper>{_NUMBER})\s*[\])]\s*")
+
+_KIND_KEYS = ("type", "_type", "distribution", "dist", "name", "sampler", "$type")
+_BOUNDS = (("lower", "upper"), ("low", "high"), ("min", "max"), ("lo", "hi"))
+_BESIDE_BOUNDS = {"log", "step", "q", "base", "type", "_type", "distribution", "name"}
+
+
+def check_text(text: str, path: str, *, in_file: bool) -> None:
+    """
+    Refuse a text that is a distribution or a range in quotes.
+
+    Args:
+        in_file: Whether it stands in a JSON file, where distributions are written otherwise.
+
+    Raises:
+        InvalidSpec: With what to write instead.
+    """
+    if (call := _CALL.fullmatch(text)) and (name := _known(call["name"])):
+        written = f"{name}({call['arguments']})" if name in DISTRIBUTIONS else WORDS[name]
+    elif found := _RANGE.fullmatch(text) or _PAIR.fullmatch(text):
+        written = f"uniform({found['lower']}, {found['upper']})"
+    else:
+        return
+    raise _refusal(repr(text), "a text", path, written, in_file=in_file)
+
+
+def check_dict(value: Mapping[Any, Any], path: str, *, in_file: bool) -> None:
+    """
+    Refuse a dict that describes a distribution by its keys, as other tools' files do.
+
+    Raises:
+        InvalidSpec: With what to write instead.
+    """
+    if any(isinstance(item, Mapping | Domain) for item in value.values()):
+        return  # a part of the space
+    written = _described(value)
+    if written is not None:
+        shown = repr(dict(value))
+        raise _refusal(shown, "a dict of constants", path, written, in_file=in_file)
+
+
+def _described(value: Mapping[Any, Any]) -> str | None:
+    bounds = next(
+        (
+            (value[low], value[high])
+            for low, high in _BOUNDS
+            if low in value and high in value
+            if _is_number(value[low]) and _is_number(value[high])
+        ),
+        None,
+    )
+    for key in _KIND_KEYS:
+        kind = value.get(key)
+        name = _known(kind) if isinstance(kind, str) else None
+        if name is not None and len(value) > 1:
+            return _written(name, bounds)
+    of_bounds = {key for pair in _BOUNDS for key in pair} | _BESIDE_BOUNDS
+    if bounds is not None and of_bounds.issuperset(value):
+        return _written("loguniform" if value.get("log") is True else "uniform", bounds)
+    return None
+
+
+def _written(name: str, bounds: tuple[Any, Any] | None) -> str:
+    if name not in DISTRIBUTIONS:
+        return WORDS[name]
+    if bounds is None:
+        return f"{name}(…)"
+    return f"{name}({bounds[0]!r}, {bounds[1]!r})"
+
+
+def _known(name: str) -> str | None:
+    """The name of a distribution, ours or another tool's; None for any other word."""
+    folded = name.replace("-", "_").casefold()
+    return folded if folded in DISTRIBUTIONS or folded in SAMPLES else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _refusal(shown: str, what: str, path: str, written: str, *, in_file: bool) -> InvalidSpec:
+    shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
+    key = path.rpartition("/")[2]
+    sample = f'{{"$": "{written}"}}' if in_file else f"{key}={written}"
+    keep = f'{{"$": "constant({shown})"}}' if in_file else f"{key}=constant({shown})"
+    return InvalidSpec(
+        f"Parameter {path!r} is {what}, {shown}, which would not be sampled. Write {sample} to "
+        f"sample from it, or {keep} to give it to every trial as it is."
+    )

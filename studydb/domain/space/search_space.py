@@ -1,0 +1,295 @@
+"""
+Search spaces: what a study samples from, and how a configuration is made of a sample.
+
+A space is a nested dict of distributions and constants. A parameter's path joins the keys by "/":
+{"model": {"width": randint(1, 4)}} has the parameter "model/width".
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from studydb.domain.canonical import MAX_DEPTH, canonical_json, params_hash, plain
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.near import did_you_mean
+from studydb.domain.space.distributions import (
+    choice,
+    lograndint,
+    loguniform,
+    quniform,
+    randint,
+    uniform,
+)
+from studydb.domain.space.domains import Domain, Enumerable
+from studydb.domain.space.leaves import Written, constant, leaf_json, walk
+
+__all__ = [
+    "Domain",
+    "Enumerable",
+    "Space",
+    "canonical_json",
+    "choice",
+    "constant",
+    "lograndint",
+    "loguniform",
+    "params_hash",
+    "quniform",
+    "randint",
+    "uniform",
+]
+
+NO_DICT = "(no dict)"
+"""Stands for the paths of params that are none."""
+
+MAX_CONFIG_BYTES = 16 << 20
+"""Of a space, and of the params of one trial, as JSON: each claim and each child is sent a copy."""
+
+ORDER = "$order"
+"""The paths in the user's order, because PostgreSQL's jsonb sorts keys."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """
+    A search space, read and checked; build it with `Space.read`.
+
+    Attributes:
+        leaves: Domains and constants by path ("model/width"), in the user's order.
+        parameters: The domains among them: what is sampled.
+        constants: The others: what every configuration receives unchanged.
+    """
+
+    leaves: Mapping[str, Any]
+    parameters: Mapping[str, Domain] = field(init=False, compare=False, repr=False)
+    constants: Mapping[str, Any] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        domains = {path: leaf for path, leaf in self.leaves.items() if isinstance(leaf, Domain)}
+        constants = {path: leaf for path, leaf in self.leaves.items() if path not in domains}
+        object.__setattr__(self, "parameters", domains)
+        object.__setattr__(self, "constants", constants)
+
+    @classmethod
+    def read(
+        cls, mapping: "Mapping[str, Any] | Space | None", *, written: Written = Written.IN_PYTHON
+    ) -> "Space":
+        """
+        Read what the user wrote: a nested dict of distributions and constants.
+
+        None is the space without parameters. `choice` samples from a list, `constant` gives one
+        to every trial; a bare list is refused, and a text or dict that looks like a distribution.
+
+        Args:
+            written: In a file, {"$": kind, …} is a distribution.
+
+        Raises:
+            InvalidSpec: A name or a constant that cannot be stored; the message has its path.
+        """
+        if isinstance(mapping, Space):
+            return mapping
+        tree = {} if mapping is None else _as_mapping(mapping)
+        space = cls(dict(walk(tree, written=written)))
+        _check_size({path: leaf_json(leaf) for path, leaf in space.leaves.items()})
+        return space
+
+    @classmethod
+    def from_json(cls, spec: Mapping[str, Any]) -> "Space":
+        """
+        Read what `to_json` wrote, in the recorded order.
+
+        Raises:
+            InvalidSpec: An unknown distribution, wrong arguments, or a constant that cannot be.
+        """
+        tree = dict(_as_mapping(spec))
+        order = _read_order(tree.pop(ORDER, []))
+        leaves = dict(walk(tree, written=Written.STORED))
+        return cls({path: leaves[path] for path in order if path in leaves} | leaves)
+
+    def to_json(self) -> dict[str, Any]:
+        """
+        Write the space as a nested dict that reads like the user's.
+
+        Returns:
+            A constant stands for itself, a distribution is {"$": "uniform", "lower": 0.0, …}, and
+            "$order" lists the paths if there are several.
+        """
+        tree = self.nest({path: leaf_json(leaf) for path, leaf in self.leaves.items()})
+        return tree | {ORDER: list(self.leaves)} if len(self.leaves) > 1 else tree
+
+    def nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Turn values by path into the nested dict that a trainable expects, in the space's order.
+
+        Paths that the space does not have come last; of two that exclude each other ("a" and
+        "a/b") the later one holds.
+        """
+        tree: dict[str, Any] = {}
+        for path in [*filter(values.__contains__, self.leaves), *values]:
+            *parents, last = path.split("/")
+            node = tree
+            for key in parents:
+                below = node.get(key)
+                node[key] = node = below if isinstance(below, dict) else {}
+            node[last] = values[path]
+        return tree
+
+    def flatten(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Turn nested params into values by path: the reverse of `nest`.
+
+        A dict that is itself the value of a leaf, as `choice` may have it, stays whole. Names
+        that hold a "/" are taken for paths.
+        """
+        if not isinstance(params, Mapping):  # whatever wrote this row: it can be looked at
+            return {NO_DICT: params}
+        return dict(self._flatten(params, ""))
+
+    def _flatten(self, params: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for key, value in params.items():
+            path = f"{prefix}{key}"
+            whole = path in self.leaves or path.count("/") > MAX_DEPTH
+            if whole or not isinstance(value, Mapping) or not value:
+                yield path, value
+            else:
+                yield from self._flatten(value, f"{path}/")
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether a config is nothing but constants and params, side by side."""
+        return not any("/" in path for path in self.leaves)
+
+    @cached_property
+    def width(self) -> int:
+        """About how many characters the longest params take as JSON."""
+        return sum(len(path) + domain.width for path, domain in self.parameters.items())
+
+    def config(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Merge params with the constants: what a trainable receives.
+
+        Constants win: a row of the database cannot say where a command or a path stands. Whether
+        the params are the space's own, `misfit` says.
+
+        Numbers get their domain's type, because a database may give 1e16 back as an integer.
+        """
+        values = self.flatten(params)
+        for path, domain in self.parameters.items():
+            if path in values and domain.contains(values[path]):
+                values[path] = domain.cast(values[path])
+        fixed = {path: plain(value, where=path) for path, value in self.constants.items()}
+        return self.nest(values | fixed)
+
+    def misfit(self, params: Any) -> str | None:
+        """
+        Why params cannot be a trial's of this space, None if they can.
+
+        Other programs can write rows, too. Ours have every parameter, each in its domain, and
+        nothing else.
+        """
+        if not isinstance(params, Mapping):
+            return f"Its params are no dict, but {_shorten(repr(params))}."
+        try:
+            values = self.flatten(params)
+            domains = self.parameters
+            if values.keys() == domains.keys() and all(
+                domain.contains(values[path]) for path, domain in domains.items()
+            ):
+                return None
+            self.check_params(params)
+        except (InvalidSpec, ValueError, RecursionError) as error:
+            return _shorten(str(error), 500)
+        surplus = sorted(values.keys() - domains.keys())
+        missing = sorted(domains.keys() - values.keys())
+        found = [f"have {path!r}" for path in surplus] + [f"lack {path!r}" for path in missing]
+        return _shorten(f"Its params {', '.join(found)}.", 500)
+
+    def check_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Check params that a person enqueues, and give each value its domain's type.
+
+        Args:
+            params: Nested, or with paths for names; parameters may be missing (see `complete`),
+                and constants may be repeated as they are.
+
+        Returns:
+            Nested params without constants.
+
+        Raises:
+            InvalidSpec: An unknown name, a value outside its domain, or one JSON cannot hold.
+        """
+        if not isinstance(params, Mapping):
+            raise InvalidSpec(
+                f"Params are {type(params).__name__}, not a dict; give names and values."
+            )
+        values = {
+            path: plain(value, where=f"Parameter {path!r}")
+            for path, value in self.flatten(params).items()
+        }
+        kept = {path: value for path, value in values.items() if not self._repeats(path, value)}
+        _check_size(values)
+        return self.nest({path: self._check_value(path, value) for path, value in kept.items()})
+
+    def _repeats(self, path: str, value: Any) -> bool:
+        if path not in self.constants:
+            return False
+        if canonical_json(value) != canonical_json(self.constants[path]):
+            raise InvalidSpec(
+                f"{path!r} is the constant {self.constants[path]!r} in this study, not {value!r}; "
+                "leave it out."
+            )
+        return True
+
+    def _check_value(self, path: str, value: Any) -> Any:
+        domain = self.parameters.get(path)
+        if domain is None:
+            known = ", ".join(map(repr, self.parameters)) or "none"
+            raise InvalidSpec(
+                f"There is no parameter {path!r} in this study; it has {known}."
+                + did_you_mean(path, self.parameters)
+            )
+        if not domain.contains(value):
+            raise InvalidSpec(
+                f"Parameter {path!r} is {value!r}, which is not in {_shorten(str(domain))}; "
+                "give a value that is."
+            )
+        return domain.cast(value)
+
+    def complete(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Fill what is missing in enqueued params from a draw of the searcher's.
+
+        Returns:
+            Nested params in the space's order: those given, the others as drawn.
+        """
+        return self.nest(self.flatten(drawn) | self.flatten(params))
+
+
+def _as_mapping(mapping: Any) -> Mapping[str, Any]:
+    if not isinstance(mapping, Mapping):
+        raise InvalidSpec(
+            f"The space is {mapping!r}, which is no dict; give names and distributions, as in "
+            "{'lr': loguniform(1e-4, 1.0)}."
+        )
+    return mapping
+
+
+def _shorten(text: str, limit: int = 200) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def _read_order(order: Any) -> list[str]:
+    if not (isinstance(order, list) and all(isinstance(path, str) for path in order)):
+        raise InvalidSpec(f"{ORDER!r} is {order!r}; it must be a list of the space's paths.")
+    return order
+
+
+def _check_size(leaves: Mapping[str, Any]) -> None:
+    sizes = {path: len(canonical_json(leaf).encode()) for path, leaf in leaves.items()}
+    if sum(sizes.values()) > MAX_CONFIG_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise InvalidSpec(
+            f"{largest!r} takes {sizes[largest] / 2**20:.1f} MiB as JSON; the limit is "
+            f"{MAX_CONFIG_BYTES >> 20} MiB for all values together. Give the path of a file, and "
+            "load it in the trainable."
+        )

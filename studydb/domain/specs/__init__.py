@@ -1,0 +1,1 @@
+"""Specs as people type them: a grammar, never evaluated."""

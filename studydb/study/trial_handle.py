@@ -1,0 +1,155 @@
+"""Trials as a study's handle gives them: their rows, and the way to their checkpoints."""
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from studydb.artifacts import INLINE, is_signed
+from studydb.child.checkpoint_files import Restored, fetch_from
+from studydb.child.job import Restore
+from studydb.db import Database
+from studydb.domain import records
+from studydb.domain.errors import CheckpointError
+from studydb.operations.relocate import located
+from studydb.operations.restore import newest, restore
+from studydb.settings import SIGNING_KEY, load_keyring
+from studydb.study.storage import read_patiently
+
+DICT_FILE = "checkpoint.pkl"
+"""What the pickle of a dict is called in the folder that it is exported to."""
+
+
+class Checkpoint:
+    """
+    A trial's newest checkpoint; its bytes are read, and its signature verified, when asked for.
+
+    Attributes:
+        step: The last step that it contains; the best step may be an earlier one.
+        kind: "dict", for `to_dict`, or "directory", for `path`.
+        size_bytes: Of what is stored.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        study: records.Study,
+        trial: records.Trial,
+        row: records.Checkpoint,
+    ) -> None:
+        """Wrap a row; made by `Trial.checkpoint`."""
+        self.step, self.kind, self.size_bytes = row.step, row.kind, row.size_bytes
+        self._database, self._study, self._trial, self._row = database, study, trial, row
+        self._copy: Path | None = None
+
+    def to_dict(self) -> dict[Any, Any]:
+        """
+        The dict that was saved; a new one at each call.
+
+        Raises:
+            CheckpointError: It is a directory, not signed by a key of yours, missing or damaged.
+        """
+        if self.kind != "dict":
+            raise CheckpointError("The checkpoint is a directory; use its .path.")
+        return self._fetch(Path()).to_dict()
+
+    @property
+    def path(self) -> Path:
+        """
+        The directory that was saved, as a copy of yours; gone at the end of this process.
+
+        Raises:
+            CheckpointError: It is a dict, not signed by a key of yours, missing or damaged.
+        """
+        if self.kind == "dict":
+            raise CheckpointError("The checkpoint is a dict; use its .to_dict().")
+        if self._copy is None or not self._copy.exists():
+            place = tempfile.mkdtemp(prefix="studydb-checkpoint-")
+            atexit.register(shutil.rmtree, place, ignore_errors=True)
+            self._copy = self.export(Path(place) / "checkpoint")
+        return self._copy
+
+    def export(self, target: str | Path) -> Path:
+        """
+        Copy the checkpoint to a directory that does not exist yet.
+
+        A dict is there as `checkpoint.pkl`, for `pickle.load`, where its classes can be imported.
+
+        Returns:
+            The directory.
+
+        Raises:
+            CheckpointError: The target exists or cannot be written, or as `to_dict` has it.
+        """
+        path = Path(target).expanduser().absolute()
+        if path.exists():
+            raise CheckpointError(f"{path} exists; name a directory that is to be made.")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            restored = self._fetch(path)
+            if restored.data is not None:
+                path.mkdir()
+                (path / DICT_FILE).write_bytes(restored.data)
+        except OSError as cause:
+            raise CheckpointError(
+                f"The checkpoint of trial {self._trial.number} cannot be copied to {path}: {cause}."
+            ) from cause
+        return path
+
+    def _fetch(self, target: Path) -> Restored:
+        row, database = self._row, self._database
+        self._verify()
+        data = None
+        if row.url == INLINE:
+            data = read_patiently(lambda: restore(database, checkpoint=row))
+        what = Restore(kind=row.kind, url=row.url, digest=row.digest, step=row.step, data=data)
+        study = read_patiently(lambda: located(database, self._study))
+        return fetch_from(
+            database.locations.checkpoint_stores(study).of(row.url), what, target=target
+        )
+
+    def _verify(self) -> None:
+        """Before a byte of it is opened: a pickle, or what a library makes of files, runs code."""
+        keyring = load_keyring(create=False)
+        if not is_signed(keyring, self._row, trial_uuid=self._trial.uuid):
+            raise CheckpointError(
+                f"The checkpoint of trial {self._trial.number} at step {self.step} is not signed "
+                "by a key of yours, and to open it could run the code of another. If you trust the "
+                f"workers that wrote it, copy their user's key file to {keyring.path}, or set "
+                f"{SIGNING_KEY}."
+            )
+
+    def __repr__(self) -> str:
+        """Step, kind and size."""
+        return f"<checkpoint of step {self.step}: {self.kind}, {self.size_bytes:,} bytes>"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Trial(records.Trial):
+    """A trial's row, and the way to its newest checkpoint; the names are those of `v_trial`."""
+
+    _checkpoint: Callable[[records.Trial], Checkpoint | None] = field(
+        default=lambda _: None, compare=False
+    )
+
+    @classmethod
+    def of(cls, row: records.Trial, database: Database, study: records.Study) -> Self:
+        """The trial of a row."""
+
+        def checkpoint(trial: records.Trial) -> Checkpoint | None:
+            found = read_patiently(lambda: newest(database, trial=trial, study_id=study.id))
+            return None if found is None else Checkpoint(database, study, trial, found)
+
+        columns = {name: getattr(row, name) for name in _FIELDS}
+        return cls(**columns, _checkpoint=checkpoint)
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """None, or the newest, with `.step`, `.to_dict()`, `.path` and `.export(DIR)`."""
+        return self._checkpoint(self)
+
+
+_FIELDS = tuple(each.name for each in fields(records.Trial))

@@ -1,0 +1,150 @@
+"""Checkpoints at the supervisor's end: trusted before a restore, signed after a save."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from studydb.artifacts import INLINE, Stores, checkpoint_payload, is_signed, open_store, parts_of
+from studydb.child.job import Restore
+from studydb.child.messages import Saved
+from studydb.db import Database
+from studydb.domain.errors import CheckpointError, LeaseLost, StorageTransient
+from studydb.domain.records import Checkpoint, Claim, Study
+from studydb.lease.held import HeldTrial
+from studydb.operations.relocate import located
+from studydb.operations.restore import restore
+from studydb.operations.save import condemn, forget
+from studydb.settings import Keyring
+
+
+class Checkpoints:
+    """Records and restores the checkpoints of one study."""
+
+    def __init__(
+        self,
+        database: Database,
+        study: Study,
+        keyring: Keyring,
+        *,
+        persist: Callable[[Callable[[], Any]], Any],
+    ) -> None:
+        """
+        Serve the attempts of one worker.
+
+        Args:
+            persist: Makes a call until the database answers, as long as this worker has patience.
+        """
+        self._persist = persist
+        self._database, self._study, self._keyring = database, study, keyring
+
+    def stores(self) -> Stores:
+        """
+        Where an attempt that begins now saves, and what it may restore from.
+
+        Raises:
+            StorageTransient: The database did not answer in time.
+        """
+        study: Study = self._persist(lambda: located(self._database, self._study))
+        return self._database.locations.checkpoint_stores(study)
+
+    def newest(
+        self, held: HeldTrial, checkpoint: Checkpoint | None, stores: Stores
+    ) -> tuple[Checkpoint, Restore] | None:
+        """
+        What an attempt is to start from; what proves unusable is given up for the one before.
+
+        Raises:
+            LeaseLost: The attempt no longer holds its trial.
+        """
+        while checkpoint is not None:
+            try:
+                return checkpoint, self._restore(held.claim, checkpoint, stores)
+            except CheckpointError as error:
+                checkpoint = self.condemn(held, checkpoint, why=str(error))
+        return None
+
+    def condemn(
+        self, held: HeldTrial, checkpoint: Checkpoint, *, why: str = ""
+    ) -> Checkpoint | None:
+        """Give up a checkpoint; the one before it, if there is one."""
+        before: Checkpoint | None = self._persist(
+            lambda: condemn(self._database, lease=held.lease, checkpoint=checkpoint, why=why)
+        )
+        return before
+
+    def _restore(self, claim: Claim, checkpoint: Checkpoint, stores: Stores) -> Restore:
+        if not is_signed(self._keyring, checkpoint, trial_uuid=claim.uuid):
+            raise CheckpointError("It is not signed by a key of this user's.")
+        data = None
+        if checkpoint.url == INLINE:
+            data = self._persist(lambda: restore(self._database, checkpoint=checkpoint))
+        return Restore(
+            kind=checkpoint.kind,
+            url=checkpoint.url,
+            digest=checkpoint.digest,
+            step=checkpoint.step,
+            data=data,
+            store=stores.of(checkpoint.url),
+        )
+
+    def record(self, held: HeldTrial, saved: Saved, stores: Stores) -> None:
+        """
+        Sign and record what a child has stored, and delete what nobody will ask for again.
+
+        Raises:
+            LeaseLost: The attempt no longer holds its trial; the bytes are deleted.
+            StorageTransient: The database did not answer in time.
+        """
+        lease = held.lease
+        payload = checkpoint_payload(
+            kind=saved.kind,
+            trial_uuid=held.claim.uuid,
+            attempt=lease.attempt,
+            step=saved.step,
+            digest=saved.digest,
+        )
+        signers = self._study.trainable.signatures if self._study.trainable else ()
+        key_id, mac = self._keyring.sign(payload, prefer=signers)
+        checkpoint = Checkpoint(
+            uuid=saved.uuid,
+            trial_id=lease.trial_id,
+            attempt=lease.attempt,
+            step=saved.step,
+            kind=saved.kind,
+            url=saved.url,
+            digest=saved.digest,
+            size_bytes=saved.size_bytes,
+            key_id=key_id,
+            mac=mac,
+        )
+        try:
+            retired = held.save(checkpoint, saved.data)
+        except LeaseLost:
+            _delete(checkpoint, stores)
+            raise
+        self._discard(held, retired, stores)
+
+    def _discard(self, held: HeldTrial, retired: list[Checkpoint], stores: Stores) -> None:
+        """Bytes first, rows after: what a crash leaves between the two is found by its row."""
+        gone = [one for one in retired if not self._is_its_own(held, one) or _delete(one, stores)]
+        if gone:
+            with suppress(StorageTransient):
+                forget(self._database, removed=gone)
+
+    def _is_its_own(self, held: HeldTrial, checkpoint: Checkpoint) -> bool:
+        """Whether a row names an object of its own trial's: a changed one loses only itself."""
+        if checkpoint.url == INLINE:
+            return True
+        parts = parts_of(checkpoint.url)
+        return parts is not None and parts[:2] == (self._study.uuid, held.claim.uuid)
+
+
+def _delete(checkpoint: Checkpoint, stores: Stores) -> bool:
+    """Delete an object's bytes; False when the store does not let us."""
+    if checkpoint.url == INLINE:
+        return True
+    try:
+        open_store(stores.of(checkpoint.url)).delete(checkpoint.url)
+    except CheckpointError:
+        return False
+    return True

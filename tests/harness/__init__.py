@@ -1,0 +1,1 @@
+"""What tests share: databases, a model of a study, interleavings, cut connections."""

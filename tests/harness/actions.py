@@ -1,0 +1,339 @@
+"""
+What anybody may do to a study, each thing twice: to a database and to a model of it.
+
+A deed may be done over any connection, and again: it carries its own token or flush number.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+from harness.arrange import PERSON, process, results, token
+from harness.model import Model, ModelAttempt
+from studydb.db import Database
+from studydb.domain.errors import StudydbError
+from studydb.domain.life.ending import Ending
+from studydb.domain.life.states import Reason, Status
+from studydb.domain.metrics import Summary
+from studydb.domain.records import Batch, Checkpoint, Claim, Lease, Study
+from studydb.domain.tally import Tally
+from studydb.operations import control
+from studydb.operations.ask import ask
+from studydb.operations.claim import claim
+from studydb.operations.finish import finish
+from studydb.operations.recover import recover, recover_host
+from studydb.operations.register import leave, register
+from studydb.operations.renew import renew
+from studydb.operations.report import report
+from studydb.operations.save import condemn, forget, save
+from studydb.operations.tell import tell
+
+
+@dataclass(frozen=True)
+class Deed:
+    """
+    One call of one operation.
+
+    Attributes:
+        act: Does it to a database; answers as `expect` does.
+        expect: Does it to a model.
+        turns: Does it to a model, one transaction at a time, where it has more than one.
+        token: Of a claim.
+    """
+
+    name: str
+    act: Callable[[Database], Any]
+    expect: Callable[[Model], Any]
+    turns: Callable[..., Generator[None, None, Any]] | None = None
+    token: str | None = None
+
+
+@dataclass(frozen=True)
+class Staff:
+    """A process that is registered: its row's id, and how to know it again."""
+
+    id: int
+    uuid: str
+    pid: int
+    lease_s: float
+
+
+@dataclass
+class Hand:
+    """What a worker knows of an attempt that it was given, held still or not."""
+
+    staff: Staff
+    claimed: Claim
+    restored: Checkpoint | None
+    flush_no: int = 0
+    after_step: int = 0
+    summary: Summary | None = None
+    flushed: dict[int, Batch] = field(default_factory=dict)
+    has_flushed: bool = False
+    has_saved: bool = False
+
+    @property
+    def lease(self) -> Lease:
+        return self.claimed.lease
+
+    def batch(self, values: Sequence[float], *, first: int | None = None) -> Batch:
+        """The next batch; the worker counts it as sent."""
+        rows = results(*values, first=first or self.after_step + 1)
+        batch = Batch(self.flush_no + 1, rows, self.after_step, self.summary)
+        self.flush_no = batch.flush_no
+        if rows:
+            self.has_flushed, self.after_step = True, rows[-1].step
+        return batch
+
+
+def outcome_of(call: Callable[[], Any]) -> Any:
+    """What a call answers, or the kind of its refusal."""
+    try:
+        return call()
+    except StudydbError as refusal:
+        return type(refusal)
+
+
+class Company:
+    """Those who work on one study, and what they hold; each method makes a deed."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.hands: list[Hand] = []
+
+    # --- processes
+
+    def register(self, pid: int, lease_s: float, into: Callable[[Staff], None]) -> Deed:
+        uuid = token()
+        given: Any = {"process": process(pid), "slots": 1, "lease_s": lease_s, "version": "0"}
+
+        def act(database: Database) -> None:
+            into(Staff(register(database, self.study, uuid=uuid, **given), uuid, pid, lease_s))
+
+        return Deed(
+            "register", act, lambda model: model.register(uuid=uuid, pid=pid, lease_s=lease_s)
+        )
+
+    def leave(self, staff: Staff) -> Deed:
+        return Deed(
+            "leave",
+            lambda database: leave(database, worker_id=staff.id),
+            lambda model: model.leave(staff.uuid),
+        )
+
+    def renew(self, staff: Staff) -> Deed:
+        held = [hand.lease for hand in self.hands if hand.staff is staff][-8:]
+        tokens = [lease.token for lease in held]
+        return Deed(
+            "renew",
+            lambda database: renew(database, worker_id=staff.id, held=held).held,
+            lambda model: model.renew(staff.uuid, tokens),
+        )
+
+    # --- trials taken
+
+    def claim(self, staff: Staff) -> Deed:
+        return self._acquire("claim", claim, staff)
+
+    def ask(self, staff: Staff) -> Deed:
+        return self._acquire("ask", ask, staff)
+
+    def _acquire(self, name: str, operation: Callable[..., Claim | None], staff: Staff) -> Deed:
+        once = token()
+        given = {"worker_id": staff.id, "token": once, "lease_s": staff.lease_s}
+
+        def act(database: Database) -> Any:
+            claimed = operation(database, self.study, **given)
+            if claimed is not None and all(hand.lease.token != once for hand in self.hands):
+                after = claimed.checkpoint.step if claimed.checkpoint else 0
+                known = Summary() if claimed.lease.attempt == 1 else None
+                self.hands.append(Hand(staff, claimed, claimed.checkpoint, after_step=after))
+                self.hands[-1].summary = known
+            return claimed and _seen(claimed)
+
+        def expect(model: Model) -> Any:
+            attempt = getattr(model, name)(staff.uuid, token=once)
+            return attempt and _awaited(model, attempt)
+
+        return Deed(name, act, expect, token=once)
+
+    # --- attempts
+
+    def report(self, hand: Hand, values: Sequence[float], *, first: int | None = None) -> Deed:
+        batch = hand.batch(values, first=first)
+
+        def act(database: Database) -> Any:
+            answer = report(database, self.study, lease=hand.lease, batch=batch)
+            hand.summary, hand.flushed[batch.flush_no] = answer.summary, batch
+            return answer.verdict, answer.next_decision_step
+
+        return Deed("report", act, lambda model: model.report(hand.lease.token, **_sent(batch)))
+
+    def finish(self, hand: Hand, values: Sequence[float], outcome: Reason) -> Deed:
+        batch = hand.batch(values)
+        given: Any = {"lease": hand.lease, "outcome": outcome, "batch": batch}
+
+        def act(database: Database) -> Ending | None:
+            before = [hand.flushed[no] for no in sorted(hand.flushed) if no < batch.flush_no]
+            tally = Tally(self.study.metric).add(result for one in before for result in one.results)
+            return finish(database, self.study, **given, tally=tally)
+
+        return Deed(
+            f"finish {outcome}",
+            act,
+            lambda model: model.finish(hand.lease.token, outcome, **_sent(batch)),
+        )
+
+    def save(self, hand: Hand, *, further: int = 0) -> Deed:
+        what = checkpoint_of(hand, step=max(1, hand.after_step + further))
+        hand.has_saved = True
+
+        def act(database: Database) -> list[str]:
+            older = save(database, lease=hand.lease, checkpoint=what, data=b"abc")
+            return sorted(one.uuid for one in older)
+
+        def expect(model: Model) -> list[str]:
+            return sorted(model.save(hand.lease.token, uuid=what.uuid, step=what.step))
+
+        return Deed("save", act, expect)
+
+    def condemn(self, hand: Hand, bad: Checkpoint) -> Deed:
+        def act(database: Database) -> str | None:
+            before = condemn(database, lease=hand.lease, checkpoint=bad)
+            if not hand.has_flushed:
+                hand.restored, hand.after_step = before, before.step if before else 0
+            return before.uuid if before else None
+
+        return Deed("condemn", act, lambda model: model.condemn(hand.lease.token, uuid=bad.uuid))
+
+    def tell(self, hand: Hand) -> Deed:
+        once, kind = token(), "disk full"
+        return Deed(
+            "tell",
+            lambda database: tell(database, lease=hand.lease, kind=kind, data={}, token=once),
+            lambda model: model.tell(hand.lease.token, kind, once=once),
+        )
+
+    # --- whoever comes along
+
+    def recover(self) -> Deed:
+        return Deed(
+            "recover",
+            lambda database: recover(database, self.study),
+            Model.recover,
+            Model.recover_in_turns,
+        )
+
+    def recover_host(self, dead: frozenset[int]) -> Deed:
+        def act(database: Database) -> int:
+            return recover_host(
+                database,
+                self.study,
+                process=process(),
+                is_alive=lambda holder: holder.pid not in dead,
+            )
+
+        return Deed(
+            "recover host",
+            act,
+            lambda model: model.recover_host(dead),
+            lambda model, _, left: model.recover_host_in_turns(dead, left),
+        )
+
+    def forget(self) -> Deed:
+        def act(database: Database) -> None:
+            with database.begin(write=False) as txn:
+                _, rows = txn.raw(
+                    f"SELECT id FROM checkpoint WHERE study_id = {self.study.id} "
+                    "AND removed_at IS NOT NULL AND corrupt_at IS NULL"
+                )
+            forget(database, removed=[_stub(row[0]) for row in rows])
+
+        return Deed("forget", act, Model.forget)
+
+    # --- people
+
+    def enqueue(self, *, priority: int = 0) -> Deed:
+        request: Any = {"token": token(), "actor": PERSON, "priority": priority}
+        return Deed(
+            "enqueue",
+            lambda database: control.enqueue(database, self.study, {"lr": 0.5}, **request),
+            lambda model: model.enqueue(**request),
+        )
+
+    def steer(self, kind: str, numbers: Sequence[int]) -> Deed:
+        """Pause, resume or stop trials: "paused", "resumed" or "stopped"."""
+        orders = {"paused": control.pause, "resumed": control.resume, "stopped": control.stop}
+        request: Any = {"token": token(), "actor": PERSON}
+        return Deed(
+            f"{kind} {numbers}",
+            lambda database: orders[kind](database, self.study, numbers, **request),
+            lambda model: model.steer(kind, list(numbers), **request),
+        )
+
+    def set_status(self, status: Status) -> Deed:
+        request: Any = {"token": token(), "actor": PERSON}
+        return Deed(
+            f"study {status}",
+            lambda database: control.set_status(database, self.study, status, **request),
+            lambda model: model.set_status(status, **request),
+            lambda model, passed, _: model.set_status_in_turns(status, **request, passed=passed),
+        )
+
+    def extend(self, *, by: int) -> Deed:
+        request: Any = {"by": by, "token": token(), "actor": PERSON}
+        return Deed(
+            "extend",
+            lambda database: control.extend(database, self.study, **request),
+            lambda model: model.extend(**request),
+        )
+
+
+def checkpoint_of(hand: Hand, *, step: int) -> Checkpoint:
+    """One that is not saved yet."""
+    return Checkpoint(
+        uuid=str(uuid4()),
+        trial_id=hand.lease.trial_id,
+        attempt=hand.lease.attempt,
+        step=step,
+        kind="dict",
+        url="inline:",
+        digest="0" * 64,
+        size_bytes=3,
+    )
+
+
+def _stub(row_id: int) -> Checkpoint:
+    return Checkpoint("", 0, 0, 0, "dict", "inline:", "", 0, id=row_id)
+
+
+def _sent(batch: Batch) -> dict[str, Any]:
+    return {"flush_no": batch.flush_no, "after": batch.after_step, "results": batch.results}
+
+
+def _seen(claimed: Claim) -> SimpleNamespace:
+    lease, restored = claimed.lease, claimed.checkpoint
+    return SimpleNamespace(
+        number=lease.number,
+        attempt=lease.attempt,
+        token=lease.token,
+        lease_s=lease.lease_s,
+        checkpoint=restored and restored.uuid,
+        next_decision_step=claimed.next_decision_step,
+        time_total_s=claimed.time_total_s,
+    )
+
+
+def _awaited(model: Model, attempt: ModelAttempt) -> SimpleNamespace:
+    restored = attempt.restored if attempt.restored in model.checkpoints else None
+    return SimpleNamespace(
+        number=attempt.number,
+        attempt=attempt.no,
+        token=attempt.token,
+        lease_s=attempt.worker.lease_s,
+        checkpoint=restored and restored.uuid,
+        next_decision_step=model.judge.next_decision(restored.step if restored else 0),
+        time_total_s=model.trials[attempt.number].time_total_s or 0.0,
+    )

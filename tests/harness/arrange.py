@@ -1,0 +1,327 @@
+"""What tests of the database floors begin from: studies, simulated workers, tokens, dumps."""
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from studydb.db import Database
+from studydb.db.schema import METADATA
+from studydb.domain.errors import StorageTransient
+from studydb.domain.life.decisions import Answer
+from studydb.domain.life.ending import Ending
+from studydb.domain.life.states import FINAL, Mode, Reason, State
+from studydb.domain.metrics import Result, Summary
+from studydb.domain.records import Batch, Checkpoint, Claim, Lease, Process, Study, Trial, renewal_s
+from studydb.domain.space.search_space import Space, loguniform
+from studydb.domain.tally import Tally
+from studydb.operations.ask import ask
+from studydb.operations.claim import claim
+from studydb.operations.control import enqueue, pause
+from studydb.operations.create import NewStudy, create
+from studydb.operations.finish import finish
+from studydb.operations.reading import list_trials
+from studydb.operations.recover import recover
+from studydb.operations.register import register
+from studydb.operations.renew import Renewal, renew
+from studydb.operations.report import report
+from studydb.operations.save import save
+from studydb.schedulers import FIFO
+from studydb.searchers import RandomSearch
+from studydb.store import results as store
+
+LEASE_S = 90.0
+RENEWAL_S = renewal_s(LEASE_S)
+
+PERSON = "ada@laptop"
+
+Answered = TypeVar("Answered")
+
+
+def token() -> str:
+    """A token that nobody has used."""
+    return uuid4().hex
+
+
+def new_spec(**overrides: Any) -> NewStudy:
+    """What `create` is asked for: ten trials of FIFO, to be minimised, unless told otherwise."""
+    given = {
+        "uuid": str(uuid4()),
+        "name": f"study-{token()[:8]}",
+        "metric": "loss",
+        "mode": Mode.MIN,
+        "seed": 0,
+        "space": Space.read({"lr": loguniform(1e-4, 1.0), "epochs": 27}),
+        "scheduler": FIFO(),
+        "searcher": RandomSearch(seed=0),
+        "rules": (),
+        "num_trials": 10,
+        "max_concurrent": None,
+        "max_failures": 0,
+        "max_losses": 10,
+        "checkpoints": None,
+        "trainable": None,
+        "created_by": PERSON,
+        "guard": True,
+        "losses_at_step": None,
+    }
+    assert overrides.keys() <= given.keys()
+    return NewStudy(**(given | overrides))
+
+
+def new_study(database: Database, **overrides: Any) -> Study:
+    """A study in the database."""
+    return create(database, new_spec(**overrides))
+
+
+def enqueued(database: Database, study: Study, **params: Any) -> int:
+    """The number of a new PENDING trial."""
+    return enqueue(database, study, params, token=token(), actor=PERSON)
+
+
+def results(*values: float, first: int = 1, **metrics: Any) -> tuple[Result, ...]:
+    """A result per value, of consecutive steps."""
+    return tuple(
+        Result(step, value, metrics, 0.5 * step) for step, value in enumerate(values, first)
+    )
+
+
+def process(pid: int = 1, **overrides: Any) -> Process:
+    """A process of the host on which the simulated workers run."""
+    given = {"host": "gpu1", "boot_id": "boot", "pid_namespace": "ns", "pid": pid, "started": 7}
+    return Process(**(given | overrides))
+
+
+class SimulatedWorker:
+    """A worker without processes: it calls the operations as a supervisor would."""
+
+    def __init__(
+        self,
+        database: Database,
+        study: Study,
+        *,
+        lease_s: float = LEASE_S,
+        of: Process | None = None,
+    ) -> None:
+        self.database, self.study, self.lease_s = database, study, lease_s
+        self.id = register(
+            database,
+            study,
+            uuid=token(),
+            process=of or process(),
+            slots=1,
+            lease_s=lease_s,
+            version="0",
+        )
+
+    def claim(self, token_: str | None = None) -> "Run | None":
+        return self._run(claim, token_)
+
+    def ask(self, token_: str | None = None) -> "Run | None":
+        return self._run(ask, token_)
+
+    def acquire(self) -> "Run | None":
+        return self.claim() or self.ask()
+
+    def take(self) -> "Run":
+        run = self.acquire()
+        assert run is not None
+        return run
+
+    def renew(self, *runs: "Run") -> Renewal:
+        return renew(self.database, worker_id=self.id, held=[run.lease for run in runs])
+
+    def _run(self, operation: Callable[..., Claim | None], token_: str | None) -> "Run | None":
+        claimed = operation(
+            self.database,
+            self.study,
+            worker_id=self.id,
+            token=token_ or token(),
+            lease_s=self.lease_s,
+        )
+        return None if claimed is None else Run(self, claimed)
+
+
+class Run:
+    """An attempt in the hands of a simulated worker: numbers its flushes, counts its steps."""
+
+    def __init__(self, worker: SimulatedWorker, claimed: Claim) -> None:
+        self.worker, self.claimed = worker, claimed
+        self.flush_no = 0
+        self.after_step = claimed.checkpoint.step if claimed.checkpoint else 0
+        self.summary = Summary() if claimed.lease.attempt == 1 else None
+        self.tally = Tally(worker.study.metric)
+
+    @property
+    def lease(self) -> Lease:
+        return self.claimed.lease
+
+    def batch(self, *values: float, first: int | None = None, **metrics: Any) -> Batch:
+        """The next batch, by default of the steps that follow."""
+        rows = results(*values, first=first or self.after_step + 1, **metrics)
+        return Batch(self.flush_no + 1, rows, self.after_step, self.summary)
+
+    def send(self, batch: Batch) -> Answer:
+        answer = report(self.worker.database, self.worker.study, lease=self.lease, batch=batch)
+        self.flush_no, self.summary = batch.flush_no, answer.summary
+        self.tally.add(batch.results)
+        if batch.results:
+            self.after_step = batch.results[-1].step
+        return answer
+
+    def report(self, *values: float, first: int | None = None, **metrics: Any) -> Answer:
+        return self.send(self.batch(*values, first=first, **metrics))
+
+    def finish(
+        self, *values: float, outcome: Reason = Reason.COMPLETED, **more: Any
+    ) -> Ending | None:
+        return finish(
+            self.worker.database,
+            self.worker.study,
+            lease=self.lease,
+            outcome=outcome,
+            batch=self.batch(*values),
+            tally=self.tally,
+            **more,
+        )
+
+    def checkpoint(self, step: int | None = None) -> Checkpoint:
+        """One that is not saved yet."""
+        return Checkpoint(
+            uuid=str(uuid4()),
+            trial_id=self.lease.trial_id,
+            attempt=self.lease.attempt,
+            step=self.after_step if step is None else step,
+            kind="dict",
+            url="inline:",
+            digest="0" * 64,
+            size_bytes=3,
+        )
+
+    def save(self, checkpoint: Checkpoint | None = None) -> list[Checkpoint]:
+        what = checkpoint or self.checkpoint()
+        return save(self.worker.database, lease=self.lease, checkpoint=what, data=b"abc")
+
+    def trial(self) -> Trial:
+        return trial_of(self.worker.database, self.worker.study, self.lease.number)
+
+
+def trial_of(database: Database, study: Study, number: int) -> Trial:
+    """One trial's row."""
+    return next(one for one in list_trials(database, study) if one.number == number)
+
+
+def states_of(database: Database, study: Study) -> list[State]:
+    """Every trial's state, by number."""
+    return [trial.state for trial in list_trials(database, study)]
+
+
+def vanish(clock: Any, database: Database, study: Study, *, lease_s: float = LEASE_S) -> int:
+    """Let every holder be silent until its trials are taken; how many were."""
+    clock.advance(lease_s + 1)
+    recover(database, study)
+    clock.advance(renewal_s(lease_s) + 1)
+    return recover(database, study)
+
+
+def dump(database: Database, *, without: Sequence[str] = ()) -> dict[str, list[tuple[Any, ...]]]:
+    """
+    Every row of every table, as text: what must be alike before and after.
+
+    The points of the next draws are left out: anybody may propose them, at any time.
+    """
+    with database.begin(write=False) as txn:
+        return {
+            table.name: sorted(
+                tuple(map(str, row)) for row in txn.raw(f"SELECT {columns} FROM {table.name}")[1]
+            )
+            for table in METADATA.sorted_tables
+            if table.name not in without
+            for columns in [", ".join(column.name for column in table.c if column.name != "points")]
+        }
+
+
+def rows(database: Database, sql: str) -> list[tuple[Any, ...]]:
+    """What a SELECT gives."""
+    with database.begin(write=False) as txn:
+        return txn.raw(sql)[1]
+
+
+def change(database: Database, sql: str) -> None:
+    """Do to a row what no operation would."""
+    with database.begin() as txn:
+        txn.raw(sql)
+
+
+def persist(call: Callable[[], Answered], *, patience_s: float = 30.0) -> Answered:
+    """Call again while the database is busy or away, as a worker does."""
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return call()
+        except StorageTransient:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.005)
+
+
+def at_once(calls: Iterable[Callable[[], Answered]]) -> list[Answered]:
+    """Run calls in threads that start together; their answers in order, or their first error."""
+    calls = list(calls)
+    gate = threading.Barrier(len(calls))
+    answers: list[Any] = [None] * len(calls)
+    errors: list[BaseException] = []
+
+    def run(place: int, call: Callable[[], Answered]) -> None:
+        try:
+            gate.wait(30)
+            answers[place] = call()
+        except BaseException as error:  # noqa: BLE001  raised again below, in the test's own thread
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=functools.partial(run, place, call))
+        for place, call in enumerate(calls)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+    return answers
+
+
+def moment(text: str) -> datetime:
+    """A moment as either database's driver returns it through `rows`."""
+    return datetime.fromisoformat(str(text)).replace(tzinfo=None)
+
+
+def trial_in(database: Database, study: Study, state: State) -> Trial:
+    """A new trial that came to be in a state as trials do."""
+    number = enqueued(database, study)
+    if state is State.PAUSED:
+        pause(database, study, [number], token=token(), actor=PERSON)
+    elif state is not State.PENDING:
+        run = SimulatedWorker(database, study).claim()
+        assert run is not None
+        assert run.lease.number == number
+        if state in FINAL:
+            outcome = Reason.COMPLETED if state is State.TERMINATED else Reason.FAILED
+            run.finish(0.5, outcome=outcome)
+    trial = trial_of(database, study, number)
+    assert trial.state is state
+    return trial
+
+
+def live_results(database: Database, study: Study, number: int) -> list[Result]:
+    """What still counts of one trial, by step."""
+    with database.begin(write=False) as txn:
+        trial_id = trial_of(database, study, number).id
+        spans = store.spans(txn, study_id=study.id, trial_id=trial_id)
+        rows = [row for span in spans for row in store.page(txn, span, most=1_000_000)]
+    return [store.read(row) for row in rows]

@@ -1,0 +1,25 @@
+"""What a child has said, for assertions."""
+
+from studydb.child.messages import End, Ended, Reported
+from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.states import Reason
+
+STOP = Verdict(Action.STOP, Reason.EARLY_STOPPED, "scheduler")
+
+
+def steps_of(messages):
+    return [m.result.step for m in messages if isinstance(m, Reported) and m.result is not None]
+
+
+def values_of(messages):
+    return [m.result.value for m in messages if isinstance(m, Reported)]
+
+
+def expect_failure(messages, kind, *texts, end=End.FAILED):
+    assert isinstance(messages[-1], Ended)
+    assert messages[-1].end is end
+    failure = messages[-1].failure
+    assert failure.type.endswith(kind)
+    for text in texts:
+        assert text in failure.message
+    return failure

@@ -1,0 +1,46 @@
+"""A process that trains by reading from curves: what a scheduler is fed with in tests."""
+
+import json
+import math
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+from harness.arrange import Run, SimulatedWorker, persist
+from studydb.db import connect
+from studydb.operations.create import load
+
+CURVES = Path(__file__).parents[1] / "data" / "digits_mlp_curves.json"
+
+DIVERGES_AT = 3
+
+
+def read_curves() -> list[list[float]]:
+    """Validation errors by step, one list per trial; every tenth diverges to NaN."""
+    curves: list[list[float]] = json.loads(CURVES.read_text())["error"]
+    for curve in curves[7::10]:
+        curve[DIVERGES_AT - 1 :] = [math.nan] * (len(curve) - DIVERGES_AT + 1)
+    return curves
+
+
+def feed(storage: str, name: str, together: Barrier) -> None:
+    """Ask for trials until the budget is spent and report their curves, as decided."""
+    database, curves = connect(storage, connections=1), read_curves()
+    worker = SimulatedWorker(database, load(database, name))
+    run = persist(worker.ask)  # one each, before anybody goes on
+    together.wait(60)
+    while run:
+        train(run, curves[run.lease.number])
+        persist(run.finish)
+        run = persist(worker.ask)
+    database.close()
+
+
+def train(run: Run, curve: list[float]) -> None:
+    """Report up to each decision, until a verdict stands."""
+    due = run.claimed.next_decision_step
+    while due is not None:
+        values = curve[run.after_step : due]
+        answer = persist(lambda values=values: run.report(*values))  # type: ignore[misc]
+        if answer.verdict is not None:
+            return
+        due = answer.next_decision_step

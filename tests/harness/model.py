@@ -1,0 +1,576 @@
+"""
+A study in plain Python: what the operations must leave in any database, and what they must answer.
+
+One object, no transactions: each method is one operation done at once. It says what the design
+says, in lists and dicts, and shares with the package only its words, never its arithmetic.
+"""
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.model_judging import ModelJudge
+from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
+from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.ending import Ending
+from studydb.domain.life.states import Reason, State, Status
+from studydb.domain.metrics import Result
+from studydb.operations.create import NewStudy
+
+ENDED = (State.TERMINATED, State.ERROR)
+
+
+@dataclass
+class ModelWorker:
+    """A process that holds leases."""
+
+    uuid: str
+    pid: int
+    lease_s: float
+    seen_at: float
+    ended_at: float | None = None
+
+
+@dataclass
+class ModelCheckpoint:
+    """A checkpoint's row."""
+
+    uuid: str
+    number: int
+    attempt: int
+    step: int
+    removed: bool = False
+    corrupt: bool = False
+    data: bool = True
+
+
+@dataclass
+class ModelAttempt:
+    """One execution of a trial; `stored` holds what it flushed, superseded or not."""
+
+    number: int
+    no: int
+    token: str
+    worker: ModelWorker
+    restored: ModelCheckpoint | None
+    start_step: int
+    started_at: float
+    flush_no: int = 0
+    stored: dict[int, float] = field(default_factory=dict)
+    ended_at: float | None = None
+    reason: Reason | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass
+class ModelTrial:
+    """A trial's row; `live` holds the values that count, by step."""
+
+    number: int
+    origin: str
+    created_at: float
+    draw: int | None = None
+    priority: int = 0
+    state: State = State.PENDING
+    reason: Reason | None = None
+    ready_at: float | None = None
+    request: Action | None = None
+    verdict: Verdict | None = None
+    paused_by: str | None = None
+    failures: int = 0
+    losses: int = 0
+    attempts: list[ModelAttempt] = field(default_factory=list)
+    flush_no: int = 0
+    lease_s: float | None = None
+    expires_at: float | None = None
+    suspect_at: float | None = None
+    checkpoint: ModelCheckpoint | None = None
+    checkpoint_step: int = 0
+    live: dict[int, float] = field(default_factory=dict)
+    time_total_s: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+    @property
+    def held(self) -> ModelAttempt | None:
+        """The attempt that may write."""
+        return self.attempts[-1] if self.state is State.RUNNING else None
+
+
+class Model:
+    """A study; moments are seconds, counted by `now`."""
+
+    def __init__(self, spec: NewStudy) -> None:
+        self.spec = spec
+        self.now = 0.0
+        self.status = Status.RUNNING
+        self.num_trials = spec.num_trials
+        self.next_draw = 0
+        self.trials: list[ModelTrial] = []
+        self.workers: dict[str, ModelWorker] = {}
+        self.checkpoints: list[ModelCheckpoint] = []
+        self.judge = ModelJudge(spec)
+        self.events: list[dict[str, Any]] = []
+        self.picks: dict[str, int | None] = {}  # what claims took when rivals had locked the rest
+        self._tell("created", spec.created_by)
+
+    # --- workers
+
+    def register(self, *, uuid: str, pid: int, lease_s: float) -> None:
+        if uuid not in self.workers:
+            self.workers[uuid] = ModelWorker(uuid, pid, lease_s, self.now)
+
+    def claim(self, worker: str, *, token: str) -> ModelAttempt | None:
+        if known := self.attempt_of(token):
+            return known if known.ended_at is None else None
+        waiting = self.runnable
+        if token in self.picks:
+            waiting = [trial for trial in waiting if trial.number == self.picks[token]]
+        if not waiting or not self.has_room:
+            return None
+        return self._begin(waiting[0], worker, token)
+
+    def ask(self, worker: str, *, token: str) -> ModelAttempt | None:
+        if known := self.attempt_of(token):
+            return known if known.ended_at is None else None
+        if self.status is not Status.RUNNING or not self.is_open or not self.has_room:
+            return None
+        trial = ModelTrial(len(self.trials), "searcher", self.now, draw=self.next_draw)
+        self.next_draw += 1
+        self.trials.append(trial)
+        return self._begin(trial, worker, token)
+
+    def report(
+        self, token: str, *, flush_no: int, after: int, results: tuple[Result, ...]
+    ) -> tuple[Verdict | None, int | None]:
+        due = self.judge.next_decision(results[-1].step if results else after)
+        attempt, trial = self._of(token)
+        if trial.held is not attempt:
+            self._refuse(attempt, flush_no)
+            return attempt.verdict, due
+        if _is_judged_away(trial) or flush_no <= trial.flush_no:
+            return trial.verdict, due
+        decided = self._store(trial, attempt, after, results)
+        trial.verdict = decided or self._asked(trial)
+        trial.flush_no = flush_no if results else trial.flush_no
+        self._renew(trial)
+        return trial.verdict, due
+
+    def save(self, token: str, *, uuid: str, step: int) -> list[str]:
+        attempt, trial = self._of(token)
+        mine = [one for one in self.checkpoints if one.number == trial.number]
+        if any(one.uuid == uuid for one in mine):
+            return [one.uuid for one in mine if one.removed and not one.corrupt]
+        self._fence(token)
+        retired = [one for one in mine if not one.removed][:-1]  # the one before it stays
+        for one in retired:
+            one.removed, one.data = True, False
+        trial.checkpoint = ModelCheckpoint(uuid, trial.number, attempt.no, step)
+        self.checkpoints.append(trial.checkpoint)
+        if step > trial.checkpoint_step:
+            trial.checkpoint_step, trial.losses = step, 0
+        trial.suspect_at = None
+        return [one.uuid for one in retired]
+
+    def forget(self) -> None:
+        """Delete the rows whose bytes are gone."""
+        self.checkpoints = [one for one in self.checkpoints if one.corrupt or not one.removed]
+
+    def condemn(self, token: str, *, uuid: str) -> str | None:
+        attempt, trial = self._fence(token)
+        uuids = [one.uuid for one in self.checkpoints]
+        place = uuids.index(uuid)
+        bad, earlier = self.checkpoints[place], self.checkpoints[:place]
+        sound = [one for one in earlier if one.number == trial.number and not one.removed]
+        before = sound[-1] if sound else None
+        if not bad.corrupt:
+            bad.corrupt = bad.removed = True
+            trial.checkpoint, trial.suspect_at = before, None
+            data = {"url": "inline:", "step": bad.step}
+            self._tell("checkpoint corrupt", "worker", attempt=attempt, data=data)
+        return before.uuid if before else None
+
+    def finish(
+        self,
+        token: str,
+        outcome: Reason,
+        *,
+        flush_no: int,
+        after: int,
+        results: tuple[Result, ...],
+    ) -> Ending | None:
+        attempt, trial = self._of(token)
+        if trial.held is not attempt:
+            self._refuse(attempt, flush_no)
+            return None
+        decided = None
+        if not _is_judged_away(trial) and flush_no > trial.flush_no:
+            decided = self._store(trial, attempt, after, results)
+        return self._end(trial, outcome, decided, flush_no=flush_no, actor="worker")
+
+    def renew(self, worker: str, tokens: list[str]) -> dict[str, Verdict | None]:
+        self.workers[worker].seen_at = self.now
+        answered = {}
+        for token in tokens:
+            attempt, trial = self._of(token)
+            if trial.held is attempt:
+                self._renew(trial)
+                if not _is_judged_away(trial):
+                    trial.verdict = self._asked(trial)
+                answered[token] = trial.verdict
+        return answered
+
+    def tell(self, token: str, kind: str, *, once: str) -> None:
+        if not self._told(once):
+            attempt, trial = self._fence(token)
+            self._renew(trial)
+            self._tell(kind, "worker", attempt=attempt, token=once, data={})
+
+    def leave(self, worker: str) -> None:
+        known = self.workers[worker]
+        if known.ended_at is None:
+            known.seen_at = known.ended_at = self.now
+
+    # --- whoever comes along
+
+    def recover(self) -> int:
+        return _run_out(self.recover_in_turns())
+
+    def recover_in_turns(
+        self, passed: frozenset[int] = frozenset(), left: frozenset[int] = frozenset()
+    ) -> Generator[None, None, int]:
+        """
+        Recover, one transaction at a time; rivals may come between.
+
+        Args:
+            passed: Numbers of trials that rivals have locked when they would be swept.
+            left: Numbers of trials that rivals have locked when they would be taken.
+        """
+        for trial in self.trials:
+            if trial.number not in passed:
+                self._sweep(trial)
+        n = 0
+        for attempt in [trial.attempts[-1] for trial in self.trials if self._is_lost(trial)]:
+            yield
+            trial = self.trials[attempt.number]
+            if trial.held is attempt and self._is_lost(trial) and trial.number not in left:
+                n += self._take(trial)
+        return n
+
+    def recover_host(self, dead: frozenset[int]) -> int:
+        return _run_out(self.recover_host_in_turns(dead))
+
+    def recover_host_in_turns(
+        self, dead: frozenset[int], left: frozenset[int] = frozenset()
+    ) -> Generator[None, None, int]:
+        n = 0
+        for attempt in [one.held for one in self.trials if one.held]:
+            if attempt.worker.pid in dead:
+                yield
+                trial = self.trials[attempt.number]
+                if trial.held is attempt and trial.number not in left:
+                    n += self._take(trial)
+        return n
+
+    def _sweep(self, trial: ModelTrial) -> None:
+        if trial.ready_at is not None and trial.ready_at <= self.now:
+            trial.ready_at = None
+        if trial.held and trial.suspect_at is None and self._expiry(trial) < self.now:
+            trial.suspect_at = self.now
+        if trial.paused_by == "study" and self._is_on:
+            trial.state, trial.paused_by = State.PENDING, None
+
+    def _is_lost(self, trial: ModelTrial) -> bool:
+        if trial.held is None or trial.suspect_at is None or trial.lease_s is None:
+            return False
+        waited_s = self.now - trial.suspect_at
+        return self._expiry(trial) < self.now and waited_s * 4.5 >= trial.lease_s
+
+    def _take(self, trial: ModelTrial) -> int:
+        self._end(trial, Reason.LOST, None, flush_no=trial.flush_no, actor="sweep")
+        return 1
+
+    # --- people
+
+    def enqueue(self, *, token: str, actor: str, priority: int = 0) -> int:
+        if told := self._told(token):
+            return int(told["data"]["number"])
+        if not self.is_open:
+            raise BudgetSpent
+        number = len(self.trials)
+        self.trials.append(ModelTrial(number, "enqueued", self.now, priority=priority))
+        self._tell("enqueued", actor, token=token, data={"number": number})
+        return number
+
+    def steer(self, kind: str, numbers: list[int], *, token: str, actor: str) -> None:
+        """What `pause`, `resume` and `stop` do to trials; kind is "paused", "resumed", "stopped"."""
+        if self._told(token):
+            return
+        numbers = sorted(set(numbers))
+        for number in numbers:
+            if number >= len(self.trials):
+                raise UnknownTrial
+            if self.trials[number].state in ENDED:
+                raise NotAllowed
+        for number in numbers:
+            self._steer(self.trials[number], kind)
+        self._tell(kind, actor, token=token, data={"numbers": numbers})
+
+    def _steer(self, trial: ModelTrial, kind: str) -> None:
+        if trial.state is State.RUNNING:
+            wishes = {"paused": Action.PAUSE, "stopped": Action.STOP, "resumed": None}
+            trial.request = wishes[kind]
+        elif kind == "stopped":
+            trial.state, trial.reason, trial.ended_at = State.TERMINATED, Reason.CANCELLED, self.now
+            trial.ready_at = trial.paused_by = None
+        elif kind == "paused":
+            trial.state, trial.paused_by, trial.ready_at = State.PAUSED, "person", None
+        elif trial.state is State.PAUSED:
+            trial.state, trial.paused_by, trial.ready_at = State.PENDING, None, None
+
+    def set_status(self, status: Status, *, token: str, actor: str) -> None:
+        _run_out(self.set_status_in_turns(status, token=token, actor=actor))
+
+    def set_status_in_turns(
+        self, status: Status, *, token: str, actor: str, passed: frozenset[int] = frozenset()
+    ) -> Generator[None, None, None]:
+        """
+        Set the status; a resumption wakes what the study has paused in a second transaction.
+
+        Args:
+            passed: Numbers of trials that rivals have locked then.
+        """
+        if not self._told(token):
+            self.status = status
+            self._tell(f"study {status.lower()}", actor, token=token)
+        if status is Status.RUNNING:
+            yield
+            self._wake_all(passed)
+
+    def _wake_all(self, passed: frozenset[int]) -> None:
+        for trial in self.trials:
+            if trial.number not in passed and trial.paused_by == "study" and self._is_on:
+                trial.state, trial.paused_by = State.PENDING, None
+
+    @property
+    def _is_on(self) -> bool:
+        return self.status is Status.RUNNING
+
+    def extend(self, *, by: int, token: str, actor: str) -> int:
+        if told := self._told(token):
+            return int(told["data"]["num_trials"])
+        if self.num_trials is None:
+            raise NotAllowed
+        self.num_trials += by
+        self._tell("extended", actor, token=token, data={"num_trials": self.num_trials})
+        return self.num_trials
+
+    # --- what holds of the study
+
+    @property
+    def running(self) -> list[ModelTrial]:
+        return [trial for trial in self.trials if trial.state is State.RUNNING]
+
+    @property
+    def runnable(self) -> list[ModelTrial]:
+        """What a claim may take, first to last."""
+        if self.status is not Status.RUNNING:
+            return []
+        waiting = [
+            trial
+            for trial in self.trials
+            if trial.state is State.PENDING and trial.ready_at is None
+        ]
+        return sorted(waiting, key=lambda trial: (trial.priority, trial.number))
+
+    @property
+    def has_room(self) -> bool:
+        limit = self.spec.max_concurrent
+        return limit is None or len(self.running) < limit
+
+    @property
+    def is_open(self) -> bool:
+        return self.num_trials is None or len(self.trials) < self.num_trials
+
+    @property
+    def best(self) -> list[int]:
+        """The numbers of all trials that have a value, best first."""
+        ranked = {
+            trial.number: self.judge.score(value)
+            for trial in self.trials
+            if (value := self.best_of(trial)[1]) is not None and not math.isnan(value)
+        }
+        return sorted(ranked, key=lambda number: (ranked[number], number))
+
+    # --- attempts begin, write and end
+
+    def _begin(self, trial: ModelTrial, worker: str, token: str) -> ModelAttempt:
+        holder = self.workers[worker]
+        attempt = ModelAttempt(
+            number=trial.number,
+            no=len(trial.attempts) + 1,
+            token=token,
+            worker=holder,
+            restored=trial.checkpoint,
+            start_step=trial.checkpoint.step + 1 if trial.checkpoint else 1,
+            started_at=self.now,
+        )
+        trial.attempts.append(attempt)
+        trial.state, trial.flush_no, trial.lease_s = State.RUNNING, 0, holder.lease_s
+        trial.started_at = self.now if trial.started_at is None else trial.started_at
+        self._renew(trial)
+        return attempt
+
+    def _of(self, token: str) -> tuple[ModelAttempt, ModelTrial]:
+        attempt = self.attempt_of(token)
+        assert attempt is not None
+        return attempt, self.trials[attempt.number]
+
+    def _fence(self, token: str) -> tuple[ModelAttempt, ModelTrial]:
+        attempt, trial = self._of(token)
+        if trial.held is not attempt:
+            raise LeaseLost(number=attempt.number, attempt=attempt.no)
+        return attempt, trial
+
+    def _refuse(self, attempt: ModelAttempt, flush_no: int) -> None:
+        """A resend by the attempt that committed gets the stored answer, anything else none."""
+        if attempt.flush_no < flush_no:
+            raise LeaseLost(number=attempt.number, attempt=attempt.no)
+
+    def _renew(self, trial: ModelTrial) -> None:
+        assert trial.lease_s is not None
+        trial.expires_at, trial.suspect_at = self.now + trial.lease_s, None
+
+    def _expiry(self, trial: ModelTrial) -> float:
+        assert trial.expires_at is not None
+        return trial.expires_at
+
+    def _store(
+        self, trial: ModelTrial, attempt: ModelAttempt, after: int, results: tuple[Result, ...]
+    ) -> Verdict | None:
+        """Judge and keep results up to the one that ends the trial."""
+        if results and trial.flush_no == 0:
+            attempt.start_step = results[0].step
+            trial.live = {s: v for s, v in trial.live.items() if s < results[0].step}
+        for result in results:
+            verdict = self.judge.judge(attempt.number, attempt.no, after, result)
+            attempt.stored[result.step] = trial.live[result.step] = result.value
+            trial.time_total_s, after = result.time_total_s, result.step
+            if verdict is not None:
+                return verdict
+        return None
+
+    def _end(
+        self,
+        trial: ModelTrial,
+        outcome: Reason,
+        decided: Verdict | None,
+        *,
+        flush_no: int,
+        actor: str,
+    ) -> Ending:
+        trial.failures += outcome is Reason.FAILED
+        trial.losses += outcome is Reason.LOST
+        verdict = self._settled(trial, outcome, decided)
+        ending = self._ending(trial, outcome, verdict)
+        attempt = trial.attempts[-1]
+        attempt.ended_at, attempt.reason = self.now, ending.attempt_reason
+        attempt.verdict, attempt.flush_no = verdict, flush_no
+        trial.state, trial.reason, trial.paused_by = ending.state, ending.reason, ending.paused_by
+        trial.ended_at = self.now if ending.state in ENDED else None
+        trial.ready_at = self.now + ending.delay_s if ending.delay_s else None
+        trial.request = trial.verdict = trial.suspect_at = None
+        if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
+            self._tell(outcome.lower(), actor, attempt=attempt)
+        return ending
+
+    def _settled(
+        self, trial: ModelTrial, outcome: Reason, decided: Verdict | None
+    ) -> Verdict | None:
+        known, asked = decided or trial.verdict, self._asked(trial)
+        is_judged = known is not None and known.by in ("scheduler", "rule")
+        stands = known if is_judged else asked
+        return None if outcome is Reason.COMPLETED and stands != known else stands
+
+    def _ending(self, trial: ModelTrial, outcome: Reason, verdict: Verdict | None) -> Ending:
+        spent = (trial.failures, trial.losses)
+        died = outcome in (Reason.FAILED, Reason.LOST)
+        if verdict is not None and verdict.action is Action.STOP:
+            why = outcome if died else verdict.reason
+            return Ending(State.TERMINATED, verdict.reason, why, *spent)
+        if verdict is not None and outcome is not Reason.COMPLETED:
+            why = outcome if died else verdict.reason
+            return Ending(State.PAUSED, None, why, *spent, paused_by=verdict.by)
+        if outcome in (Reason.COMPLETED, Reason.TIMED_OUT):
+            return Ending(State.TERMINATED, outcome, outcome, *spent)
+        if outcome is Reason.PREEMPTED:
+            return Ending(State.PENDING, None, outcome, *spent)
+        if outcome is Reason.FAILED:
+            limit, count = self.spec.max_failures, trial.failures
+        else:
+            limit, count = self.spec.max_losses, trial.losses
+        if count > limit != -1:
+            return Ending(State.ERROR, outcome, outcome, *spent)
+        waits = count if outcome is Reason.FAILED else count - 1  # the first loss is forgiven
+        delay_s = min(300.0, 2.0 ** (waits - 1)) if waits else 0.0
+        return Ending(State.PENDING, None, outcome, *spent, delay_s=delay_s)
+
+    # --- decisions
+
+    def _asked(self, trial: ModelTrial) -> Verdict | None:
+        if trial.request is Action.STOP:
+            return Verdict(Action.STOP, Reason.CANCELLED, "person")
+        if self.status is Status.STOPPED:
+            return Verdict(Action.STOP, Reason.CANCELLED, "study")
+        if trial.request is Action.PAUSE:
+            return Verdict(Action.PAUSE, Reason.PAUSED, "person")
+        if self.status is Status.PAUSED:
+            return Verdict(Action.PAUSE, Reason.PAUSED, "study")
+        return None
+
+    # --- what is remembered
+
+    def attempt_of(self, token: str) -> ModelAttempt | None:
+        attempts = (attempt for trial in self.trials for attempt in trial.attempts)
+        return next((attempt for attempt in attempts if attempt.token == token), None)
+
+    def _told(self, token: str) -> dict[str, Any] | None:
+        return next((event for event in self.events if event["token"] == token), None)
+
+    def _tell(
+        self,
+        kind: str,
+        actor: str,
+        *,
+        attempt: ModelAttempt | None = None,
+        token: str | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        where = (attempt.number, attempt.no) if attempt else (None, None)
+        told = {"kind": kind, "actor": actor, "token": token, "data": data}
+        self.events.append({"number": where[0], "attempt": where[1]} | told)
+
+    def best_of(self, trial: ModelTrial) -> tuple[int | None, float | None]:
+        """Step and value: NaN never wins, the first of equals does."""
+        if not trial.live:
+            return None, None
+        best = min(
+            sorted(trial.live),
+            key=lambda step: (math.isnan(trial.live[step]), self.judge.score(trial.live[step])),
+        )
+        return best, trial.live[best]
+
+
+def _is_judged_away(trial: ModelTrial) -> bool:
+    """Whether results come too late: what people ask for costs none."""
+    return trial.verdict is not None and trial.verdict.by in ("scheduler", "rule")
+
+
+def _run_out(turns: Generator[None, None, Any]) -> Any:
+    """Take all turns without a rival between; the answer."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            return end.value

@@ -1,0 +1,222 @@
+"""
+What a study's rows say, without ids: the same for two databases, and for a model of one.
+
+Moments are seconds since the tests' clock began, NaN is a text, and trials go by their numbers.
+"""
+
+import math
+from collections import defaultdict
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from studydb.db import Database, Prepared, Txn
+from studydb.db.schema import (
+    attempt,
+    checkpoint,
+    counter,
+    event,
+    result,
+    rung,
+    rung_entry,
+    study,
+    trial,
+    worker,
+)
+from studydb.domain.life.states import State
+from studydb.domain.records import Study
+from studydb.store import trials
+
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+
+Picture = dict[str, Any]
+"""A dict per kind of row, each row a dict of what it says."""
+
+GONE = "gone"
+"""In place of a checkpoint whose row has been deleted."""
+
+_STUDY = (
+    "status",
+    "paused_by",
+    "pause_reason",
+    "num_trials",
+    "next_number",
+    "next_draw",
+    "n_counted",
+    "n_running",
+)
+_TRIAL = (
+    "state",
+    "reason",
+    "origin",
+    "draw",
+    "priority",
+    "request",
+    "verdict",
+    "verdict_reason",
+    "verdict_by",
+    "paused_by",
+    "attempt",
+    "failures",
+    "losses",
+    "token",
+    "lease_s",
+    "lease_expires_at",
+    "suspect_at",
+    "checkpoint_step",
+    "n_results",
+    "last_step",
+    "last_value",
+    "best_value",
+    "best_step",
+    "best_score",
+    "time_total_s",
+    "created_at",
+    "started_at",
+    "ended_at",
+)
+_ATTEMPT = (
+    "token",
+    "start_step",
+    "flush_no",
+    "started_at",
+    "ended_at",
+    "reason",
+    "verdict",
+    "verdict_reason",
+    "verdict_by",
+)
+_CHECKPOINT = ("uuid", "attempt", "step", "pins")
+_ENTRY = ("attempt", "step", "value", "score", "ranked", "action", "cutoff")
+_EVENT = ("attempt", "kind", "actor", "token", "data")
+_WORKER = ("uuid", "pid", "lease_s", "seen_at", "ended_at", "request")
+
+
+def _of_study(table: sa.Table, *order: Any) -> Prepared:
+    return Prepared(
+        sa.select(table).where(table.c.study_id == sa.bindparam("study")).order_by(*order)
+    )
+
+
+_THE_STUDY = Prepared(sa.select(study).where(study.c.id == sa.bindparam("study")))
+_TRIALS = _of_study(trial, trial.c.number)
+_ATTEMPTS = _of_study(attempt, attempt.c.trial_id, attempt.c.attempt)
+_RESULTS = _of_study(result, result.c.trial_id, result.c.attempt, result.c.step)
+_CHECKPOINTS = _of_study(checkpoint, checkpoint.c.id)
+_COUNTERS = _of_study(counter, counter.c.shard)
+_RUNGS = _of_study(rung, rung.c.bracket, rung.c.step)
+_ENTRIES = Prepared(
+    sa.select(rung_entry, rung.c.step.label("milestone"))
+    .join(rung, rung.c.id == rung_entry.c.rung_id)
+    .where(rung.c.study_id == sa.bindparam("study"))
+    .order_by(rung.c.step, rung_entry.c.ordinal)
+)
+_EVENTS = _of_study(event, event.c.id)
+_WORKERS = _of_study(worker, worker.c.id)
+
+
+def picture(database: Database, of: Study) -> Picture:
+    """Everything that the rows of a study say, read in one transaction."""
+    with database.begin(write=False) as txn:
+        rows = txn.all(_TRIALS, study=of.id)
+        numbers = {row.id: row.number for row in rows}
+        saved = txn.all(_CHECKPOINTS, study=of.id)
+        names = {None: None} | {row.id: row.uuid for row in saved}
+        attempts = txn.all(_ATTEMPTS, study=of.id)
+        workers = txn.all(_WORKERS, study=of.id)
+        holders = {None: None} | {row.id: row.uuid for row in workers}
+        return {
+            "study": [_told(row, _STUDY) for row in txn.all(_THE_STUDY, study=of.id)],
+            "trials": {row.number: _trial(row, names, holders) for row in rows},
+            "attempts": {
+                (numbers[row.trial_id], row.attempt): _told(row, _ATTEMPT)
+                | {"restored": names.get(row.restored_id, GONE), "worker": holders[row.worker_id]}
+                for row in attempts
+            },
+            "results": _results(txn.all(_RESULTS, study=of.id), attempts, numbers),
+            "checkpoints": [{"number": numbers[row.trial_id]} | _checkpoint(row) for row in saved],
+            "counts": _counts(txn, of),
+            "rungs": _rungs(txn, of, numbers),
+            "best": [one.number for one in trials.best(txn, study_id=of.id, mode=of.mode, most=99)],
+            "workers": [_told(row, _WORKER) for row in workers],
+            "events": [
+                {"number": numbers.get(row.trial_id)} | _told(row, _EVENT)
+                for row in txn.all(_EVENTS, study=of.id)
+            ],
+        }
+
+
+def plain(value: Any) -> Any:
+    """A value that equals itself, and its like from another database."""
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    if isinstance(value, datetime):
+        return (value - BEGINNING).total_seconds()
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+def _told(row: Any, columns: tuple[str, ...]) -> dict[str, Any]:
+    return {name: plain(getattr(row, name)) for name in columns}
+
+
+def _trial(
+    row: Any, names: dict[int | None, str | None], holders: dict[int | None, str | None]
+) -> dict[str, Any]:
+    told = _told(row, _TRIAL)
+    told["ready"] = bool(row.ready) if row.state == State.PENDING else None
+    told["ready_at"] = plain(row.ready_at) if told["ready"] is False else None
+    told["flush_no"] = row.flush_no if row.state == State.RUNNING else None
+    told["rank_score"] = None if row.state == State.RUNNING else row.rank_score
+    told["worker"] = holders[row.worker_id]
+    told["checkpoint"] = names.get(row.checkpoint_id, GONE)
+    told["metric_summary"] = plain(row.metric_summary)
+    told["params"] = row.params
+    return told
+
+
+def _results(
+    rows: list[Any], attempts: list[Any], numbers: dict[int, int]
+) -> dict[tuple[int, int], Any]:
+    """By (number, attempt), by step: the value, and whether it is live."""
+    through = {(row.trial_id, row.attempt): row.live_through for row in attempts}
+    found: dict[tuple[int, int], Any] = defaultdict(dict)
+    for row in rows:
+        live = row.step <= through[row.trial_id, row.attempt]
+        found[numbers[row.trial_id], row.attempt][row.step] = (plain(row.value), live)
+    return dict(found)
+
+
+def _checkpoint(row: Any) -> dict[str, Any]:
+    return _told(row, _CHECKPOINT) | {
+        "data": row.data is not None,
+        "corrupt": row.corrupt_at is not None,
+        "removed": row.removed_at is not None,
+    }
+
+
+def _counts(txn: Txn, of: Study) -> dict[str, int]:
+    shards = txn.all(_COUNTERS, study=of.id)
+    return {state: sum(getattr(row, state.lower()) for row in shards) for state in State}
+
+
+def _rungs(txn: Txn, of: Study, numbers: dict[int, int]) -> dict[int, Any]:
+    entries: dict[int, list[Any]] = defaultdict(list)
+    for row in txn.all(_ENTRIES, study=of.id):
+        entries[row.milestone].append(
+            {"number": numbers.get(row.trial_id), "ordinal": row.ordinal} | _told(row, _ENTRY)
+        )
+    return {
+        row.step: {
+            "n_entries": row.n_entries,
+            "n_ranked": row.n_ranked,
+            "cut_rank": row.cut_rank,
+            "cut": None
+            if row.cut_trial_id is None
+            else (row.cut_score, numbers.get(row.cut_trial_id)),
+            "entries": entries[row.step],
+        }
+        for row in txn.all(_RUNGS, study=of.id)
+    }

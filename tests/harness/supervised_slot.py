@@ -1,0 +1,166 @@
+"""A worker's slot, real but for its trials' processes: those say what a test has them say."""
+
+import socket
+import threading
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from harness.arrange import new_study, process
+from studydb.child.channel import Channel
+from studydb.child.job import Job
+from studydb.child.messages import End, Ended, Reported, write
+from studydb.db import Database
+from studydb.domain.metrics import Result
+from studydb.domain.records import Failure, Study, Trainable
+from studydb.lease.heartbeat import Heartbeat
+from studydb.lease.room import Room
+from studydb.operations.register import register
+from studydb.settings import load_keyring
+from studydb.worker.captured import OutputPump
+from studydb.worker.checkpointing import Checkpoints
+from studydb.worker.children import ChildProcess, Exit
+from studydb.worker.equipment import Equipment
+from studydb.worker.interruptible import Interruption
+from studydb.worker.slot import Slot, Tickets
+from studydb.worker.templates import Templates
+from studydb.worker.waiting import Waiting
+from studydb.worker.worker_options import Options
+
+GRACE_S = 2.0
+
+Speech = bytes
+
+
+def wire(message: Any) -> bytes:
+    """A message as it goes over the pipe."""
+    frame = write(message)
+    return framed(frame.header, frame.payload)
+
+
+def framed(header: bytes, payload: bytes = b"") -> bytes:
+    """Any header as it would go over the pipe."""
+    lengths = len(header).to_bytes(4, "big") + len(payload).to_bytes(4, "big")
+    return lengths + header + payload
+
+
+def reported(step: int = 1, value: float = 0.5, **metrics: Any) -> bytes:
+    """A report that nobody waits for."""
+    return wire(Reported(None, Result(step, value, metrics, 1.0)))
+
+
+def failed(kind: str = "ValueError", message: str = "", trace: str = "") -> bytes:
+    """The end of a trial that raised."""
+    return wire(Ended(End.FAILED, Failure(kind, message, trace)))
+
+
+COMPLETED = wire(Ended(End.COMPLETED))
+GOOD = reported() + COMPLETED
+
+
+class SpeakingChild(ChildProcess):
+    """A child without a process: a thread sends its speech and ends it."""
+
+    def __init__(self, speech: Speech) -> None:
+        ours, self._theirs = socket.socketpair()
+        super().__init__(Channel(ours, send_timeout_s=1.0))
+        self._speech = speech
+        threading.Thread(target=self._speak, daemon=True).start()
+
+    def _speak(self) -> None:
+        with suppress(OSError):
+            self._theirs.sendall(self._speech)
+            self._theirs.shutdown(socket.SHUT_WR)
+        self.ended(Exit(code=0))
+
+    def terminate(self) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        with suppress(OSError):
+            self._theirs.shutdown(socket.SHUT_RDWR)
+        self.wait()
+        self._theirs.close()
+
+
+class Speakers:
+    """In a fork server's place: each child gets the next speech."""
+
+    def __init__(self, speeches: Iterable[Speech]) -> None:
+        self._speeches = iter(speeches)
+
+    def spawn(self, job: Job, **_descriptors: int) -> ChildProcess:
+        assert job.number >= 0
+        return SpeakingChild(next(self._speeches))
+
+
+class Supervised:
+    """One slot of a worker on a study whose trials have one attempt each."""
+
+    def __init__(self, database: Database, folder: Path, **study: Any) -> None:
+        trainable = Trainable(str(uuid4()), "import", "nowhere:train", str(folder), "3.11")
+        given = {"num_trials": None, "max_losses": 0, "trainable": trainable, **study}
+        self.database = database
+        self.study: Study = new_study(database, **given)
+        self.said: list[str] = []
+        self._stack = ExitStack()
+        self._pump = OutputPump()
+        self._stack.callback(self._pump.close)
+        self._worker_id = register(
+            database,
+            self.study,
+            uuid=str(uuid4()),
+            process=process(),
+            slots=1,
+            lease_s=90.0,
+            version="0",
+        )
+        self._folder = folder
+
+    def run(
+        self, *speeches: Speech, forkserver: Any = None, trials: int | None = None
+    ) -> Interruption:
+        """Let the slot run a trial for each speech; how it was interrupted, if it was."""
+        interruption = Interruption()
+        templates = Templates(
+            forkserver or Speakers(speeches),
+            self._pump,
+            directory=self._folder / "templates",
+            enabled=forkserver is not None,
+            say=self.said.append,
+            is_stopping=lambda: interruption.is_stopping,
+        )
+        equipment = self._equipment(templates, interruption)
+        Slot(equipment, Tickets(trials or len(speeches)), number=0).run()
+        templates.close()
+        return interruption
+
+    def _equipment(self, templates: Templates, interruption: Interruption) -> Equipment:
+        database, study = self.database, self.study
+        return Equipment(
+            options=Options(
+                storage="", study=study.name, say=self.said.append, grace_s=GRACE_S, patience_s=5.0
+            ),
+            database=database,
+            study=study,
+            worker_id=self._worker_id,
+            signed=True,
+            workdirs=(str(self._folder),),
+            templates=templates,
+            pump=self._pump,
+            checkpoints=Checkpoints(
+                database,
+                study,
+                load_keyring(),
+                persist=lambda call: call(),
+            ),
+            heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=90.0),
+            interruption=interruption,
+            room=Room(say=self.said.append),
+            waiting=Waiting(study.name, self.said.append),
+        )
+
+    def close(self) -> None:
+        self._stack.close()
