@@ -14,7 +14,8 @@ from studydb.operations.look import Outlook, look
 from studydb.operations.recover import recover, recover_host
 from studydb.processes import is_alive, this_process
 
-SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 15.0
+BUSY_WAIT_S = 1.0
 
 _ask_if_nothing_waits = partial(ask, if_nothing_waits=True)
 _CLAIM_FIRST: tuple[Callable[..., Claim | None], ...] = (claim, ask)
@@ -98,18 +99,26 @@ class Acquirer:
 
 
 class Patience:
-    """The time between two looks: 1 s growing to 15 s, jittered; polling is the contract."""
+    """
+    The time between two looks, jittered: 0.1 s after a trial, then twice as long each time.
+
+    A wait is at most 0.1 s longer than twice the time since the last trial, so that an idle worker
+    notices the end of a short study soon. The longest wait is 15 s: polling is the contract.
+    """
 
     def __init__(self) -> None:
-        """Begin short."""
-        self._wait_s = SHORTEST_WAIT_S
+        self._wait_s = FIRST_WAIT_S
 
     def next_s(self) -> float:
         """How long to wait now."""
         wait_s = self._wait_s * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
-        self._wait_s = min(self._wait_s * 1.5, LONGEST_WAIT_S)
+        self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
         return wait_s
 
     def reset(self) -> None:
-        """Begin short again: something happened."""
-        self._wait_s = SHORTEST_WAIT_S
+        """Begin anew: a trial was claimed."""
+        self._wait_s = FIRST_WAIT_S
+
+    def shorten(self) -> None:
+        """Wait 1 s at most: there is work, which others were faster to claim."""
+        self._wait_s = min(self._wait_s, BUSY_WAIT_S)

@@ -103,7 +103,7 @@ class _Watch:
     def until_ended(self, team: WorkerProcesses) -> None:
         while team.alive:
             self._look_if_answered()
-            time.sleep(LOOK_S)
+            team.wait(LOOK_S)
         if team.failed is not None and not self._is_over():
             raise StudydbError(
                 f"All workers of {self._study.name!r} have ended before it was done; what they "

@@ -21,6 +21,9 @@ from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment
 from studydb.worker.suspicion import MOST_FAILED
 
+BEST_EVERY_S = 1.0
+"""Between two reads of the study's best value, for the lines that a worker prints."""
+
 
 class Tickets:
     """How many more trials the worker may claim; shared by its slots."""
@@ -61,6 +64,7 @@ class Slot(threading.Thread):
             lease_s=equipment.options.lease_s,
         )
         self._patience = Patience()
+        self._best_due_s = 0.0
         self._away_since_s: float | None = None
 
     def run(self) -> None:
@@ -113,7 +117,7 @@ class Slot(threading.Thread):
             self._endure(error)
             return False
         if outlook.inviting:
-            self._patience.reset()
+            self._patience.shorten()
         if outlook.over and not self._equipment.options.wait:
             return True
         self._equipment.waiting.because(outlook)
@@ -209,6 +213,9 @@ class Slot(threading.Thread):
         if value is None:
             return ""
         told = f", {study.metric} {value_text(value)}"
+        if time.monotonic() < self._best_due_s:
+            return told
+        self._best_due_s = time.monotonic() + BEST_EVERY_S
         with suppress(StudydbError):
             best = best_trials(self._equipment.database, study)[0]
             told += f" (best {best_text(best.best_value)}, trial {best.number})"

@@ -95,6 +95,14 @@ class WorkerProcesses:
         """How many still run."""
         return sum(popen.poll() is None for popen, _ in self._running)
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the end of the first that still runs, and no longer than this."""
+        for popen, _ in self._running:
+            if popen.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    popen.wait(timeout_s)
+                return
+
     @property
     def failed(self) -> str | None:
         """What one of them died of, if all have ended with an error; None otherwise."""

@@ -131,9 +131,7 @@ def _work(
     stack.callback(database.close)
     patiently = partial(persist, patience_s=options.patience_s, give_up=_asked_to_go(interruption))
     study = patiently(lambda: load(database, options.study))
-    database.locations.log_root(
-        study
-    )  # a user without a home is told now, and not by the first trial
+    database.locations.log_root(study)  # a user without a home is told before any trial runs
     keyring = load_keyring()
     trust = _check_trust(study, keyring, options)
     beats = _connect(options, interruption, connections=1)
