@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from studydb.domain.life.states import Mode, State
 from studydb.domain.records import Counts
-from studydb.domain.wording import best_text, visible
+from studydb.domain.text.display import best_text, visible
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from studydb.domain.wording import visible
+from studydb.domain.text.display import visible
 
 
 def trouble_text(row: Any) -> str:

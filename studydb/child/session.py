@@ -25,7 +25,7 @@ from studydb.domain.errors import (
 )
 from studydb.domain.life.rules import first_hit
 from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
-from studydb.domain.words import answering_keywords, missing_attribute
+from studydb.domain.text.other_tools import answering_keywords, missing_attribute
 from studydb.trainables import returned_metrics
 
 CheckpointLike = Mapping[Any, Any] | str | PathLike[str]

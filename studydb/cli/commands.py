@@ -4,7 +4,7 @@ from importlib import import_module
 
 import click
 
-from studydb.domain.words import hint
+from studydb.domain.text.other_tools import hint
 from studydb.version import __version__
 
 COMMANDS = {

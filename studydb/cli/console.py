@@ -8,8 +8,8 @@ import click
 
 from studydb.cli.commands import cli
 from studydb.domain.errors import StudydbError, UsageError
-from studydb.domain.wording import visible
-from studydb.domain.words import in_studydb
+from studydb.domain.text.display import visible
+from studydb.domain.text.other_tools import in_studydb
 
 USAGE, INTERRUPTED = 2, 130
 

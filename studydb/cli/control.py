@@ -10,7 +10,7 @@ from studydb.cli.options import Number, Spec, Storage, storage_option, study_arg
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.domains import Domain
 from studydb.domain.specs.grammar import parse_parameter, parse_parameters
-from studydb.domain.wording import counted
+from studydb.domain.text.display import counted
 
 numbers_argument = click.argument("numbers", metavar="[NUMBER]...", type=Number(), nargs=-1)
 

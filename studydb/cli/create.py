@@ -17,8 +17,8 @@ from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.space.search_space import Space
 from studydb.domain.specs import grammar
+from studydb.domain.text.display import counted, visible
 from studydb.domain.view import Scheduler, Searcher
-from studydb.domain.wording import counted, visible
 from studydb.settings import KEY_FILE, SIGNING_KEY, key_file_path
 
 if TYPE_CHECKING:

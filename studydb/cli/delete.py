@@ -8,7 +8,7 @@ import click
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
 from studydb.domain.errors import UsageError
-from studydb.domain.wording import counted, visible
+from studydb.domain.text.display import counted, visible
 
 if TYPE_CHECKING:
     from studydb.study import Study

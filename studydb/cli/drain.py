@@ -9,7 +9,7 @@ from studydb.cli.options import Storage, storage_option
 from studydb.cli.printing import print_next
 from studydb.cli.workers import SHORT_ID
 from studydb.domain.records import renewal_s
-from studydb.domain.wording import visible
+from studydb.domain.text.display import visible
 
 
 @click.command()

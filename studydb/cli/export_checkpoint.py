@@ -8,7 +8,7 @@ import click
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Number, Storage, storage_option, study_argument
 from studydb.domain.errors import NotFound
-from studydb.domain.wording import visible
+from studydb.domain.text.display import visible
 
 
 @click.command("export-checkpoint")

@@ -12,7 +12,7 @@ from studydb.cli.values import table_cell
 from studydb.domain.errors import StudyExists
 from studydb.domain.life.states import State, Status
 from studydb.domain.space.search_space import uniform
-from studydb.domain.wording import best_text
+from studydb.domain.text.display import best_text
 
 if TYPE_CHECKING:
     from studydb.study import Study

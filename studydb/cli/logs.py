@@ -15,7 +15,7 @@ from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, number_argument, storage_option, study_argument
 from studydb.domain.errors import NotFound, StorageTransient
 from studydb.domain.records import Lease
-from studydb.domain.wording import printed, visible
+from studydb.domain.text.display import printed, visible
 
 if TYPE_CHECKING:
     from studydb.study import Study

@@ -13,7 +13,7 @@ import click
 
 from studydb.cli.options import Storage
 from studydb.domain.errors import StudyDiffers
-from studydb.domain.wording import visible
+from studydb.domain.text.display import visible
 
 if TYPE_CHECKING:
     from studydb.db import Database

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from studydb.cli.values import csv_cell, plain, table_cell
-from studydb.domain.wording import visible
+from studydb.domain.text.display import visible
 
 MOST_MEASURED_ROWS = 5_000
 """So many rows say how wide the columns of a longer table are."""

@@ -7,8 +7,8 @@ import click
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
 from studydb.domain.errors import UsageError
-from studydb.domain.near import did_you_mean
-from studydb.domain.wording import visible
+from studydb.domain.text.display import visible
+from studydb.domain.text.suggestions import did_you_mean
 
 KEYS = ("checkpoints",)
 

@@ -18,7 +18,7 @@ from studydb.cli.printing import print_fields, print_json, print_next, print_row
 from studydb.cli.values import assignments, table_cell
 from studydb.domain.life.rules import first_hit
 from studydb.domain.life.states import Mode, Reason
-from studydb.domain.wording import counted, visible
+from studydb.domain.text.display import counted, visible
 
 if TYPE_CHECKING:
     from studydb.domain.metrics import Result

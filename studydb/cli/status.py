@@ -19,7 +19,7 @@ from studydb.cli.values import table_cell
 from studydb.domain.errors import NoResults
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import Trial
-from studydb.domain.wording import best_text, visible
+from studydb.domain.text.display import best_text, visible
 
 if TYPE_CHECKING:
     from studydb.operations.failing import LastError

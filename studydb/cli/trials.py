@@ -20,7 +20,7 @@ from studydb.cli.printing import print_fields, print_json, print_next, print_row
 from studydb.cli.status import best_fields
 from studydb.cli.values import assignments
 from studydb.domain.life.states import State
-from studydb.domain.wording import best_text
+from studydb.domain.text.display import best_text
 
 TABLE_COLUMNS = (
     "number",

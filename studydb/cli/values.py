@@ -9,7 +9,7 @@ from typing import Any
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.specs.grammar import parse_value
-from studydb.domain.wording import visible, without_controls
+from studydb.domain.text.display import visible, without_controls
 
 
 def plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ import click
 
 from studydb.cli.options import Bytes, Storage, storage_option
 from studydb.domain.records import LEASE_S
-from studydb.domain.wording import visible
+from studydb.domain.text.display import visible
 from studydb.lease.retries import PATIENCE_S
 from studydb.lease.room import SPILL_BYTES
 from studydb.worker.worker_options import GRACE_S

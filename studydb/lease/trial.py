@@ -16,7 +16,7 @@ from studydb.domain.failures import bounded_failure, failure_of
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import read_report
 from studydb.domain.records import Failure
-from studydb.domain.words import answering_keywords, missing_attribute
+from studydb.domain.text.other_tools import answering_keywords, missing_attribute
 from studydb.lease.held import HeldTrial
 
 LAST_PATIENCE_S = 5.0

@@ -9,9 +9,9 @@ from studydb.db.faults import Duplicate
 from studydb.domain.errors import StudyExists, UnknownStudy
 from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Mode, Status
-from studydb.domain.near import did_you_mean
 from studydb.domain.records import Study, Trainable
 from studydb.domain.space.search_space import Space
+from studydb.domain.text.suggestions import did_you_mean
 from studydb.domain.view import Scheduler, Searcher
 from studydb.store import counters, events, rungs, studies
 

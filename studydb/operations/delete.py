@@ -4,7 +4,7 @@ from studydb.db import Database
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.states import Status
 from studydb.domain.records import Study
-from studydb.domain.wording import counted
+from studydb.domain.text.display import counted
 from studydb.store import counters, deletion, studies, sweeps
 
 

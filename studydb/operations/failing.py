@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from studydb.db import Database
 from studydb.domain.records import Study
-from studydb.domain.wording import visible
+from studydb.domain.text.display import visible
 from studydb.operations.look import Outlook
 from studydb.store import events
 

@@ -3,8 +3,8 @@
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.errors import StudyExists
-from studydb.domain.names import check_study_name
 from studydb.domain.records import Study
+from studydb.domain.text.names import check_study_name
 from studydb.store import events, studies
 
 

@@ -15,12 +15,12 @@ from studydb.db import Database
 from studydb.domain.errors import InvalidSpec, StudyDiffers, StudyExists
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.life.rules import read_rules
-from studydb.domain.names import check_metric_name, check_study_name
 from studydb.domain.records import Study as Record
 from studydb.domain.records import Trainable
 from studydb.domain.space.search_space import Space
+from studydb.domain.text.names import check_metric_name, check_study_name
+from studydb.domain.text.other_tools import answering_keywords
 from studydb.domain.view import Scheduler, Searcher
-from studydb.domain.words import answering_keywords
 from studydb.operations.create import NewStudy, create, load
 from studydb.operations.revise import revise
 from studydb.schedulers import FIFO

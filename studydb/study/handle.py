@@ -12,7 +12,7 @@ from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
-from studydb.domain.words import answering_keywords, missing_attribute
+from studydb.domain.text.other_tools import answering_keywords, missing_attribute
 from studydb.lease.loop import OwnLoop
 from studydb.lease.trial import Trial as HeldTrial
 from studydb.operations import control, reading

@@ -2,9 +2,9 @@
 
 from studydb.db import Database
 from studydb.domain.errors import UnknownStudy
-from studydb.domain.names import check_study_name
 from studydb.domain.records import Study as Record
-from studydb.domain.words import answering_keywords
+from studydb.domain.text.names import check_study_name
+from studydb.domain.text.other_tools import answering_keywords
 from studydb.operations.create import load
 from studydb.operations.delete import close, delete
 from studydb.operations.recover import recover, recover_host

@@ -18,8 +18,8 @@ from typing import Any
 import cloudpickle
 
 from studydb.domain.errors import TrainableError
-from studydb.domain.near import did_you_mean
 from studydb.domain.records import Trainable
+from studydb.domain.text.suggestions import did_you_mean
 from studydb.settings import scrubbed_environment
 from studydb.trainables import modules
 from studydb.trainables.calling import check_signature

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from studydb.domain.errors import TrainableError
-from studydb.domain.near import did_you_mean
 from studydb.domain.records import Trainable
+from studydb.domain.text.suggestions import did_you_mean
 from studydb.trainables.describing import IMPORT_PATH, PYTHON_VERSION
 from studydb.trainables.modules import place_of
 

@@ -12,7 +12,7 @@ from studydb.domain.failures import failure_of
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State
 from studydb.domain.records import Claim, Failure
-from studydb.domain.wording import best_text, value_text
+from studydb.domain.text.display import best_text, value_text
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.held import HeldTrial, refusal
 from studydb.operations.look import look

@@ -25,7 +25,7 @@ from studydb.domain.errors import (
 from studydb.domain.life.states import State
 from studydb.domain.records import DRAIN, Study
 from studydb.domain.roles import Role
-from studydb.domain.wording import counted
+from studydb.domain.text.display import counted
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.retries import persist
 from studydb.lease.room import Room

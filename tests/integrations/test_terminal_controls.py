@@ -14,7 +14,7 @@ from studydb.analysis.progress import Progress
 from studydb.cli.logs import Tail
 from studydb.domain.life.states import Mode, Reason
 from studydb.domain.records import Counts, Failure
-from studydb.domain.wording import printed, visible, without_controls
+from studydb.domain.text.display import printed, visible, without_controls
 
 STEER = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\u202e"
 RAW = [character for character in STEER if not character.isprintable()]

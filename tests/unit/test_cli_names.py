@@ -3,7 +3,7 @@
 import pytest
 
 from studydb.domain.errors import InvalidName, UsageError
-from studydb.domain.names import check_metric_name, check_study_name
+from studydb.domain.text.names import check_metric_name, check_study_name
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 200, "größe 2", "-x", "a'b\"c\\d", "学习", ".."])

@@ -8,7 +8,6 @@ import pytest
 
 from studydb.domain.canonical import canonical_json, params_hash
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.near import did_you_mean
 from studydb.domain.space.search_space import (
     MAX_CONFIG_BYTES,
     Space,
@@ -20,6 +19,7 @@ from studydb.domain.space.search_space import (
     randint,
     uniform,
 )
+from studydb.domain.text.suggestions import did_you_mean
 
 LAST = 1 - 2**-53
 """The largest draw."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.metrics import STEP, Result
-from studydb.domain.names import check_metric_name
+from studydb.domain.text.names import check_metric_name
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,

@@ -7,10 +7,10 @@ from typing import Any
 
 from studydb.domain.canonical import MAX_DEPTH, plain, plain_text
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.near import did_you_mean
 from studydb.domain.space.distributions import DISTRIBUTIONS
 from studydb.domain.space.domains import Domain
-from studydb.domain.space.mistaken import LONGEST_SHOWN, check_dict, check_text
+from studydb.domain.space.lookalikes import LONGEST_SHOWN, check_dict, check_text
+from studydb.domain.text.suggestions import did_you_mean
 
 
 class Written(Enum):

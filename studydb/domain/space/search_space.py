@@ -12,7 +12,6 @@ from typing import Any
 
 from studydb.domain.canonical import MAX_DEPTH, canonical_json, params_hash, plain
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.near import did_you_mean
 from studydb.domain.space.distributions import (
     choice,
     lograndint,
@@ -23,6 +22,7 @@ from studydb.domain.space.distributions import (
 )
 from studydb.domain.space.domains import Domain, Enumerable
 from studydb.domain.space.leaves import Written, constant, leaf_json, walk
+from studydb.domain.text.suggestions import did_you_mean
 
 __all__ = [
     "Domain",

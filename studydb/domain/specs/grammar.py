@@ -19,7 +19,7 @@ from studydb.domain.space.leaves import KIND, Constant, Written, check_key, cons
 from studydb.domain.space.search_space import ORDER, Space
 from studydb.domain.specs.reader import NAME, Call, read_all
 from studydb.domain.specs.scanner import Scanner
-from studydb.domain.words import hint
+from studydb.domain.text.other_tools import hint
 
 __all__ = [
     "Call",

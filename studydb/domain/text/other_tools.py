@@ -11,7 +11,7 @@ from functools import wraps
 from inspect import signature
 from typing import ParamSpec, TypeVar
 
-from studydb.domain.near import did_you_mean
+from studydb.domain.text.suggestions import did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")

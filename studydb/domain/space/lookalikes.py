@@ -12,7 +12,7 @@ from typing import Any
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.distributions import DISTRIBUTIONS
 from studydb.domain.space.domains import Domain
-from studydb.domain.words import SAMPLES, WORDS
+from studydb.domain.text.other_tools import SAMPLES, WORDS
 
 LONGEST_SHOWN = 80
 """Characters of a value in an error."""

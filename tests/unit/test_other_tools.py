@@ -9,7 +9,7 @@ from studydb.child.session import Session
 from studydb.cli.commands import COMMANDS
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.specs.grammar import parse_call, parse_parameter
-from studydb.domain.words import SAMPLES, WORDS, hint, in_studydb
+from studydb.domain.text.other_tools import SAMPLES, WORDS, hint, in_studydb
 from studydb.lease.trial import Trial
 from studydb.schedulers import from_call as scheduler_of
 from studydb.searchers import from_call as searcher_of

@@ -12,7 +12,7 @@ import pytest
 from studydb.analysis.progress import Progress
 from studydb.domain.life.states import Mode
 from studydb.domain.records import Counts
-from studydb.domain.wording import best_text, value_text
+from studydb.domain.text.display import best_text, value_text
 
 
 @pytest.mark.parametrize(
