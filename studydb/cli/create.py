@@ -130,7 +130,7 @@ def _read_scheduler(text: str | None) -> Scheduler | None:
 def _read_searcher(text: str | None) -> Searcher | None:
     if text is None:
         return None
-    from studydb import searchers  # noqa: PLC0415  brings numpy
+    from studydb import searchers
 
     return searchers.from_call(grammar.parse_call(text))
 

@@ -16,7 +16,7 @@ def db() -> None:
 @storage_option
 def upgrade(*, storage: Storage) -> None:
     """Bring the database to this studydb's schema; an SQLite file is made when missing."""
-    from studydb.db import migrate, revisions  # noqa: PLC0415  brings Alembic
+    from studydb.db import migrate, revisions
 
     before = migrate.upgrade(storage.url)
     if before == revisions.HEAD:
@@ -29,7 +29,7 @@ def upgrade(*, storage: Storage) -> None:
 @storage_option
 def current(*, storage: Storage) -> None:
     """Print the revision of the database's schema."""
-    from studydb.db import migrate  # noqa: PLC0415  brings Alembic
+    from studydb.db import migrate
 
     click.echo(migrate.current(storage.url) or "none")
 
@@ -38,7 +38,7 @@ def current(*, storage: Storage) -> None:
 @storage_option
 def check(*, storage: Storage) -> None:
     """Say whether this studydb can use the database; exit code 1 if not."""
-    from studydb.db import migrate, revisions  # noqa: PLC0415  brings Alembic
+    from studydb.db import migrate, revisions
 
     migrate.check(storage.url)
     click.echo(f"{_shown(storage)}: schema {revisions.HEAD}, as this studydb needs it.")
@@ -50,7 +50,7 @@ def check(*, storage: Storage) -> None:
 @storage_option
 def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
     """Take the schema back to REVISION, or to "base": all tables are dropped."""
-    from studydb.db import migrate  # noqa: PLC0415  brings Alembic
+    from studydb.db import migrate
 
     if not yes:
         raise UsageError(
@@ -95,8 +95,8 @@ def roles(
     nothing but old checkpoints; a viewer can only read. Nothing is changed by this command: pipe
     it to psql.
     """
-    from studydb.db.roles import Roles  # noqa: PLC0415  brings SQLAlchemy
-    from studydb.db.urls import read_url  # noqa: PLC0415  as above
+    from studydb.db.roles import Roles
+    from studydb.db.urls import read_url
 
     url = read_url(storage.url)
     if url.get_backend_name() != "postgresql":
@@ -120,6 +120,6 @@ def _member(text: str) -> tuple[str, Role]:
 
 
 def _shown(storage: Storage) -> str:
-    from studydb.db.urls import mask, read_url  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.db.urls import mask, read_url
 
     return mask(read_url(storage.url))

@@ -27,7 +27,7 @@ def delete(*, name: str, yes: bool, storage: Storage) -> None:
 
     Nothing of it may be running; who is refused finds the study stopped, and calls again later.
     """
-    from studydb.study import delete_study  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.study import delete_study
 
     with opened_study(storage, name) as study:
         trials, shown = counted(study.counts.total, "trial"), study.storage
@@ -43,7 +43,7 @@ def delete(*, name: str, yes: bool, storage: Storage) -> None:
 
 def _output_elsewhere(study: "Study") -> str:
     """Say where output stays that only its own host can remove."""
-    from studydb.operations import reading  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.operations import reading
 
     workers = reading.list_workers(study.database, study.record, most=MOST_WORKERS)
     hosts = sorted({worker.process.host for worker in workers} - {socket.gethostname()})

@@ -23,9 +23,9 @@ def drain(*, worker: str, storage: Storage) -> None:
     trials save a checkpoint, wait for another worker, and have spent nothing. Its exit code is 0,
     so that nothing starts it again.
     """
-    from studydb.operations.drain import drain as ask  # noqa: PLC0415  brings SQLAlchemy
-    from studydb.operations.drain import find_worker  # noqa: PLC0415  as above
-    from studydb.study.storage import read_patiently, whoami, write_patiently  # noqa: PLC0415
+    from studydb.operations.drain import drain as ask
+    from studydb.operations.drain import find_worker
+    from studydb.study.storage import read_patiently, whoami, write_patiently
 
     with opened(storage) as database:
         found = read_patiently(lambda: find_worker(database, worker))

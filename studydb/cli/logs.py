@@ -115,7 +115,7 @@ def _open_file(path: Path) -> BinaryIO:
 
 
 def _find(study: "Study", number: int, wanted: int | None) -> Any:
-    from studydb.operations import reading  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.operations import reading
 
     attempts = reading.details(study.database, study.record, number).attempts
     if not attempts:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @contextmanager
 def opened(storage: Storage, *, read_only: bool = False) -> "Iterator[Database]":
     """Connect for one command."""
-    from studydb.db import connect  # noqa: PLC0415
+    from studydb.db import connect
 
     database = connect(storage.url, connections=1, read_only=read_only)
     try:
@@ -35,7 +35,7 @@ def opened(storage: Storage, *, read_only: bool = False) -> "Iterator[Database]"
 @contextmanager
 def opened_study(storage: Storage, name: str) -> "Iterator[Study]":
     """Load a study for one command."""
-    from studydb.study import load_study  # noqa: PLC0415
+    from studydb.study import load_study
 
     study = load_study(name, storage=storage.url)
     try:
@@ -47,7 +47,7 @@ def opened_study(storage: Storage, name: str) -> "Iterator[Study]":
 @contextmanager
 def created_study(storage: Storage, name: str, **options: Any) -> "Iterator[Study]":
     """Create a study for one command; the options are those of `create_study`."""
-    from studydb.study import create_study  # noqa: PLC0415
+    from studydb.study import create_study
 
     with _differences_told():
         study = create_study(name, storage=storage.url, **options)

@@ -129,10 +129,10 @@ def _print_rich(
     right: Sequence[bool],
     spare: Sequence[str],
 ) -> None:
-    from rich import box  # noqa: PLC0415  not for those who pipe
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     cells = [[table_cell(value, brief=True) for value in row] for row in rows]

@@ -20,7 +20,7 @@ def query(*, sql: str, form: str, storage: Storage) -> None:
 
     The views v_study, v_trial, v_result, v_attempt, v_checkpoint and v_worker are stable.
     """
-    from studydb.operations import reading  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.operations import reading
 
     with opened(storage, read_only=True) as database:
         columns, rows = reading.query(database, sql)

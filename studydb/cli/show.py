@@ -56,7 +56,7 @@ def show(*, name: str, number: int | None, form: str, storage: Storage) -> None:
     if number is None:
         _show_study(name, form=form, storage=storage)
         return
-    from studydb.operations import listing, reading  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.operations import listing, reading
 
     with opened_study(storage, name) as study:
         details = reading.details(study.database, study.record, number)
@@ -82,7 +82,7 @@ def show(*, name: str, number: int | None, form: str, storage: Storage) -> None:
 
 
 def _show_study(name: str, *, form: str, storage: Storage) -> None:
-    from studydb.analysis.definition import definition, definition_page, space_lines  # noqa: PLC0415
+    from studydb.analysis.definition import definition, definition_page, space_lines
 
     with opened_study(storage, name) as study:
         record = study.record

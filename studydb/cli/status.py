@@ -43,7 +43,7 @@ def studies(*, form: str, storage: Storage) -> None:
 
 def _print_studies(storage: Storage, form: str) -> str | None:
     """Print all studies; returns the name of the newest."""
-    from studydb.operations import listing  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.operations import listing
 
     with opened(storage) as database:
         rows = listing.studies(database)
@@ -66,8 +66,8 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
         if newest is not None and form == "table":
             print_next(f"studydb status {shlex.quote(newest)}")
         return
-    from studydb.operations import listing  # noqa: PLC0415  brings SQLAlchemy
-    from studydb.operations.failing import last_error  # noqa: PLC0415
+    from studydb.operations import listing
+    from studydb.operations.failing import last_error
 
     with opened_study(storage, name) as study:
         row = listing.study(study.database, name)

@@ -69,7 +69,7 @@ def trials(
 
     JSON has all of them, CSV too, with one per parameter; a table has those that fit.
     """
-    from studydb.operations import listing  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.operations import listing
 
     with opened_study(storage, name) as study:
         rows = listing.trial_rows(
@@ -156,7 +156,7 @@ def results(*, name: str, number: int, limit: int | None, form: str, storage: St
 
     In a table and in CSV there is a column per metric.
     """
-    from studydb.operations import listing  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.operations import listing
 
     is_cut = limit is None and form == "table" and sys.stdout.isatty()
     with opened_study(storage, name) as study:

@@ -20,8 +20,8 @@ def views(*, name: str, drop: bool, storage: Storage) -> None:
     Their rows are always those of this moment; run it again for metrics that are new. Names of
     columns are as in the frames.
     """
-    from studydb.analysis.wide import make_wide_views  # noqa: PLC0415  brings SQLAlchemy
-    from studydb.operations.wide_views import drop_views  # noqa: PLC0415  as above
+    from studydb.analysis.wide import make_wide_views
+    from studydb.operations.wide_views import drop_views
 
     with opened_study(storage, name) as study:
         if drop:

@@ -44,7 +44,7 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
     health: alive, draining (asked to end), silent (not seen for longer than its lease), dead (its
     process is gone from this host), or ended.
     """
-    from studydb.operations import listing  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.operations import listing
 
     if name is None:
         with opened(storage) as database:
