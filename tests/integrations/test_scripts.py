@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-NAMES = ("bench", "chaos", "mutations")
+NAMES = ("bench", "chaos", "mutations", "sql")
 
 
 @pytest.fixture(params=NAMES)

@@ -5,99 +5,23 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
-from harness.arrange import LEASE_S, SimulatedWorker, enqueued, new_study, process, token
+from harness.arrange import LEASE_S, new_study, process, token
+from harness.filled_study import ENTRIES, explain_postgresql, explain_sqlite, filled_study
 
 from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
 from studydb.domain.records import Batch, Lease
 from studydb.domain.space.search_space import Space
-from studydb.schedulers import ASHA
 from studydb.searchers import RandomSearch
 from studydb.store import at_once, attempts, leases, proposals, results, rungs, sweeps, trials
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
-MANY = 5000
-ENTRIES = 3000
-
-TRIAL = """
-    INSERT INTO trial (uuid, study_id, number, state, reason, params, params_hash, space_version,
-        origin, draw, counted, priority, ready, resource_class, bracket, attempt, failures, losses,
-        flush_no, checkpoint_step, n_results, best_value, best_score, rank_score, created_at, ended_at)
-    SELECT '{kind}0000-0000-4000-8000-' || substr(CAST(1000000000000 + n AS text), 2), {study}, n + {first}, '{state}', {reason}, '{{}}', 'h', 1,
-        'searcher', n + {first}, {true}, 0, {ready}, '', 0, 1, 0, 0,
-        0, 0, 1, n, n, n, {now}, {ended}
-    FROM {numbers}
-"""
-ENDED = {"state": "TERMINATED", "reason": "'COMPLETED'", "ended": "{now}"}
-ENDED |= {"ready": "{false}", "first": "1000", "kind": "eded"}
-WAITING = {
-    "state": "PENDING",
-    "reason": "NULL",
-    "ended": "NULL",
-    "ready": "{true}",
-    "first": "90000",
-    "kind": "aaaa",
-}
-ENTRY = """
-    INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal, action,
-        recorded_at)
-    SELECT (SELECT min(id) FROM rung WHERE study_id = {study}), n + 100000, 1, 1, n, n, {true}, n,
-        'CONTINUE', {now}
-    FROM {numbers}
-"""
-ATTEMPT = """
-    INSERT INTO attempt (trial_id, attempt, study_id, token, config, start_step, live_through,
-        flush_no, started_at)
-    SELECT id, 1, {study}, 't' || id, '{{}}', 1, 9, 0, {now} FROM trial WHERE study_id = {study}
-"""
-RESULT = """
-    INSERT INTO result (study_id, trial_id, attempt, step, value, reported_at)
-    SELECT {study}, n, 1, 1, n, {now} FROM {numbers}
-"""
-POSTGRESQL = {
-    "true": "true",
-    "false": "false",
-    "now": "now()",
-    "numbers": "generate_series(1, {most}) n",
-}
-SQLITE = {
-    "true": "1",
-    "false": "0",
-    "now": "'2026-01-01 00:00:00.000'",
-    "numbers": "(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT {most}) SELECT n FROM c)",
-}
-
-
-def fill(database, study, statement, most, **more):
-    spelling = POSTGRESQL if database.postgresql else SQLITE
-    given = {
-        "study": study.id,
-        "numbers": spelling["numbers"].format(most=most),
-        **{name: word.format(**spelling) for name, word in more.items()},
-    }
-    with database.begin() as txn:
-        txn.raw(statement.format(**spelling | given))
-
 
 @pytest.fixture
 def study(database):
-    """Thousands of trials that have ended, as many that wait, and three of each other kind."""
-    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=None)
-    fill(database, study, TRIAL, MANY, **ENDED)
-    fill(database, study, TRIAL, MANY, **WAITING)
-    fill(database, study, ATTEMPT, MANY)
-    fill(database, study, ENTRY, ENTRIES)
-    fill(database, study, RESULT, MANY)
-    worker = SimulatedWorker(database, study)
-    for _ in range(3):
-        worker.ask()
-    for _ in range(3):
-        enqueued(database, study)
-    with database.begin() as txn:
-        txn.raw("ANALYZE")
-    return study
+    return filled_study(database)
 
 
 KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
@@ -204,25 +128,6 @@ def plans(database, call):
         txn.abandon()
     assert explained
     return "\n".join(explained)
-
-
-def explain_sqlite(cursor, sql, bound):
-    return "\n".join(row[-1] for row in cursor.execute(f"EXPLAIN QUERY PLAN {sql}", bound))
-
-
-def explain_postgresql(cursor, sql, bound):
-    """The plan for these values, and the one that a prepared statement comes to after a while."""
-    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
-    numbered = re.sub(r"%\((\w+)\)s", lambda name: f"${names.index(name[1]) + 1}", sql).replace(
-        "%%", "%"
-    )
-    nothing = f"({', '.join(['NULL'] * len(names))})" if names else ""
-    lines = cursor.execute(f"EXPLAIN {sql}", bound).fetchall()
-    cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-    cursor.execute(f"PREPARE generic AS {numbered}")
-    lines += cursor.execute(f"EXPLAIN EXECUTE generic{nothing}").fetchall()
-    cursor.execute("DEALLOCATE generic")
-    return "\n".join(row[0] for row in lines)
 
 
 def is_good(name, plan):

@@ -1,0 +1,122 @@
+-- studydb/operations/finish.py finish: End an attempt and move its trial where the attempt's
+--   end leaves it. Imported by studydb/lease/held.py, studydb/operations/fail.py,
+--   studydb/operations/recover.py.
+
+-- studydb/store/at_once.py finish: Store an attempt's last batch and complete its trial.
+WITH first AS (
+    UPDATE trial
+    SET state='TERMINATED',
+        reason=:to_reason,
+        ready=false,
+        ready_at=NULL,
+        request=NULL,
+        verdict=NULL,
+        verdict_reason=NULL,
+        verdict_by=NULL,
+        paused_by=NULL,
+        token=NULL,
+        worker_id=NULL,
+        lease_s=NULL,
+        lease_expires_at=NULL,
+        suspect_at=NULL,
+        n_results=:to_n_results,
+        last_step=:to_last_step,
+        last_value=:to_last_value,
+        best_value=:to_best_value,
+        best_step=:to_best_step,
+        best_score=:to_best_score,
+        rank_score=:to_rank_score,
+        time_total_s=coalesce(:to_time_total_s, trial.time_total_s),
+        metric_summary=:to_metrics,
+        ended_at=coalesce(CAST(:now AS timestamptz), clock_timestamp())
+    WHERE trial.id = :trial
+        AND trial.attempt = :held_attempt
+        AND trial.token = :held_token
+        AND trial.state = 'RUNNING'
+        AND trial.flush_no < :to_flush_no
+        AND trial.n_results = :n_before
+        AND (trial.attempt = 1 OR trial.flush_no > 0)
+        AND trial.verdict IS NULL
+        AND trial.request IS NULL
+        AND (
+            SELECT study.status
+            FROM study
+            WHERE study.id = trial.study_id
+        ) = 'RUNNING'
+    RETURNING trial.failures, trial.losses
+),
+stored AS (
+    INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
+        reported_at)
+    SELECT :study_id, :trial_id, :attempt, rows.*, coalesce(:now, clock_timestamp())
+    FROM unnest(:step, :value, :metrics, :time_total_s) AS rows
+    WHERE EXISTS (SELECT FROM first)
+),
+closed AS (
+    UPDATE attempt
+    SET flush_no=:to_flush_no,
+        ended_at=coalesce(CAST(:now AS timestamptz), clock_timestamp()),
+        reason=:to_reason,
+        verdict=:to_verdict,
+        verdict_reason=:to_verdict_reason,
+        verdict_by=:to_verdict_by,
+        error_type=:to_error_type,
+        error_message=:to_error_message,
+        traceback=:to_traceback,
+        log_dir=:to_log_dir,
+        log_tail=:to_log_tail,
+        start=:to_start,
+        start_s=:to_start_s
+    WHERE attempt.trial_id = :trial
+        AND attempt.attempt = :no
+        AND attempt.ended_at IS NULL
+        AND EXISTS (SELECT FROM first)
+),
+counted AS (
+    UPDATE counter
+    SET pending=(counter.pending + 0),
+        running=(counter.running + :by_running),
+        paused=(counter.paused + 0),
+        terminated=(counter.terminated + :by_terminated),
+        error=(counter.error + 0)
+    WHERE counter.study_id = :study
+        AND counter.shard = :shard_no
+        AND EXISTS (SELECT FROM first)
+)
+SELECT *
+FROM first;
+-- Plan:
+--   CTE Scan on first
+--     CTE first
+--       ->  Update on trial
+--             ->  Index Scan using trial_pkey on trial
+--                   Index Cond: (id = $25)
+--                   Filter: ((verdict IS NULL) AND (request IS NULL) AND (flush_no < $29) AND (attempt = $26) AND (token = ($27)::text) AND (state = ($28)::text) AND (n_results = $30) AND ((attempt = $31) OR (flush_no > $32)) AND ((SubPlan 1) = ($33)::text))
+--                   SubPlan 1
+--                     ->  Index Scan using study_pkey on study
+--                           Index Cond: (id = trial.study_id)
+--     CTE stored
+--       ->  Insert on result
+--             ->  Subquery Scan on "*SELECT*"
+--                   ->  Result
+--                         One-Time Filter: (InitPlan 3).col1
+--                         InitPlan 3
+--                           ->  CTE Scan on first first_1
+--                         ->  Function Scan on rows
+--     CTE closed
+--       ->  Update on attempt
+--             InitPlan 5
+--               ->  CTE Scan on first first_2
+--             ->  Result
+--                   One-Time Filter: (InitPlan 5).col1
+--                   ->  Index Scan using attempt_pkey on attempt
+--                         Index Cond: ((trial_id = $25) AND (attempt = $51))
+--                         Filter: (ended_at IS NULL)
+--     CTE counted
+--       ->  Update on counter
+--             InitPlan 7
+--               ->  CTE Scan on first first_3
+--             ->  Result
+--                   One-Time Filter: (InitPlan 7).col1
+--                   ->  Index Scan using counter_pkey on counter
+--                         Index Cond: ((study_id = $57) AND (shard = $58))

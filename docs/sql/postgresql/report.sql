@@ -1,0 +1,60 @@
+-- studydb/operations/report.py report: Store a batch and the decision on it in one transaction.
+--   Imported by studydb/lease/held.py.
+
+-- studydb/store/at_once.py report: Store a batch; `summary` is the trial's with it.
+WITH first AS (
+    UPDATE trial
+    SET flush_no=:to_flush_no,
+        lease_expires_at=(coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
+            make_interval(secs => trial.lease_s)),
+        suspect_at=NULL,
+        n_results=:to_n_results,
+        last_step=:to_last_step,
+        last_value=:to_last_value,
+        best_value=:to_best_value,
+        best_step=:to_best_step,
+        best_score=:to_best_score,
+        time_total_s=coalesce(:to_time_total_s, trial.time_total_s)
+    WHERE trial.id = :trial
+        AND trial.attempt = :held_attempt
+        AND trial.token = :held_token
+        AND trial.state = 'RUNNING'
+        AND trial.flush_no < :to_flush_no
+        AND trial.n_results = :n_before
+        AND (trial.attempt = 1 OR trial.flush_no > 0)
+        AND trial.verdict IS NULL
+        AND trial.request IS NULL
+        AND (
+            SELECT study.status
+            FROM study
+            WHERE study.id = trial.study_id
+        ) = 'RUNNING'
+    RETURNING trial.id
+),
+stored AS (
+    INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
+        reported_at)
+    SELECT :study_id, :trial_id, :attempt, rows.*, coalesce(:now, clock_timestamp())
+    FROM unnest(:step, :value, :metrics, :time_total_s) AS rows
+    WHERE EXISTS (SELECT FROM first)
+)
+SELECT *
+FROM first;
+-- Plan:
+--   CTE Scan on first
+--     CTE first
+--       ->  Update on trial
+--             ->  Index Scan using trial_pkey on trial
+--                   Index Cond: (id = $11)
+--                   Filter: ((verdict IS NULL) AND (request IS NULL) AND (flush_no < $1) AND (attempt = $12) AND (token = ($13)::text) AND (state = ($14)::text) AND (n_results = $15) AND ((attempt = $16) OR (flush_no > $17)) AND ((SubPlan 1) = ($18)::text))
+--                   SubPlan 1
+--                     ->  Index Scan using study_pkey on study
+--                           Index Cond: (id = trial.study_id)
+--     CTE stored
+--       ->  Insert on result
+--             ->  Subquery Scan on "*SELECT*"
+--                   ->  Result
+--                         One-Time Filter: (InitPlan 3).col1
+--                         InitPlan 3
+--                           ->  CTE Scan on first first_1
+--                         ->  Function Scan on rows

@@ -1,0 +1,62 @@
+-- studydb/db/engine.py connect: Connect to a database whose schema is the one that this studydb
+--   needs.
+
+BEGIN;
+
+-- studydb/db/engine.py connect
+SELECT version_num
+FROM studydb_version;
+
+-- studydb/db/engine.py connect
+ROLLBACK;
+
+-- studydb/operations/create.py load: Read a study with its specs.
+
+BEGIN;
+
+-- studydb/store/studies.py find: The study of that name with its specs read, None if there is
+--   none.
+SELECT study.id, study.uuid, study.name, study.status, study.metric, study.mode, study.seed,
+    study.space_version, study.scheduler, study.searcher, study.rules, study.num_trials,
+    study.num_draws, study.max_concurrent, study.max_failures, study.max_losses,
+    study.checkpoints, study.settings, study.next_number, study.next_draw, study.n_counted,
+    study.n_running, study.created_by, study.created_at, study.paused_by, study.pause_reason,
+    search_space.space
+FROM study
+JOIN search_space ON search_space.study_id = study.id
+    AND search_space.version = study.space_version
+WHERE study.name = :by_name;
+
+-- studydb/store/studies.py find
+SELECT trainable.id, trainable.uuid, trainable.study_id, trainable.kind, trainable.name,
+    trainable.workdir, trainable.python_version, trainable.source, trainable.created_at
+FROM trainable
+WHERE trainable.study_id = :study
+ORDER BY trainable.id DESC
+LIMIT 1
+OFFSET 0;
+
+-- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
+--   back.
+ROLLBACK;
+
+-- studydb/operations/listing.py trial_rows: Rows of `v_trial` by number, or best first (see
+--   `store.views.trials`).
+
+BEGIN;
+
+-- studydb/store/view_rows.py trials: `v_trial` of one study, by number.
+SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
+    v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
+    v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s
+FROM v_trial
+JOIN trial ON trial.number = v_trial.number
+WHERE v_trial.study = :study_name
+    AND trial.study_id = :study
+ORDER BY trial.best_score IS NULL, trial.best_score, trial.number
+LIMIT 5
+OFFSET 0;
+
+-- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
+--   back.
+ROLLBACK;

@@ -1,0 +1,167 @@
+-- studydb/operations/finish.py finish: End an attempt and move its trial where the attempt's
+--   end leaves it. Imported by studydb/lease/held.py, studydb/operations/fail.py,
+--   studydb/operations/recover.py.
+
+BEGIN;
+
+-- studydb/store/rungs.py lock: Lock a rung: rungs before trials, in ascending order, is the one
+--   lock order.
+SELECT rung.id, rung.study_id, rung.bracket, rung.step, rung.quantile, rung.n_entries,
+    rung.n_ranked, rung.cut_rank, rung.cut_score, rung.cut_trial_id
+FROM rung
+WHERE rung.study_id = :study
+    AND rung.bracket = :of_bracket
+    AND rung.step = :at_step;
+
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None says that
+--   the fence refused.
+SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
+    trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
+    trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
+    trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    FROM study
+    WHERE study.id = trial.study_id
+) AS status
+FROM trial
+WHERE trial.id = :trial
+    AND trial.attempt = :held_attempt
+    AND trial.token = :held_token
+    AND trial.state = 'RUNNING';
+
+-- studydb/store/rungs.py neighbours: Read the entries beside the cut of a locked rung: one
+--   index step each.
+SELECT 'worse' AS side, worse.score, worse.trial_id
+FROM (
+    SELECT rung_entry.score AS score, rung_entry.trial_id AS trial_id
+    FROM rung_entry
+    WHERE rung_entry.rung_id = :rung
+        AND rung_entry.ranked = 1
+        AND (rung_entry.score, rung_entry.trial_id) > (:cut_score, :cut_trial)
+    ORDER BY rung_entry.score ASC, rung_entry.trial_id ASC
+    LIMIT 1
+    OFFSET 0
+) AS worse
+UNION ALL
+SELECT 'better' AS side, better.score, better.trial_id
+FROM (
+    SELECT rung_entry.score AS score, rung_entry.trial_id AS trial_id
+    FROM rung_entry
+    WHERE rung_entry.rung_id = :rung
+        AND rung_entry.ranked = 1
+        AND (rung_entry.score, rung_entry.trial_id) < (:cut_score, :cut_trial)
+    ORDER BY rung_entry.score DESC, rung_entry.trial_id DESC
+    LIMIT 1
+    OFFSET 0
+) AS better
+UNION ALL
+SELECT 'own', rung_entry.score, rung_entry.trial_id
+FROM rung_entry
+WHERE rung_entry.rung_id = :rung
+    AND rung_entry.trial_id = :trial;
+
+-- studydb/store/rungs.py record: Record a judged result at a locked rung and move the cut; NaN
+--   is recorded but not ranked.
+INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal, action,
+    cutoff, recorded_at)
+VALUES (:rung_id, :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action,
+    :cutoff, :now);
+
+-- studydb/store/rungs.py record
+UPDATE rung
+SET n_entries=(rung.n_entries + 1),
+    n_ranked=:to_n,
+    cut_rank=:to_rank,
+    cut_score=:to_score,
+    cut_trial_id=:to_trial
+WHERE rung.id = :rung;
+
+-- studydb/store/results.py append: Insert rows; the caller holds the trial by its fence.
+INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
+    reported_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- studydb/store/results.py spans: Where the live results of a trial are, by step.
+SELECT attempt.attempt, attempt.live_through
+FROM attempt
+WHERE attempt.trial_id = :trial
+    AND attempt.live_through > 0
+ORDER BY attempt.attempt;
+
+-- studydb/store/results.py page: The first so many rows of a span: step, value, metrics,
+--   attempt, and when, by step.
+SELECT result.step, result.value, result.metrics, result.time_total_s, result.attempt,
+    result.reported_at
+FROM result
+WHERE result.study_id = :study
+    AND result.trial_id = :trial
+    AND result.attempt = :no
+    AND result.step > :after
+    AND result.step <= :through
+ORDER BY result.step
+LIMIT :most
+OFFSET 0;
+
+-- studydb/store/leases.py end: Move a held trial to where its attempt's end leaves it; the
+--   lease ends with it.
+UPDATE trial
+SET state='TERMINATED',
+    reason=:to_reason,
+    ready=0,
+    ready_at=NULL,
+    request=NULL,
+    verdict=NULL,
+    verdict_reason=NULL,
+    verdict_by=NULL,
+    paused_by=NULL,
+    failures=:to_failures,
+    losses=:to_losses,
+    token=NULL,
+    worker_id=NULL,
+    lease_s=NULL,
+    lease_expires_at=NULL,
+    suspect_at=NULL,
+    n_results=:to_n_results,
+    last_step=:to_last_step,
+    last_value=:to_last_value,
+    best_value=:to_best_value,
+    best_step=:to_best_step,
+    best_score=:to_best_score,
+    rank_score=:to_rank_score,
+    time_total_s=:to_time_total_s,
+    metric_summary=:to_metrics,
+    ended_at=:now
+WHERE trial.id = :trial
+    AND trial.state IN ('PAUSED', 'PENDING', 'RUNNING') = 1;
+
+-- studydb/store/attempts.py end: Close an attempt with the number of its last flush, so that a
+--   resend finds its answer.
+UPDATE attempt
+SET flush_no=:to_flush_no,
+    ended_at=:now,
+    reason=:to_reason,
+    verdict=:to_verdict,
+    verdict_reason=:to_verdict_reason,
+    verdict_by=:to_verdict_by,
+    error_type=:to_error_type,
+    error_message=:to_error_message,
+    traceback=:to_traceback,
+    log_dir=:to_log_dir,
+    log_tail=:to_log_tail,
+    start=:to_start,
+    start_s=:to_start_s
+WHERE attempt.trial_id = :trial
+    AND attempt.attempt = :no
+    AND attempt.ended_at IS NULL;
+
+-- studydb/store/counters.py move: Count `n` trials out of one state and into another.
+UPDATE counter
+SET pending=(counter.pending + 0),
+    running=(counter.running + :by_running),
+    paused=(counter.paused + 0),
+    terminated=(counter.terminated + :by_terminated),
+    error=(counter.error + 0)
+WHERE counter.study_id = :study
+    AND counter.shard = :shard_no;
+
+COMMIT;

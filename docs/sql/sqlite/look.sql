@@ -1,0 +1,37 @@
+-- studydb/operations/look.py look: Read a study's budget, counts and whether something waits.
+--   Imported by studydb/lease/acquire.py, studydb/lease/loop.py, studydb/operations/failing.py,
+--   studydb/study/handle.py, studydb/study/running.py, studydb/worker/slot.py,
+--   studydb/worker/supervisor.py, studydb/worker/waiting.py.
+
+BEGIN;
+
+-- studydb/store/studies.py budget: Status, whether new trials may be made (`open`), whether
+--   more may run (`has_room`).
+SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR study.n_counted <
+    study.num_trials) AND (study.num_draws IS NULL OR study.next_draw < study.num_draws) AS
+    open, study.max_concurrent IS NULL OR study.n_running < study.max_concurrent AS has_room,
+    coalesce(study.n_counted >= study.num_trials OR study.next_draw >= study.num_draws, 0) AS
+    spent, study.num_trials, study.n_counted, study.paused_by, study.pause_reason
+FROM study
+WHERE study.id = :study;
+
+-- studydb/store/counters.py read: The sums over the shards.
+SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.running), 0) AS
+    running, coalesce(sum(counter.paused), 0) AS paused, coalesce(sum(counter.terminated), 0) AS
+    terminated, coalesce(sum(counter.error), 0) AS error
+FROM counter
+WHERE counter.study_id = :study;
+
+-- studydb/store/leases.py any_runnable: Whether a trial waits to be claimed; takes no lock.
+SELECT trial.id
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'PENDING'
+    AND trial.ready = 1
+ORDER BY trial.resource_class, trial.priority, trial.number
+LIMIT 1
+OFFSET 0;
+
+-- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
+--   back.
+ROLLBACK;

@@ -1,0 +1,107 @@
+-- studydb/operations/recover.py recover_host: Take at once the trials of processes that are
+--   dead on this host, without waiting for leases. Imported by studydb/lease/acquire.py,
+--   studydb/lease/loop.py, studydb/study/loading.py, studydb/worker/supervisor.py.
+
+BEGIN;
+
+-- studydb/store/sweeps.py of_host: Leases held by processes of this boot of this host, in the
+--   same pid namespace.
+SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
+    trial.lease_s, worker.host, worker.boot_id, worker.pid_namespace, worker.pid, worker.started
+FROM trial
+JOIN worker ON worker.id = trial.worker_id
+WHERE trial.study_id = :study
+    AND trial.state = 'RUNNING'
+    AND worker.boot_id = :of_boot
+    AND worker.pid_namespace = :of_namespace
+ORDER BY trial.id + 0;
+
+-- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
+--   back.
+ROLLBACK;
+
+BEGIN;
+
+-- studydb/store/sweeps.py hold_lost: Lock a lost trial, if it is still lost: same attempt,
+--   still marked, not renewed since.
+SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
+    trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
+    trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
+    trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    FROM study
+    WHERE study.id = trial.study_id
+) AS status
+FROM trial
+WHERE trial.id = :trial
+    AND trial.attempt = :held_attempt
+    AND trial.token = :held_token
+    AND trial.state = 'RUNNING';
+
+-- studydb/store/leases.py end: Move a held trial to where its attempt's end leaves it; the
+--   lease ends with it.
+UPDATE trial
+SET state='PENDING',
+    reason=NULL,
+    ready=(:delay_s <= 0),
+    ready_at=strftime('%Y-%m-%d %H:%M:%f', :now, (:delay_s) || ' seconds'),
+    request=NULL,
+    verdict=NULL,
+    verdict_reason=NULL,
+    verdict_by=NULL,
+    paused_by=NULL,
+    failures=:to_failures,
+    losses=:to_losses,
+    token=NULL,
+    worker_id=NULL,
+    lease_s=NULL,
+    lease_expires_at=NULL,
+    suspect_at=NULL,
+    n_results=:to_n_results,
+    last_step=:to_last_step,
+    last_value=:to_last_value,
+    best_value=:to_best_value,
+    best_step=:to_best_step,
+    best_score=:to_best_score,
+    rank_score=:to_rank_score,
+    time_total_s=:to_time_total_s,
+    metric_summary=:to_metrics,
+    ended_at=NULL
+WHERE trial.id = :trial
+    AND trial.state IN ('PAUSED', 'RUNNING') = 1;
+
+-- studydb/store/attempts.py end: Close an attempt with the number of its last flush, so that a
+--   resend finds its answer.
+UPDATE attempt
+SET flush_no=:to_flush_no,
+    ended_at=:now,
+    reason=:to_reason,
+    verdict=:to_verdict,
+    verdict_reason=:to_verdict_reason,
+    verdict_by=:to_verdict_by,
+    error_type=:to_error_type,
+    error_message=:to_error_message,
+    traceback=:to_traceback,
+    log_dir=:to_log_dir,
+    log_tail=:to_log_tail,
+    start=:to_start,
+    start_s=:to_start_s
+WHERE attempt.trial_id = :trial
+    AND attempt.attempt = :no
+    AND attempt.ended_at IS NULL;
+
+-- studydb/store/events.py append: Append one event.
+INSERT INTO event (study_id, trial_id, attempt, worker_id, kind, actor, data, token, at)
+VALUES (:study_id, :trial_id, :attempt, :worker_id, :kind, :actor, :data, :token, :now);
+
+-- studydb/store/counters.py move: Count `n` trials out of one state and into another.
+UPDATE counter
+SET pending=(counter.pending + :by_pending),
+    running=(counter.running + :by_running),
+    paused=(counter.paused + 0),
+    terminated=(counter.terminated + 0),
+    error=(counter.error + 0)
+WHERE counter.study_id = :study
+    AND counter.shard = :shard_no;
+
+COMMIT;

@@ -1,0 +1,31 @@
+-- studydb/operations/renew.py renew: Renew leases; requests of people become verdicts here.
+--   Imported by studydb/lease/heartbeat.py.
+
+BEGIN;
+
+-- studydb/store/leases.py renew: Renew exactly these leases, their rows locked by ascending id.
+WITH mine AS MATERIALIZED (
+    SELECT trial.id AS id
+    FROM trial
+    WHERE trial.id IN (SELECT value FROM json_each(:ids)) = 1
+        AND trial.token IN (SELECT value FROM json_each(:tokens)) = 1
+        AND trial.state = 'RUNNING'
+    ORDER BY trial.id + 0
+)
+UPDATE trial
+SET lease_expires_at=strftime('%Y-%m-%d %H:%M:%f', :now, (trial.lease_s) || ' seconds'),
+    suspect_at=NULL
+WHERE trial.id IN (SELECT mine.id FROM mine)
+RETURNING id, attempt, token, request, verdict, verdict_reason, verdict_by, (
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    FROM study
+    WHERE id = study_id
+) AS status;
+
+-- studydb/store/workers.py seen: Say that a worker lives; answers with what is asked of it.
+UPDATE worker
+SET seen_at=:now
+WHERE worker.id = :worker
+RETURNING request;
+
+COMMIT;

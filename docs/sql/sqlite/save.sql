@@ -1,0 +1,55 @@
+-- studydb/operations/save.py save: Make a checkpoint the one that the next attempt begins from.
+--   Imported by studydb/lease/held.py, studydb/worker/checkpointing.py.
+
+BEGIN;
+
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None says that
+--   the fence refused.
+SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
+    trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
+    trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
+    trial.checkpoint_step, trial.time_total_s, trial.worker_id, (
+    SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
+    FROM study
+    WHERE study.id = trial.study_id
+) AS status
+FROM trial
+WHERE trial.id = :trial
+    AND trial.attempt = :held_attempt
+    AND trial.token = :held_token
+    AND trial.state = 'RUNNING';
+
+-- studydb/store/checkpoints.py insert: Insert a checkpoint's row.
+INSERT INTO checkpoint (uuid, study_id, trial_id, attempt, step, kind, url, digest, size_bytes,
+    key_id, mac, data, pins, created_at)
+VALUES (:uuid, :study_id, :trial_id, :attempt, :step, :kind, :url, :digest, :size_bytes,
+    :key_id, :mac, :data, 0, :now)
+RETURNING id;
+
+-- studydb/store/checkpoints.py point: Make a checkpoint the one that the next attempt of a held
+--   trial begins from.
+UPDATE trial
+SET losses=:to_losses,
+    suspect_at=NULL,
+    checkpoint_id=:to_checkpoint,
+    checkpoint_step=:to_step
+WHERE trial.id = :trial;
+
+-- studydb/store/checkpoints.py retire: Give up a trial's older checkpoints, but for pinned ones
+--   and the one before the newest.
+UPDATE checkpoint
+SET data=NULL,
+    removed_at=:now
+WHERE checkpoint.trial_id = :trial
+    AND checkpoint.id < (
+        SELECT max(other.id) AS max_1
+        FROM checkpoint AS other
+        WHERE other.trial_id = :trial
+            AND other.id < :newest
+            AND other.removed_at IS NULL
+    )
+    AND checkpoint.pins = 0
+    AND checkpoint.removed_at IS NULL
+RETURNING id, uuid, trial_id, attempt, step, kind, url, digest, size_bytes, key_id, mac;
+
+COMMIT;

@@ -1,0 +1,99 @@
+"""The statements that a call sends, with the function of store/ that sends each."""
+
+import operator
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+from studydb.db.dialect import NOW
+from studydb.db.engine import Block as TransactionBlock
+from studydb.db.transaction import Txn
+
+
+@dataclass(frozen=True)
+class Sender:
+    """A function: its module, its name, and the first line of its docstring."""
+
+    module: str
+    name: str
+    summary: str
+
+    def __str__(self) -> str:
+        return f"{path_of(self.module)} {self.name}"
+
+
+NOBODY = Sender("", "", "")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """
+    One statement.
+
+    Attributes:
+        sql: With named binds in the driver's spelling.
+        operation: The function whose transaction it is part of.
+        store: The function that sent it.
+        constants: The binds that have the same value at each execution.
+    """
+
+    sql: str
+    operation: Sender = NOBODY
+    store: Sender = NOBODY
+    constants: tuple[tuple[str, Any], ...] = ()
+
+
+def path_of(module: str) -> str:
+    """The file of a module, below the checkout."""
+    return f"{module.replace('.', '/')}.py"
+
+
+@contextmanager
+def recorded() -> Iterator[list[Sent]]:
+    """Collect what is sent meanwhile, to any database of this process."""
+    sent: list[Sent] = []
+
+    def observe(_: object, sql: str) -> None:
+        sent.append(_sent(sql, sys._getframe(1)))
+
+    with (
+        mock.patch.object(Txn, "_observe", observe),
+        mock.patch.object(TransactionBlock, "_observe", observe),
+    ):
+        yield sent
+
+
+def _sent(sql: str, frame: FrameType) -> Sent:
+    stack = list(_frames(frame))
+    values = stack[0].f_locals
+    params, compiled = values.get("params", {}), values.get("compiled")
+    defaults = {} if compiled is None else compiled.defaults
+    constants = {name: defaults[name] for name in defaults if name not in params and name != NOW}
+    return Sent(
+        sql,
+        operation=_first(stack[::-1], "operations") or _first(stack[::-1], "db") or NOBODY,
+        store=_first(stack, "store") or _first(stack[::-1], "db") or NOBODY,
+        constants=tuple(sorted(constants.items())),
+    )
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _first(frames: Iterable[FrameType], room: str) -> Sender | None:
+    """The first function of a room that has a docstring."""
+    for frame in frames:
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
+        if module.startswith(f"studydb.{room}."):
+            found = operator.attrgetter(name)(sys.modules[module]) if "<" not in name else None
+            found = found.fget if isinstance(found, property) else found
+            if found is not None and found.__doc__:
+                return Sender(module, name, found.__doc__.strip().splitlines()[0])
+    return None

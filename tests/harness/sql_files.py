@@ -1,0 +1,212 @@
+"""docs/sql: what each hot operation sends to PostgreSQL and SQLite, and PostgreSQL's plans."""
+
+import io
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from functools import cache, partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import grimp
+
+from harness import duplicate_requests as arranged
+from harness import postgres
+from harness.arrange import SimulatedWorker, new_study, process
+from harness.filled_study import filled_study, generic_plan
+from harness.sent_statements import Sender, Sent, path_of, recorded
+from harness.sql_layout import WIDTH, layout
+from studydb.cli import console
+from studydb.db import Database
+from studydb.db.schema import METADATA
+from studydb.domain.space.distributions import uniform
+from studydb.domain.space.search_space import Space
+from studydb.operations.look import look
+from studydb.operations.recover import recover, recover_host
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "sql"
+
+Call = Callable[[Database], Any]
+
+
+def _looking(database: Database) -> Call:
+    study = new_study(database)
+    return lambda over: look(over, study)
+
+
+def _sweeping(database: Database) -> Call:
+    study = new_study(database)
+    return lambda over: recover(over, study)
+
+
+def _recovering(database: Database) -> Call:
+    study = new_study(database)
+    SimulatedWorker(database, study).take().report(0.5)
+    return lambda over: recover_host(over, study, process=process(), is_alive=lambda _: False)
+
+
+def _asking_in_a_nested_space(database: Database) -> Call:
+    return arranged.asking(database, space=Space.read({"model": {"lr": uniform(0.0, 1.0)}}))
+
+
+def _command(*words: str) -> Callable[[Database], Call]:
+    """A command of the command line on a study that has a result."""
+
+    def arrange(database: Database) -> Call:
+        study = new_study(database)
+        SimulatedWorker(database, study).take().finish(0.5)
+        storage = database.secret_url.set(drivername=database.secret_url.get_backend_name())
+        url = storage.render_as_string(hide_password=False)
+        command, *options = words
+        return lambda _: _run(command, study.name, *options, "--storage", url)
+
+    return arrange
+
+
+def _run(*words: str) -> None:
+    with redirect_stdout(io.StringIO()):
+        assert console.run(words) == 0
+
+
+OPERATIONS: Mapping[str, Callable[[Database], Call]] = {
+    "claim": arranged.claiming,
+    "claim_from_a_checkpoint": arranged.claiming_from_a_checkpoint,
+    "claim_with_max_concurrent": partial(arranged.claiming, max_concurrent=1),
+    "ask": arranged.asking,
+    "ask_in_a_nested_space": _asking_in_a_nested_space,
+    "report": arranged.reporting,
+    "report_at_a_rung": arranged.reporting_at_a_rung,
+    "finish": arranged.completing_at_once,
+    "finish_at_rungs": arranged.completing_at_rungs,
+    "renew": arranged.renewing,
+    "save": arranged.saving,
+    "look": _looking,
+    "sweep": _sweeping,
+    "recover": _recovering,
+    "command_status": _command("status"),
+    "command_trials_by_best": _command("trials", "--sort", "best", "--limit", "5"),
+}
+
+
+def files(postgresql: Database, sqlite: Database) -> dict[str, str]:
+    """
+    The text of each file by its path in docs/sql.
+
+    Args:
+        postgresql: A migrated database without rows, as is `sqlite`.
+    """
+    _settle(postgresql)
+    made = {}
+    for name, arrange in OPERATIONS.items():
+        for database in (postgresql, sqlite):
+            call = arrange(database)
+            with recorded() as sent:
+                call(database)
+            folder = "postgresql" if database is postgresql else "sqlite"
+            made[f"{folder}/{name}.sql"] = _page(database, sent)
+    return made
+
+
+def without_plans(text: str) -> str:
+    """A file's text as any version of PostgreSQL has it."""
+    return re.sub(r"^-- Plan:\n(--   .*\n)+\n?", "", text, flags=re.MULTILINE)
+
+
+def _settle(database: Database) -> None:
+    """Fill the tables, and keep the server from vacuuming them: plans would change."""
+    filled_study(database)
+    with database.begin() as txn:
+        for table in METADATA.sorted_tables:
+            txn.run_text(f"ALTER TABLE {table.name} SET (autovacuum_enabled = off)")
+
+
+def _page(database: Database, sent: list[Sent]) -> str:
+    operations = {one.operation for one in sent}
+    before = Sent("")
+    parts = []
+    for one, _ in groupby(sent):
+        if one.operation != before.operation:
+            callers = _callers(one.operation) if len(operations) == 1 else ""
+            parts.append(_comment(f"{one.operation}: {one.operation.summary}{callers}"))
+        parts.append("\n".join(_part(database, one, before)))
+        before = one
+    return "\n\n".join(parts) + "\n"
+
+
+def _callers(operation: Sender) -> str:
+    importers = sorted(_imports().find_modules_that_directly_import(operation.module))
+    return f" Imported by {', '.join(path_of(module) for module in importers)}."
+
+
+@cache
+def _imports() -> grimp.ImportGraph:
+    return grimp.build_graph("studydb", cache_dir=None)
+
+
+def _part(database: Database, one: Sent, before: Sent) -> Iterator[str]:
+    if one.sql in ("BEGIN", "COMMIT"):
+        yield f"{one.sql};"
+        return
+    yield _comment(
+        str(one.store) if one.store == before.store else f"{one.store}: {one.store.summary}"
+    )
+    yield layout(_spelt(one))
+    if database.postgresql:
+        yield "-- Plan:"
+        yield from (f"--   {line}" for line in _plan(database, one.sql))
+
+
+def _comment(text: str) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent="-- ", subsequent_indent="--   ")
+
+
+def _plan(database: Database, sql: str) -> list[str]:
+    url = database.secret_url.render_as_string(hide_password=False)
+    with postgres.connect(url) as connection, connection.transaction():
+        cursor = connection.cursor()
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        return generic_plan(cursor, sql, ["COSTS OFF"])
+
+
+_BIND = re.compile(r"%\((\w+)\)s(?:::(?:TIMESTAMP WITH TIME ZONE|DOUBLE PRECISION|\w+)(?:\[\])?)?")
+_SQLITE_BIND = re.compile(r"(?<![\w:'%]):(\w+)")
+
+
+def _spelt(one: Sent) -> str:
+    """Its SQL with the same spelling of binds for both drivers, constants, and no idle names."""
+    constants = dict(one.constants)
+
+    def spelt(found: re.Match[str]) -> str:
+        name = found[1]
+        return _literal(constants[name]) if name in constants else f":{name}"
+
+    sql = _SQLITE_BIND.sub(spelt, _BIND.sub(spelt, one.sql).replace("%%", "%"))
+    return re.sub(r" AS (anon_\d+)", lambda name: name[0] * (f"{name[1]}." in sql), sql)
+
+
+def _literal(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "NULL", True: "true", False: "false"}[value]
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def differing(made: Mapping[str, str], *, plans: bool = True) -> list[str]:
+    """The paths of files that are missing, out of date, or no operation's any more."""
+    found = {str(path.relative_to(FOLDER)): path.read_text() for path in FOLDER.glob("*/*.sql")}
+    read = str if plans else without_plans
+    paths = sorted(made.keys() | found.keys())
+    return [path for path in paths if read(made.get(path, "")) != read(found.get(path, ""))]
+
+
+def write(made: Mapping[str, str]) -> None:
+    """Make the files what they should be."""
+    for path in differing(made):
+        file = FOLDER / path
+        if path in made:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(made[path])
+        else:
+            file.unlink()

@@ -1,0 +1,30 @@
+"""The statements and plans in docs/sql are those of this commit."""
+
+import os
+
+from harness import sql_files
+from harness.postgres import DSN_VARIABLE
+from harness.sql_layout import layout
+
+from studydb.db import connect
+
+
+def test_checked_in_statements_and_plans_are_what_is_sent(postgres_url, sqlite_url):
+    made = sql_files.files(connect(postgres_url), connect(sqlite_url))
+
+    # Another server's version makes other plans.
+    outdated = sql_files.differing(made, plans=DSN_VARIABLE not in os.environ)
+
+    assert outdated == [], "Run scripts/sql, which rewrites docs/sql, and commit the difference."
+
+
+def test_each_clause_and_condition_has_a_line_and_short_subqueries_stay_in_it():
+    sql = "UPDATE t SET a=1, b='x, y' WHERE t.id = (SELECT u.id FROM u) AND t.a IS DISTINCT FROM 2"
+
+    assert layout(sql) == (
+        "UPDATE t\n"
+        "SET a=1,\n"
+        "    b='x, y'\n"
+        "WHERE t.id = (SELECT u.id FROM u)\n"
+        "    AND t.a IS DISTINCT FROM 2;"
+    )
