@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from studydb.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from studydb.child.session import report
+    from studydb.child.running_trial import report
     from studydb.domain.errors import (
         BudgetSpent,
         CheckpointError,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from studydb.study import Study, create_study, delete_study, load_study
 
 _HOMES = {
-    "studydb.child.session": ("report",),
+    "studydb.child.running_trial": ("report",),
     "studydb.domain.errors": (
         "BudgetSpent",
         "CheckpointError",

@@ -21,7 +21,7 @@ from studydb.child.channel import Channel
 from studydb.child.checkpoint_files import Restored, fetch
 from studydb.child.job import Job, read_job
 from studydb.child.messages import Began, End, Ended, write
-from studydb.child.session import Session, current
+from studydb.child.running_trial import RunningTrial, current
 from studydb.domain.errors import (
     CheckpointError,
     LeaseLost,
@@ -90,14 +90,14 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
     try:
         if function is None:
             prepare(job.workdirs, study_uuid=job.study_uuid)
-        session = _begin(job, channel, fetch(job))
+        trial = _begin(job, channel, fetch(job))
     except CheckpointError as cause:
         return Ended(End.UNRESTORABLE, failure_of(cause))
     except (OSError, TrainableError, UsageError) as cause:
         return Ended(End.UNPREPARED, failure_of(cause))
     try:
         if function is None:
-            with current(session):
+            with current(trial):
                 function = load(job.trainable, job.workdirs, own_only=not job.signed)
     except BaseException as cause:  # noqa: BLE001  whatever the user's module does on import
         return Ended(End.UNPREPARED, failure_of(cause))
@@ -106,12 +106,12 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
     with suppress(OSError):  # the next report notices that the supervisor is gone
         channel.send(write(Began(time.monotonic())))
     try:
-        with current(session):
-            session.finish(call(function, session.given_config, session))
-        ended = Ended(session.left or End.COMPLETED)
+        with current(trial):
+            trial.finish(call(function, trial.given_config, trial))
+        ended = Ended(trial.left or End.COMPLETED)
     except BaseException as error:  # noqa: BLE001  sys.exit() too is the user's failure
-        ended = _ended_by(error, session)
-    unread = bool(job.config) and not session.config_was_asked_for and ignores_config(function)
+        ended = _ended_by(error, trial)
+    unread = bool(job.config) and not trial.config_was_asked_for and ignores_config(function)
     return structs.replace(ended, config_unread=unread)
 
 
@@ -141,8 +141,8 @@ def _seed(seed: int) -> None:
     numpy_random.seed(seed % 2**32)  # noqa: NPY002  the generator that users' libraries share
 
 
-def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> Session:
-    session = Session(job, channel, checkpoint)
+def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> RunningTrial:
+    trial = RunningTrial(job, channel, checkpoint)
 
     told_s: list[float] = []
 
@@ -151,7 +151,7 @@ def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> Session:
         if told_s[-1] - told_s[0] > SIGNAL_SPREAD_S:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        session.preempt()
+        trial.preempt()
 
     def disown() -> None:
         channel.close()
@@ -162,13 +162,13 @@ def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> Session:
         signal.signal(number, preempt)
     # A copy that holds the socket would hide the end of this process from the supervisor.
     os.register_at_fork(after_in_child=disown)
-    return session
+    return trial
 
 
-def _ended_by(error: BaseException, session: Session) -> Ended:
-    if session.left is not None:
+def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
+    if trial.left is not None:
         quiet = isinstance(error, TrialStopped | LeaseLost)
-        return Ended(session.left, None if quiet else failure_of(error))
+        return Ended(trial.left, None if quiet else failure_of(error))
     failure = failure_of(error)
     if isinstance(error, SystemExit):
         told = f"The trainable called sys.exit({error.code!r}). Return from it, or raise an error."

@@ -22,7 +22,7 @@ from studydb.domain.text.display import counted, visible
 
 if TYPE_CHECKING:
     from studydb.domain.metrics import Result
-    from studydb.domain.records import Study, Trial
+    from studydb.domain.records import Study, TrialRow
     from studydb.operations.reading import Details
 
 ATTEMPT_COLUMNS = (
@@ -137,7 +137,7 @@ def explain(
     return None
 
 
-def _spent(trial: "Trial") -> str:
+def _spent(trial: "TrialRow") -> str:
     losses = f"{trial.losses} {'loss' if trial.losses == 1 else 'losses'}"
     return f"{counted(trial.failures, 'failure')}, {losses}"
 

@@ -18,7 +18,7 @@ from studydb.cli.printing import print_fields, print_json, print_next, print_row
 from studydb.cli.values import table_cell
 from studydb.domain.errors import NoResults
 from studydb.domain.life.states import State, Status
-from studydb.domain.records import Trial
+from studydb.domain.records import TrialRow
 from studydb.domain.text.display import best_text, visible
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def share(sizes: Mapping[Any, int], most: int) -> dict[Any, int]:
     return given
 
 
-def _document(row: Any, best: Trial | None, live: list[Any], roll: "Roll") -> dict[str, Any]:
+def _document(row: Any, best: TrialRow | None, live: list[Any], roll: "Roll") -> dict[str, Any]:
     return {
         **row._asdict(),
         "best": best and best_fields(row, best),
@@ -133,7 +133,7 @@ def _document(row: Any, best: Trial | None, live: list[Any], roll: "Roll") -> di
     }
 
 
-def best_fields(study: Any, best: Trial) -> dict[str, Any]:
+def best_fields(study: Any, best: TrialRow) -> dict[str, Any]:
     """What is said of the best trial, always with metric and mode."""
     return {
         "metric": study.metric,
@@ -149,7 +149,7 @@ def best_fields(study: Any, best: Trial) -> dict[str, Any]:
 def _print_page(
     study: "Study",
     row: Any,
-    best: Trial | None,
+    best: TrialRow | None,
     live: list[Any],
     roll: "Roll",
     *,
@@ -219,7 +219,7 @@ def _cell(study: "Study", row: Any, name: str) -> Any:
     return study.record.space.flatten(value) if name == "params" else value
 
 
-def _best_line(row: Any, best: Trial | None) -> str:
+def _best_line(row: Any, best: TrialRow | None) -> str:
     if best is None:
         return f"no {row.metric} reported yet"
     return (
@@ -229,7 +229,7 @@ def _best_line(row: Any, best: Trial | None) -> str:
 
 
 def next_commands(
-    study: "Study", row: Any, best: Trial | None, roll: "Roll", storage: Storage
+    study: "Study", row: Any, best: TrialRow | None, roll: "Roll", storage: Storage
 ) -> list[str]:
     """What a user most probably wants to type after a look at a study."""
     name, again = shlex.quote(study.name), storage.again(study.storage)

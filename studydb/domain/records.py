@@ -162,7 +162,7 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialRow:
     """A trial's row; the names are those of `v_trial`."""
 
     id: int

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from studydb.db import Database
 from studydb.domain.records import renewal_s
-from studydb.lease.held import HeldTrial
+from studydb.lease.held import HeldAttempt
 from studydb.operations.renew import renew
 
 RETRY_S = 1.0
@@ -40,7 +40,7 @@ class Heartbeat:
         """
         self._database, self._worker_id, self._also = database, worker_id, also
         self._period_s = renewal_s(lease_s)
-        self._held: dict[str, HeldTrial] = {}
+        self._held: dict[str, HeldAttempt] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -58,17 +58,17 @@ class Heartbeat:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=RETRY_S)
 
-    def add(self, held: HeldTrial) -> None:
+    def add(self, held: HeldAttempt) -> None:
         """Renew a trial from now on."""
         with self._lock:
             self._held[held.lease.token] = held
 
-    def discard(self, held: HeldTrial) -> None:
+    def discard(self, held: HeldAttempt) -> None:
         """Renew a trial no longer."""
         with self._lock:
             self._held.pop(held.lease.token, None)
 
-    def held(self) -> list[HeldTrial]:
+    def held(self) -> list[HeldAttempt]:
         """What is being renewed."""
         with self._lock:
             return list(self._held.values())

@@ -34,7 +34,7 @@ def refusal(claim: Claim) -> Failure | None:
     return Failure("studydb.InvalidSpec", f"{claim.misfit} {_MISFIT}")
 
 
-class HeldTrial:
+class HeldAttempt:
     """
     A claimed trial; safe to share among threads.
 

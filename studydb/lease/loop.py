@@ -18,9 +18,9 @@ from studydb.domain.roles import Role
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.buffer import FLUSH_S
 from studydb.lease.heartbeat import Heartbeat
-from studydb.lease.held import HeldTrial, refusal
+from studydb.lease.held import HeldAttempt, refusal
+from studydb.lease.own_trial import OwnTrial, give_back
 from studydb.lease.retries import PATIENCE_S, Answered, persist
-from studydb.lease.trial import Trial, give_back
 from studydb.operations.failing import describe_failure
 from studydb.operations.look import Outlook
 from studydb.operations.recover import recover, recover_host
@@ -63,7 +63,7 @@ class OwnLoop:
         )
         self._heartbeat.start()
         self._closed = threading.Event()
-        self._dropped: SimpleQueue[HeldTrial] = SimpleQueue()
+        self._dropped: SimpleQueue[HeldAttempt] = SimpleQueue()
         threading.Thread(
             target=_tend,
             args=(self._heartbeat, self._dropped, self._closed),
@@ -99,7 +99,7 @@ class OwnLoop:
         """Whether this is a fork of the process that registered."""
         return os.getpid() != self.pid
 
-    def ask(self, timeout_s: float | None = None) -> Trial | None:
+    def ask(self, timeout_s: float | None = None) -> OwnTrial | None:
         """
         Get the next trial: a PENDING one, else a new one.
 
@@ -118,12 +118,12 @@ class OwnLoop:
         while self._heartbeat.request != DRAIN:
             claim = self._acquire(deadline)
             if claim is not None:
-                held = HeldTrial(self._database, self._study, claim)
+                held = HeldAttempt(self._database, self._study, claim)
                 self._heartbeat.add(held)
                 if (failure := refusal(claim)) is not None:
                     self._end_refused(held, failure)
                     continue
-                return Trial(
+                return OwnTrial(
                     held,
                     metric=self._study.metric,
                     forget=self._heartbeat.discard,
@@ -140,7 +140,7 @@ class OwnLoop:
             _wait(patience.next_s(), deadline)
         return None
 
-    def _end_refused(self, held: HeldTrial, failure: Failure) -> None:
+    def _end_refused(self, held: HeldAttempt, failure: Failure) -> None:
         with suppress(LeaseLost):
             held.end(Reason.FAILED, failure=failure)
         self._heartbeat.discard(held)
@@ -174,7 +174,9 @@ def _sweep(database: Database, study: Study) -> None:
     recover(database, study)
 
 
-def _tend(heartbeat: Heartbeat, dropped: "SimpleQueue[HeldTrial]", closed: threading.Event) -> None:
+def _tend(
+    heartbeat: Heartbeat, dropped: "SimpleQueue[HeldAttempt]", closed: threading.Event
+) -> None:
     """Flush what has waited, and give back what was dropped."""
     while not closed.wait(FLUSH_S / 4):
         while not dropped.empty():

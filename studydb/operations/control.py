@@ -17,7 +17,7 @@ from studydb.db.faults import Duplicate
 from studydb.domain.errors import BudgetSpent, NotAllowed, UnknownTrial, UsageError
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.states import FINAL, Origin, State, Status
-from studydb.domain.records import Study, Trial
+from studydb.domain.records import Study, TrialRow
 from studydb.operations import summing
 from studydb.searchers import RandomSearch
 from studydb.store import counters, events, studies, sweeps, trials
@@ -215,7 +215,7 @@ def _steer(
         summing.after_end(database, study, trial_id=trial_id)
 
 
-def _obey(txn: Txn, study: Study, steered: Sequence[Trial], orders: _Orders) -> list[int]:
+def _obey(txn: Txn, study: Study, steered: Sequence[TrialRow], orders: _Orders) -> list[int]:
     """Move or ask the locked trials; the ids of those that have ended without a summary."""
     targets = orders.targets
     unsummed: list[int] = []
@@ -239,7 +239,7 @@ def _obey(txn: Txn, study: Study, steered: Sequence[Trial], orders: _Orders) -> 
     return unsummed
 
 
-def _lock(txn: Txn, study: Study, number: int) -> Trial:
+def _lock(txn: Txn, study: Study, number: int) -> TrialRow:
     trial = trials.find(txn, study_id=study.id, number=number, lock=True)
     if trial is None:
         raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")

@@ -10,7 +10,7 @@ from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownTrial
 from studydb.domain.life.states import State
 from studydb.domain.metrics import Result
-from studydb.domain.records import DRAIN, Process, Study, Trial
+from studydb.domain.records import DRAIN, Process, Study, TrialRow
 from studydb.operations.summing import pages, reader
 from studydb.processes import is_alive
 from studydb.store import events, live, results, trials, view_rows
@@ -145,12 +145,12 @@ def reports(database: Database, study: Study, number: int, *, last: int | None =
     return Reports(n_results, n_listed, database, study, number, spans)
 
 
-def _spans(txn: Txn, study: Study, trial: Trial) -> list[results.Span]:
+def _spans(txn: Txn, study: Study, trial: TrialRow) -> list[results.Span]:
     through = trial.summary.last_step or 0
     return results.spans(txn, study_id=study.id, trial_id=trial.id, through=through)
 
 
-def last_result(database: Database, study: Study, trial: Trial) -> Result | None:
+def last_result(database: Database, study: Study, trial: TrialRow) -> Result | None:
     """What a trial reported last."""
     with database.begin(write=False) as txn:
         row = results.last(txn, _spans(txn, study, trial))

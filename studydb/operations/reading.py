@@ -7,7 +7,7 @@ from typing import Any
 from studydb.db import Database, faults
 from studydb.domain.errors import NoResults, StorageTransient, UnknownTrial, UsageError
 from studydb.domain.life.states import State
-from studydb.domain.records import Study, Trial, Worker
+from studydb.domain.records import Study, TrialRow, Worker
 from studydb.store import attempts, rungs, studies, trials, workers
 
 
@@ -15,7 +15,7 @@ from studydb.store import attempts, rungs, studies, trials, workers
 class Details:
     """A trial with its attempts and how it was judged, as rows."""
 
-    trial: Trial
+    trial: TrialRow
     attempts: list[Any]
     entries: list[Any]
 
@@ -33,13 +33,13 @@ def list_trials(
     state: State | None = None,
     limit: int | None = None,
     offset: int = 0,
-) -> list[Trial]:
+) -> list[TrialRow]:
     """Trials by number."""
     with database.begin(write=False) as txn:
         return trials.listing(txn, study_id=study.id, state=state, limit=limit, offset=offset)
 
 
-def best_trials(database: Database, study: Study, *, most: int = 1) -> list[Trial]:
+def best_trials(database: Database, study: Study, *, most: int = 1) -> list[TrialRow]:
     """
     The best trials by `best_value`, best first.
 

@@ -2,7 +2,7 @@
 
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError
-from studydb.domain.records import Checkpoint, Trial
+from studydb.domain.records import Checkpoint, TrialRow
 from studydb.store import checkpoints, trials
 
 
@@ -21,7 +21,7 @@ def restore(database: Database, *, checkpoint: Checkpoint) -> bytes:
     return data
 
 
-def newest(database: Database, *, trial: Trial, study_id: int) -> Checkpoint | None:
+def newest(database: Database, *, trial: TrialRow, study_id: int) -> Checkpoint | None:
     """The checkpoint that a trial would go on from now; None if it has none."""
     with database.begin(write=False) as txn:
         now = trials.find(txn, study_id=study_id, number=trial.number)

@@ -12,7 +12,7 @@ from studydb.domain.life.alike_failures import GUARD
 from studydb.domain.life.decisions import Action, Verdict
 from studydb.domain.life.states import Mode, Origin, Reason, State, Status, sources
 from studydb.domain.metrics import Summary, score
-from studydb.domain.records import Trial
+from studydb.domain.records import TrialRow
 from studydb.domain.space.search_space import params_hash
 
 SUMMARY = (
@@ -172,7 +172,7 @@ def insert(
     return int(row.id)
 
 
-def find(txn: Txn, *, study_id: int, number: int, lock: bool = False) -> Trial | None:
+def find(txn: Txn, *, study_id: int, number: int, lock: bool = False) -> TrialRow | None:
     """The trial of that number; `lock` holds its row until the transaction ends."""
     row = txn.first(_FIND_LOCKED if lock else _FIND, study=study_id, no=number)
     return None if row is None else read(row)
@@ -224,7 +224,7 @@ def listing(
     state: State | None = None,
     limit: int | None = None,
     offset: int = 0,
-) -> list[Trial]:
+) -> list[TrialRow]:
     """Trials by number."""
     query = _LIST
     if state is not None:
@@ -234,7 +234,7 @@ def listing(
     return [read(row) for row in txn.all(query, study=study_id)]
 
 
-def best(txn: Txn, *, study_id: int, mode: Mode, most: int = 1) -> list[Trial]:
+def best(txn: Txn, *, study_id: int, mode: Mode, most: int = 1) -> list[TrialRow]:
     """
     The trials with the best `best_value`, best first; ties go to the lower number.
 
@@ -249,9 +249,9 @@ def best(txn: Txn, *, study_id: int, mode: Mode, most: int = 1) -> list[Trial]:
     return ranked[:most]
 
 
-def read(row: Any) -> Trial:
+def read(row: Any) -> TrialRow:
     """The record of a row."""
-    return Trial(
+    return TrialRow(
         id=row.id,
         uuid=row.uuid,
         number=row.number,

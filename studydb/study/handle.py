@@ -14,15 +14,15 @@ from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
 from studydb.domain.text.other_tools import answering_keywords, missing_attribute
 from studydb.lease.loop import OwnLoop
-from studydb.lease.trial import Trial as HeldTrial
+from studydb.lease.own_trial import OwnTrial
 from studydb.operations import control, reading
 from studydb.operations.look import Outlook, look
 from studydb.operations.relocate import located, relocate
 from studydb.operations.rename import rename
 from studydb.study import checking
+from studydb.study.frozen_trial import FrozenTrial
 from studydb.study.running import full_url, run
 from studydb.study.storage import Answered, read_patiently, whoami, write_patiently
-from studydb.study.trial_handle import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,12 +53,12 @@ class Study:
         return self.database.url
 
     @property
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[FrozenTrial]:
         """All trials by number, as frozen records; each has its `checkpoint`."""
         rows = self._read(reading.list_trials)
-        return [Trial.of(row, self.database, self.record) for row in rows]
+        return [FrozenTrial.of(row, self.database, self.record) for row in rows]
 
-    def trial(self, number: int) -> Trial:
+    def trial(self, number: int) -> FrozenTrial:
         """
         One trial by its number.
 
@@ -67,10 +67,10 @@ class Study:
         """
         asked = checking.integer("A trial's number", number)
         found = self._read(lambda database, study: reading.details(database, study, asked)).trial
-        return Trial.of(found, self.database, self.record)
+        return FrozenTrial.of(found, self.database, self.record)
 
     @property
-    def best_trial(self) -> Trial:
+    def best_trial(self) -> FrozenTrial:
         """
         The trial with the best `best_value`: over all trials that have one, over their live steps.
 
@@ -79,7 +79,7 @@ class Study:
         Raises:
             NoResults: No trial has a value yet.
         """
-        return Trial.of(self._read(reading.best_trials)[0], self.database, self.record)
+        return FrozenTrial.of(self._read(reading.best_trials)[0], self.database, self.record)
 
     @property
     def best_params(self) -> Mapping[str, Any]:
@@ -190,7 +190,7 @@ class Study:
         self.record = dataclasses.replace(self.record, name=new_name)
 
     @answering_keywords
-    def ask(self, timeout: float | None = None) -> HeldTrial | None:
+    def ask(self, timeout: float | None = None) -> OwnTrial | None:
         """
         Claim a PENDING trial, else make a new one, to be run by this process.
 

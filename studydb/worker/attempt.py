@@ -32,7 +32,7 @@ from studydb.domain.life.ending import DIED
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import STEP, Result, read_report
 from studydb.domain.records import Failure, Log, Trainable
-from studydb.lease.held import HeldTrial
+from studydb.lease.held import HeldAttempt
 from studydb.processes import GOING, SIGNAL_SPREAD_S
 from studydb.worker.captured import AttemptOutput
 from studydb.worker.children import ChildProcess
@@ -109,7 +109,7 @@ class Attempt:
         last_value: Of the study's metric, as reported last; None before the first report.
     """
 
-    def __init__(self, equipment: Equipment, held: HeldTrial) -> None:
+    def __init__(self, equipment: Equipment, held: HeldAttempt) -> None:
         """Hold what the attempt needs of its worker."""
         self._equipment, self._held = equipment, held
         self._progress = _Progress()

@@ -10,7 +10,7 @@ from studydb.child.messages import Saved
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError, LeaseLost, StorageTransient
 from studydb.domain.records import Checkpoint, Claim, Study
-from studydb.lease.held import HeldTrial
+from studydb.lease.held import HeldAttempt
 from studydb.operations.relocate import located
 from studydb.operations.restore import restore
 from studydb.operations.save import condemn, forget
@@ -48,7 +48,7 @@ class Checkpoints:
         return self._database.locations.checkpoint_stores(study)
 
     def newest(
-        self, held: HeldTrial, checkpoint: Checkpoint | None, stores: Stores
+        self, held: HeldAttempt, checkpoint: Checkpoint | None, stores: Stores
     ) -> tuple[Checkpoint, Restore] | None:
         """
         What an attempt is to start from; what proves unusable is given up for the one before.
@@ -64,7 +64,7 @@ class Checkpoints:
         return None
 
     def condemn(
-        self, held: HeldTrial, checkpoint: Checkpoint, *, why: str = ""
+        self, held: HeldAttempt, checkpoint: Checkpoint, *, why: str = ""
     ) -> Checkpoint | None:
         """Give up a checkpoint; the one before it, if there is one."""
         before: Checkpoint | None = self._persist(
@@ -87,7 +87,7 @@ class Checkpoints:
             store=stores.of(checkpoint.url),
         )
 
-    def record(self, held: HeldTrial, saved: Saved, stores: Stores) -> None:
+    def record(self, held: HeldAttempt, saved: Saved, stores: Stores) -> None:
         """
         Sign and record what a child has stored, and delete what nobody will ask for again.
 
@@ -124,14 +124,14 @@ class Checkpoints:
             raise
         self._discard(held, retired, stores)
 
-    def _discard(self, held: HeldTrial, retired: list[Checkpoint], stores: Stores) -> None:
+    def _discard(self, held: HeldAttempt, retired: list[Checkpoint], stores: Stores) -> None:
         """Bytes first, rows after: what a crash leaves between the two is found by its row."""
         gone = [one for one in retired if not self._is_its_own(held, one) or _delete(one, stores)]
         if gone:
             with suppress(StorageTransient):
                 forget(self._database, removed=gone)
 
-    def _is_its_own(self, held: HeldTrial, checkpoint: Checkpoint) -> bool:
+    def _is_its_own(self, held: HeldAttempt, checkpoint: Checkpoint) -> bool:
         """Whether a row names an object of its own trial's: a changed one loses only itself."""
         if checkpoint.url == INLINE:
             return True

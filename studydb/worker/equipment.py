@@ -7,7 +7,7 @@ from uuid import uuid4
 from studydb.db import Database
 from studydb.domain.records import Lease, Study
 from studydb.lease.heartbeat import Heartbeat
-from studydb.lease.held import HeldTrial
+from studydb.lease.held import HeldAttempt
 from studydb.lease.retries import persist
 from studydb.lease.room import Room
 from studydb.operations.tell import tell
@@ -51,13 +51,13 @@ class Equipment:
         """The folder for what one attempt prints."""
         return self.database.locations.log_dir(self.study, lease)
 
-    def tell_artifact_error(self, held: HeldTrial, error: str) -> None:
+    def tell_artifact_error(self, held: HeldAttempt, error: str) -> None:
         """Record that a checkpoint could not be stored; training goes on."""
         number = held.lease.number
         self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
         self._tell(held, "checkpoint failed", error)
 
-    def tell_config_unread(self, held: HeldTrial) -> None:
+    def tell_config_unread(self, held: HeldAttempt) -> None:
         """Say once per worker that the parameters of trials do not reach the user's code."""
         kind, mine = "config not read", object()
         if self.told.setdefault(kind, mine) is not mine:
@@ -70,7 +70,7 @@ class Equipment:
         self.options.say(f"warning: {error}")
         self._tell(held, kind, error)
 
-    def _tell(self, held: HeldTrial, kind: str, error: str) -> None:
+    def _tell(self, held: HeldAttempt, kind: str, error: str) -> None:
         lease, token = held.lease, uuid4().hex
         persist(
             lambda: tell(

@@ -14,7 +14,7 @@ from studydb.domain.life.states import Reason, State
 from studydb.domain.records import Claim, Failure
 from studydb.domain.text.display import best_text, value_text
 from studydb.lease.acquire import Acquirer, Patience
-from studydb.lease.held import HeldTrial, refusal
+from studydb.lease.held import HeldAttempt, refusal
 from studydb.operations.look import look
 from studydb.operations.reading import best_trials
 from studydb.worker.attempt import Attempt, Outcome
@@ -134,7 +134,7 @@ class Slot(threading.Thread):
 
     def _run(self, claim: Claim) -> None:
         equipment = self._equipment
-        held = HeldTrial(
+        held = HeldAttempt(
             equipment.database,
             equipment.study,
             claim,
@@ -162,13 +162,13 @@ class Slot(threading.Thread):
             equipment.heartbeat.discard(held)
             held.close()
 
-    def _end(self, held: HeldTrial, attempt: Attempt, outcome: Outcome) -> None:
+    def _end(self, held: HeldAttempt, attempt: Attempt, outcome: Outcome) -> None:
         ending = held.end(outcome.reason, failure=outcome.failure, log=attempt.log)
         self._equipment.waiting.answered()
         self._equipment.options.say(self._line(attempt, held, outcome, ending))
         self._suspect_this_host(held, ending.attempt_reason if ending else outcome.reason)
 
-    def _suspect_this_host(self, held: HeldTrial, reason: Reason) -> None:
+    def _suspect_this_host(self, held: HeldAttempt, reason: Reason) -> None:
         """End the worker if all of its trials fail and others' do not."""
         equipment, number = self._equipment, held.lease.number
         if not equipment.study.guard or not equipment.first_trials.all_failed(number, reason):
@@ -182,7 +182,7 @@ class Slot(threading.Thread):
                     f"(`studydb show {shlex.quote(equipment.study.name)} {number}`)."
                 )
 
-    def _fail(self, held: HeldTrial, attempt: Attempt, error: Exception) -> None:
+    def _fail(self, held: HeldAttempt, attempt: Attempt, error: Exception) -> None:
         """End an attempt whose content has raised here: the attempt fails, the worker goes on."""
         say, outcome = self._equipment.options.say, Outcome(Reason.FAILED, failure_of(error))
         try:
@@ -197,7 +197,7 @@ class Slot(threading.Thread):
             say(self._line(attempt, held, outcome, ending))
 
     def _line(
-        self, attempt: Attempt, held: HeldTrial, outcome: Outcome, ending: Ending | None
+        self, attempt: Attempt, held: HeldAttempt, outcome: Outcome, ending: Ending | None
     ) -> str:
         lease = held.lease
         reason = ending.attempt_reason if ending else outcome.reason

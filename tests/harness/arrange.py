@@ -15,7 +15,16 @@ from studydb.domain.life.decisions import Answer
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import FINAL, Mode, Reason, State
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import Batch, Checkpoint, Claim, Lease, Process, Study, Trial, renewal_s
+from studydb.domain.records import (
+    Batch,
+    Checkpoint,
+    Claim,
+    Lease,
+    Process,
+    Study,
+    TrialRow,
+    renewal_s,
+)
 from studydb.domain.space.search_space import Space, loguniform
 from studydb.domain.tally import Tally
 from studydb.operations.ask import ask
@@ -205,11 +214,11 @@ class Run:
         what = checkpoint or self.checkpoint()
         return save(self.worker.database, lease=self.lease, checkpoint=what, data=b"abc")
 
-    def trial(self) -> Trial:
+    def trial(self) -> TrialRow:
         return trial_of(self.worker.database, self.worker.study, self.lease.number)
 
 
-def trial_of(database: Database, study: Study, number: int) -> Trial:
+def trial_of(database: Database, study: Study, number: int) -> TrialRow:
     """One trial's row."""
     return next(one for one in list_trials(database, study) if one.number == number)
 
@@ -301,7 +310,7 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(str(text)).replace(tzinfo=None)
 
 
-def trial_in(database: Database, study: Study, state: State) -> Trial:
+def trial_in(database: Database, study: Study, state: State) -> TrialRow:
     """A new trial that came to be in a state as trials do."""
     number = enqueued(database, study)
     if state is State.PAUSED:

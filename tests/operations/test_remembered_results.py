@@ -8,7 +8,7 @@ from harness.arrange import SimulatedWorker, new_study, rows
 from studydb.domain import tally
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
-from studydb.lease.held import HeldTrial
+from studydb.lease.held import HeldAttempt
 
 LONG = "x" * 10_000
 SUMMARY = {
@@ -20,7 +20,7 @@ SUMMARY = {
 @pytest.fixture
 def held(database):
     study = new_study(database)
-    return HeldTrial(database, study, SimulatedWorker(database, study).ask().claimed)
+    return HeldAttempt(database, study, SimulatedWorker(database, study).ask().claimed)
 
 
 def flush_two(held):

@@ -5,12 +5,12 @@ import importlib.util
 import pytest
 
 import studydb
-from studydb.child.session import Session
+from studydb.child.running_trial import RunningTrial
 from studydb.cli.commands import COMMANDS
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.specs.grammar import parse_call, parse_parameter
 from studydb.domain.text.other_tools import SAMPLES, WORDS, hint, in_studydb
-from studydb.lease.trial import Trial
+from studydb.lease.own_trial import OwnTrial
 from studydb.schedulers import from_call as scheduler_of
 from studydb.searchers import from_call as searcher_of
 from studydb.study import Study
@@ -80,7 +80,7 @@ def test_keyword_of_another_tool_is_answered_and_nothing_is_made(tmp_path, keywo
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("report", [studydb.report, Session.report, Trial.report])
+@pytest.mark.parametrize("report", [studydb.report, RunningTrial.report, OwnTrial.report])
 def test_report_answers_metrics_and_steps_as_keywords(report):
     with pytest.raises(TypeError, match=r'report\(\{"loss": 1.0\}\): all metrics in one dict'):
         report(loss=1.0)
@@ -93,9 +93,9 @@ def test_report_answers_metrics_and_steps_as_keywords(report):
     [
         (Study, "optimize", "study.run(workers=2)"),
         (Study, "best_config", "study.best_params"),
-        (Session, "suggest_float", "uniform(low, high)"),
-        (Session, "params", "trial.config"),
-        (Trial, "should_prune", "report() raises TrialStopped"),
+        (RunningTrial, "suggest_float", "uniform(low, high)"),
+        (RunningTrial, "params", "trial.config"),
+        (OwnTrial, "should_prune", "report() raises TrialStopped"),
     ],
 )
 def test_attribute_of_another_tool_is_answered_by_studies_and_trials(kind, name, ours):

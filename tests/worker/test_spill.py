@@ -14,7 +14,7 @@ from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State
 from studydb.domain.metrics import Result, weigh
 from studydb.lease import buffer, held, room
-from studydb.lease.held import HeldTrial
+from studydb.lease.held import HeldAttempt
 from studydb.lease.room import Queue, Room, SpillFile
 
 ODD = {
@@ -162,7 +162,7 @@ def test_trial_ends_after_an_outage_with_all_that_waited(
     database, monkeypatch, small, reply_is_lost
 ):
     study = new_study(database)
-    trial = HeldTrial(
+    trial = HeldAttempt(
         database,
         study,
         SimulatedWorker(database, study).ask().claimed,
@@ -194,7 +194,7 @@ def test_trial_ends_after_an_outage_with_all_that_waited(
 
 def test_one_flush_in_the_background_is_one_batch(database, small):
     study = new_study(database)
-    trial = HeldTrial(database, study, SimulatedWorker(database, study).ask().claimed)
+    trial = HeldAttempt(database, study, SimulatedWorker(database, study).ask().claimed)
     for step in range(1, 101):
         trial.add(result(step))
 
@@ -206,7 +206,7 @@ def test_one_flush_in_the_background_is_one_batch(database, small):
 
 def test_what_waits_is_dropped_with_the_verdict_that_refuses_it(database, small):
     study = new_study(database, rules=read_rules(["loss<=0.1"]))
-    trial = HeldTrial(database, study, SimulatedWorker(database, study).ask().claimed)
+    trial = HeldAttempt(database, study, SimulatedWorker(database, study).ask().claimed)
     for step in range(1, 101):
         trial.add(result(step))
 
@@ -223,7 +223,7 @@ def test_attempt_gives_all_of_its_room_back(database):
     before = dict(shared._left)
     for _ in range(3):
         run = SimulatedWorker(database, study).ask()
-        trial = HeldTrial(database, study, run.claimed, room=shared)
+        trial = HeldAttempt(database, study, run.claimed, room=shared)
         for step in range(1, 11):
             trial.add(result(step))
         trial.flush()

@@ -37,10 +37,10 @@ class Checkpoint:
         self,
         database: Database,
         study: records.Study,
-        trial: records.Trial,
+        trial: records.TrialRow,
         row: records.Checkpoint,
     ) -> None:
-        """Wrap a row; made by `Trial.checkpoint`."""
+        """Wrap a row; made by `FrozenTrial.checkpoint`."""
         self.step, self.kind, self.size_bytes = row.step, row.kind, row.size_bytes
         self._database, self._study, self._trial, self._row = database, study, trial, row
         self._copy: Path | None = None
@@ -128,18 +128,18 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Trial(records.Trial):
+class FrozenTrial(records.TrialRow):
     """A trial's row, and the way to its newest checkpoint; the names are those of `v_trial`."""
 
-    _checkpoint: Callable[[records.Trial], Checkpoint | None] = field(
+    _checkpoint: Callable[[records.TrialRow], Checkpoint | None] = field(
         default=lambda _: None, compare=False
     )
 
     @classmethod
-    def of(cls, row: records.Trial, database: Database, study: records.Study) -> Self:
+    def of(cls, row: records.TrialRow, database: Database, study: records.Study) -> Self:
         """The trial of a row."""
 
-        def checkpoint(trial: records.Trial) -> Checkpoint | None:
+        def checkpoint(trial: records.TrialRow) -> Checkpoint | None:
             found = read_patiently(lambda: newest(database, trial=trial, study_id=study.id))
             return None if found is None else Checkpoint(database, study, trial, found)
 
@@ -152,4 +152,4 @@ class Trial(records.Trial):
         return self._checkpoint(self)
 
 
-_FIELDS = tuple(each.name for each in fields(records.Trial))
+_FIELDS = tuple(each.name for each in fields(records.TrialRow))

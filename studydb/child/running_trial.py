@@ -31,7 +31,7 @@ from studydb.trainables import returned_metrics
 CheckpointLike = Mapping[Any, Any] | str | PathLike[str]
 
 
-class Session:
+class RunningTrial:
     """
     One attempt, as the user's code sees it.
 
@@ -232,14 +232,14 @@ class Session:
         )
 
 
-_current: Session | None = None
+_current: RunningTrial | None = None
 
 
 @contextmanager
-def current(session: Session) -> Iterator[None]:
-    """Make a session the one that `report` speaks for."""
+def current(trial: RunningTrial) -> Iterator[None]:
+    """Make a trial the one that `studydb.report` reports for."""
     global _current  # noqa: PLW0603  a process runs one trial, and `studydb.report` has no other way
-    _current = session
+    _current = trial
     try:
         yield
     finally:
@@ -249,7 +249,7 @@ def current(session: Session) -> Iterator[None]:
 @answering_keywords
 def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
     """
-    Report the metrics of one step from within a trainable; see `Session.report`.
+    Report the metrics of one step from within a trainable; see `RunningTrial.report`.
 
     Raises:
         UsageError: No trial runs in this process.

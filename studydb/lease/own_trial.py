@@ -17,13 +17,13 @@ from studydb.domain.life.states import Reason
 from studydb.domain.metrics import read_report
 from studydb.domain.records import Failure
 from studydb.domain.text.other_tools import answering_keywords, missing_attribute
-from studydb.lease.held import HeldTrial
+from studydb.lease.held import HeldAttempt
 
 LAST_PATIENCE_S = 5.0
 """For a handle that nobody will ask again: dropped, or the interpreter ends."""
 
 
-class Trial:
+class OwnTrial:
     """
     A trial that this process runs itself; a context manager that finishes or fails it.
 
@@ -39,11 +39,11 @@ class Trial:
 
     def __init__(
         self,
-        held: HeldTrial,
+        held: HeldAttempt,
         *,
         metric: str,
-        forget: Callable[[HeldTrial], None],
-        dropped: "SimpleQueue[HeldTrial]",
+        forget: Callable[[HeldAttempt], None],
+        dropped: "SimpleQueue[HeldAttempt]",
     ) -> None:
         """
         Wrap a claim; made by `Study.ask`.
@@ -232,7 +232,7 @@ def _failure(error: BaseException | str) -> Failure:
     return bounded_failure(Failure("Error", str(error)))
 
 
-def give_back(held: HeldTrial, forget: Callable[[HeldTrial], None]) -> None:
+def give_back(held: HeldAttempt, forget: Callable[[HeldAttempt], None]) -> None:
     """Flush and release what no handle will end any more."""
     try:
         held.end(Reason.PREEMPTED, patience_s=LAST_PATIENCE_S)
@@ -243,7 +243,7 @@ def give_back(held: HeldTrial, forget: Callable[[HeldTrial], None]) -> None:
         forget(held)
 
 
-def fail_by(held: HeldTrial, error: Exception) -> bool:
+def fail_by(held: HeldAttempt, error: Exception) -> bool:
     """
     End an attempt as failed because its own content has raised.
 
