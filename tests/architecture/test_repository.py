@@ -134,10 +134,14 @@ def test_wheel_makes_a_database_without_the_repository(wheel, tmp_path):
     assert Path(ran.stdout.strip()).is_relative_to(installed)
 
 
-def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
+def test_sdist_carries_what_a_wheel_is_built_from_and_the_documents(tmp_path):
     built = Path(next(SdistBuilder(str(ROOT)).build(directory=str(tmp_path))))
 
     listed = subprocess.run(["tar", "tzf", built], capture_output=True, text=True, check=True)
     names = {name.partition("/")[2] for name in listed.stdout.splitlines()}
 
+    documents = {
+        path.relative_to(ROOT).as_posix() for path in repository_files() if path.suffix == ".md"
+    }
     assert {"alembic/env.py", "studydb/__main__.py", "pyproject.toml", "LICENSE"} <= names
+    assert {"CONTRIBUTING.md", "docs/glossary.md"} <= documents <= names

@@ -1,0 +1,129 @@
+"""Paths and names that the documents put in backticks are in the repository."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TECHNICAL = (
+    *("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/extending.md", "docs/glossary.md"),
+    *("scripts/guards/README.md", "tests/README.md"),
+)
+PAGES = (*TECHNICAL, "README.md", "workers/README.md")
+
+PATH = re.compile(r"(?:[\w.*-]+/)+[\w.*-]*|[\w-]+\.(?:py|md|toml|sql)")
+NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?")
+ROOMS = ("", "studydb", "tests")
+"""Where a path may begin: ARCHITECTURE leaves out `studydb/`, tests/README `tests/`."""
+
+FOLDERS = [ROOT / name for name in ("alembic", "scripts", "studydb", "tests")]
+CODE = [file for folder in FOLDERS for file in folder.rglob("*.py") if file != Path(__file__)]
+
+
+def quoted(document):
+    """What stands in backticks outside of code blocks, each with the path that stands before it."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"(?:`([^`\n]+)`\s+)?(?=`([^`\n]+)`)", text)
+    return [(before, this) for before, this in found]
+
+
+def files(path):
+    """The files that a path stands for; NAME, NNNN and the like stand for any name."""
+    pattern = re.sub(r"\b(?:NAME|TABLE|NNNN\w*)\b", "*", path.rstrip("/"))
+    return [file for room in ROOMS for file in (ROOT / room).glob(pattern)]
+
+
+@cache
+def names(file):
+    """Every name that a file defines, at any depth."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+    return found
+
+
+@cache
+def owners():
+    """The names in each module and in each class of the code, by the name of the module or class."""
+    found = {}
+    for file in CODE:
+        found.setdefault(file.stem, set()).update(names(file))
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, set()).update(names(file))
+    return found
+
+
+def is_wrong(before, this):
+    if PATH.fullmatch(this):
+        return not files(this)
+    if not NAME.fullmatch(this):
+        return False  # a command, an expression, a text
+    owner, _, name = this.rpartition(".")
+    if owner in owners():
+        return name not in owners()[owner]
+    if PATH.fullmatch(before) and before.endswith(".py"):
+        return not any(name in names(file) for file in files(before))
+    is_ours = "_" in name.strip("_") or name.startswith("_")
+    return not owner and is_ours and not any(re.search(rf"\b{name}\b", text) for text in sources())
+
+
+@cache
+def sources():
+    return [file.read_text() for file in CODE] + [(ROOT / "pyproject.toml").read_text()]
+
+
+@pytest.mark.parametrize("document", [name for name in TECHNICAL if (ROOT / name).exists()])
+def test_paths_and_names_in_a_document_exist(document):
+    wrong = [
+        f"{before} {this}".strip() for before, this in quoted(document) if is_wrong(before, this)
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", [name for name in PAGES if (ROOT / name).exists()])
+def test_links_of_a_page_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", (ROOT / page).read_text())
+    ours = [(link, anchor) for link, anchor in links if "://" not in link]
+
+    assert [link for link, anchor in ours if not leads(ROOT / page, link, anchor)] == []
+
+
+def leads(page, link, anchor):
+    target = (page.parent / link).resolve() if link else page
+    if not anchor:
+        return target.exists()
+    titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+    return anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    ("before", "this", "wrong"),
+    [
+        ("", "db/schema.py", False),
+        ("", "db/scheme.py", True),
+        ("", "tests/operations/", False),
+        ("", "scripts/guards/*.toml", False),
+        ("", "scripts/guards/*.tom", True),
+        ("", "quantile.cutoff", False),
+        ("", "quantile.cutof", True),
+        ("", "RunningTrial.report", False),
+        ("domain/quantile.py", "insert", False),
+        ("domain/quantile.py", "insertion", True),
+        ("", "statement_that_is_not", True),
+        ("", "SELECT", False),
+        ("", "studydb worker --study NAME", False),
+    ],
+)
+def test_a_path_or_name_that_does_not_exist_is_found(before, this, wrong):
+    assert is_wrong(before, this) is wrong
