@@ -186,9 +186,9 @@ class Queue:
     def add(self, result: Result) -> None:
         """Add a result; where there is no room it is kept all the same, and `is_full` says so."""
         size = self._weigh(result)
-        is_first = len(self._first) == self.n_waiting
+        all_in_memory = len(self._first) == self.n_waiting
         self.n_waiting += 1
-        if is_first and (size <= self._spare_bytes or self._reserve(size)):
+        if all_in_memory and (size <= self._spare_bytes or self._reserve(size)):
             self._spare_bytes -= size
             self._first.append((result, size))
             self.memory_bytes += size

@@ -124,6 +124,8 @@ class Space:
         Paths that the space does not have come last; of two that exclude each other ("a" and
         "a/b") the later one holds.
         """
+        if self.is_flat and values.keys() <= self.leaves.keys():
+            return {path: values[path] for path in self.leaves if path in values}
         tree: dict[str, Any] = {}
         for path in [*filter(values.__contains__, self.leaves), *values]:
             *parents, last = path.split("/")
@@ -143,6 +145,8 @@ class Space:
         """
         if not isinstance(params, Mapping):  # whatever wrote this row: it can be looked at
             return {NO_DICT: params}
+        if params.keys() <= self.leaves.keys():
+            return dict(params)
         return dict(self._flatten(params, ""))
 
     def _flatten(self, params: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -154,7 +158,7 @@ class Space:
             else:
                 yield from self._flatten(value, f"{path}/")
 
-    @property
+    @cached_property
     def is_flat(self) -> bool:
         """Whether a config is nothing but constants and params, side by side."""
         return not any("/" in path for path in self.leaves)
