@@ -8,7 +8,7 @@ from harness import postgres
 
 from benchmarks import ours, places, waiting
 from benchmarks.client import Client
-from benchmarks.timing import WARM_UP_CALLS, Deed, Timings, show, take_turns
+from benchmarks.timing import WARM_UP_CALLS, Operation, Timings, show, take_turns
 
 FREE, SNAPSHOT, BACKED_OFF = "free", "an old snapshot", "trials that back off"
 
@@ -33,7 +33,7 @@ def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: b
     """
     Milliseconds per claim with and without a burden, on PostgreSQL.
 
-    A transaction of somebody else's that reads from an old snapshot keeps every row version and
+    Another transaction that reads from an old snapshot keeps every row version and
     index entry that claims have left behind; trials that back off stand at the head of the queue.
     The first and the last quarter of the claims are shown apart: what gets slower shows there.
     """
@@ -41,7 +41,7 @@ def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: b
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
         urls = stack.enter_context(places.databases(server, "free", "snapshot", "backoff"))
         by_place = dict(zip((FREE, SNAPSHOT, BACKED_OFF), urls.values(), strict=True))
-        deeds = {}
+        operations = {}
         for place, url in by_place.items():
             ours.create(places.with_tables(url))
             if place == BACKED_OFF:
@@ -49,9 +49,9 @@ def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: b
             waiting.fill(url, claims + WARM_UP_CALLS)
             client = Client(url)
             stack.callback(client.close)
-            deeds[place] = {"claim": Deed(client.claim)}
+            operations[place] = {"claim": Operation(client.claim)}
         stack.enter_context(_old_snapshot(by_place[SNAPSHOT]))
-        slices = take_turns(deeds, rounds=rounds, calls=claims // rounds)["claim"]
+        slices = take_turns(operations, rounds=rounds, calls=claims // rounds)["claim"]
         timings = Timings(
             {
                 name: {place: means[part] for place, means in slices.items()}

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from benchmarks import loading
 from benchmarks.space import STUDY
-from benchmarks.timing import Deed
+from benchmarks.timing import Operation
 from studydb.db import connect
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
@@ -45,17 +45,17 @@ class Client:
             self.database, self.study, worker_id=self.worker_id, lease_s=LEASE_S
         )
 
-    def deeds(self) -> dict[str, Deed]:
+    def operations(self) -> dict[str, Operation]:
         """What costs something, by name; each leaves the study as busy as it was."""
         return {
-            "claim": Deed(self.claim, after=self.finish),
-            "ask": Deed(self.ask, after=self.finish),
-            "report": Deed(lambda lease: self.report(lease, 1), self.ask, self.finish),
-            "decide": Deed(
+            "claim": Operation(self.claim, after=self.finish),
+            "ask": Operation(self.ask, after=self.finish),
+            "report": Operation(lambda lease: self.report(lease, 1), self.ask, self.finish),
+            "decide": Operation(
                 lambda lease: self.report(lease, loading.MILESTONE), self.ask, self.finish
             ),
-            "status": Deed(self.status),
-            "best": Deed(self.best),
+            "status": Operation(self.status),
+            "best": Operation(self.best),
         }
 
     def claim(self, _: object = None) -> Lease:

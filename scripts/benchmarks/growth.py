@@ -31,17 +31,17 @@ def growth(*, trials: tuple[int, int], rounds: int, calls: int, fsync: bool, as_
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
         urls = stack.enter_context(places.databases(server, "small", "large"))
-        deeds = {}
+        operations = {}
         for url, n in zip(urls.values(), trials, strict=True):
             loading.load(places.with_tables(url), trials=n)
             waiting.fill(url, rounds * calls + WARM_UP_CALLS)
             loading.settle(url)
             client = Client(url)
             stack.callback(client.close)
-            deeds[f"{n:,} trials"] = client.deeds()
+            operations[f"{n:,} trials"] = client.operations()
             click.echo(f"Loaded {n:,} trials.", err=True)
         timings = Timings(
-            take_turns(deeds, rounds=rounds, calls=calls),
+            take_turns(operations, rounds=rounds, calls=calls),
             place=f"{trials[0]:,} trials",
             conditions={"rounds": rounds, "calls": calls, **places.conditions(server)},
         )

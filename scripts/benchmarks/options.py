@@ -33,7 +33,7 @@ def turns(*, processes: Sequence[int], rounds: int, seconds: float) -> Callable[
         click.option(
             "--fsync/--no-fsync",
             default=True,
-            help="Whether our own PostgreSQL waits for the disk, as it must in life.",
+            help="Whether our own PostgreSQL waits for the disk, as it must in production.",
         ),
         click.option("--json", "as_json", is_flag=True, help="JSON, every slice included."),
     )
@@ -53,5 +53,5 @@ def against(command: Command) -> Command:
         "commit",
         metavar="COMMIT",
         help="Measure this working tree beside that commit instead: 9 rounds of 1 and 8 processes "
-        "unless told otherwise; exit code 1 if it is slower by 5 % and by more than noise.",
+        "by default; exit code 1 if it is slower by 5 % and by more than noise.",
     )(command)

@@ -12,7 +12,7 @@ BUFFERED, FLUSHED = "studydb", "studydb flushing"
 
 
 def create(url: str, trainable: str | None = None, **specs: Any) -> None:
-    """Create the study of a benchmark: endless, and an own loop's, unless told otherwise."""
+    """Create the study of a benchmark: without a budget and for an own loop by default."""
     space = {
         "lr": studydb.loguniform(*LR),
         "width": studydb.randint(*WIDTH),

@@ -23,7 +23,7 @@ def postgresql_server(*, fsync: bool, connections: int = 200) -> Iterator[str]:
     The URL of a server: the one that the tests' variable names, else one of our own.
 
     Args:
-        fsync: Of our own server; on is what a commit costs in life.
+        fsync: Of our own server; on is what a commit costs in production.
         connections: How many it takes.
     """
     named = os.environ.get(postgres.DSN_VARIABLE)
@@ -49,7 +49,7 @@ def databases(server_url: str, *names: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def copy(server_url: str, url: str) -> Iterator[str]:
-    """A copy of a database to which nobody is connected: its URL."""
+    """A copy of a database without connections: its URL."""
     original = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
     database = f"studydb_bench_copy_{uuid.uuid4().hex[:12]}"
     made = postgres.create_database(server_url, database, template=str(original))

@@ -63,7 +63,7 @@ def real(
     """
     Train the same configurations of a digits network: seconds from the call to its return.
 
-    Every contender runs in a process of its own. Ray's start-up is told apart from its run. Syne
+    Every contender runs in a process of its own. Ray's start-up is timed separately. Syne
     Tune is polled every 0.1 s, and starts an interpreter for each trial.
     """
     task = {
@@ -77,7 +77,7 @@ def real(
     there = [name for name in contenders or CONTENDERS if python or _is_there(name)]
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in there}
     for number in range(rounds):
-        first = number % len(there)  # none always runs in the wake of the same rival
+        first = number % len(there)  # the order rotates
         for name in there[first:] + there[:first]:
             interpreter = sys.executable if name == "studydb" else python or sys.executable
             runs[name].append(_run(name, task, interpreter))

@@ -58,13 +58,13 @@ class Outcome:
         return statistics.median(self.rates[processes][contender])
 
     def ratios(self, processes: int) -> dict[str, dict[str, float]]:
-        """How many times as fast as each rival, by contender of ours: ratios of medians."""
+        """How many times as fast as each baseline, by contender of ours: ratios of medians."""
         return {
             ours: {
-                rival: self.median(processes, ours) / self.median(processes, rival)
-                for rival in rivals
+                baseline: self.median(processes, ours) / self.median(processes, baseline)
+                for baseline in baselines
             }
-            for ours, rivals in self.contest.ours.items()
+            for ours, baselines in self.contest.ours.items()
         }
 
 
@@ -100,7 +100,7 @@ def _take_turns(
         teams[name].run(name, min(seconds, WARM_UP_S))
     rates: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
-        first = number % len(names)  # nobody always runs in the wake of the same rival
+        first = number % len(names)  # the order rotates
         for name in names[first:] + names[:first]:
             contest.before(name)
             rates[name].append(teams[name].run(name, seconds))
@@ -142,7 +142,7 @@ def _table(outcome: Outcome, size: int) -> Table:
     for heading in (outcome.contest.unit, "slices", *over):
         table.add_column(heading, justify="right")
     for name, slices in outcome.rates[size].items():
-        held_against = [rivals.get(name) for rivals in ratios.values()]
+        held_against = [baselines.get(name) for baselines in ratios.values()]
         table.add_row(
             name,
             f"{outcome.median(size, name):,.0f}",

@@ -36,7 +36,7 @@ def start(*, trials: int, rounds: int, as_json: bool) -> None:
     """
     From the claim to the first line of the user's function, with scikit-learn's imports.
 
-    A worker of one slot on PostgreSQL. The first start of a run makes the template, and is told
+    A worker of one slot on PostgreSQL. The first start of a run makes the template, and is timed
     apart.
     """
     with ExitStack() as stack:

@@ -1,5 +1,5 @@
 """
-Processes that measure in short slices, whenever they are told to.
+Processes that measure in short slices, whenever the leading process tells them to.
 
 All of a benchmark's processes are started, connected and warm before the first slice counts; then
 one team at a time is woken, so that contenders take turns on the same machine within seconds.
@@ -118,8 +118,8 @@ def _serve(plan: Plan, index: int, pipe: Any, barrier: Any) -> None:
                 barrier.wait(START_TIMEOUT_S)
                 pipe.send(_slice(steps[contender], seconds))
     except (EOFError, OSError, threading.BrokenBarrierError):
-        pass  # the process that leads is done or gone, or another one has failed and said so
-    except Exception:  # noqa: BLE001  told to the process that leads
+        pass  # the process that leads is done or gone, or another one has failed and reported it
+    except Exception:  # noqa: BLE001  sent to the process that leads
         barrier.abort()
         with suppress(OSError):
             pipe.send(traceback.format_exc())

@@ -23,7 +23,7 @@ def _nothing(_: object = None) -> None:
 
 
 @dataclass(frozen=True)
-class Deed:
+class Operation:
     """
     A call that is timed, between two that are not.
 
@@ -52,7 +52,7 @@ class Timings:
     How long calls took.
 
     Attributes:
-        slices: By deed and place, the mean of each slice in milliseconds.
+        slices: By operation and place, the mean of each slice in milliseconds.
         place: The one that the others are held against.
     """
 
@@ -60,56 +60,56 @@ class Timings:
     place: str
     conditions: Mapping[str, Any]
 
-    def median(self, deed: str, place: str) -> float:
+    def median(self, operation: str, place: str) -> float:
         """The median over the slices, in milliseconds."""
-        return statistics.median(self.slices[deed][place])
+        return statistics.median(self.slices[operation][place])
 
-    def ratios(self, deed: str) -> dict[str, float]:
+    def ratios(self, operation: str) -> dict[str, float]:
         """How many times as long each place takes as the one that it is held against."""
-        least = self.median(deed, self.place)
+        least = self.median(operation, self.place)
         return {
-            place: self.median(deed, place) / least
-            for place in self.slices[deed]
+            place: self.median(operation, place) / least
+            for place in self.slices[operation]
             if place != self.place
         }
 
 
 def take_turns(
-    places: Mapping[str, Mapping[str, Deed]], *, rounds: int, calls: int
+    places: Mapping[str, Mapping[str, Operation]], *, rounds: int, calls: int
 ) -> dict[str, dict[str, list[float]]]:
     """
-    Time each deed in slices of so many calls, in all places by turns, call by call.
+    Time each operation in slices of so many calls, in all places by turns, call by call.
 
     A core that idles wakes slowly, for some hundred calls and then not: a slice of one place alone
     took 0.14 or 0.38 ms of the same work.
 
     Args:
-        places: Their deeds; all have the same.
+        places: Their operations; all have the same.
 
     Returns:
-        By deed and place, the mean of each slice in milliseconds.
+        By operation and place, the mean of each slice in milliseconds.
     """
     names = list(places)
-    deeds = list(places[names[0]])
-    for deed in deeds:
-        _slices_ms({place: places[place][deed] for place in names}, min(calls, WARM_UP_CALLS))
+    operations = list(places[names[0]])
+    for operation in operations:
+        _slices_ms({place: places[place][operation] for place in names}, min(calls, WARM_UP_CALLS))
     slices: dict[str, dict[str, list[float]]] = {
-        deed: {place: [] for place in names} for deed in deeds
+        operation: {place: [] for place in names} for operation in operations
     }
     for number in range(rounds):
         first = number % len(names)
-        for deed in deeds:
-            turns = {place: places[place][deed] for place in names[first:] + names[:first]}
+        for operation in operations:
+            turns = {place: places[place][operation] for place in names[first:] + names[:first]}
             for place, took_ms in _slices_ms(turns, calls).items():
-                slices[deed][place].append(took_ms)
+                slices[operation][place].append(took_ms)
     return slices
 
 
-def _slices_ms(turns: Mapping[str, Deed], calls: int) -> dict[str, float]:
+def _slices_ms(turns: Mapping[str, Operation], calls: int) -> dict[str, float]:
     times_s: dict[str, list[float]] = {place: [] for place in turns}
     for _ in range(calls):
-        for place, deed in turns.items():
-            times_s[place].append(deed.time_s())
+        for place, operation in turns.items():
+            times_s[place].append(operation.time_s())
     return {place: statistics.fmean(times) * MS for place, times in times_s.items()}
 
 
@@ -128,13 +128,13 @@ def _as_json(timings: Timings) -> dict[str, Any]:
     return {
         "unit": "ms a call",
         "conditions": dict(timings.conditions),
-        "deeds": {
-            deed: {
-                "median": {place: timings.median(deed, place) for place in slices},
+        "operations": {
+            operation: {
+                "median": {place: timings.median(operation, place) for place in slices},
                 "slices": slices,
-                "ratios": timings.ratios(deed),
+                "ratios": timings.ratios(operation),
             }
-            for deed, slices in timings.slices.items()
+            for operation, slices in timings.slices.items()
         },
     }
 
@@ -142,14 +142,16 @@ def _as_json(timings: Timings) -> dict[str, Any]:
 def _table(timings: Timings) -> Table:
     table = Table(box=SIMPLE_HEAD)
     table.add_column("ms")
-    rivals = list(dict.fromkeys(name for deed in timings.slices for name in timings.ratios(deed)))
+    baselines = list(
+        dict.fromkeys(name for operation in timings.slices for name in timings.ratios(operation))
+    )
     table.add_column(timings.place, justify="right")
-    for rival in rivals:
-        table.add_column(rival, justify="right")
+    for baseline in baselines:
+        table.add_column(baseline, justify="right")
         table.add_column("x", justify="right")
-    for deed in timings.slices:
-        cells = [f"{timings.median(deed, timings.place):,.2f}"]
-        for rival, ratio in timings.ratios(deed).items():
-            cells += [f"{timings.median(deed, rival):,.2f}", f"{ratio:.2f} x"]
-        table.add_row(deed, *cells)
+    for operation in timings.slices:
+        cells = [f"{timings.median(operation, timings.place):,.2f}"]
+        for baseline, ratio in timings.ratios(operation).items():
+            cells += [f"{timings.median(operation, baseline):,.2f}", f"{ratio:.2f} x"]
+        table.add_row(operation, *cells)
     return table

@@ -73,11 +73,11 @@ def _on_postgresql(
             (ours.BUFFERED, ours.FLUSHED): Plan(ours.build, {"url": urls["ours"]}),
             raw_names: Plan(raw.build, {"url": urls["raw"]}),
         }
-        rivals = {ours.BUFFERED: [*raw_names], ours.FLUSHED: [raw.COMMITS, raw.STATEMENTS]}
+        baselines = {ours.BUFFERED: [*raw_names], ours.FLUSHED: [raw.COMMITS, raw.STATEMENTS]}
         if not without_optuna:
-            _add_optuna(plans, rivals, {optuna_side.RDB: urls["optuna"]})
+            _add_optuna(plans, baselines, {optuna_side.RDB: urls["optuna"]})
         yield (
-            Contest("trials/s", plans, rivals),
+            Contest("trials/s", plans, baselines),
             {"storage": "postgresql", **places.conditions(server)},
         )
 
@@ -90,21 +90,21 @@ def _on_sqlite(*, without_optuna: bool) -> Iterator[tuple[Contest, Mapping[str, 
         plans: dict[tuple[str, ...], Plan] = {
             (ours.BUFFERED, ours.FLUSHED): Plan(ours.build, {"url": url})
         }
-        rivals: dict[str, list[str]] = {ours.BUFFERED: [], ours.FLUSHED: []}
+        baselines: dict[str, list[str]] = {ours.BUFFERED: [], ours.FLUSHED: []}
         if not without_optuna:
             storages = {
                 optuna_side.RDB: f"sqlite:///{folder}/optuna.db",
                 optuna_side.JOURNAL: str(folder / "optuna.journal"),
             }
-            _add_optuna(plans, rivals, storages)
-        yield Contest("trials/s", plans, rivals), {"storage": "sqlite"}
+            _add_optuna(plans, baselines, storages)
+        yield Contest("trials/s", plans, baselines), {"storage": "sqlite"}
 
 
 def _add_optuna(
     plans: dict[tuple[str, ...], Plan],
-    rivals: Mapping[str, list[str]],
+    baselines: Mapping[str, list[str]],
     storages: Mapping[str, str],
 ) -> None:
     optuna_side.create(storages)
     plans[tuple(storages)] = Plan(optuna_side.build, {"storages": storages})
-    rivals[ours.BUFFERED].extend(storages)
+    baselines[ours.BUFFERED].extend(storages)

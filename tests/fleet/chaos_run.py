@@ -1,11 +1,11 @@
-"""A study that is put through a storm, and the verdict on each thing that must hold afterwards."""
+"""A study for fault injection, and the checks of everything that must hold afterwards."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import studydb
 from fleet import invariants
-from fleet.fault_injector import CALM_S, Damage, Weather
+from fleet.fault_injector import RECOVERY_S, FaultPlan, FaultReport
 from fleet.trainables import chaotic
 from fleet.workers import TRAINABLES
 
@@ -13,9 +13,9 @@ GRACE_PERIOD, REDUCTION_FACTOR = 2, 3
 
 
 @dataclass(frozen=True)
-class Ordeal:
+class ChaosRun:
     """
-    What is to be trained.
+    What the workers train.
 
     Attributes:
         scheduler: "FIFO" or "ASHA".
@@ -36,7 +36,7 @@ class Ordeal:
             max_t=self.steps, grace_period=GRACE_PERIOD, reduction_factor=REDUCTION_FACTOR
         )
         return studydb.create_study(
-            f"ordeal-{self.seed}",
+            f"chaos-{self.seed}",
             "chaotic:train",
             workdir=TRAINABLES,
             space={
@@ -54,48 +54,51 @@ class Ordeal:
             storage=storage,
         )
 
-    def judge(self, study: studydb.Study, damage: Damage, weather: Weather) -> dict[str, list[str]]:
-        """What is wrong, by what must hold; empty lists are what one hopes for."""
-        story = invariants.read_story(study)
+    def judge(
+        self, study: studydb.Study, report: FaultReport, plan: FaultPlan
+    ) -> dict[str, list[str]]:
+        """The faults found, by promise; an empty list where the promise was kept."""
+        tables = invariants.read_rows(study)
         verdicts = {
             "study FINISHED": [] if study.status == "FINISHED" else [f"it is {study.status}"],
-            "as many kills, crashes, freezes and partitions as planned": damage.shortfall(weather),
-            f"finished within a lease and {CALM_S:g} s, once the faults had stopped": (
-                [f"after {damage.calm_s:.0f} s"] * (damage.calm_s > self.lease_s + CALM_S)
+            "as many kills, crashes, freezes and partitions as planned": report.shortfall(plan),
+            f"finished within a lease and {RECOVERY_S:g} s, once the faults had stopped": (
+                [f"after {report.recovery_s:.0f} s"]
+                * (report.recovery_s > self.lease_s + RECOVERY_S)
             ),
-            "every trial TERMINATED": invariants.all_ended(story),
+            "every trial TERMINATED": invariants.all_ended(tables),
             "exactly the trials that were asked for": invariants.numbered(
-                story, self.trials + damage.extended
+                tables, self.trials + report.extended
             ),
             "every live (trial, step) once, complete, right": invariants.live_rows_complete(
-                story, lambda params, step: chaotic.loss(params["x"], step)
+                tables, lambda params, step: chaotic.loss(params["x"], step)
             ),
             "every trial that was not stopped trained to its end": invariants.reached_the_end(
-                story, self.steps
+                tables, self.steps
             ),
-            "every acknowledged result there": invariants.acknowledged_kept(story, self.journal),
-            "summaries equal their rows": invariants.summaries_true(story, study.record.mode),
-            "counters equal count(*)": invariants.counters_true(story),
-            "some trials resumed": invariants.some_resumed(story),
-            "no worker died of the database": damage.deserters,
-            f"nothing of what was killed lived {damage.settle_s:g} s later": damage.survivors,
-            "who was shut out changed nothing and worked on": damage.awakened,
+            "every acknowledged result there": invariants.acknowledged_kept(tables, self.journal),
+            "summaries equal their rows": invariants.summaries_true(tables, study.record.mode),
+            "counters equal count(*)": invariants.counters_true(tables),
+            "some trials resumed": invariants.some_resumed(tables),
+            "no worker died of the database": report.unexpected_exits,
+            f"nothing of what was killed lived {report.settle_s:g} s later": report.survivors,
+            "disconnected workers changed nothing and claimed again": report.zombie_writes,
         }
         if self.scheduler == "ASHA":
             verdicts |= {
                 "ASHA decided as the reference does": invariants.decided_as_reference(
-                    story, study.record.mode, REDUCTION_FACTOR
+                    tables, study.record.mode, REDUCTION_FACTOR
                 ),
-                "decisions were obeyed": invariants.decisions_obeyed(story),
+                "decisions were obeyed": invariants.decisions_obeyed(tables),
             }
         return verdicts
 
     def figures(self, study: studydb.Study) -> str:
-        """How much was at stake."""
-        story = invariants.read_story(study)
-        attempts = sum(map(len, story.attempts.values()))
+        """How much was tested."""
+        tables = invariants.read_rows(study)
+        attempts = sum(map(len, tables.attempts.values()))
         return (
-            f"{len(story.trials)} trials, {attempts} attempts, {invariants.resumptions(story)} "
-            f"resumed, {len(story.stored)} results, {sum(map(len, story.live.values()))} live, "
+            f"{len(tables.trials)} trials, {attempts} attempts, {invariants.resumptions(tables)} "
+            f"resumed, {len(tables.stored)} results, {sum(map(len, tables.live.values()))} live, "
             f"{invariants.acknowledgements(self.journal)} acknowledgements"
         )

@@ -1,7 +1,7 @@
 """
-What must hold of a study that has ended, whatever was killed meanwhile.
+What must hold of a study that has ended, whichever processes were killed meanwhile.
 
-Read from the tables by arithmetic of this file's own, not through the code that is put to the test.
+Reads the tables and computes without the code under test.
 """
 
 import math
@@ -23,7 +23,7 @@ Curve = Callable[[Mapping[str, Any], int], float]
 
 
 @dataclass(frozen=True)
-class Story:
+class StudyRows:
     """
     A study's rows as they were found.
 
@@ -32,7 +32,7 @@ class Story:
         attempts: Rows by trial id, in the order of their numbers.
         stored: Values by (trial id, attempt, step), superseded ones too.
         live: Values by step, by trial id: every value that counts, in a list, for it to be one.
-        counted: Trials by state, as the counters say.
+        counted: Trials by state, as the counters have them.
     """
 
     trials: dict[int, Any]
@@ -43,7 +43,7 @@ class Story:
     arrivals: dict[int, list[Arrival]]
 
 
-def read_story(study: studydb.Study) -> Story:
+def read_rows(study: studydb.Study) -> StudyRows:
     """Read all rows of a study, in one transaction."""
     study_id = study.record.id
     with study.database.begin(write=False) as txn:
@@ -61,7 +61,7 @@ def read_story(study: studydb.Study) -> Story:
             .where(rung.c.study_id == study_id)
             .order_by(rung.c.step, rung_entry.c.ordinal)
         )
-    return Story(
+    return StudyRows(
         trials={row.id: row for row in trials},
         attempts=_by_trial(attempts),
         stored={(row.trial_id, row.attempt, row.step): row.value for row in results},
@@ -105,37 +105,37 @@ def _arrivals(entries: Iterable[Any]) -> dict[int, list[Arrival]]:
     return dict(found)
 
 
-def all_ended(story: Story) -> list[str]:
+def all_ended(tables: StudyRows) -> list[str]:
     """Every trial is TERMINATED, and no attempt is open."""
-    states = [f"trial {row.number} is {row.state}" for row in story.trials.values()]
+    states = [f"trial {row.number} is {row.state}" for row in tables.trials.values()]
     still_open = [
-        f"trial {story.trials[row.trial_id].number}: attempt {row.attempt} is open"
-        for rows in story.attempts.values()
+        f"trial {tables.trials[row.trial_id].number}: attempt {row.attempt} is open"
+        for rows in tables.attempts.values()
         for row in rows
         if row.ended_at is None
     ]
     return [text for text in states if not text.endswith("TERMINATED")] + still_open
 
 
-def numbered(story: Story, n_trials: int) -> list[str]:
+def numbered(tables: StudyRows, n_trials: int) -> list[str]:
     """Exactly so many trials exist, numbered from 0; so are the attempts of each, from 1."""
-    numbers = sorted(row.number for row in story.trials.values())
+    numbers = sorted(row.number for row in tables.trials.values())
     wrong = [] if numbers == list(range(n_trials)) else [f"the numbers are {numbers}"]
-    for trial_id, rows in story.attempts.items():
+    for trial_id, rows in tables.attempts.items():
         attempts = [row.attempt for row in rows]
         if (
             attempts != list(range(1, len(rows) + 1))
-            or attempts[-1] != story.trials[trial_id].attempt
+            or attempts[-1] != tables.trials[trial_id].attempt
         ):
-            wrong.append(f"trial {story.trials[trial_id].number} has the attempts {attempts}")
+            wrong.append(f"trial {tables.trials[trial_id].number} has the attempts {attempts}")
     return wrong
 
 
-def live_rows_complete(story: Story, curve: Curve) -> list[str]:
+def live_rows_complete(tables: StudyRows, curve: Curve) -> list[str]:
     """Every live (trial, step) is there exactly once, from 1 on, with the value it must have."""
     wrong = []
-    for row in story.trials.values():
-        live = story.live[row.id]
+    for row in tables.trials.values():
+        live = tables.live[row.id]
         if sorted(live) != list(range(1, (row.last_step or 0) + 1)):
             wrong.append(f"trial {row.number}: steps {sorted(live)}, last_step {row.last_step}")
         for step, values in live.items():
@@ -144,31 +144,31 @@ def live_rows_complete(story: Story, curve: Curve) -> list[str]:
     return wrong
 
 
-def reached_the_end(story: Story, last_step: int) -> list[str]:
+def reached_the_end(tables: StudyRows, last_step: int) -> list[str]:
     """Every trial that was not stopped at a rung has trained to the last step."""
     return [
         f"trial {row.number} is {row.reason} at step {row.last_step}"
-        for row in story.trials.values()
+        for row in tables.trials.values()
         if row.reason != "EARLY_STOPPED" and (row.reason, row.last_step) != ("COMPLETED", last_step)
     ]
 
 
-def acknowledged_kept(story: Story, journal: Path) -> list[str]:
+def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
     """Every step that a child noted after its flush had returned is stored, and is not undone."""
-    by_number = {row.number: row for row in story.trials.values()}
+    by_number = {row.number: row for row in tables.trials.values()}
     lost = []
     for file in sorted(journal.iterdir()):
         number, attempt_no = map(int, file.name.split("-"))
         row = by_number[number]
         steps = [int(line) for line in file.read_text().splitlines()]
-        first = story.attempts[row.id][attempt_no - 1].start_step
+        first = tables.attempts[row.id][attempt_no - 1].start_step
         if steps and row.last_step < steps[-1]:
             lost.append(f"trial {number} ended at {row.last_step} although {steps[-1]} was safe")
         if steps:
             lost += [
                 f"trial {number}, attempt {attempt_no}: step {step} is not stored"
                 for step in range(first, steps[-1] + 1)
-                if (row.id, attempt_no, step) not in story.stored
+                if (row.id, attempt_no, step) not in tables.stored
             ]
     return lost
 
@@ -178,14 +178,14 @@ def acknowledgements(journal: Path) -> int:
     return sum(len(file.read_text().splitlines()) for file in journal.iterdir())
 
 
-def summaries_true(story: Story, mode: Mode) -> list[str]:
+def summaries_true(tables: StudyRows, mode: Mode) -> list[str]:
     """Each trial's summary is what its live rows say."""
     wrong = []
-    for row in story.trials.values():
-        rows = {step: values[0] for step, values in sorted(story.live[row.id].items())}
-        said = (row.n_results, row.last_step, row.last_value, row.best_value, row.best_step)
-        if not all(map(_equal, said, _summary(rows, mode))):
-            wrong.append(f"trial {row.number}: {said} instead of {_summary(rows, mode)}")
+    for row in tables.trials.values():
+        rows = {step: values[0] for step, values in sorted(tables.live[row.id].items())}
+        stored = (row.n_results, row.last_step, row.last_value, row.best_value, row.best_step)
+        if not all(map(_equal, stored, _summary(rows, mode))):
+            wrong.append(f"trial {row.number}: {stored} instead of {_summary(rows, mode)}")
     return wrong
 
 
@@ -199,28 +199,28 @@ def _summary(values: Mapping[int, float], mode: Mode) -> tuple[Any, ...]:
     return len(values), last, values[last], values[best], best
 
 
-def counters_true(story: Story) -> list[str]:
-    """The counters say what counting says."""
-    counted = Counter(row.state for row in story.trials.values())
-    return [] if counted == +story.counted else [f"{story.counted} instead of {counted}"]
+def counters_true(tables: StudyRows) -> list[str]:
+    """The counters equal a count of the rows."""
+    counted = Counter(row.state for row in tables.trials.values())
+    return [] if counted == +tables.counted else [f"{tables.counted} instead of {counted}"]
 
 
-def some_resumed(story: Story) -> list[str]:
-    """Some trial went on from a checkpoint, or nothing of this was put to the test."""
-    return [] if resumptions(story) else ["no attempt began beyond step 1"]
+def some_resumed(tables: StudyRows) -> list[str]:
+    """At least one trial resumed from a checkpoint; otherwise resuming was not tested."""
+    return [] if resumptions(tables) else ["no attempt began after step 1"]
 
 
-def resumptions(story: Story) -> int:
+def resumptions(tables: StudyRows) -> int:
     """Attempts that began from a checkpoint."""
     return sum(
-        row.attempt > 1 and row.start_step > 1 for rows in story.attempts.values() for row in rows
+        row.attempt > 1 and row.start_step > 1 for rows in tables.attempts.values() for row in rows
     )
 
 
-def decided_as_reference(story: Story, mode: Mode, reduction_factor: float) -> list[str]:
+def decided_as_reference(tables: StudyRows, mode: Mode, reduction_factor: float) -> list[str]:
     """At every rung, each arrival was decided on as an independent reference decides."""
     wrong = []
-    for milestone, arrivals in story.arrivals.items():
+    for milestone, arrivals in tables.arrivals.items():
         if [one.ordinal for one in arrivals] != list(range(len(arrivals))):
             wrong.append(f"rung {milestone}: the ordinals are not 0, 1, 2, …")
         wanted = decisions([one.value for one in arrivals], mode, reduction_factor)
@@ -233,17 +233,17 @@ def decided_as_reference(story: Story, mode: Mode, reduction_factor: float) -> l
     return wrong
 
 
-def decisions_obeyed(story: Story) -> list[str]:
-    """Who passed a rung was judged there, once; who was stopped there went no further."""
+def decisions_obeyed(tables: StudyRows) -> list[str]:
+    """A trial that passed a rung was judged there once; a stopped trial went no further."""
     wrong = []
-    for row in story.trials.values():
+    for row in tables.trials.values():
         entries = {
             milestone: one
-            for milestone, arrivals in story.arrivals.items()
+            for milestone, arrivals in tables.arrivals.items()
             for one in arrivals
             if one.trial_id == row.id
         }
-        passed = {milestone for milestone in story.arrivals if milestone <= row.last_step}
+        passed = {milestone for milestone in tables.arrivals if milestone <= row.last_step}
         stops = [one.step for one in entries.values() if one.stopped]
         if entries.keys() != passed or stops != [row.last_step] * (row.reason == "EARLY_STOPPED"):
             wrong.append(f"trial {row.number}: {row.reason} at {row.last_step}, judged {entries}")

@@ -1,4 +1,4 @@
-"""Studies in which single trials have poisonous content: the others do not notice."""
+"""Studies in which single trials have poisonous content: the others must run as usual."""
 
 import time
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def create(storage: str, poisons: Mapping[int, str], n_trials: int) -> studydb.S
     )
 
 
-def suffer(
+def run(
     storage: str,
     directory: Path,
     poisons: Mapping[int, str],
@@ -39,7 +39,7 @@ def suffer(
     workers: int,
     delete_early: bool = False,
 ) -> list[str]:
-    """Let workers run such a study, then delete it; what was wrong."""
+    """Let workers run such a study, then delete it; the faults found."""
     study = create(storage, poisons, n_trials)
     with Fleet(storage, study.name, directory, lease=5.0) as fleet:
         for _ in range(workers):

@@ -48,7 +48,7 @@ class Stage:
         return self._fleet
 
     def create(self, trainable: str, **options: Any) -> studydb.Study:
-        """Create the study: one trial unless told otherwise."""
+        """Create the study: one trial by default."""
         space = {"x": 0.25, "folder": str(self.folder), **options.pop("space", {})}
         given = {"metric": "loss", "mode": "min", "num_trials": 1, "workdir": TRAINABLES}
         self._study = studydb.create_study(

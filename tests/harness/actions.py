@@ -1,7 +1,7 @@
 """
-What anybody may do to a study, each thing twice: to a database and to a model of it.
+Every operation on a study as an action, which can be done to a database and to a model of it.
 
-A deed may be done over any connection, and again: it carries its own token or flush number.
+An action may be done over any connection, and sent again: it carries its token or flush number.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -32,15 +32,15 @@ from studydb.operations.tell import tell
 
 
 @dataclass(frozen=True)
-class Deed:
+class StudyAction:
     """
     One call of one operation.
 
     Attributes:
-        act: Does it to a database; answers as `expect` does.
-        expect: Does it to a model.
-        turns: Does it to a model, one transaction at a time, where it has more than one.
-        token: Of a claim.
+        act: Calls the operation on a database; answers as `expect` does.
+        expect: Does the same to a model.
+        turns: Does the same to a model, one transaction at a time, if there is more than one.
+        token: The token of a claim.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Deed:
 
 
 @dataclass(frozen=True)
-class Staff:
-    """A process that is registered: its row's id, and how to know it again."""
+class RegisteredWorker:
+    """A registered process: its row's id, uuid, pid and lease."""
 
     id: int
     uuid: str
@@ -61,10 +61,10 @@ class Staff:
 
 
 @dataclass
-class Hand:
-    """What a worker knows of an attempt that it was given, held still or not."""
+class ClaimedAttempt:
+    """What a worker knows of an attempt that it has claimed; the lease may be lost."""
 
-    staff: Staff
+    worker: RegisteredWorker
     claimed: Claim
     restored: Checkpoint | None
     flush_no: int = 0
@@ -89,144 +89,164 @@ class Hand:
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:
-    """What a call answers, or the kind of its refusal."""
+    """What a call answers, or the class of the error that it raises."""
     try:
         return call()
     except StudydbError as refusal:
         return type(refusal)
 
 
-class Company:
-    """Those who work on one study, and what they hold; each method makes a deed."""
+class ActionFactory:
+    """Makes the actions on one study, and keeps the attempts that workers have claimed."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
-        self.hands: list[Hand] = []
+        self.attempts: list[ClaimedAttempt] = []
 
     # --- processes
 
-    def register(self, pid: int, lease_s: float, into: Callable[[Staff], None]) -> Deed:
+    def register(
+        self, pid: int, lease_s: float, into: Callable[[RegisteredWorker], None]
+    ) -> StudyAction:
         uuid = token()
         given: Any = {"process": process(pid), "slots": 1, "lease_s": lease_s, "version": "0"}
 
         def act(database: Database) -> None:
-            into(Staff(register(database, self.study, uuid=uuid, **given), uuid, pid, lease_s))
+            into(
+                RegisteredWorker(
+                    register(database, self.study, uuid=uuid, **given), uuid, pid, lease_s
+                )
+            )
 
-        return Deed(
+        return StudyAction(
             "register", act, lambda model: model.register(uuid=uuid, pid=pid, lease_s=lease_s)
         )
 
-    def leave(self, staff: Staff) -> Deed:
-        return Deed(
+    def leave(self, worker: RegisteredWorker) -> StudyAction:
+        return StudyAction(
             "leave",
-            lambda database: leave(database, worker_id=staff.id),
-            lambda model: model.leave(staff.uuid),
+            lambda database: leave(database, worker_id=worker.id),
+            lambda model: model.leave(worker.uuid),
         )
 
-    def renew(self, staff: Staff) -> Deed:
-        held = [hand.lease for hand in self.hands if hand.staff is staff][-8:]
+    def renew(self, worker: RegisteredWorker) -> StudyAction:
+        held = [attempt.lease for attempt in self.attempts if attempt.worker is worker][-8:]
         tokens = [lease.token for lease in held]
-        return Deed(
+        return StudyAction(
             "renew",
-            lambda database: renew(database, worker_id=staff.id, held=held).held,
-            lambda model: model.renew(staff.uuid, tokens),
+            lambda database: renew(database, worker_id=worker.id, held=held).held,
+            lambda model: model.renew(worker.uuid, tokens),
         )
 
     # --- trials taken
 
-    def claim(self, staff: Staff) -> Deed:
-        return self._acquire("claim", claim, staff)
+    def claim(self, worker: RegisteredWorker) -> StudyAction:
+        return self._acquire("claim", claim, worker)
 
-    def ask(self, staff: Staff) -> Deed:
-        return self._acquire("ask", ask, staff)
+    def ask(self, worker: RegisteredWorker) -> StudyAction:
+        return self._acquire("ask", ask, worker)
 
-    def _acquire(self, name: str, operation: Callable[..., Claim | None], staff: Staff) -> Deed:
+    def _acquire(
+        self, name: str, operation: Callable[..., Claim | None], worker: RegisteredWorker
+    ) -> StudyAction:
         once = token()
-        given = {"worker_id": staff.id, "token": once, "lease_s": staff.lease_s}
+        given = {"worker_id": worker.id, "token": once, "lease_s": worker.lease_s}
 
         def act(database: Database) -> Any:
             claimed = operation(database, self.study, **given)
-            if claimed is not None and all(hand.lease.token != once for hand in self.hands):
+            if claimed is not None and all(
+                attempt.lease.token != once for attempt in self.attempts
+            ):
                 after = claimed.checkpoint.step if claimed.checkpoint else 0
                 known = Summary() if claimed.lease.attempt == 1 else None
-                self.hands.append(Hand(staff, claimed, claimed.checkpoint, after_step=after))
-                self.hands[-1].summary = known
+                self.attempts.append(
+                    ClaimedAttempt(worker, claimed, claimed.checkpoint, after_step=after)
+                )
+                self.attempts[-1].summary = known
             return claimed and _seen(claimed)
 
         def expect(model: Model) -> Any:
-            attempt = getattr(model, name)(staff.uuid, token=once)
+            attempt = getattr(model, name)(worker.uuid, token=once)
             return attempt and _awaited(model, attempt)
 
-        return Deed(name, act, expect, token=once)
+        return StudyAction(name, act, expect, token=once)
 
     # --- attempts
 
-    def report(self, hand: Hand, values: Sequence[float], *, first: int | None = None) -> Deed:
-        batch = hand.batch(values, first=first)
+    def report(
+        self, attempt: ClaimedAttempt, values: Sequence[float], *, first: int | None = None
+    ) -> StudyAction:
+        batch = attempt.batch(values, first=first)
 
         def act(database: Database) -> Any:
-            answer = report(database, self.study, lease=hand.lease, batch=batch)
-            hand.summary, hand.flushed[batch.flush_no] = answer.summary, batch
+            answer = report(database, self.study, lease=attempt.lease, batch=batch)
+            attempt.summary, attempt.flushed[batch.flush_no] = answer.summary, batch
             return answer.verdict, answer.next_decision_step
 
-        return Deed("report", act, lambda model: model.report(hand.lease.token, **_sent(batch)))
+        return StudyAction(
+            "report", act, lambda model: model.report(attempt.lease.token, **_sent(batch))
+        )
 
-    def finish(self, hand: Hand, values: Sequence[float], outcome: Reason) -> Deed:
-        batch = hand.batch(values)
-        given: Any = {"lease": hand.lease, "outcome": outcome, "batch": batch}
+    def finish(
+        self, attempt: ClaimedAttempt, values: Sequence[float], outcome: Reason
+    ) -> StudyAction:
+        batch = attempt.batch(values)
+        given: Any = {"lease": attempt.lease, "outcome": outcome, "batch": batch}
 
         def act(database: Database) -> Ending | None:
-            before = [hand.flushed[no] for no in sorted(hand.flushed) if no < batch.flush_no]
+            before = [attempt.flushed[no] for no in sorted(attempt.flushed) if no < batch.flush_no]
             tally = Tally(self.study.metric).add(result for one in before for result in one.results)
             return finish(database, self.study, **given, tally=tally)
 
-        return Deed(
+        return StudyAction(
             f"finish {outcome}",
             act,
-            lambda model: model.finish(hand.lease.token, outcome, **_sent(batch)),
+            lambda model: model.finish(attempt.lease.token, outcome, **_sent(batch)),
         )
 
-    def save(self, hand: Hand, *, further: int = 0) -> Deed:
-        what = checkpoint_of(hand, step=max(1, hand.after_step + further))
-        hand.has_saved = True
+    def save(self, attempt: ClaimedAttempt, *, further: int = 0) -> StudyAction:
+        what = checkpoint_of(attempt, step=max(1, attempt.after_step + further))
+        attempt.has_saved = True
 
         def act(database: Database) -> list[str]:
-            older = save(database, lease=hand.lease, checkpoint=what, data=b"abc")
+            older = save(database, lease=attempt.lease, checkpoint=what, data=b"abc")
             return sorted(one.uuid for one in older)
 
         def expect(model: Model) -> list[str]:
-            return sorted(model.save(hand.lease.token, uuid=what.uuid, step=what.step))
+            return sorted(model.save(attempt.lease.token, uuid=what.uuid, step=what.step))
 
-        return Deed("save", act, expect)
+        return StudyAction("save", act, expect)
 
-    def condemn(self, hand: Hand, bad: Checkpoint) -> Deed:
+    def condemn(self, attempt: ClaimedAttempt, bad: Checkpoint) -> StudyAction:
         def act(database: Database) -> str | None:
-            before = condemn(database, lease=hand.lease, checkpoint=bad)
-            if not hand.has_flushed:
-                hand.restored, hand.after_step = before, before.step if before else 0
+            before = condemn(database, lease=attempt.lease, checkpoint=bad)
+            if not attempt.has_flushed:
+                attempt.restored, attempt.after_step = before, before.step if before else 0
             return before.uuid if before else None
 
-        return Deed("condemn", act, lambda model: model.condemn(hand.lease.token, uuid=bad.uuid))
-
-    def tell(self, hand: Hand) -> Deed:
-        once, kind = token(), "disk full"
-        return Deed(
-            "tell",
-            lambda database: tell(database, lease=hand.lease, kind=kind, data={}, token=once),
-            lambda model: model.tell(hand.lease.token, kind, once=once),
+        return StudyAction(
+            "condemn", act, lambda model: model.condemn(attempt.lease.token, uuid=bad.uuid)
         )
 
-    # --- whoever comes along
+    def tell(self, attempt: ClaimedAttempt) -> StudyAction:
+        once, kind = token(), "disk full"
+        return StudyAction(
+            "tell",
+            lambda database: tell(database, lease=attempt.lease, kind=kind, data={}, token=once),
+            lambda model: model.tell(attempt.lease.token, kind, once=once),
+        )
 
-    def recover(self) -> Deed:
-        return Deed(
+    # --- sweeps
+
+    def recover(self) -> StudyAction:
+        return StudyAction(
             "recover",
             lambda database: recover(database, self.study),
             Model.recover,
             Model.recover_in_turns,
         )
 
-    def recover_host(self, dead: frozenset[int]) -> Deed:
+    def recover_host(self, dead: frozenset[int]) -> StudyAction:
         def act(database: Database) -> int:
             return recover_host(
                 database,
@@ -235,14 +255,14 @@ class Company:
                 is_alive=lambda holder: holder.pid not in dead,
             )
 
-        return Deed(
+        return StudyAction(
             "recover host",
             act,
             lambda model: model.recover_host(dead),
             lambda model, _, left: model.recover_host_in_turns(dead, left),
         )
 
-    def forget(self) -> Deed:
+    def forget(self) -> StudyAction:
         def act(database: Database) -> None:
             with database.begin(write=False) as txn:
                 _, rows = txn.raw(
@@ -251,52 +271,52 @@ class Company:
                 )
             forget(database, removed=[_stub(row[0]) for row in rows])
 
-        return Deed("forget", act, Model.forget)
+        return StudyAction("forget", act, Model.forget)
 
     # --- people
 
-    def enqueue(self, *, priority: int = 0) -> Deed:
+    def enqueue(self, *, priority: int = 0) -> StudyAction:
         request: Any = {"token": token(), "actor": PERSON, "priority": priority}
-        return Deed(
+        return StudyAction(
             "enqueue",
             lambda database: control.enqueue(database, self.study, {"lr": 0.5}, **request),
             lambda model: model.enqueue(**request),
         )
 
-    def steer(self, kind: str, numbers: Sequence[int]) -> Deed:
+    def steer(self, kind: str, numbers: Sequence[int]) -> StudyAction:
         """Pause, resume or stop trials: "paused", "resumed" or "stopped"."""
         orders = {"paused": control.pause, "resumed": control.resume, "stopped": control.stop}
         request: Any = {"token": token(), "actor": PERSON}
-        return Deed(
+        return StudyAction(
             f"{kind} {numbers}",
             lambda database: orders[kind](database, self.study, numbers, **request),
             lambda model: model.steer(kind, list(numbers), **request),
         )
 
-    def set_status(self, status: Status) -> Deed:
+    def set_status(self, status: Status) -> StudyAction:
         request: Any = {"token": token(), "actor": PERSON}
-        return Deed(
+        return StudyAction(
             f"study {status}",
             lambda database: control.set_status(database, self.study, status, **request),
             lambda model: model.set_status(status, **request),
             lambda model, passed, _: model.set_status_in_turns(status, **request, passed=passed),
         )
 
-    def extend(self, *, by: int) -> Deed:
+    def extend(self, *, by: int) -> StudyAction:
         request: Any = {"by": by, "token": token(), "actor": PERSON}
-        return Deed(
+        return StudyAction(
             "extend",
             lambda database: control.extend(database, self.study, **request),
             lambda model: model.extend(**request),
         )
 
 
-def checkpoint_of(hand: Hand, *, step: int) -> Checkpoint:
+def checkpoint_of(attempt: ClaimedAttempt, *, step: int) -> Checkpoint:
     """One that is not saved yet."""
     return Checkpoint(
         uuid=str(uuid4()),
-        trial_id=hand.lease.trial_id,
-        attempt=hand.lease.attempt,
+        trial_id=attempt.lease.trial_id,
+        attempt=attempt.lease.attempt,
         step=step,
         kind="dict",
         url="inline:",

@@ -51,12 +51,12 @@ Answered = TypeVar("Answered")
 
 
 def token() -> str:
-    """A token that nobody has used."""
+    """A new token."""
     return uuid4().hex
 
 
 def new_spec(**overrides: Any) -> NewStudy:
-    """What `create` is asked for: ten trials of FIFO, to be minimised, unless told otherwise."""
+    """What `create` is asked for: ten trials of FIFO, to be minimised, unless overridden."""
     given = {
         "uuid": str(uuid4()),
         "name": f"study-{token()[:8]}",
@@ -266,7 +266,7 @@ def change(database: Database, sql: str) -> None:
 
 
 def persist(call: Callable[[], Answered], *, patience_s: float = 30.0) -> Answered:
-    """Call again while the database is busy or away, as a worker does."""
+    """Call again while the database is busy or unreachable, as a worker does."""
     deadline_s = time.monotonic() + patience_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What a child has said, for assertions."""
+"""The messages of a child, for assertions."""
 
 from studydb.child.messages import End, Ended, Reported
 from studydb.domain.life.decisions import Action, Verdict

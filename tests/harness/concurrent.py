@@ -1,4 +1,4 @@
-"""Two connections that get in each other's way, on PostgreSQL."""
+"""Two concurrent connections that wait for each other, on PostgreSQL."""
 
 import threading
 import time
@@ -19,9 +19,9 @@ PATIENCE_S = 20.0
 @contextmanager
 def held_at(owner, name):
     """
-    Let the next call of a function wait; two events: it is there, it may go on.
+    Let the next call of a function wait; yields two events: the call is there, it may go on.
 
-    Whatever its transaction has sent was carried out before the first.
+    The server has executed all statements of the transaction before the first event.
     """
     there, go = threading.Event(), threading.Event()
     function = getattr(owner, name)
@@ -41,12 +41,11 @@ def held_at(owner, name):
             go.set()
 
 
-def send_twice(call, ghostly, fresh, url, *, at=None):
+def send_twice(call, first, second, url, *, at=None):
     """
     The answers of both sends, and whether the second waited for the first.
 
-    The first is held where it commits, or `at` another function: what it sends from there on has
-    not arrived yet.
+    The first send is held where it commits, or `at` another function.
     """
     answered = threading.Event()
     with held_at(*at or (Block, "_end")) as (there, go):
@@ -54,7 +53,7 @@ def send_twice(call, ghostly, fresh, url, *, at=None):
         def send_again():
             assert there.wait(PATIENCE_S)
             try:
-                return call(fresh)
+                return call(second)
             finally:
                 answered.set()
 
@@ -64,7 +63,7 @@ def send_twice(call, ghostly, fresh, url, *, at=None):
             go.set()
             return waited
 
-        return at_once([lambda: call(ghostly), send_again, let_go])
+        return at_once([lambda: call(first), send_again, let_go])
 
 
 def is_waiting_for_a_lock(url, *, unless=None, waiters=1):
@@ -82,12 +81,12 @@ def is_waiting_for_a_lock(url, *, unless=None, waiters=1):
 @contextmanager
 def kept_waiting(url, call, lock):
     """
-    Run a call while a rival holds a lock; within the block it waits for it.
+    Run a call while another connection holds a lock; within the block the call waits for it.
 
     Args:
         lock: The condition of a row, as in "trial WHERE number = 1".
     """
-    answered, rival = threading.Event(), postgres.connect(url)
+    answered, other = threading.Event(), postgres.connect(url)
 
     def run():
         try:
@@ -95,9 +94,9 @@ def kept_waiting(url, call, lock):
         finally:
             answered.set()
 
-    with rival, ThreadPoolExecutor(1) as pool:
-        with rival.transaction():
-            rival.execute(f"SELECT 1 FROM {lock} FOR NO KEY UPDATE")
+    with other, ThreadPoolExecutor(1) as pool:
+        with other.transaction():
+            other.execute(f"SELECT 1 FROM {lock} FOR NO KEY UPDATE")
             future = pool.submit(run)
             assert is_waiting_for_a_lock(url, unless=answered)
             yield
@@ -105,7 +104,7 @@ def kept_waiting(url, call, lock):
 
 
 def is_free(url, lock):
-    """Whether nobody has locked a row."""
+    """Whether no transaction has locked a row."""
     with postgres.connect(url) as connection:
         try:
             found = connection.execute(f"SELECT 1 FROM {lock} FOR NO KEY UPDATE NOWAIT").fetchall()

@@ -119,7 +119,7 @@ def advance(database: Database, seconds: float) -> None:
 
 @contextmanager
 def determined(seed: str) -> Iterator[None]:
-    """Let an arrangement draw the same tokens wherever it is made."""
+    """Let an arrangement draw the same tokens in every process."""
     rng = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         for room in (arrange, duplicate_requests):
@@ -137,7 +137,7 @@ def arranged_in(
 
 
 def file_of(folder: Path, name: str, point: str, nth: int) -> Path:
-    """Where a victim has left its database."""
+    """The database file of a killed process."""
     return folder / f"{name}-{point}-{nth}.db"
 
 
@@ -153,11 +153,11 @@ def die_at(point: str, nth: int) -> None:
         if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(Block, "_end", end_or_die)  # noqa: B010  the observer is told before, never after
+    setattr(Block, "_end", end_or_die)  # noqa: B010  the observer is called before, never after
 
 
 def is_killed(template: Path, path: Path, arranged: Any, point: str, nth: int) -> bool:
-    """Fork a victim; whether it came to the point where it dies."""
+    """Fork a process; whether it was killed at its n-th COMMIT."""
     pid = os.fork()
     if pid == 0:
         shutil.copyfile(template, path)
@@ -172,7 +172,7 @@ def is_killed(template: Path, path: Path, arranged: Any, point: str, nth: int) -
 
 
 def main(template: Path, folder: Path) -> None:
-    """Kill whom standard input names, one a line, and answer which of their COMMITs they died at."""
+    """For each line of standard input, print at which COMMITs the operation was killed."""
     by_name = {one.__name__: one for one in OPERATIONS}
     for line in sys.stdin:
         name, point = line.split()

@@ -1,4 +1,4 @@
-"""A process that trains by reading from curves: what a scheduler is fed with in tests."""
+"""A worker that reports recorded curves to a scheduler, in place of training."""
 
 import json
 import math
@@ -22,11 +22,11 @@ def read_curves() -> list[list[float]]:
     return curves
 
 
-def feed(storage: str, name: str, together: Barrier) -> None:
+def report_curves(storage: str, name: str, together: Barrier) -> None:
     """Ask for trials until the budget is spent and report their curves, as decided."""
     database, curves = connect(storage, connections=1), read_curves()
     worker = SimulatedWorker(database, load(database, name))
-    run = persist(worker.ask)  # one each, before anybody goes on
+    run = persist(worker.ask)  # one each, before any process continues
     together.wait(60)
     while run:
         train(run, curves[run.lease.number])

@@ -1,17 +1,17 @@
-"""A model's picture: what the rows of a database must say, if it is like the model."""
+"""The snapshot that a model expects of a database."""
 
 import math
 from dataclasses import asdict
 from typing import Any
 
 from harness.model import Model, ModelAttempt, ModelCheckpoint, ModelTrial
-from harness.snapshot import GONE, Picture, plain
+from harness.snapshot import GONE, Snapshot, plain
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import State, Status
 
 
-def likeness(model: Model) -> Picture:
-    """Like `picture`, without what a model does not know: the trials' params."""
+def expected_rows(model: Model) -> Snapshot:
+    """As `take_snapshot` returns it, but without the params of trials, which a model lacks."""
     return {
         "study": [_study(model)],
         "trials": {trial.number: _trial(model, trial) for trial in model.trials},
@@ -101,13 +101,13 @@ def _metrics(model: Model, trial: ModelTrial) -> dict[str, Any] | None:
     values = [trial.live[step] for step in sorted(trial.live)]
     if not values:
         return None
-    told = {"last": plain(values[-1])}
+    expected = {"last": plain(values[-1])}
     numbers = [value for value in values if not math.isnan(value)]
     if numbers:
         finite = all(math.isfinite(value) for value in numbers)
         average = math.fsum(numbers) / len(numbers) if finite else "NaN"
-        told |= {"min": min(numbers), "max": max(numbers), "avg": average}
-    return {model.spec.metric: told}
+        expected |= {"min": min(numbers), "max": max(numbers), "avg": average}
+    return {model.spec.metric: expected}
 
 
 def _attempt(model: Model, attempt: ModelAttempt) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _rung(model: Model, entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _worker(worker: Any) -> dict[str, Any]:
-    told = {
+    expected = {
         name: getattr(worker, name) for name in ("uuid", "pid", "lease_s", "seen_at", "ended_at")
     }
-    return told | {"request": None}
+    return expected | {"request": None}

@@ -1,9 +1,9 @@
 """
 Runs calls on connections of their own, one statement at a time, in an order drawn from a seed.
 
-Each call has a thread that stops before every statement until it is let go. Whoever then waits for
-a row lock is seen in the server's own books, and somebody else is let go meanwhile: a schedule is
-as certain as the server is.
+Each call has a thread that stops before every statement until it is scheduled. While a call waits
+for a row lock, which pg_blocking_pids tells, another one is scheduled. So a seed gives the same
+schedule each time.
 """
 
 import threading
@@ -29,7 +29,7 @@ Call = Callable[[Database], Any]
 
 
 @dataclass
-class Player:
+class Client:
     """A call, its connection, and where it is: "waiting" before a statement, "running", "done"."""
 
     place: int
@@ -44,14 +44,14 @@ class Player:
 
 
 @dataclass(frozen=True)
-class Played:
+class Result:
     """
-    What came of a schedule.
+    The result of a schedule.
 
     Attributes:
-        answers: Of the calls, in their order; a refusal as its class.
-        schedule: Who did what, for the message of a failure.
-        faults: What the calls had to be sent again for: deadlocks.
+        answers: The answers of the calls, in their order; an error as its class.
+        schedule: Which call sent which statement, for the message of a failure.
+        faults: The deadlocks for which calls were sent again.
     """
 
     answers: list[Any]
@@ -60,7 +60,7 @@ class Played:
 
 
 _of_thread = threading.local()
-"""`sync` awaits what a player's pipeline has sent, where each statement is awaited."""
+"""`sync` waits for the statements that the thread's pipeline has sent."""
 
 
 class Interleaver:
@@ -76,101 +76,101 @@ class Interleaver:
         for database in self._databases:
             database.close()
 
-    def play(self, calls: Sequence[Call], rng: Random, *, clock: Callable[[], datetime]) -> Played:
+    def run(self, calls: Sequence[Call], rng: Random, *, clock: Callable[[], datetime]) -> Result:
         """Run calls in an order drawn from `rng`, each to its end."""
-        players = [
-            Player(place, call, database, _pid_of(database))
+        clients = [
+            Client(place, call, database, _pid_of(database))
             for place, (call, database) in enumerate(zip(calls, self._databases, strict=False))
         ]
-        assert len(players) == len(calls)
-        for player in players:
-            player.database.clock = clock
+        assert len(clients) == len(calls)
+        for client in clients:
+            client.database.clock = clock
         schedule: list[str] = []
-        threads = [threading.Thread(target=self._run, args=(player,)) for player in players]
+        threads = [threading.Thread(target=self._run, args=(client,)) for client in clients]
         for thread in threads:
             thread.start()
         try:
-            self._direct(players, rng, schedule)
+            self._schedule(clients, rng, schedule)
         finally:
-            self._let_all_go(players)
+            self._release_all(clients)
             for thread in threads:
                 thread.join(PATIENCE_S)
-        for player in players:
-            if player.error is not None:
-                raise player.error
-        return Played(
-            [player.answer for player in players],
+        for client in clients:
+            if client.error is not None:
+                raise client.error
+        return Result(
+            [client.answer for client in clients],
             schedule,
-            [fault for player in players for fault in player.faults],
+            [fault for client in clients for fault in client.faults],
         )
 
-    def _direct(self, players: list[Player], rng: Random, schedule: list[str]) -> None:
+    def _schedule(self, clients: list[Client], rng: Random, schedule: list[str]) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while self._settle(players, deadline):
-            waiting = [player for player in players if player.where == "waiting"]
+        while self._settle(clients, deadline):
+            waiting = [client for client in clients if client.where == "waiting"]
             if not waiting:
                 continue  # all wait for locks; the server ends the deadlock
-            player = rng.choice(waiting)
-            schedule.append(f"{player.place}: {player.next_statement[:100]}")
+            client = rng.choice(waiting)
+            schedule.append(f"{client.place}: {client.next_statement[:100]}")
             with self._news:
-                player.where = "running"
+                client.where = "running"
                 self._news.notify_all()
 
-    def _settle(self, players: list[Player], deadline: float) -> bool:
-        """Wait until everybody waits for a statement or a lock; False when all are done."""
+    def _settle(self, clients: list[Client], deadline: float) -> bool:
+        """Wait until every call waits for a statement or a lock; False when all are done."""
         while time.monotonic() < deadline:
             with self._news:
-                running = [player for player in players if player.where == "running"]
+                running = [client for client in clients if client.where == "running"]
                 if not running:
-                    return any(player.where != "done" for player in players)
+                    return any(client.where != "done" for client in clients)
                 if self._news.wait(0.002):
                     continue
             if self._are_blocked(running):
                 return True
         raise AssertionError("The calls have not come to an end.")
 
-    def _are_blocked(self, running: list[Player]) -> bool:
-        pids = [player.pid for player in running]
+    def _are_blocked(self, running: list[Client]) -> bool:
+        pids = [client.pid for client in running]
         query = "SELECT bool_and(cardinality(pg_blocking_pids(pid)) > 0) FROM unnest(%s::int[]) pid"
         row = self._watcher.execute(query, [pids]).fetchone()
         return row is not None and bool(row[0]) and all(it.where == "running" for it in running)
 
-    def _let_all_go(self, players: list[Player]) -> None:
+    def _release_all(self, clients: list[Client]) -> None:
         with self._news:
-            for player in players:
-                player.database.observer = None
-                player.where = "running" if player.where == "waiting" else player.where
+            for client in clients:
+                client.database.observer = None
+                client.where = "running" if client.where == "waiting" else client.where
             self._news.notify_all()
 
-    def _run(self, player: Player) -> None:
-        player.database.observer = lambda statement: self._wait_for_turn(player, statement)
+    def _run(self, client: Client) -> None:
+        client.database.observer = lambda statement: self._wait_for_turn(client, statement)
         try:
-            player.answer = outcome_of(lambda: _persist(player))
-        except BaseException as error:  # noqa: BLE001  raised again by whoever plays
-            player.error = error
+            client.answer = outcome_of(lambda: _persist(client))
+        except BaseException as error:  # noqa: BLE001  raised again by `run`
+            client.error = error
         finally:
-            player.database.observer = None
+            client.database.observer = None
             with self._news:
-                player.where = "done"
+                client.where = "done"
                 self._news.notify_all()
 
-    def _wait_for_turn(self, player: Player, statement: str) -> None:
+    def _wait_for_turn(self, client: Client, statement: str) -> None:
         catch_up()
         with self._news:
-            player.where, player.next_statement = "waiting", " ".join(statement.split())
+            client.where, client.next_statement = "waiting", " ".join(statement.split())
             self._news.notify_all()
-            while player.where == "waiting":
+            while client.where == "waiting":
                 assert self._news.wait(2 * PATIENCE_S)
 
 
-def _persist(player: Player) -> Any:
-    """Call again when the database is busy, as a worker does, but remember what for."""
+def _persist(client: Client) -> Any:
+    """Call again while the database is busy, as a worker does, and record why."""
     while True:
         try:
-            return player.call(player.database)
+            return client.call(client.database)
         except StorageBusy as busy:
-            player.faults.append(str(busy))
-            if len(player.faults) > RETRIES:
+            client.faults.append(str(busy))
+            if len(client.faults) > RETRIES:
                 raise
 
 
@@ -180,16 +180,16 @@ def _pid_of(database: Database) -> int:
 
 
 def catch_up() -> None:
-    """Within `step_by_step`: wait until all that this thread's transaction has sent is carried out."""
+    """Within `step_by_step`: wait until the server has executed what this thread has sent."""
     getattr(_of_thread, "sync", engine.no_pipeline)()
 
 
 @contextmanager
 def step_by_step() -> Iterator[None]:
     """
-    Let whoever is stopped before a statement wait until those before it were carried out.
+    A call that stops before a statement first waits until the server has executed those before.
 
-    Otherwise the server is at it some time later, and who comes between is left to chance.
+    Otherwise the server would execute them some time later, in an order left to chance.
     """
     enter, leave = engine.Block._enter_pipeline, engine.Block._leave_pipeline
 

@@ -1,8 +1,8 @@
 """
-A study in plain Python: what the operations must leave in any database, and what they must answer.
+A study in plain Python: the rows that operations must leave in a database, and their answers.
 
-One object, no transactions: each method is one operation done at once. It says what the design
-says, in lists and dicts, and shares with the package only its words, never its arithmetic.
+Each method is one operation, without transactions, on lists and dicts. The model shares types with
+the package, but none of its computations.
 """
 
 import math
@@ -112,8 +112,8 @@ class Model:
         self.checkpoints: list[ModelCheckpoint] = []
         self.judge = ModelJudge(spec)
         self.events: list[dict[str, Any]] = []
-        self.picks: dict[str, int | None] = {}  # what claims took when rivals had locked the rest
-        self._tell("created", spec.created_by)
+        self.picks: dict[str, int | None] = {}  # what claims took while others had locked the first
+        self._record_event("created", spec.created_by)
 
     # --- workers
 
@@ -188,7 +188,7 @@ class Model:
             bad.corrupt = bad.removed = True
             trial.checkpoint, trial.suspect_at = before, None
             data = {"url": "inline:", "step": bad.step}
-            self._tell("checkpoint corrupt", "worker", attempt=attempt, data=data)
+            self._record_event("checkpoint corrupt", "worker", attempt=attempt, data=data)
         return before.uuid if before else None
 
     def finish(
@@ -222,17 +222,17 @@ class Model:
         return answered
 
     def tell(self, token: str, kind: str, *, once: str) -> None:
-        if not self._told(once):
+        if not self._recorded(once):
             attempt, trial = self._fence(token)
             self._renew(trial)
-            self._tell(kind, "worker", attempt=attempt, token=once, data={})
+            self._record_event(kind, "worker", attempt=attempt, token=once, data={})
 
     def leave(self, worker: str) -> None:
         known = self.workers[worker]
         if known.ended_at is None:
             known.seen_at = known.ended_at = self.now
 
-    # --- whoever comes along
+    # --- sweeps
 
     def recover(self) -> int:
         return _run_out(self.recover_in_turns())
@@ -241,11 +241,11 @@ class Model:
         self, passed: frozenset[int] = frozenset(), left: frozenset[int] = frozenset()
     ) -> Generator[None, None, int]:
         """
-        Recover, one transaction at a time; rivals may come between.
+        Recover, one transaction at a time; other actions may come between.
 
         Args:
-            passed: Numbers of trials that rivals have locked when they would be swept.
-            left: Numbers of trials that rivals have locked when they would be taken.
+            passed: Numbers of trials that other actions have locked during the sweep.
+            left: Numbers of trials that other actions have locked when they would be taken.
         """
         for trial in self.trials:
             if trial.number not in passed:
@@ -294,18 +294,18 @@ class Model:
     # --- people
 
     def enqueue(self, *, token: str, actor: str, priority: int = 0) -> int:
-        if told := self._told(token):
-            return int(told["data"]["number"])
+        if recorded := self._recorded(token):
+            return int(recorded["data"]["number"])
         if not self.is_open:
             raise BudgetSpent
         number = len(self.trials)
         self.trials.append(ModelTrial(number, "enqueued", self.now, priority=priority))
-        self._tell("enqueued", actor, token=token, data={"number": number})
+        self._record_event("enqueued", actor, token=token, data={"number": number})
         return number
 
     def steer(self, kind: str, numbers: list[int], *, token: str, actor: str) -> None:
         """What `pause`, `resume` and `stop` do to trials; kind is "paused", "resumed", "stopped"."""
-        if self._told(token):
+        if self._recorded(token):
             return
         numbers = sorted(set(numbers))
         for number in numbers:
@@ -315,7 +315,7 @@ class Model:
                 raise NotAllowed
         for number in numbers:
             self._steer(self.trials[number], kind)
-        self._tell(kind, actor, token=token, data={"numbers": numbers})
+        self._record_event(kind, actor, token=token, data={"numbers": numbers})
 
     def _steer(self, trial: ModelTrial, kind: str) -> None:
         if trial.state is State.RUNNING:
@@ -339,11 +339,11 @@ class Model:
         Set the status; a resumption wakes what the study has paused in a second transaction.
 
         Args:
-            passed: Numbers of trials that rivals have locked then.
+            passed: Numbers of trials that other actions have locked then.
         """
-        if not self._told(token):
+        if not self._recorded(token):
             self.status = status
-            self._tell(f"study {status.lower()}", actor, token=token)
+            self._record_event(f"study {status.lower()}", actor, token=token)
         if status is Status.RUNNING:
             yield
             self._wake_all(passed)
@@ -358,12 +358,12 @@ class Model:
         return self.status is Status.RUNNING
 
     def extend(self, *, by: int, token: str, actor: str) -> int:
-        if told := self._told(token):
-            return int(told["data"]["num_trials"])
+        if recorded := self._recorded(token):
+            return int(recorded["data"]["num_trials"])
         if self.num_trials is None:
             raise NotAllowed
         self.num_trials += by
-        self._tell("extended", actor, token=token, data={"num_trials": self.num_trials})
+        self._record_event("extended", actor, token=token, data={"num_trials": self.num_trials})
         return self.num_trials
 
     # --- what holds of the study
@@ -482,7 +482,7 @@ class Model:
         trial.ready_at = self.now + ending.delay_s if ending.delay_s else None
         trial.request = trial.verdict = trial.suspect_at = None
         if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
-            self._tell(outcome.lower(), actor, attempt=attempt)
+            self._record_event(outcome.lower(), actor, attempt=attempt)
         return ending
 
     def _settled(
@@ -535,10 +535,10 @@ class Model:
         attempts = (attempt for trial in self.trials for attempt in trial.attempts)
         return next((attempt for attempt in attempts if attempt.token == token), None)
 
-    def _told(self, token: str) -> dict[str, Any] | None:
+    def _recorded(self, token: str) -> dict[str, Any] | None:
         return next((event for event in self.events if event["token"] == token), None)
 
-    def _tell(
+    def _record_event(
         self,
         kind: str,
         actor: str,
@@ -548,8 +548,8 @@ class Model:
         data: dict[str, Any] | None = None,
     ) -> None:
         where = (attempt.number, attempt.no) if attempt else (None, None)
-        told = {"kind": kind, "actor": actor, "token": token, "data": data}
-        self.events.append({"number": where[0], "attempt": where[1]} | told)
+        recorded = {"kind": kind, "actor": actor, "token": token, "data": data}
+        self.events.append({"number": where[0], "attempt": where[1]} | recorded)
 
     def best_of(self, trial: ModelTrial) -> tuple[int | None, float | None]:
         """Step and value: NaN never wins, the first of equals does."""
@@ -568,7 +568,7 @@ def _is_judged_away(trial: ModelTrial) -> bool:
 
 
 def _run_out(turns: Generator[None, None, Any]) -> Any:
-    """Take all turns without a rival between; the answer."""
+    """Take all turns in a row; the answer."""
     while True:
         try:
             next(turns)

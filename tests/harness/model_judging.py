@@ -33,8 +33,8 @@ class ModelJudge:
     def judge(self, number: int, attempt: int, after: int, result: Result) -> Verdict | None:
         """The verdict on a result that follows step `after`; None to go on."""
         for rule in self._spec.rules:
-            said = result.step if rule.metric == "training_iteration" else result.value
-            if COMPARE[rule.op](said, rule.bound):
+            value = result.step if rule.metric == "training_iteration" else result.value
+            if COMPARE[rule.op](value, rule.bound):
                 return Verdict(Action.STOP, Reason.RULE_STOPPED, "rule")
         due = self.next_decision(after)
         if due is None or result.step < due:

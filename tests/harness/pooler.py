@@ -43,7 +43,7 @@ logfile = {directory}/log
 
 
 def program() -> str | None:
-    """Where PgBouncer is, None where it is not installed; it is no command for everybody's PATH."""
+    """Where PgBouncer is, None where it is not installed; Debian has it in /usr/sbin."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
     return shutil.which("pgbouncer", path=path)
 

@@ -1,5 +1,5 @@
 """
-Stands between clients and PostgreSQL on a TCP port: severs a connection at a byte, or lets nothing by.
+A proxy before PostgreSQL: it severs a connection at a byte, or delivers nothing for a while.
 
 It reads the protocol's frames. What a client sends up to its next Sync is an exchange, and the
 server's ReadyForQuery after it says whether a transaction is open still. So a cut falls exactly
@@ -37,7 +37,7 @@ IDLE = "I"
 
 class Proxy:
     """
-    Forwards every byte until it is told otherwise.
+    Forwards every byte until `cut`, `freeze` or `sever` is called.
 
     Attributes:
         statuses: A letter for each exchange that executed something, since `listen`: "I" when no
@@ -100,7 +100,7 @@ class Proxy:
     # Partitions
 
     def freeze(self) -> None:
-        """Let nothing by, as a network that drops does: whoever waits goes on waiting."""
+        """Deliver nothing, as a network that drops packets; connections stay open."""
         self._passing.clear()
 
     def sever(self) -> None:
@@ -109,7 +109,7 @@ class Proxy:
         self._cut_all()
 
     def mend(self) -> None:
-        """Let by again; what was on its way arrives."""
+        """Deliver again, also what was on its way."""
         self._refuses = False
         self._passing.set()
 
@@ -149,7 +149,7 @@ class Proxy:
     def close(self) -> None:
         """Take no more connections, and end those that are open."""
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes whoever waits in accept
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
         self._listener.close()
         self.mend()
         self._cut_all()
@@ -173,7 +173,7 @@ class _Pair:
         self._proxy, self._client = proxy, client
         self._server: socket.socket | None = None
         self._executing: list[bool] = []  # of exchanges on their way: whether they execute anything
-        self._unheard = 0  # the exchange, counted like these, whose reply nobody hears; 0 for none
+        self._unheard = 0  # the exchange, counted like these, whose reply is dropped; 0 for none
         self._mutex = threading.Lock()
 
     def run(self) -> None:

@@ -1,7 +1,7 @@
 """
-A study's life at random: things happen to a database and to a model beside it, which must agree.
+Random actions on a study, in a database and in a model beside it, which must agree.
 
-What happens is drawn from generators that the caller gives, so a life can be lived again.
+Actions are drawn from generators that the caller gives, so that a walk can be repeated.
 """
 
 import functools
@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from harness.actions import Company, Deed, Hand, Staff, outcome_of
+from harness.actions import ActionFactory, ClaimedAttempt, RegisteredWorker, StudyAction, outcome_of
 from harness.arrange import new_spec
 from harness.model import Model
 from harness.snapshot import BEGINNING
@@ -25,7 +25,7 @@ from studydb.operations.create import create
 from studydb.schedulers import ASHA, FIFO
 
 LEASES_S = (90.0, 9.0)
-"""Of the two workers that a life has at any time."""
+"""The leases of the two workers of a walk."""
 
 ASHAS = [
     ASHA(max_t=9, reduction_factor=3),
@@ -68,9 +68,9 @@ WEIGHTS = {
     "crash": 1,
     "leave": 0.5,
     "wait": 2,
-    "turn_back": 0.5,
+    "turn_clock_back": 0.5,
     "recover": 2,
-    "be_silent": 3,
+    "expire_leases": 3,
     "recover_host": 1,
     "forget": 1,
     "enqueue": 2,
@@ -82,11 +82,11 @@ WEIGHTS = {
     "resume_the_study": 1,
     "send_again": 4,
 }
-"""How often each thing happens; `deed` makes those that are one call, the others are several."""
+"""The weight of each step; `action` makes the steps of one call, methods do those of several."""
 
 
-class Life:
-    """A study in a database, its model, and those who work on it."""
+class RandomWalk:
+    """A study in a database, its model, and its workers."""
 
     def __init__(self, database: Database, rng: Random, **overrides: Any) -> None:
         self.database = database
@@ -95,224 +95,224 @@ class Life:
         self.model = Model(spec)
         database.clock = self.clock
         self.study = create(database, spec)
-        self.company = Company(self.study)
-        self.sent: deque[Deed] = deque(maxlen=8)
+        self.factory = ActionFactory(self.study)
+        self.sent: deque[StudyAction] = deque(maxlen=8)
         self.happened: Counter[str] = Counter()
         self.dead: frozenset[int] = frozenset()
-        self.busy: list[Hand] = []
+        self.busy: list[ClaimedAttempt] = []
         self._pids = iter(range(1, 10_000))
-        self.staff: list[Staff] = []
+        self.workers: list[RegisteredWorker] = []
         for lease_s in LEASES_S:
-            self.do(self.company.register(next(self._pids), lease_s, self.staff.append))
+            self.do(self.factory.register(next(self._pids), lease_s, self.workers.append))
 
     def step(self, rng: Random) -> None:
-        """Let something happen."""
+        """Do one random step."""
         (name,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
         self.happened[name] += 1
         several: Callable[[Random], None] | None = getattr(self, name, None)
         if several is not None:
             several(rng)
-        elif deed := self.deed(name, rng):
-            self.do(deed)
+        elif action := self.action(name, rng):
+            self.do(action)
 
-    def do(self, deed: Deed) -> None:
-        """Do one thing to both, and compare the answers."""
+    def do(self, action: StudyAction) -> None:
+        """Do one action to both, and compare the answers."""
         self.busy.clear()
-        self.sent.append(deed)
-        awaited = outcome_of(lambda: deed.expect(self.model))
-        assert outcome_of(lambda: deed.act(self.database)) == awaited, deed.name
-        self.happened[f"{deed.name.split()[0]}: {_kind(awaited)}"] += 1
+        self.sent.append(action)
+        awaited = outcome_of(lambda: action.expect(self.model))
+        assert outcome_of(lambda: action.act(self.database)) == awaited, action.name
+        self.happened[f"{action.name.split()[0]}: {_kind(awaited)}"] += 1
 
-    def deed(self, name: str, rng: Random) -> Deed | None:
-        """One call of the kind that a name says; None if nobody can make it now."""
-        made: Deed | None = getattr(self, f"_{name}")(rng)
+    def action(self, name: str, rng: Random) -> StudyAction | None:
+        """A random action of this name; None if none is possible now."""
+        made: StudyAction | None = getattr(self, f"_{name}")(rng)
         return made
 
     # --- several calls, or none
 
     def take_a_trial(self, rng: Random) -> None:
-        """Insist: resume the study, or extend it, if that is what it takes."""
+        """Claim or ask for a trial; resume or extend the study first if necessary."""
         if self.model.status is not Status.RUNNING:
             self.do(self._resume_the_study(rng))
         if not self.model.is_open and not self.model.runnable:
             self.do(self._extend(rng))
-        held = len(self.company.hands)
+        held = len(self.factory.attempts)
         self.do(self._claim(rng))
-        if len(self.company.hands) == held:
+        if len(self.factory.attempts) == held:
             self.do(self._ask(rng))
-        if len(self.company.hands) > held:
-            self.do(self.company.report(self.company.hands[-1], some_values(rng)))
+        if len(self.factory.attempts) > held:
+            self.do(self.factory.report(self.factory.attempts[-1], some_values(rng)))
 
     def obey(self, _: Random) -> None:
         """Every worker that stands under a verdict ends its attempt."""
-        for hand in self.hands(held=True):
-            if self.model.trials[hand.lease.number].verdict is not None:
-                self.do(self.company.finish(hand, [], Reason.COMPLETED))
+        for attempt in self.attempts(held=True):
+            if self.model.trials[attempt.lease.number].verdict is not None:
+                self.do(self.factory.finish(attempt, [], Reason.COMPLETED))
 
     def wait(self, rng: Random) -> None:
-        self.let_pass(rng.choice([0.5, 1, 2, 9, 20, 90, 91, 400]))
+        self.advance(rng.choice([0.5, 1, 2, 9, 20, 90, 91, 400]))
 
-    def turn_back(self, rng: Random) -> None:
-        """The clock is set, or another server with a slower one takes over."""
-        self.let_pass(-rng.choice([1, 20, 200]))
+    def turn_clock_back(self, rng: Random) -> None:
+        """Set the clock back, as when a server with a slower clock takes over."""
+        self.advance(-rng.choice([1, 20, 200]))
 
-    def be_silent(self, rng: Random) -> None:
-        """All holders of one lease or both, until their trials are taken."""
-        self.raise_doubts(rng.choice(LEASES_S))
+    def expire_leases(self, rng: Random) -> None:
+        """Let leases expire, and recover the trials."""
+        self.make_suspect(rng.choice(LEASES_S))
         self.do(self._recover(rng))
 
-    def raise_doubts(self, lease_s: float) -> None:
-        """Until the next sweep will take the trials."""
-        self.let_pass(lease_s + 1)
-        self.do(self.company.recover())
-        self.let_pass(lease_s / 4.5)
+    def make_suspect(self, lease_s: float) -> None:
+        """Let a lease expire, so that the next sweep recovers its trials."""
+        self.advance(lease_s + 1)
+        self.do(self.factory.recover())
+        self.advance(lease_s / 4.5)
 
     def crash(self, rng: Random) -> None:
-        """A process is gone, its leases are not; another starts."""
+        """A process dies and keeps its leases; another starts."""
         place = rng.randrange(len(LEASES_S))
-        self.dead |= {self.staff[place].pid}
-        successor = functools.partial(self.staff.__setitem__, place)
-        self.do(self.company.register(next(self._pids), LEASES_S[place], successor))
+        self.dead |= {self.workers[place].pid}
+        successor = functools.partial(self.workers.__setitem__, place)
+        self.do(self.factory.register(next(self._pids), LEASES_S[place], successor))
 
     def send_again(self, rng: Random) -> None:
-        """The reply was lost, so it seemed."""
+        """Send one of the last actions again, as if its reply was lost."""
         self.do(rng.choice(self.sent))
 
-    def let_pass(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.model.now += seconds
 
     def clock(self) -> datetime:
-        """What the database goes by."""
+        """The clock of the database."""
         return BEGINNING + timedelta(seconds=self.model.now)
 
     # --- attempts
 
-    def _ask(self, rng: Random) -> Deed:
-        return self.company.ask(rng.choice(self.staff))
+    def _ask(self, rng: Random) -> StudyAction:
+        return self.factory.ask(rng.choice(self.workers))
 
-    def _claim(self, rng: Random) -> Deed:
-        return self.company.claim(rng.choice(self.staff))
+    def _claim(self, rng: Random) -> StudyAction:
+        return self.factory.claim(rng.choice(self.workers))
 
-    def _report(self, rng: Random) -> Deed | None:
-        if hand := self._writer(rng):
-            first = hand.after_step + 1 + rng.choice([0, 0, 0, 1, 3])
-            return self.company.report(hand, some_values(rng), first=first)
+    def _report(self, rng: Random) -> StudyAction | None:
+        if attempt := self._writer(rng):
+            first = attempt.after_step + 1 + rng.choice([0, 0, 0, 1, 3])
+            return self.factory.report(attempt, some_values(rng), first=first)
         return None
 
-    def _report_from_the_first_step(self, rng: Random) -> Deed | None:
-        if hand := self._writer(rng):
-            first = None if hand.has_flushed else 1
-            return self.company.report(hand, some_values(rng), first=first)
+    def _report_from_the_first_step(self, rng: Random) -> StudyAction | None:
+        if attempt := self._writer(rng):
+            first = None if attempt.has_flushed else 1
+            return self.factory.report(attempt, some_values(rng), first=first)
         return None
 
-    def _report_nothing(self, rng: Random) -> Deed | None:
-        hand = self._writer(rng)
-        return self.company.report(hand, []) if hand else None
+    def _report_nothing(self, rng: Random) -> StudyAction | None:
+        attempt = self._writer(rng)
+        return self.factory.report(attempt, []) if attempt else None
 
-    def _save(self, rng: Random) -> Deed | None:
-        hand = self._hand(rng)
-        return self.company.save(hand, further=rng.choice([0, 0, -1, 4])) if hand else None
+    def _save(self, rng: Random) -> StudyAction | None:
+        attempt = self._attempt(rng)
+        return self.factory.save(attempt, further=rng.choice([0, 0, -1, 4])) if attempt else None
 
-    def _finish(self, rng: Random) -> Deed | None:
-        hand, values = self._writer(rng), rng.choice([[], some_values(rng)])
-        return self.company.finish(hand, values, rng.choice(ENDS)) if hand else None
+    def _finish(self, rng: Random) -> StudyAction | None:
+        attempt, values = self._writer(rng), rng.choice([[], some_values(rng)])
+        return self.factory.finish(attempt, values, rng.choice(ENDS)) if attempt else None
 
-    def _condemn(self, rng: Random) -> Deed | None:
-        hand = self._hand(rng)
-        if hand is None or hand.restored is None or hand.has_flushed or hand.has_saved:
+    def _condemn(self, rng: Random) -> StudyAction | None:
+        attempt = self._attempt(rng)
+        if attempt is None or attempt.restored is None or attempt.has_flushed or attempt.has_saved:
             return None
-        return self.company.condemn(hand, hand.restored)
+        return self.factory.condemn(attempt, attempt.restored)
 
-    def _tell(self, rng: Random) -> Deed | None:
-        hand = self._hand(rng, held=rng.random() < 0.5)
-        return self.company.tell(hand) if hand else None
+    def _tell(self, rng: Random) -> StudyAction | None:
+        attempt = self._attempt(rng, held=rng.random() < 0.5)
+        return self.factory.tell(attempt) if attempt else None
 
-    def _renew(self, rng: Random) -> Deed:
-        return self.company.renew(rng.choice(self.staff))
+    def _renew(self, rng: Random) -> StudyAction:
+        return self.factory.renew(rng.choice(self.workers))
 
-    # --- zombies, whose trial is another's, waits, or has ended
+    # --- zombies: attempts that have lost their lease
 
-    def _zombie_report(self, rng: Random) -> Deed | None:
-        hand = self._writer(rng, held=False)
-        return self.company.report(hand, some_values(rng)) if hand else None
+    def _zombie_report(self, rng: Random) -> StudyAction | None:
+        attempt = self._writer(rng, held=False)
+        return self.factory.report(attempt, some_values(rng)) if attempt else None
 
-    def _zombie_save(self, rng: Random) -> Deed | None:
-        hand = self._hand(rng, held=False)
-        return self.company.save(hand, further=5) if hand else None
+    def _zombie_save(self, rng: Random) -> StudyAction | None:
+        attempt = self._attempt(rng, held=False)
+        return self.factory.save(attempt, further=5) if attempt else None
 
-    def _zombie_finish(self, rng: Random) -> Deed | None:
-        hand = self._writer(rng, held=False)
-        return self.company.finish(hand, some_values(rng), rng.choice(ENDS)) if hand else None
+    def _zombie_finish(self, rng: Random) -> StudyAction | None:
+        attempt = self._writer(rng, held=False)
+        return self.factory.finish(attempt, some_values(rng), rng.choice(ENDS)) if attempt else None
 
-    # --- whoever comes along
+    # --- sweeps
 
-    def _leave(self, rng: Random) -> Deed:
-        return self.company.leave(rng.choice(self.staff))
+    def _leave(self, rng: Random) -> StudyAction:
+        return self.factory.leave(rng.choice(self.workers))
 
-    def _recover(self, _: Random) -> Deed:
-        return self.company.recover()
+    def _recover(self, _: Random) -> StudyAction:
+        return self.factory.recover()
 
-    def _recover_host(self, _: Random) -> Deed:
-        return self.company.recover_host(self.dead)
+    def _recover_host(self, _: Random) -> StudyAction:
+        return self.factory.recover_host(self.dead)
 
-    def _forget(self, _: Random) -> Deed:
-        return self.company.forget()
+    def _forget(self, _: Random) -> StudyAction:
+        return self.factory.forget()
 
     # --- people
 
-    def _enqueue(self, rng: Random) -> Deed:
-        return self.company.enqueue(priority=rng.choice([0, 0, -1, 1]))
+    def _enqueue(self, rng: Random) -> StudyAction:
+        return self.factory.enqueue(priority=rng.choice([0, 0, -1, 1]))
 
-    def _extend(self, rng: Random) -> Deed:
-        return self.company.extend(by=rng.randint(1, 3))
+    def _extend(self, rng: Random) -> StudyAction:
+        return self.factory.extend(by=rng.randint(1, 3))
 
-    def _pause(self, rng: Random) -> Deed:
-        return self.company.steer("paused", self._some_numbers(rng))
+    def _pause(self, rng: Random) -> StudyAction:
+        return self.factory.steer("paused", self._some_numbers(rng))
 
-    def _stop(self, rng: Random) -> Deed:
-        return self.company.steer("stopped", self._some_numbers(rng))
+    def _stop(self, rng: Random) -> StudyAction:
+        return self.factory.steer("stopped", self._some_numbers(rng))
 
-    def _resume(self, rng: Random) -> Deed:
-        return self.company.steer("resumed", self._some_numbers(rng))
+    def _resume(self, rng: Random) -> StudyAction:
+        return self.factory.steer("resumed", self._some_numbers(rng))
 
-    def _halt_the_study(self, rng: Random) -> Deed:
-        return self.company.set_status(rng.choice([Status.PAUSED, Status.STOPPED]))
+    def _halt_the_study(self, rng: Random) -> StudyAction:
+        return self.factory.set_status(rng.choice([Status.PAUSED, Status.STOPPED]))
 
-    def _resume_the_study(self, _: Random) -> Deed:
-        return self.company.set_status(Status.RUNNING)
+    def _resume_the_study(self, _: Random) -> StudyAction:
+        return self.factory.set_status(Status.RUNNING)
 
     def _some_numbers(self, rng: Random) -> list[int]:
-        """Mostly of trials that have not ended; now and then of any, or of none there is."""
+        """Mostly numbers of trials that have not ended, sometimes ended or unknown ones."""
         alive = [trial.number for trial in self.model.trials if trial.state not in FINAL]
         choices = alive if alive and rng.random() < 0.8 else range(len(self.model.trials) + 1)
         return [rng.choice(choices) for _ in range(rng.randint(1, 2))]
 
-    # --- hands
+    # --- which attempt
 
-    def hands(self, *, held: bool) -> list[Hand]:
-        """Those whose attempt still holds its trial, or those whose doesn't."""
+    def attempts(self, *, held: bool) -> list[ClaimedAttempt]:
+        """The attempts that hold their trials, or those that have lost them."""
         return [
-            hand
-            for hand in self.company.hands
-            if (attempt := self.model.attempt_of(hand.lease.token))
-            and (attempt.ended_at is None) is held
+            attempt
+            for attempt in self.factory.attempts
+            if (known := self.model.attempt_of(attempt.lease.token))
+            and (known.ended_at is None) is held
         ]
 
-    def _writer(self, rng: Random, *, held: bool = True) -> Hand | None:
-        """Whoever flushes: one batch of an attempt is answered before the next one is sent."""
-        hands = [hand for hand in self.hands(held=held) if hand not in self.busy]
-        if not hands:
+    def _writer(self, rng: Random, *, held: bool = True) -> ClaimedAttempt | None:
+        """An attempt without a batch on its way: each batch is answered before the next is sent."""
+        attempts = [attempt for attempt in self.attempts(held=held) if attempt not in self.busy]
+        if not attempts:
             return None
-        self.busy.append(rng.choice(hands[-6:]))
+        self.busy.append(rng.choice(attempts[-6:]))
         return self.busy[-1]
 
-    def _hand(self, rng: Random, *, held: bool = True) -> Hand | None:
-        hands = self.hands(held=held)
-        return rng.choice(hands[-6:]) if hands else None
+    def _attempt(self, rng: Random, *, held: bool = True) -> ClaimedAttempt | None:
+        attempts = self.attempts(held=held)
+        return rng.choice(attempts[-6:]) if attempts else None
 
 
 def _kind(answer: Any) -> str:
-    """What is told apart of answers: refusals, None, verdicts, ends."""
+    """The kind of an answer: an error, nothing, a verdict, an end, something."""
     if isinstance(answer, type):
         return answer.__name__
     if isinstance(answer, Ending):

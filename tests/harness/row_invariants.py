@@ -1,7 +1,7 @@
 """
-What must hold of a study's rows at every moment, asked of the database in SQL alone.
+What must hold of a study's rows at every moment, in SQL alone.
 
-Each query finds what breaks one promise; a sound study answers all of them with nothing.
+Each query finds the rows that break one promise.
 """
 
 from typing import Any
@@ -41,11 +41,11 @@ PROMISES = {
         WHERE s.id = {study} AND s.max_concurrent IS NOT NULL
             AND (r.n > s.max_concurrent OR r.n <> s.n_running)
     """,
-    "counters say what counting says": """
+    "counters equal a count of the rows": """
         SELECT * FROM
             (SELECT sum(pending) AS pending, sum(running) AS running, sum(paused) AS paused,
                 sum(terminated) AS terminated, sum(error) AS error
-             FROM counter WHERE study_id = {study}) said,
+             FROM counter WHERE study_id = {study}) stored,
             (SELECT
                 coalesce(sum(CASE state WHEN 'PENDING' THEN 1 ELSE 0 END), 0) AS pending,
                 coalesce(sum(CASE state WHEN 'RUNNING' THEN 1 ELSE 0 END), 0) AS running,
@@ -53,9 +53,9 @@ PROMISES = {
                 coalesce(sum(CASE state WHEN 'TERMINATED' THEN 1 ELSE 0 END), 0) AS terminated,
                 coalesce(sum(CASE state WHEN 'ERROR' THEN 1 ELSE 0 END), 0) AS error
              FROM trial WHERE study_id = {study}) counted
-        WHERE said.pending <> counted.pending OR said.running <> counted.running
-            OR said.paused <> counted.paused OR said.terminated <> counted.terminated
-            OR said.error <> counted.error
+        WHERE stored.pending <> counted.pending OR stored.running <> counted.running
+            OR stored.paused <> counted.paused OR stored.terminated <> counted.terminated
+            OR stored.error <> counted.error
     """,
     "a step counts once": """
         SELECT t.number, r.step FROM result r

@@ -1,8 +1,7 @@
 """
-Whether what rivals have done together could have been done one after another.
+Whether concurrent actions gave what some serial order of their transactions gives.
 
-Every order of their transactions is tried on copies of the model, until one gives the answers that
-the rivals were given and leaves the rows that they have left.
+Every order is tried on copies of the model, until one gives the same answers and the same rows.
 """
 
 import copy
@@ -10,38 +9,38 @@ import itertools
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
-from harness.actions import Deed
-from harness.expected_rows import likeness
+from harness.actions import StudyAction
+from harness.expected_rows import expected_rows
 from harness.model import Model
-from harness.snapshot import Picture
+from harness.snapshot import Snapshot
 from studydb.domain.errors import StudydbError
 from studydb.domain.life.states import State
 
 Numbers = frozenset[int]
 
 MOST_LOCKED = 2
-"""Trials that rivals hold at a time, as far as orders are sought."""
+"""The most trials that are taken to be locked by the other actions."""
 
 
 def explaining_order(
-    model: Model, deeds: Sequence[Deed], answers: Sequence[Any], shown: Picture
+    model: Model, actions: Sequence[StudyAction], answers: Sequence[Any], shown: Snapshot
 ) -> tuple[int, ...] | None:
-    """The first order found that explains answers and rows, as places in `deeds`; None if none."""
+    """The first order found that explains answers and rows, as places in `actions`; None if none."""
     wanted = unordered(shown)
-    for passed, left in _locked_by_rivals(model, deeds):
-        for order in _orders(model, deeds):
+    for passed, left in _locked_by_others(model, actions):
+        for order in _orders(model, actions):
             rehearsed = copy.deepcopy(model)
-            rehearsed.picks = _picks(deeds, answers)
-            turns = [_turns(deed, rehearsed, passed, left) for deed in deeds]
+            rehearsed.picks = _picks(actions, answers)
+            turns = [_turns(action, rehearsed, passed, left) for action in actions]
             if _rehearse(turns, order) == list(answers) and (
-                unordered(likeness(rehearsed)) == wanted
+                unordered(expected_rows(rehearsed)) == wanted
             ):
                 return order
     return None
 
 
-def unordered(shown: Picture) -> Picture:
-    """A picture without the order of what happened at once."""
+def unordered(shown: Snapshot) -> Snapshot:
+    """A snapshot without the order of concurrent changes."""
     rows = {
         name: sorted(shown[name], key=lambda row: sorted(map(str, row.items())))
         for name in ("events", "checkpoints", "workers")
@@ -65,21 +64,23 @@ def _rehearse(turns: Sequence[Generator[None, None, Any]], order: Sequence[int])
     return answers
 
 
-def _turns(deed: Deed, model: Model, passed: Numbers, left: Numbers) -> Generator[None, None, Any]:
-    if deed.turns is not None:
-        return deed.turns(model, passed, left)
-    return _one_turn(deed, model)
+def _turns(
+    action: StudyAction, model: Model, passed: Numbers, left: Numbers
+) -> Generator[None, None, Any]:
+    if action.turns is not None:
+        return action.turns(model, passed, left)
+    return _one_turn(action, model)
 
 
-def _one_turn(deed: Deed, model: Model) -> Generator[None, None, Any]:
-    return deed.expect(model)
+def _one_turn(action: StudyAction, model: Model) -> Generator[None, None, Any]:
+    return action.expect(model)
     yield  # a generator all the same
 
 
-def _orders(model: Model, deeds: Sequence[Deed]) -> Iterator[tuple[int, ...]]:
-    """All orders of the deeds' transactions: one each, but a recovery a sweep and one per trial."""
+def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int, ...]]:
+    """All orders of the actions' transactions: one each, but a recovery a sweep and one per trial."""
     running = sum(trial.state is State.RUNNING for trial in model.trials)
-    return _merged([running + 1 if deed.turns else 1 for deed in deeds])
+    return _merged([running + 1 if action.turns else 1 for action in actions])
 
 
 def _merged(turns: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -91,9 +92,11 @@ def _merged(turns: Sequence[int]) -> Iterator[tuple[int, ...]]:
             yield from ((place, *order) for order in _merged(rest))
 
 
-def _locked_by_rivals(model: Model, deeds: Sequence[Deed]) -> Iterator[tuple[Numbers, Numbers]]:
-    """Which trials a recovery may have left alone because a rival was at work on them."""
-    if not any(deed.turns for deed in deeds):
+def _locked_by_others(
+    model: Model, actions: Sequence[StudyAction]
+) -> Iterator[tuple[Numbers, Numbers]]:
+    """Which trials a recovery may have skipped because another action had locked them."""
+    if not any(action.turns for action in actions):
         return iter([(frozenset(), frozenset())])
     swept = [one.number for one in model.trials if one.held or one.ready_at or one.paused_by]
     taken = [one.number for one in model.trials if one.held]
@@ -109,10 +112,10 @@ def _few(numbers: Sequence[int]) -> list[Numbers]:
     ]
 
 
-def _picks(deeds: Sequence[Deed], answers: Sequence[Any]) -> dict[str, int | None]:
+def _picks(actions: Sequence[StudyAction], answers: Sequence[Any]) -> dict[str, int | None]:
     """What each claim took: SKIP LOCKED may have let it pass over the first."""
     return {
-        deed.token: getattr(answer, "number", None)
-        for deed, answer in zip(deeds, answers, strict=True)
-        if deed.name == "claim" and deed.token
+        action.token: getattr(answer, "number", None)
+        for action, answer in zip(actions, answers, strict=True)
+        if action.name == "claim" and action.token
     }

@@ -1,7 +1,7 @@
 """
-What a study's rows say, without ids: the same for two databases, and for a model of one.
+A study's rows without ids, so that two databases, or a database and a model, can be compared.
 
-Moments are seconds since the tests' clock began, NaN is a text, and trials go by their numbers.
+Times are seconds since the tests' clock began, NaN is a text, and trials have their numbers.
 """
 
 import math
@@ -30,8 +30,8 @@ from studydb.store import trials
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
-Picture = dict[str, Any]
-"""A dict per kind of row, each row a dict of what it says."""
+Snapshot = dict[str, Any]
+"""A dict per kind of row; each row is a dict of its columns."""
 
 GONE = "gone"
 """In place of a checkpoint whose row has been deleted."""
@@ -116,8 +116,8 @@ _EVENTS = _of_study(event, event.c.id)
 _WORKERS = _of_study(worker, worker.c.id)
 
 
-def picture(database: Database, of: Study) -> Picture:
-    """Everything that the rows of a study say, read in one transaction."""
+def take_snapshot(database: Database, of: Study) -> Snapshot:
+    """All rows of a study, read in one transaction."""
     with database.begin(write=False) as txn:
         rows = txn.all(_TRIALS, study=of.id)
         numbers = {row.id: row.number for row in rows}
@@ -127,10 +127,10 @@ def picture(database: Database, of: Study) -> Picture:
         workers = txn.all(_WORKERS, study=of.id)
         holders = {None: None} | {row.id: row.uuid for row in workers}
         return {
-            "study": [_told(row, _STUDY) for row in txn.all(_THE_STUDY, study=of.id)],
+            "study": [_columns_of(row, _STUDY) for row in txn.all(_THE_STUDY, study=of.id)],
             "trials": {row.number: _trial(row, names, holders) for row in rows},
             "attempts": {
-                (numbers[row.trial_id], row.attempt): _told(row, _ATTEMPT)
+                (numbers[row.trial_id], row.attempt): _columns_of(row, _ATTEMPT)
                 | {"restored": names.get(row.restored_id, GONE), "worker": holders[row.worker_id]}
                 for row in attempts
             },
@@ -139,16 +139,16 @@ def picture(database: Database, of: Study) -> Picture:
             "counts": _counts(txn, of),
             "rungs": _rungs(txn, of, numbers),
             "best": [one.number for one in trials.best(txn, study_id=of.id, mode=of.mode, most=99)],
-            "workers": [_told(row, _WORKER) for row in workers],
+            "workers": [_columns_of(row, _WORKER) for row in workers],
             "events": [
-                {"number": numbers.get(row.trial_id)} | _told(row, _EVENT)
+                {"number": numbers.get(row.trial_id)} | _columns_of(row, _EVENT)
                 for row in txn.all(_EVENTS, study=of.id)
             ],
         }
 
 
 def plain(value: Any) -> Any:
-    """A value that equals itself, and its like from another database."""
+    """A value that equals itself and the same value from another database."""
     if isinstance(value, float) and math.isnan(value):
         return "NaN"
     if isinstance(value, datetime):
@@ -158,23 +158,23 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _told(row: Any, columns: tuple[str, ...]) -> dict[str, Any]:
+def _columns_of(row: Any, columns: tuple[str, ...]) -> dict[str, Any]:
     return {name: plain(getattr(row, name)) for name in columns}
 
 
 def _trial(
     row: Any, names: dict[int | None, str | None], holders: dict[int | None, str | None]
 ) -> dict[str, Any]:
-    told = _told(row, _TRIAL)
-    told["ready"] = bool(row.ready) if row.state == State.PENDING else None
-    told["ready_at"] = plain(row.ready_at) if told["ready"] is False else None
-    told["flush_no"] = row.flush_no if row.state == State.RUNNING else None
-    told["rank_score"] = None if row.state == State.RUNNING else row.rank_score
-    told["worker"] = holders[row.worker_id]
-    told["checkpoint"] = names.get(row.checkpoint_id, GONE)
-    told["metric_summary"] = plain(row.metric_summary)
-    told["params"] = row.params
-    return told
+    columns = _columns_of(row, _TRIAL)
+    columns["ready"] = bool(row.ready) if row.state == State.PENDING else None
+    columns["ready_at"] = plain(row.ready_at) if columns["ready"] is False else None
+    columns["flush_no"] = row.flush_no if row.state == State.RUNNING else None
+    columns["rank_score"] = None if row.state == State.RUNNING else row.rank_score
+    columns["worker"] = holders[row.worker_id]
+    columns["checkpoint"] = names.get(row.checkpoint_id, GONE)
+    columns["metric_summary"] = plain(row.metric_summary)
+    columns["params"] = row.params
+    return columns
 
 
 def _results(
@@ -190,7 +190,7 @@ def _results(
 
 
 def _checkpoint(row: Any) -> dict[str, Any]:
-    return _told(row, _CHECKPOINT) | {
+    return _columns_of(row, _CHECKPOINT) | {
         "data": row.data is not None,
         "corrupt": row.corrupt_at is not None,
         "removed": row.removed_at is not None,
@@ -206,7 +206,7 @@ def _rungs(txn: Txn, of: Study, numbers: dict[int, int]) -> dict[int, Any]:
     entries: dict[int, list[Any]] = defaultdict(list)
     for row in txn.all(_ENTRIES, study=of.id):
         entries[row.milestone].append(
-            {"number": numbers.get(row.trial_id), "ordinal": row.ordinal} | _told(row, _ENTRY)
+            {"number": numbers.get(row.trial_id), "ordinal": row.ordinal} | _columns_of(row, _ENTRY)
         )
     return {
         row.step: {

@@ -1,4 +1,4 @@
-"""A worker's slot, real but for its trials' processes: those say what a test has them say."""
+"""A real slot of a worker, whose trials' processes send messages that a test has written."""
 
 import socket
 import threading
@@ -31,7 +31,7 @@ from studydb.worker.worker_options import Options
 
 GRACE_S = 2.0
 
-Speech = bytes
+ChildScript = bytes
 
 
 def wire(message: Any) -> bytes:
@@ -47,7 +47,7 @@ def framed(header: bytes, payload: bytes = b"") -> bytes:
 
 
 def reported(step: int = 1, value: float = 0.5, **metrics: Any) -> bytes:
-    """A report that nobody waits for."""
+    """A report that needs no answer."""
     return wire(Reported(None, Result(step, value, metrics, 1.0)))
 
 
@@ -60,18 +60,18 @@ COMPLETED = wire(Ended(End.COMPLETED))
 GOOD = reported() + COMPLETED
 
 
-class SpeakingChild(ChildProcess):
-    """A child without a process: a thread sends its speech and ends it."""
+class ScriptedChild(ChildProcess):
+    """A child without a process: a thread sends the script and ends the child."""
 
-    def __init__(self, speech: Speech) -> None:
+    def __init__(self, script: ChildScript) -> None:
         ours, self._theirs = socket.socketpair()
         super().__init__(Channel(ours, send_timeout_s=1.0))
-        self._speech = speech
-        threading.Thread(target=self._speak, daemon=True).start()
+        self._script = script
+        threading.Thread(target=self._send_script, daemon=True).start()
 
-    def _speak(self) -> None:
+    def _send_script(self) -> None:
         with suppress(OSError):
-            self._theirs.sendall(self._speech)
+            self._theirs.sendall(self._script)
             self._theirs.shutdown(socket.SHUT_WR)
         self.ended(Exit(code=0))
 
@@ -85,15 +85,15 @@ class SpeakingChild(ChildProcess):
         self._theirs.close()
 
 
-class Speakers:
-    """In a fork server's place: each child gets the next speech."""
+class ScriptedChildren:
+    """In a fork server's place: each child gets the next script."""
 
-    def __init__(self, speeches: Iterable[Speech]) -> None:
-        self._speeches = iter(speeches)
+    def __init__(self, scripts: Iterable[ChildScript]) -> None:
+        self._scripts = iter(scripts)
 
     def spawn(self, job: Job, **_descriptors: int) -> ChildProcess:
         assert job.number >= 0
-        return SpeakingChild(next(self._speeches))
+        return ScriptedChild(next(self._scripts))
 
 
 class Supervised:
@@ -104,7 +104,7 @@ class Supervised:
         given = {"num_trials": None, "max_losses": 0, "trainable": trainable, **study}
         self.database = database
         self.study: Study = new_study(database, **given)
-        self.said: list[str] = []
+        self.log: list[str] = []
         self._stack = ExitStack()
         self._pump = OutputPump()
         self._stack.callback(self._pump.close)
@@ -120,20 +120,20 @@ class Supervised:
         self._folder = folder
 
     def run(
-        self, *speeches: Speech, forkserver: Any = None, trials: int | None = None
+        self, *scripts: ChildScript, forkserver: Any = None, trials: int | None = None
     ) -> Interruption:
-        """Let the slot run a trial for each speech; how it was interrupted, if it was."""
+        """Let the slot run a trial for each script; how it was interrupted, if it was."""
         interruption = Interruption()
         templates = Templates(
-            forkserver or Speakers(speeches),
+            forkserver or ScriptedChildren(scripts),
             self._pump,
             directory=self._folder / "templates",
             enabled=forkserver is not None,
-            say=self.said.append,
+            say=self.log.append,
             is_stopping=lambda: interruption.is_stopping,
         )
         equipment = self._equipment(templates, interruption)
-        Slot(equipment, Tickets(trials or len(speeches)), number=0).run()
+        Slot(equipment, Tickets(trials or len(scripts)), number=0).run()
         templates.close()
         return interruption
 
@@ -141,7 +141,7 @@ class Supervised:
         database, study = self.database, self.study
         return Equipment(
             options=Options(
-                storage="", study=study.name, say=self.said.append, grace_s=GRACE_S, patience_s=5.0
+                storage="", study=study.name, say=self.log.append, grace_s=GRACE_S, patience_s=5.0
             ),
             database=database,
             study=study,
@@ -158,8 +158,8 @@ class Supervised:
             ),
             heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=90.0),
             interruption=interruption,
-            room=Room(say=self.said.append),
-            waiting=Waiting(study.name, self.said.append),
+            room=Room(say=self.log.append),
+            waiting=Waiting(study.name, self.log.append),
         )
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ def run(*arguments, **environment):
 
 
 @pytest.mark.parametrize(
-    ("command", "rivals"),
+    ("command", "baselines"),
     [
         (
             ["trial", "--without-optuna"],
@@ -48,14 +48,14 @@ def run(*arguments, **environment):
     ],
     ids=["trial", "claim", "report"],
 )
-def test_every_contender_is_measured_beside_studydb(postgres_server, command, rivals):
+def test_every_contender_is_measured_beside_studydb(postgres_server, command, baselines):
     ran = run(*command, *A_MOMENT, "--processes", "2", **{postgres.DSN_VARIABLE: postgres_server})
 
     assert ran.returncode == 0, ran.stderr
     measured = json.loads(ran.stdout)["processes"]["2"]
     assert all(rate > 0 for rate in measured["median"].values())
-    assert set(measured["ratios"]["studydb"]) == rivals
-    assert rivals < set(measured["median"])
+    assert set(measured["ratios"]["studydb"]) == baselines
+    assert baselines < set(measured["median"])
 
 
 def measured_of(postgres_server, *arguments):
@@ -77,19 +77,19 @@ def test_decisions_are_measured_at_a_rung_that_is_full(postgres_server):
 def test_growth_holds_each_call_in_the_large_study_against_the_small_one(postgres_server):
     sizes = ("--trials", "20", "60", "--rounds", "3", "--calls", "2")
 
-    measured = measured_of(postgres_server, "growth", *sizes)["deeds"]
+    measured = measured_of(postgres_server, "growth", *sizes)["operations"]
 
     assert set(measured) == {"claim", "ask", "report", "decide", "status", "best"}
-    for deed in measured.values():
-        assert {len(times) for times in deed["slices"].values()} == {3}
-        assert deed["slices"].keys() == {"20 trials", "60 trials"}
-        assert deed["ratios"].keys() == {"60 trials"}
+    for operation in measured.values():
+        assert {len(times) for times in operation["slices"].values()} == {3}
+        assert operation["slices"].keys() == {"20 trials", "60 trials"}
+        assert operation["ratios"].keys() == {"60 trials"}
 
 
 def test_burdened_claims_are_held_against_free_ones(postgres_server):
     few = ("--claims", "40", "--backed-off", "30", "--rounds", "4")
 
-    measured = measured_of(postgres_server, "burden", *few)["deeds"]
+    measured = measured_of(postgres_server, "burden", *few)["operations"]
 
     assert set(measured) == {"all claims", "first quarter", "last quarter"}
     assert len(measured["all claims"]["slices"]["free"]) == 4
@@ -99,7 +99,7 @@ def test_burdened_claims_are_held_against_free_ones(postgres_server):
 def test_frames_are_read_in_processes_whose_memory_is_known(postgres_server):
     measured = measured_of(postgres_server, "frames", "--trials", "30", "--rounds", "1")
 
-    assert set(measured["deeds"]) == {"trials_dataframe", "results_dataframe"}
+    assert set(measured["operations"]) == {"trials_dataframe", "results_dataframe"}
     for frame, peaks in measured["conditions"]["peak_mb"].items():
         assert peaks.keys() == {"raw fetch", "studydb"}, frame
         assert peaks["studydb"] > 30
@@ -160,8 +160,8 @@ def test_optuna_is_measured_in_both_of_its_storages_on_sqlite():
     ran = run("trial", "--storage", "sqlite", *A_MOMENT, "--processes", "1")
 
     assert ran.returncode == 0, ran.stderr
-    rivals = json.loads(ran.stdout)["processes"]["1"]["ratios"]["studydb"]
-    assert set(rivals) == {"Optuna RDBStorage", "Optuna JournalStorage"}
+    baselines = json.loads(ran.stdout)["processes"]["1"]["ratios"]["studydb"]
+    assert set(baselines) == {"Optuna RDBStorage", "Optuna JournalStorage"}
 
 
 def test_people_get_a_table():

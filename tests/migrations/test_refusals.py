@@ -188,11 +188,11 @@ def test_worker_asks_for_the_primary_and_a_reader_takes_any(postgres_url):
         for name, database in {
             "worker": connect(postgres_url, check=False),
             "reader": connect(postgres_url, check=False, read_only=True),
-            "told otherwise": connect(given, check=False),
+            "check=False": connect(given, check=False),
         }.items()
     }
 
-    assert wanted == {"worker": "primary", "reader": None, "told otherwise": None}
+    assert wanted == {"worker": "primary", "reader": None, "check=False": None}
 
 
 # --- places that cannot hold SQLite

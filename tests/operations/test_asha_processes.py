@@ -6,7 +6,7 @@ import multiprocessing
 import numpy as np
 import pytest
 from harness.arrange import live_results, new_study, rows
-from harness.curve_reader import DIVERGES_AT, feed, read_curves
+from harness.curve_reader import DIVERGES_AT, read_curves, report_curves
 
 from studydb.db import connect
 from studydb.db.schema import rung, rung_entry, trial
@@ -26,7 +26,7 @@ def fed(storage_url):
     study = new_study(database, scheduler=SCHEDULER, num_trials=len(read_curves()))
     context = multiprocessing.get_context("spawn")
     given = (storage_url, study.name, context.Barrier(PROCESSES))
-    processes = [context.Process(target=feed, args=given) for _ in range(PROCESSES)]
+    processes = [context.Process(target=report_curves, args=given) for _ in range(PROCESSES)]
     for process in processes:
         process.start()
     for process in processes:

@@ -1,4 +1,4 @@
-"""The counters say what counting would say, whatever has happened."""
+"""The counters equal a count of the rows after any operations."""
 
 import random
 from contextlib import suppress
@@ -44,20 +44,20 @@ def counts(database, study):
     return {state.lower(): getattr(found, state.lower()) for state in State}
 
 
-class Life:
-    """Does one thing after another to a study, by chance."""
+class RandomCaller:
+    """Calls random operations on a study, one after another."""
 
     def __init__(self, database, study, seed, *, advance):
         self.database, self.study, self.rng = database, study, random.Random(seed)
         self.worker, self.advance = SimulatedWorker(database, study), advance
         self.runs = []
 
-    def live(self, steps):
-        deeds = [self.acquire, self.acquire, self.report, self.end, self.end, self.enqueue]
-        deeds += [self.request, self.request, self.set_status, self.sweep]
+    def call(self, steps):
+        actions = [self.acquire, self.acquire, self.report, self.end, self.end, self.enqueue]
+        actions += [self.request, self.request, self.set_status, self.sweep]
         for _ in range(steps):
             with suppress(*REFUSALS):
-                persist(self.rng.choice(deeds))
+                persist(self.rng.choice(actions))
 
     def acquire(self):
         run = self.worker.acquire()
@@ -104,10 +104,10 @@ def busy_study(database):
 @pytest.mark.parametrize("seed", range(3))
 def test_counters_equal_a_count_after_every_step(database, clock, seed):
     study = busy_study(database)
-    life = Life(database, study, seed, advance=clock.advance)
+    caller = RandomCaller(database, study, seed, advance=clock.advance)
 
     for _ in range(60):
-        life.live(1)
+        caller.call(1)
 
         assert counts(database, study) == counted(database)
 
@@ -115,12 +115,12 @@ def test_counters_equal_a_count_after_every_step(database, clock, seed):
     assert rows(database, "SELECT n_running FROM study") == [(running,)]
 
 
-def test_counters_equal_a_count_after_threads_did_all_sorts_of_things(storage_url):
+def test_counters_equal_a_count_after_concurrent_random_operations(storage_url):
     database = connect(storage_url, connections=5)
     study = busy_study(database)
-    lives = [Life(database, study, seed, advance=lambda _: None) for seed in range(4)]
+    callers = [RandomCaller(database, study, seed, advance=lambda _: None) for seed in range(4)]
 
-    at_once([lambda life=life: life.live(40) for life in lives])
+    at_once([lambda caller=caller: caller.call(40) for caller in callers])
 
     assert counts(database, study) == counted(database)
     running = counted(database)["running"]

@@ -26,7 +26,7 @@ from harness import crash_target, duplicate_requests, postgres
 from harness.arrange import dump, persist, rows
 from harness.crash_target import OPERATIONS, POINTS, advance, arranged_in, file_of
 from harness.proxy import IDLE, Proxy
-from harness.snapshot import picture
+from harness.snapshot import take_snapshot
 
 from studydb import operations
 from studydb.db import Database, connect, stable_views
@@ -242,7 +242,7 @@ def rows_since(database, study_id):
     with database.begin(write=False) as txn:
         names = txn.raw(f"SELECT name FROM study WHERE id > {study_id} ORDER BY id")[1]
         made = [view.columns for view in stable_views.found(txn) if view.study_id > study_id]
-    return [picture(database, load(database, name)) for (name,) in names], made
+    return [take_snapshot(database, load(database, name)) for (name,) in names], made
 
 
 @contextmanager

@@ -175,7 +175,7 @@ def test_rung_entry_keeps_the_first_value_that_was_judged(database):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_life_of_a_trial_leaves_the_rows_that_a_model_expects(database, seed):
+def test_rows_of_a_trial_equal_a_model_whatever_its_attempts_did(database, seed):
     rng = random.Random(seed)
     worker = SimulatedWorker(database, new_study(database))
     model, run = {}, worker.ask()

@@ -109,7 +109,7 @@ nested = st.builds(
 )
 pieces = good | whole | whole | spoilt | raw | raw.map(framed) | nested
 last = st.sampled_from([COMPLETED, failed("E", "m", "t"), b""])
-speeches = st.builds(lambda some, end: b"".join(some) + end, st.lists(pieces, max_size=5), last)
+scripts = st.builds(lambda some, end: b"".join(some) + end, st.lists(pieces, max_size=5), last)
 
 
 @pytest.fixture
@@ -126,12 +126,12 @@ def test_worker_outlives_whatever_a_trial_says(database, supervised):
     @settings(
         max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
-    @given(speeches)
-    def outlives(speech):
-        assume(End.UNPREPARED.encode() not in speech)  # then the worker is right to leave
+    @given(scripts)
+    def outlives(script):
+        assume(End.UNPREPARED.encode() not in script)  # then the worker is right to leave
         began_s = time.monotonic()
 
-        interruption = supervised.run(speech, GOOD)
+        interruption = supervised.run(script, GOOD)
 
         assert interruption.gave_up is None
         (second,), (first,) = rows(database, newest)

@@ -1,8 +1,8 @@
 """
-Operations that get in each other's way, statement by statement: PostgreSQL, two or three connections.
+Concurrent operations, interleaved statement by statement: PostgreSQL, two or three connections.
 
-Whatever the schedule, the answers and the rows are those of some order one after another, every
-promise is kept, and nobody runs into a deadlock. `STUDYDB_SCHEDULES=200` plays more of them.
+Whatever the schedule, the answers and the rows are those of some serial order, every promise is
+kept, and there is no deadlock. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import os
@@ -16,10 +16,10 @@ import pytest
 import sqlalchemy as sa
 from harness import postgres
 from harness.interleaver import Interleaver, step_by_step
-from harness.random_walk import LEASES_S, Life
+from harness.random_walk import LEASES_S, RandomWalk
 from harness.row_invariants import broken_promises, ended_rows
 from harness.serial_orders import explaining_order
-from harness.snapshot import picture
+from harness.snapshot import take_snapshot
 
 from studydb.db import Database, Prepared, connect
 from studydb.db.schema import study
@@ -117,22 +117,24 @@ def stage(postgres_server, postgres_template):
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=" ".join)
-def test_rivals_leave_what_some_order_of_them_would_leave(stage, plan):
+def test_concurrent_operations_give_what_some_serial_order_gives(stage, plan):
     for seed in range(SCHEDULES):
-        compete(stage, plan, seed)
+        run_concurrently(stage, plan, seed)
 
 
 @pytest.mark.parametrize("plan", [("report", "stop"), ("ask", "claim"), ("recover", "renew")])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_seed_gives_the_same_schedule_again(stage, plan, seed):
-    assert compete(stage, plan, seed).schedule == compete(stage, plan, seed).schedule
+    assert (
+        run_concurrently(stage, plan, seed).schedule == run_concurrently(stage, plan, seed).schedule
+    )
 
 
-def test_rivals_take_turns_and_differently_from_seed_to_seed(stage):
-    played = [compete(stage, ("report", "report"), seed).schedule for seed in range(8)]
+def test_concurrent_operations_take_turns_and_differently_from_seed_to_seed(stage):
+    result = [run_concurrently(stage, ("report", "report"), seed).schedule for seed in range(8)]
 
-    orders = {tuple(turn[0] for turn in schedule) for schedule in played}
-    assert sum(len(list(groupby(order))) > 2 for order in orders) > 2  # in turns, not in a row
+    turn_orders = {tuple(turn[0] for turn in schedule) for schedule in result}
+    assert sum(len(list(groupby(order))) > 2 for order in turn_orders) > 2  # in turns, not in a row
 
 
 def test_a_step_is_a_statement_that_the_server_has_carried_out(stage):
@@ -145,80 +147,80 @@ def test_a_step_is_a_statement_that_the_server_has_carried_out(stage):
         with database.begin(write=False) as txn:
             return [txn.first(LOCKS).n for _ in range(2)]
 
-    order = Script([0, 0, 1, 1, 0, 0, 1, 1])  # the first look is between the two UPDATEs
-    life = Life(stage.database, Random(0))
+    turns = Script([0, 0, 1, 1, 0, 0, 1, 1])  # the first look is between the two UPDATEs
+    walk = RandomWalk(stage.database, Random(0))
     with step_by_step():
-        played = stage.interleaver.play([write, look], order, clock=life.clock)
+        result = stage.interleaver.run([write, look], turns, clock=walk.clock)
 
-    assert played.answers == [None, [1, 0]]
+    assert result.answers == [None, [1, 0]]
 
 
 class Script:
-    """In place of a generator: whose turn it is, one after another."""
+    """In place of a generator: the calls whose turns come, one after another."""
 
     def __init__(self, turns):
         self.turns = iter(turns)
 
     def choice(self, waiting):
         turn = next(self.turns)
-        return next(player for player in waiting if player.place == turn)
+        return next(client for client in waiting if client.place == turn)
 
 
-def compete(stage, plan, seed):
+def run_concurrently(stage, plan, seed):
     rng = Random(f"{plan} {seed}")
     room = {"max_concurrent": rng.choice([None, 3])} if n_writers(plan) > 1 else {}
-    life = Life(stage.database, rng, num_trials=rng.choice([2, 3, 6]), **room)
+    walk = RandomWalk(stage.database, rng, num_trials=rng.choice([2, 3, 6]), **room)
     for _ in range(rng.randint(2, 12)):
-        life.step(rng)
-    prepare(life, plan, rng)
-    deeds = deeds_of(life, plan, rng)
-    ended = ended_rows(stage.database, life.study)
+        walk.step(rng)
+    prepare(walk, plan, rng)
+    actions = actions_of(walk, plan, rng)
+    ended = ended_rows(stage.database, walk.study)
 
     with rng.choice([nullcontext, step_by_step])():
-        played = stage.interleaver.play([deed.act for deed in deeds], rng, clock=life.clock)
+        result = stage.interleaver.run([action.act for action in actions], rng, clock=walk.clock)
 
-    told = f"seed {seed}: {[deed.name for deed in deeds]}, {played}"
-    assert played.faults == [], told
-    assert broken_promises(stage.database, life.study) == {}, told
-    assert ended.items() <= ended_rows(stage.database, life.study).items(), told
-    shown = picture(stage.database, life.study)
-    assert explaining_order(life.model, deeds, played.answers, shown) is not None, told
-    return played
+    message = f"seed {seed}: {[action.name for action in actions]}, {result}"
+    assert result.faults == [], message
+    assert broken_promises(stage.database, walk.study) == {}, message
+    assert ended.items() <= ended_rows(stage.database, walk.study).items(), message
+    shown = take_snapshot(stage.database, walk.study)
+    assert explaining_order(walk.model, actions, result.answers, shown) is not None, message
+    return result
 
 
 def n_writers(plan):
     return sum(name in {"report", "finish", "save", "condemn"} for name in plan)
 
 
-def prepare(life, plan, rng):
-    """Make what the plan is about likely: somebody who writes, something to take or to claim."""
+def prepare(walk, plan, rng):
+    """Make likely what the plan needs: attempts that write, trials to recover or to claim."""
     if any(name.startswith("zombie") for name in plan):
-        life.take_a_trial(rng)
-        life.be_silent(rng)
+        walk.take_a_trial(rng)
+        walk.expire_leases(rng)
     for _ in range(6):
-        if len(life.hands(held=True)) < max(2, n_writers(plan)):
-            life.take_a_trial(rng)
+        if len(walk.attempts(held=True)) < max(2, n_writers(plan)):
+            walk.take_a_trial(rng)
     if "condemn" in plan:
-        life.do(life.company.save(rng.choice(life.hands(held=True))))
-        life.be_silent(rng)
-        life.take_a_trial(rng)
+        walk.do(walk.factory.save(rng.choice(walk.attempts(held=True))))
+        walk.expire_leases(rng)
+        walk.take_a_trial(rng)
     if "claim" in plan and rng.random() < 0.8:
-        life.do(life.company.set_status(Status.RUNNING))
-        while len(life.model.runnable) < rng.randint(1, 2):
-            life.do(life.company.extend(by=1))
-            life.do(life.company.enqueue())
-    if "ask" in plan and not life.model.is_open:
-        life.do(life.company.extend(by=1))
+        walk.do(walk.factory.set_status(Status.RUNNING))
+        while len(walk.model.runnable) < rng.randint(1, 2):
+            walk.do(walk.factory.extend(by=1))
+            walk.do(walk.factory.enqueue())
+    if "ask" in plan and not walk.model.is_open:
+        walk.do(walk.factory.extend(by=1))
     if "recover" in plan and rng.random() < 0.8:
-        life.raise_doubts(rng.choice(LEASES_S))
+        walk.make_suspect(rng.choice(LEASES_S))
     if "recover_host" in plan:
-        life.crash(rng)
+        walk.crash(rng)
 
 
-def deeds_of(life, plan, rng):
-    deeds = []
+def actions_of(walk, plan, rng):
+    actions = []
     for name in plan:
-        deed = deeds[-1] if name == AGAIN else life.deed(name, rng)
-        if deed is not None:
-            deeds.append(deed)
-    return deeds
+        action = actions[-1] if name == AGAIN else walk.action(name, rng)
+        if action is not None:
+            actions.append(action)
+    return actions

@@ -1,5 +1,5 @@
 """
-Any life of a study, on a database and in a model beside it: both say the same after every step.
+Random walks on a study, in a database and in a model: both are equal after every step.
 
 `STUDYDB_NIGHTLY=1` makes it long: 25,000 steps on each database, half of them with ASHA.
 """
@@ -10,10 +10,10 @@ from collections import Counter
 from random import Random
 
 import pytest
-from harness.expected_rows import likeness
-from harness.random_walk import ASHAS, Life
+from harness.expected_rows import expected_rows
+from harness.random_walk import ASHAS, RandomWalk
 from harness.row_invariants import broken_promises, ended_rows
-from harness.snapshot import picture
+from harness.snapshot import take_snapshot
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -28,12 +28,12 @@ from studydb.schedulers import FIFO
 
 NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 STEPS = 50
-LIVES = 250 if NIGHTLY else 20
+WALKS = 250 if NIGHTLY else 20
 
 SETTINGS = settings(
-    max_examples=LIVES,
+    max_examples=WALKS,
     stateful_step_count=STEPS,
-    derandomize=not NIGHTLY,  # the suite gives the same answer every time, the night finds more
+    derandomize=not NIGHTLY,  # the suite gives the same answer every time, the nightly run finds more
     deadline=None,
     database=None,
     print_blob=True,
@@ -42,7 +42,7 @@ SETTINGS = settings(
 )
 
 # Every step draws from a generator of its own: choices are even, and steps can be left out when
-# Hypothesis looks for the shortest life that fails.
+# Hypothesis looks for the shortest walk that fails.
 seeds = st.binary(min_size=8, max_size=8)
 
 
@@ -65,14 +65,14 @@ HAPPENS = {
     "extend: something",
     "study: nothing",
     "crash",
-    "turn_back",
+    "turn_clock_back",
     "send_again",
 }
-"""What lives must hold, or nothing was put to the test: what was called, and its answer."""
+"""Calls with their answers that must have happened, or the test has tested too little."""
 
 
 class StudyMachine(RuleBasedStateMachine):
-    """Lives a life, and compares after every step."""
+    """Takes a random walk, and compares after every step."""
 
     def __init__(self, database, scheduler, happened):
         super().__init__()
@@ -82,33 +82,33 @@ class StudyMachine(RuleBasedStateMachine):
 
     @initialize(seed=seeds)
     def begin(self, seed):
-        self.life = Life(self.database, Random(seed), scheduler=self.scheduler(seed))
+        self.walk = RandomWalk(self.database, Random(seed), scheduler=self.scheduler(seed))
 
     @rule(seed=seeds)
     def step(self, seed):
-        rng = Random(seed + bytes([self.uses[seed]]))  # Hypothesis likes to say things again
+        rng = Random(seed + bytes([self.uses[seed]]))  # Hypothesis likes to repeat draws
         self.uses[seed] += 1
-        self.life.step(rng)
+        self.walk.step(rng)
         self.happened["step"] += 1
 
     def teardown(self):
-        self.happened.update(self.life.happened)
+        self.happened.update(self.walk.happened)
 
     @invariant()
-    def rows_say_what_the_model_says(self):
-        shown = picture(self.database, self.life.study)
+    def rows_equal_the_model(self):
+        shown = take_snapshot(self.database, self.walk.study)
         for number, trial in shown["trials"].items():
             params = trial.pop("params")
             assert self.params.setdefault(number, params) == params
-        assert shown == likeness(self.life.model)
+        assert shown == expected_rows(self.walk.model)
 
     @invariant()
     def promises_are_kept(self):
-        assert broken_promises(self.database, self.life.study) == {}
+        assert broken_promises(self.database, self.walk.study) == {}
 
     @invariant()
     def ended_trials_stay_as_they_are(self):
-        now = ended_rows(self.database, self.life.study)
+        now = ended_rows(self.database, self.walk.study)
         assert self.ended.items() <= now.items()
         self.ended = now
 
@@ -126,12 +126,12 @@ def any_asha(seed):
     ],
     ids=["FIFO", "ASHA"],
 )
-def test_any_life_of_a_study_is_the_models(database, scheduler, also):
+def test_study_equals_its_model_after_any_random_walk(database, scheduler, also):
     happened = Counter()
 
     machine = functools.partial(StudyMachine, database, scheduler, happened)
     run_state_machine_as_test(machine, settings=SETTINGS)
 
     print(f"{happened['step']} steps, {dict(happened.most_common())}")  # noqa: T201  for pytest -rP
-    assert happened["step"] >= LIVES * STEPS * 0.9
+    assert happened["step"] >= WALKS * STEPS * 0.9
     assert HAPPENS | also <= happened.keys()

@@ -1,47 +1,47 @@
-"""The storm of scripts/chaos, short: every promise at once, on both databases."""
+"""Faults injected as by scripts/chaos, for a short time: every promise, on both databases."""
 
 import random
 
 from fleet import drain
-from fleet.chaos_run import Ordeal
-from fleet.fault_injector import Storm, Weather
+from fleet.chaos_run import ChaosRun
+from fleet.fault_injector import FaultInjector, FaultPlan
 from fleet.workers import Fleet
 
 from studydb.db import migrate
 
 
-def put_through_a_storm(storage, tmp_path, *, scheduler, server=None):
+def run_chaos(storage, tmp_path, *, scheduler, server=None):
     seed = random.SystemRandom().randrange(10**6)
-    weather = Weather(
+    plan = FaultPlan(
         seed=seed, workers=2, kills=6, outages=1 if server else 0, freezes=0, limit_s=60.0
     )
     journal = tmp_path / "journal"
     journal.mkdir()
-    ordeal = Ordeal(
+    chaos_run = ChaosRun(
         scheduler=scheduler, trials=10, steps=10, step_s=0.12, seed=seed, journal=journal
     )
-    study = ordeal.create(storage)
-    said = []
+    study = chaos_run.create(storage)
+    log = []
     with Fleet(storage, study.name, tmp_path, lease=5.0) as fleet:
-        damage = Storm(weather, fleet, study, server=server, say=said.append).rage()
+        report = FaultInjector(plan, fleet, study, server=server, say=log.append).run()
     wrong = {
-        what: faults for what, faults in ordeal.judge(study, damage, weather).items() if faults
+        what: faults for what, faults in chaos_run.judge(study, report, plan).items() if faults
     }
     study.close()
-    print(f"seed {seed}: {damage}")  # noqa: T201  shown when it fails
+    print(f"seed {seed}: {report}")  # noqa: T201  shown when it fails
     return wrong
 
 
-def test_storm_costs_no_trial_and_no_result_on_sqlite(sqlite_url, tmp_path):
-    wrong = put_through_a_storm(sqlite_url, tmp_path, scheduler="FIFO")
+def test_faults_cost_no_trial_and_no_result_on_sqlite(sqlite_url, tmp_path):
+    wrong = run_chaos(sqlite_url, tmp_path, scheduler="FIFO")
 
     assert wrong == {}
 
 
-def test_storm_and_a_crash_of_the_server_cost_nothing_on_postgresql(crashable_postgres, tmp_path):
+def test_faults_and_a_crash_of_the_server_cost_nothing_on_postgresql(crashable_postgres, tmp_path):
     migrate.upgrade(crashable_postgres.url())
 
-    wrong = put_through_a_storm(
+    wrong = run_chaos(
         crashable_postgres.url(), tmp_path, scheduler="FIFO", server=crashable_postgres
     )
 

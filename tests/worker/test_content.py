@@ -80,9 +80,9 @@ ILL = {
 }
 
 
-@pytest.mark.parametrize("speech", ILL.values(), ids=ILL)
-def test_trial_that_says_what_cannot_be_fails_alone(supervised, database, speech):
-    interruption = supervised.run(speech + COMPLETED, GOOD)
+@pytest.mark.parametrize("script", ILL.values(), ids=ILL)
+def test_trial_that_says_what_cannot_be_fails_alone(supervised, database, script):
+    interruption = supervised.run(script + COMPLETED, GOOD)
 
     assert interruption.gave_up is None
     assert states_of(database, supervised.study) == [State.ERROR, State.TERMINATED]
@@ -111,9 +111,9 @@ def test_failure_of_any_text_is_counted_with_its_cause(supervised, database, tex
 
 def test_largest_double_twice_ends_as_any_other_value(supervised, database):
     largest = sys.float_info.max
-    speech = reported(1, largest) + reported(2, largest) + COMPLETED
+    script = reported(1, largest) + reported(2, largest) + COMPLETED
 
-    assert supervised.run(speech, GOOD).gave_up is None
+    assert supervised.run(script, GOOD).gave_up is None
 
     assert states_of(database, supervised.study) == [State.TERMINATED] * 2
 
@@ -152,7 +152,7 @@ def test_trial_that_cannot_be_ended_is_left_to_its_lease(supervised, database, b
     assert supervised.run(failed(), GOOD).gave_up is None
 
     assert states_of(database, supervised.study) == [State.RUNNING, State.TERMINATED]
-    assert "trial 0 cannot be ended: ZeroDivisionError: a bug of studydb's" in supervised.said
+    assert "trial 0 cannot be ended: ZeroDivisionError: a bug of studydb's" in supervised.log
 
 
 def test_value_that_the_database_refuses_fails_its_trial(supervised, database, monkeypatch):

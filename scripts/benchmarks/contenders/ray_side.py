@@ -1,4 +1,4 @@
-"""The task by Ray Tune: actors that are reused, one CPU each; its start-up told apart."""
+"""The task by Ray Tune: actors that are reused, one CPU each; its start-up timed separately."""
 
 import os
 import sys

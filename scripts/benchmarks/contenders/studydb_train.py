@@ -1,4 +1,4 @@
-"""A user's module: its imports are at its head, as in life."""
+"""A user's module: its imports are at its head, as users write them."""
 
 from typing import Any
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 CHECKPOINT_EVERY = 4
 FLUSH_EVERY = 3
-"""Steps: neither divides the other, so that some flushes lie beyond the newest checkpoint."""
+"""Steps: neither divides the other, so that some flushes come after the newest checkpoint."""
 
 UNDEFINED_FROM = 0.95
-"""Configurations beyond it diverge: NaN is a legal value, and one that is judged."""
+"""Larger x diverge to NaN, which is a legal value and is judged."""
 
 
 def loss(x: float, step: int) -> float:

@@ -18,7 +18,7 @@ def unpickling(config, trial):
 
 
 def commanding(config):
-    """Leave behind what it was told to run."""
+    """Write down which function was loaded."""
     (Path(config["folder"]) / "ran").write_text(config["command"])
     return {"loss": config["x"]}
 

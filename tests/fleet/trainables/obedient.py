@@ -1,4 +1,4 @@
-"""Trainables that do as they are told, for tests of their workers."""
+"""Well-behaved trainables, for tests of workers."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def hundred_steps(config, trial):
 
 
 def gated(config, trial):
-    """Report four steps with a checkpoint each; go beyond one when its gate is open."""
+    """Report four steps with a checkpoint each; continue after each when its gate is open."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 4:
         step += 1
@@ -52,7 +52,7 @@ def heavy(config, trial):
 
 
 def burdened(config, trial):
-    """Save what no row of a database takes; go beyond a step when its gate is open."""
+    """Save what no row of a database takes; continue after a step when its gate is open."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 2:
         step += 1
@@ -119,5 +119,5 @@ def _pass(folder, step):
     deadline_s = time.monotonic() + PATIENCE_S
     while not any((folder / f"gate-{name}").exists() for name in (step, "all")):
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"nobody opened the gate of step {step}")
+            raise TimeoutError(f"the gate of step {step} stayed closed")
         time.sleep(0.01)

@@ -9,7 +9,7 @@ IMPORTED_BY = os.getpid()
 
 
 def dies_twice(config):
-    """As with a limit of memory that is too low, until somebody raises it."""
+    """As with a limit of memory that is too low until it is raised."""
     deaths = Path(config["folder"]) / "deaths"
     n_deaths = int(deaths.read_text()) if deaths.exists() else 0
     deaths.write_text(str(n_deaths + 1))

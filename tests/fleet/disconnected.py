@@ -1,4 +1,4 @@
-"""What a worker that was shut out has left behind, and whether it changes that when it is back."""
+"""Disconnects a worker from its database, and checks that as a zombie it changes nothing."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def holder_of_a_trial(study: studydb.Study, pid: int) -> int | None:
 
 
 def is_writable(study: studydb.Study) -> bool:
-    """Whether nobody bars the way to all writers, as a frozen transaction does on SQLite."""
+    """Whether writers are not blocked, as a frozen transaction blocks them on SQLite."""
     try:
         with study.database.begin() as txn:
             txn.abandon()
@@ -43,7 +43,7 @@ def is_writable(study: studydb.Study) -> bool:
 
 
 def still_holds(study: studydb.Study, worker_id: int) -> bool:
-    """Whether an attempt of this worker is still open, or the database does not tell."""
+    """Whether an attempt of this worker is open; True too while the database is away."""
     try:
         with study.database.begin(write=False) as txn:
             return bool(_open_attempts(txn, worker_id))
@@ -60,10 +60,10 @@ def _open_attempts(txn: Txn, worker_id: int) -> list[Any]:
 
 
 def to_come(study: studydb.Study) -> int | None:
-    """How many trials of the budget nobody runs or has run; None while the database is away."""
+    """How many trials of the budget have not begun; None while the database is away."""
     waiting = sa.select(sa.func.sum(counter.c.pending)).where(counter.c.study_id == of.c.id)
-    unborn = of.c.num_trials - of.c.n_counted
-    query = sa.select((unborn + waiting.scalar_subquery()).label("n"))
+    not_created = of.c.num_trials - of.c.n_counted
+    query = sa.select((not_created + waiting.scalar_subquery()).label("n"))
     try:
         with study.database.begin(write=False) as txn:
             return int(txn.all(query.where(of.c.id == study.record.id))[0].n)
@@ -71,13 +71,13 @@ def to_come(study: studydb.Study) -> int | None:
         return None
 
 
-class ShutOut:
+class DisconnectedWorker:
     """
-    A worker that cannot reach its database, from now on until it comes back.
+    A worker that cannot reach its database until `reconnect`.
 
     Args:
-        how: "SIGSTOP" stops all of it, as a host does that sleeps. On a "frozen line" nothing
-            arrives before the end, and on a "cut line" nothing ever.
+        how: "SIGSTOP" stops all of it, as on a host that sleeps. A "frozen line" delivers
+            nothing before `reconnect`; a "cut line" loses everything.
     """
 
     def __init__(self, study: studydb.Study, worker: WorkerProcess, how: str) -> None:
@@ -92,12 +92,12 @@ class ShutOut:
         self._id = holder_of_a_trial(study, worker.pid)
         self._before: dict[Any, Any] = {}
 
-    def is_robbable(self) -> bool:
-        """Whether it holds a trial that others can take."""
+    def holds_a_recoverable_trial(self) -> bool:
+        """Whether it holds a trial that other workers can recover."""
         return self._id is not None and (self._how != "SIGSTOP" or is_writable(self._study))
 
-    def is_robbed(self) -> bool:
-        """Whether others have taken all that it held; what it has left is known from then on."""
+    def was_recovered(self) -> bool:
+        """Whether other workers have recovered all its trials; from then on its rows are fixed."""
         assert self._id is not None
         if still_holds(self._study, self._id):
             return False
@@ -107,23 +107,23 @@ class ShutOut:
             return False
         return True
 
-    def come_back(self) -> None:
-        """Let it reach the database again."""
+    def reconnect(self) -> None:
+        """Let the worker reach the database again."""
         if self._how == "SIGSTOP":
             self.worker.thaw()
         else:
             _line_of(self.worker).mend()
 
     @property
-    def works_on(self) -> bool:
-        """Whether it has begun an attempt since; False while the database is away."""
+    def claimed_again(self) -> bool:
+        """Whether it has begun another attempt; False while the database is away."""
         try:
             return len(self._read()) > len(self._before)
         except StorageTransient:
             return False
 
     def changes(self) -> list[str]:
-        """What is different now, and whether it never worked again."""
+        """Each row that changed since, and whether the worker claimed no other trial."""
         now = self._read()
         changed = [
             f"trial id {trial_id}, attempt {number}: {rows} became {now.get((trial_id, number))}"
