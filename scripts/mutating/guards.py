@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 REST = (
     "test_lost_replies.py",
     "test_reporting.py",
-    "test_superseding.py",
+    "test_superseded_results.py",
     "test_control.py",
     "test_recovery.py",
-    "test_moves.py",
+    "test_state_moves.py",
     "test_study_machine.py",
     "test_interleavings.py",
 )
