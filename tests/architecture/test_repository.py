@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -54,6 +54,17 @@ def test_no_two_test_files_share_a_name():
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
 
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_file_names_of_the_package_are_unique_but_for_a_command_its_transaction_and_its_table():
+    layers = {"cli", "operations", "store"}
+    rooms = defaultdict(list)
+    for path in (ROOT / "studydb").rglob("*.py"):
+        if not path.name.startswith("__"):
+            rooms[path.name].append(str(path.parent.relative_to(ROOT / "studydb")))
+
+    shared = {name: sorted(among) for name, among in rooms.items() if len(among) > 1}
+    assert {name: among for name, among in shared.items() if not layers.issuperset(among)} == {}
 
 
 def test_every_test_file_is_collected_by_its_name():

@@ -12,14 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from harness.asha_reference import decisions
 
 import studydb
-from fleet.rungs import Arrival, decisions
 from studydb.db.schema import attempt, counter, result, rung, rung_entry, trial
 from studydb.domain.life.states import Mode
 
 Curve = Callable[[Mapping[str, Any], int], float]
 """What a trial of some params must have reported at a step."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One judged value: `ordinal` is the order in which the database recorded it."""
+
+    trial_id: int
+    ordinal: int
+    step: int
+    value: float
+    stopped: bool
 
 
 @dataclass(frozen=True)
@@ -227,7 +238,7 @@ def decided_as_reference(tables: StudyRows, mode: Mode, reduction_factor: float)
         wrong += [
             f"rung {milestone}, arrival {one.ordinal} of {one.value}: "
             f"{'stopped' if one.stopped else 'went on'}"
-            for one, stops in zip(arrivals, wanted, strict=True)
+            for one, (stops, _) in zip(arrivals, wanted, strict=True)
             if one.stopped != stops
         ]
     return wrong

@@ -1,11 +1,10 @@
 """ASHA in the database, fed by processes, decides as a plain reference does in one list per rung."""
 
-import math
 import multiprocessing
 
-import numpy as np
 import pytest
 from harness.arrange import live_results, new_study, rows
+from harness.asha_reference import decisions
 from harness.curve_reader import DIVERGES_AT, read_curves, report_curves
 
 from studydb.db import connect
@@ -53,23 +52,6 @@ def entries_of(database, step):
         return txn.all(query)
 
 
-def replay(rewards):
-    """
-    What Ray Tune's rule decides of rewards in this order: stopped, and the cutoff.
-
-    The first arrival goes on. NaN stops, which is studydb's own rule.
-    """
-    recorded = []
-    for reward in rewards:
-        cutoff = np.nanpercentile(recorded, (1 - 1 / 3) * 100) if any_number(recorded) else None
-        yield math.isnan(reward) or (cutoff is not None and bool(reward < cutoff)), cutoff
-        recorded.append(reward)
-
-
-def any_number(values):
-    return not all(map(math.isnan, values))
-
-
 def test_decisions_equal_a_reference_in_the_order_of_arrival(fed):
     database, study = fed
     curves = read_curves()
@@ -78,7 +60,7 @@ def test_decisions_equal_a_reference_in_the_order_of_arrival(fed):
     assert len(rows(database, "SELECT DISTINCT worker_id FROM attempt")) > 1
     for step in (1, 3, 9):
         entries = entries_of(database, step)
-        expected = list(replay([-entry.value for entry in entries]))
+        expected = decisions([entry.value for entry in entries], "min", 3)
 
         assert [entry.ordinal for entry in entries] == list(range(len(entries)))
         assert [str(entry.value) for entry in entries] == [

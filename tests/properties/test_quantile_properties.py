@@ -3,6 +3,7 @@
 from bisect import bisect_left, insort
 
 import numpy as np
+from harness import asha_reference
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -46,12 +47,6 @@ class Rung:
         return cutoff(self.cut, self.better, self.quantile)
 
 
-def percentile(entries, reduction_factor):
-    """As Ray Tune computes it, on rewards."""
-    with np.errstate(all="ignore"):
-        return np.nanpercentile([-score for score, _ in entries], (1 - 1 / reduction_factor) * 100)
-
-
 @given(st.lists(scores, min_size=1, max_size=40), factors, st.randoms())
 @example([1.0] * 9, 3.0, None)
 @example([INFINITY, -INFINITY, INFINITY, 0.0], 2.0, None)
@@ -65,8 +60,8 @@ def test_cutoff_equals_numpy_after_every_insertion(values, reduction_factor, rng
     for entry in zip(values, trials, strict=True):
         rung.add(entry)
 
-        expected = -percentile(rung.entries, reduction_factor)
-        assert np.array_equal(rung.cutoff(), expected, equal_nan=True)
+        expected = asha_reference.cutoff([-score for score, _ in rung.entries], reduction_factor)
+        assert np.array_equal(rung.cutoff(), -expected, equal_nan=True)
 
 
 @given(st.lists(scores, min_size=1, max_size=40), st.floats(0, 1))

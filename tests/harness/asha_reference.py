@@ -1,0 +1,34 @@
+"""
+Asynchronous successive halving, independent of the package: a list per rung and numpy's percentile.
+
+The rule is Ray Tune's: a reward is compared with the interpolated percentile of all rewards that the
+rung has recorded before it, and the first arrival continues. NaN, which Ray's rule would let
+continue, stops.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def decisions(
+    values: Sequence[float], mode: str, reduction_factor: float
+) -> list[tuple[bool, float | None]]:
+    """Whether each value stops, in the order of arrival at one rung, and the cutoff it met."""
+    recorded: list[float] = []
+    decided = []
+    for value in values:
+        reward = value if mode == "max" else -value
+        limit = cutoff(recorded, reduction_factor)
+        stops = bool(np.isnan(reward) or (limit is not None and reward < limit))
+        decided.append((stops, limit))
+        recorded.append(reward)
+    return decided
+
+
+def cutoff(rewards: Sequence[float], reduction_factor: float) -> float | None:
+    """The percentile that a reward must reach; None if no number is recorded."""
+    if np.isnan(rewards).all():  # also if there are none
+        return None
+    with np.errstate(all="ignore"):
+        return float(np.nanpercentile(rewards, (1 - 1 / reduction_factor) * 100))
