@@ -95,7 +95,7 @@ def roles(
     nothing but old checkpoints; a viewer can only read. Nothing is changed by this command: pipe
     it to psql.
     """
-    from studydb.db.roles import Roles
+    from studydb.db.role_script import Roles
     from studydb.db.urls import read_url
 
     url = read_url(storage.url)

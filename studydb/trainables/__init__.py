@@ -1,9 +1,9 @@
 """What a study runs: how a function is named or sent, signed, found again and called."""
 
 from studydb.trainables.calling import call, check_signature, returned_metrics
+from studydb.trainables.config_use import ignores_config
 from studydb.trainables.describing import describe
-from studydb.trainables.loading import check_python, load
-from studydb.trainables.reading import ignores_config
+from studydb.trainables.finding import check_python, load
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
 __all__ = [

@@ -20,7 +20,7 @@ from harness import arrange, postgres
 import studydb
 from studydb.artifacts import DirectoryStore, Place
 from studydb.db import connect
-from studydb.db.roles import Roles
+from studydb.db.role_script import Roles
 from studydb.db.schema import attempt, checkpoint
 from studydb.domain.roles import Role
 

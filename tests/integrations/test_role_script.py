@@ -10,7 +10,7 @@ from harness import arrange, postgres
 import studydb
 from studydb.analysis.wide import make_wide_views
 from studydb.db import connect, migrate, revisions
-from studydb.db.roles import Roles
+from studydb.db.role_script import Roles
 from studydb.domain.errors import StorageDenied
 from studydb.domain.roles import Role
 

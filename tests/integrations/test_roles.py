@@ -16,7 +16,7 @@ import studydb
 import studydb.store
 from studydb.analysis.wide import make_wide_views
 from studydb.db import Chain, Prepared, connect, migrate, revisions
-from studydb.db.roles import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES, Roles
+from studydb.db.role_script import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES, Roles
 from studydb.db.schema import METADATA
 from studydb.domain.errors import StorageReadOnly
 from studydb.domain.life.states import Mode, Reason, Status
