@@ -6,7 +6,7 @@ import sys
 import time
 
 import studydb
-from studydb.child import session
+from studydb.child import running_trial
 
 
 def nested(depth, kind):
@@ -67,7 +67,7 @@ def segfault(trial):
 
 def garbage_on_its_pipe(trial):
     trial.report({"loss": 0.5})
-    pipe = session._current._line._channel
+    pipe = running_trial._current._line._channel
     pipe._socket.sendall(b"\0\0\0\x04\0\0\0\0" + b"\xc1\xff\xff\xff" * 1000)
     pipe.close()
     time.sleep(60)
