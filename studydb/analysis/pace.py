@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from studydb.analysis.progress import duration
+from studydb.domain.text.display import duration_text
 
 _BRIEF_S = 10
 """Below it tenths are told: 0 s with a rate beside it reads like a mistake."""
@@ -28,10 +28,10 @@ def pace_text(pace: Any, *, now: datetime, left: int | None, runs: bool) -> str 
         return None
     until = now if runs or pace.last_end_at is None else pace.last_end_at
     elapsed_s = max((until - pace.began_at).total_seconds(), 0.001)
-    parts = [f"{elapsed_s:.1f} s" if elapsed_s < _BRIEF_S else duration(elapsed_s)]
+    parts = [f"{elapsed_s:.1f} s" if elapsed_s < _BRIEF_S else duration_text(elapsed_s)]
     if pace.ended:
         per_s = pace.ended / elapsed_s
         parts.append(f"{per_s:.3g} trials/s" if per_s >= 1 else f"{60 * per_s:.3g} trials/min")
         if runs and left:
-            parts.append(f"about {duration(left / per_s)} left")
+            parts.append(f"about {duration_text(left / per_s)} left")
     return ", ".join(parts)

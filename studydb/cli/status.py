@@ -78,7 +78,7 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
         roll = listing.roll(study.database, study.record)
         troubles = listing.troubles(study.database, study.record)
         pace, now = listing.pace(study.database, study.record)
-        error, reason = last_error(study.database, study.record), study.outlook.pause_reason
+        error, reason = last_error(study.database, study.record), study.progress.pause_reason
         best = None
         with suppress(NoResults):
             best = study.best_trial

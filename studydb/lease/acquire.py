@@ -10,8 +10,8 @@ from studydb.db import Database
 from studydb.domain.records import Claim, Study
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
-from studydb.operations.look import Outlook, look
 from studydb.operations.recover import recover, recover_host
+from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.processes import is_alive, this_process
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 15.0
@@ -58,8 +58,8 @@ class Acquirer:
         Raises:
             StorageTransient: Call again; the trial, if one was claimed, is not lost.
         """
-        if self._is_idle and not self._again and not look(self._database, self._study).inviting:
-            return None  # whoever polls writes nothing
+        if self._is_idle and not self._again and not self._can_claim():
+            return None  # polling writes nothing
         again, self._again = self._again, True
         for step in self._steps:
             claimed = self._try(step, again=again)
@@ -71,6 +71,9 @@ class Acquirer:
             self._token = uuid4().hex
         self._again, self._is_idle = False, claimed is None
         return claimed
+
+    def _can_claim(self) -> bool:
+        return read_progress(self._database, self._study).can_claim
 
     def _hint(self) -> dict[str, tuple[int, int]]:
         now_s = monotonic()
@@ -91,11 +94,11 @@ class Acquirer:
             **hint,
         )
 
-    def look(self) -> Outlook:
+    def look(self) -> StudyProgress:
         """Sweep what others left behind and see whether there is anything to do."""
         recover(self._database, self._study)
         recover_host(self._database, self._study, process=this_process(), is_alive=is_alive)
-        return look(self._database, self._study)
+        return read_progress(self._database, self._study)
 
 
 class Patience:

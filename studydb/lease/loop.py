@@ -22,9 +22,9 @@ from studydb.lease.held import HeldAttempt, refusal
 from studydb.lease.own_trial import OwnTrial, give_back
 from studydb.lease.retries import PATIENCE_S, Answered, persist
 from studydb.operations.failing import describe_failure
-from studydb.operations.look import Outlook
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
+from studydb.operations.study_progress import StudyProgress
 from studydb.operations.writing import write
 from studydb.processes import is_alive, this_process
 from studydb.version import __version__
@@ -129,13 +129,13 @@ class OwnLoop:
                     forget=self._heartbeat.discard,
                     dropped=self._dropped,
                 )
-            outlook = _until(deadline, self._acquirer.look)
-            if outlook.inviting:
+            progress = _until(deadline, self._acquirer.look)
+            if progress.can_claim:
                 continue
-            if outlook.pause_reason is not None:
-                why = _until(deadline, partial(self._describe_failure, outlook))
+            if progress.pause_reason is not None:
+                why = _until(deadline, partial(self._describe_failure, progress))
                 raise StudyFailed(why)
-            if outlook.is_barren:
+            if progress.is_exhausted:
                 return None
             _wait(patience.next_s(), deadline)
         return None
@@ -145,8 +145,8 @@ class OwnLoop:
             held.end(Reason.FAILED, failure=failure)
         self._heartbeat.discard(held)
 
-    def _describe_failure(self, outlook: Outlook) -> str:
-        return describe_failure(self._database, self._study, outlook)
+    def _describe_failure(self, progress: StudyProgress) -> str:
+        return describe_failure(self._database, self._study, progress)
 
     def _acquire(self, deadline: float | None) -> Claim | None:
         with self._acquiring:  # a token is for one claim at a time

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from studydb.db import Database
 from studydb.domain.records import Study
 from studydb.domain.text.display import visible
-from studydb.operations.look import Outlook
+from studydb.operations.study_progress import StudyProgress
 from studydb.store import events
 
 
@@ -36,11 +36,11 @@ def last_error(database: Database, study: Study) -> LastError | None:
     return LastError(row.number, row.attempt, data.get("type", ""), data.get("message", ""))
 
 
-def describe_failure(database: Database, study: Study, outlook: Outlook) -> str:
+def describe_failure(database: Database, study: Study, progress: StudyProgress) -> str:
     """Why a study that `has_failed` did, where the traceback is, and how to go on."""
     error, name = last_error(database, study), shlex.quote(study.name)
-    if outlook.pause_reason is not None:
-        why = f"Study {study.name!r} has paused itself: {visible(outlook.pause_reason)}"
+    if progress.pause_reason is not None:
+        why = f"Study {study.name!r} has paused itself: {visible(progress.pause_reason)}"
         cure = (
             f"Correct the cause, then `studydb resume {name}`. (`create --no-guard`, guard=False: "
             "a study goes on whatever fails.)"
@@ -48,7 +48,7 @@ def describe_failure(database: Database, study: Study, outlook: Outlook) -> str:
     else:
         last = f", the last, trial {error.number}, with {visible(error.words)}" if error else ""
         why = (
-            f"No trial of study {study.name!r} has completed: {outlook.counts.error} ended with "
+            f"No trial of study {study.name!r} has completed: {progress.counts.error} ended with "
             f"an error{last}"
         )
         cure = "Correct the cause, and give the study more trials (`extend`) or create it anew."

@@ -16,9 +16,9 @@ from studydb.domain.text.other_tools import answering_keywords, missing_attribut
 from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
 from studydb.operations import control, reading
-from studydb.operations.look import Outlook, look
 from studydb.operations.relocate import located, relocate
 from studydb.operations.rename import rename
+from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.study import checking
 from studydb.study.frozen_trial import FrozenTrial
 from studydb.study.running import full_url, run
@@ -94,19 +94,19 @@ class Study:
         return value
 
     @property
-    def outlook(self) -> Outlook:
-        """Status, counts and what there is to do, in one look."""
-        return self._read(look)
+    def progress(self) -> StudyProgress:
+        """Status, counts and what there is to do, in one read."""
+        return self._read(read_progress)
 
     @property
     def status(self) -> Status:
         """RUNNING, PAUSED, STOPPED, or FINISHED: budget spent, nothing PENDING or RUNNING."""
-        return self.outlook.status
+        return self.progress.status
 
     @property
     def counts(self) -> Counts:
         """Trials by state."""
-        return self.outlook.counts
+        return self.progress.counts
 
     def trials_dataframe(self) -> "pd.DataFrame":
         """A row per trial: the columns of `v_trial`, with one per parameter."""

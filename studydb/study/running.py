@@ -13,12 +13,12 @@ from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
 from studydb.operations import listing, reading
 from studydb.operations.failing import describe_failure, last_error
-from studydb.operations.look import Outlook, look
+from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.study.storage import read_patiently
 from studydb.worker.spawning import WorkerProcesses
 
 if TYPE_CHECKING:
-    from studydb.analysis.progress import Progress
+    from studydb.analysis.progress_line import ProgressLine
 
 LOOK_S = 0.5
 """Between two looks."""
@@ -41,29 +41,29 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
         StudyFailed: It is over, or has paused itself, and no trial has completed.
         StudydbError: All workers ended with an error; the message has one's last words.
     """
-    from studydb.analysis.progress import Progress  # noqa: PLC0415  brings the display
+    from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  brings the display
 
-    if (outlook := read_patiently(lambda: look(database, study))).over:
-        return _checked(database, study, outlook)
-    progress = Progress(study.name, study.metric, study.mode)
+    if (progress := read_patiently(lambda: read_progress(database, study))).is_done:
+        return _checked(database, study, progress)
+    display = ProgressLine(study.name, study.metric, study.mode)
     team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
     try:
-        with progress, team:
+        with display, team:
             try:
-                _Watch(database, study, progress).until_ended(team)
+                _Watch(database, study, display).until_ended(team)
             except KeyboardInterrupt:
-                progress.tell(GOING)
+                display.show_message(GOING)
                 raise
     except KeyboardInterrupt as interrupt:
-        progress.tell(GONE)
+        display.show_message(GONE)
         _spare_traceback(interrupt)
         raise
-    outlook = read_patiently(lambda: look(database, study))
+    progress = read_patiently(lambda: read_progress(database, study))
     for row in read_patiently(lambda: listing.troubles(database, study)):
-        progress.tell(f"Trouble: {trouble_text(row)}")
-    counts = _checked(database, study, outlook)
+        display.show_message(f"Trouble: {trouble_text(row)}")
+    counts = _checked(database, study, progress)
     if counts.error:
-        progress.tell(_describe_errors(database, study, counts.error))
+        display.show_message(_describe_errors(database, study, counts.error))
     return counts
 
 
@@ -78,10 +78,10 @@ def _spare_traceback(interrupt: KeyboardInterrupt) -> None:
     sys.excepthook = show_others
 
 
-def _checked(database: Database, study: Record, outlook: Outlook) -> Counts:
-    if outlook.has_failed:
-        raise StudyFailed(read_patiently(lambda: describe_failure(database, study, outlook)))
-    return outlook.counts
+def _checked(database: Database, study: Record, progress: StudyProgress) -> Counts:
+    if progress.has_failed:
+        raise StudyFailed(read_patiently(lambda: describe_failure(database, study, progress)))
+    return progress.counts
 
 
 def full_url(database: Database) -> str:
@@ -92,8 +92,8 @@ def full_url(database: Database) -> str:
 class _Watch:
     """Looks at a study again and again."""
 
-    def __init__(self, database: Database, study: Record, progress: "Progress") -> None:
-        self._database, self._study, self._progress = database, study, progress
+    def __init__(self, database: Database, study: Record, display: "ProgressLine") -> None:
+        self._database, self._study, self._display = database, study, display
         self._began_s = time.monotonic()
         self._was_paused = self._is_away = False
         self._errors = 0
@@ -118,27 +118,28 @@ class _Watch:
             self._look()
         except StorageTransient as error:
             if not self._is_away:
-                self._progress.tell(f"The database does not answer; the workers wait: {error}")
+                line = f"The database does not answer; the workers wait: {error}"
+                self._display.show_message(line)
             self._is_away = True
             return
         if self._is_away:
-            self._progress.tell("The database answers again.")
+            self._display.show_message("The database answers again.")
         self._is_away = False
 
     def _look(self) -> None:
-        outlook = look(self._database, self._study)
+        progress = read_progress(self._database, self._study)
         elapsed_s = time.monotonic() - self._began_s
-        self._progress.update(
-            outlook.counts, self._best_value(), elapsed_s, num_trials=self._budget(outlook)
+        self._display.update(
+            progress.counts, self._best_value(), elapsed_s, num_trials=self._budget(progress)
         )
-        if outlook.counts.error > self._errors or elapsed_s >= self._error_due_s:
+        if progress.counts.error > self._errors or elapsed_s >= self._error_due_s:
             self._error_due_s = elapsed_s + ERRORS_EVERY_S
             self._tell_last_error()  # trials that are lost and run again are no errors yet
-        self._errors = outlook.counts.error
-        is_paused = outlook.status is Status.PAUSED and not outlook.over
+        self._errors = progress.counts.error
+        is_paused = progress.status is Status.PAUSED and not progress.is_done
         if is_paused and not self._was_paused:
             name = shlex.quote(self._study.name)
-            self._progress.tell(
+            self._display.show_message(
                 f"Study {self._study.name!r} is paused: the workers wait for "
                 f"`studydb resume {name}` or study.resume()."
             )
@@ -149,11 +150,11 @@ class _Watch:
         error = last_error(self._database, self._study)
         if error is not None and error.words != self._last_words:
             self._last_words = error.words
-            self._progress.tell(f"trial {error.number} failed: {error.words}")
+            self._display.show_message(f"trial {error.number} failed: {error.words}")
 
-    def _budget(self, outlook: Outlook) -> int | None:
+    def _budget(self, progress: StudyProgress) -> int | None:
         """As it is by now; of a grid without a budget its size."""
-        return self._study.num_draws if outlook.num_trials is None else outlook.num_trials
+        return self._study.num_draws if progress.num_trials is None else progress.num_trials
 
     def _best_value(self) -> float | None:
         try:
@@ -163,7 +164,7 @@ class _Watch:
 
     def _is_over(self) -> bool:
         try:
-            return look(self._database, self._study).over
+            return read_progress(self._database, self._study).is_done
         except StorageTransient:
             return False
 

@@ -15,8 +15,8 @@ from studydb.domain.records import Claim, Failure
 from studydb.domain.text.display import best_text, value_text
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.held import HeldAttempt, refusal
-from studydb.operations.look import look
 from studydb.operations.reading import best_trials
+from studydb.operations.study_progress import read_progress
 from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment
 from studydb.worker.suspicion import MOST_FAILED
@@ -112,15 +112,15 @@ class Slot(threading.Thread):
 
     def _is_over(self) -> bool:
         try:
-            outlook = self._acquirer.look()
+            progress = self._acquirer.look()
         except StorageTransient as error:
             self._endure(error)
             return False
-        if outlook.inviting:
+        if progress.can_claim:
             self._patience.shorten()
-        if outlook.over and not self._equipment.options.wait:
+        if progress.is_done and not self._equipment.options.wait:
             return True
-        self._equipment.waiting.because(outlook)
+        self._equipment.waiting.because(progress)
         return False
 
     def _endure(self, error: StorageTransient) -> None:
@@ -174,7 +174,7 @@ class Slot(threading.Thread):
         if not equipment.study.guard or not equipment.first_trials.all_failed(number, reason):
             return
         with suppress(StorageTransient):
-            if look(equipment.database, equipment.study).counts.terminated:
+            if read_progress(equipment.database, equipment.study).counts.terminated:
                 equipment.interruption.give_up(
                     f"The first {MOST_FAILED} trials of this worker have all failed, and others of "
                     f"study {equipment.study.name!r} have completed elsewhere: this host or its "

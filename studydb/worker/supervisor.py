@@ -31,9 +31,9 @@ from studydb.lease.retries import persist
 from studydb.lease.room import Room
 from studydb.operations.create import load
 from studydb.operations.failing import describe_failure
-from studydb.operations.look import look
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
+from studydb.operations.study_progress import read_progress
 from studydb.operations.writing import write
 from studydb.processes import die_with_parent, is_alive, this_process
 from studydb.settings import PARENT, Keyring, expanded, load_keyring
@@ -292,15 +292,15 @@ def _say_how_it_stands(equipment: Equipment) -> int:
     """
     study, say = equipment.study, equipment.options.say
     with suppress(StudydbError):
-        outlook = look(equipment.database, study)
-        if outlook.over:
-            counts = [(getattr(outlook.counts, state.lower()), state) for state in State]
+        progress = read_progress(equipment.database, study)
+        if progress.is_done:
+            counts = [(getattr(progress.counts, state.lower()), state) for state in State]
             shown = ", ".join(f"{number} {state}" for number, state in counts if number)
-            say(f"study {study.name!r} is {outlook.status}: {shown or 'no trials'}")
-        if outlook.has_failed:
-            say(describe_failure(equipment.database, study, outlook))
+            say(f"study {study.name!r} is {progress.status}: {shown or 'no trials'}")
+        if progress.has_failed:
+            say(describe_failure(equipment.database, study, progress))
             return StudyFailed.exit_code
-        if outlook.counts.error:
+        if progress.counts.error:
             say(f"`studydb trials {shlex.quote(study.name)} --state ERROR` lists what went wrong")
     return 0
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from studydb.domain.errors import StorageTransient
 from studydb.domain.life.states import Status
-from studydb.operations.look import Outlook
+from studydb.operations.study_progress import StudyProgress
 
 
 class Waiting:
@@ -19,9 +19,9 @@ class Waiting:
         self._is_away = False
         self._lock = threading.Lock()
 
-    def because(self, outlook: Outlook) -> None:
+    def because(self, progress: StudyProgress) -> None:
         """Say why nothing was claimed, unless that was said last."""
-        why = self._why(outlook)
+        why = self._why(progress)
         with self._lock:
             if why is None or why == self._told:
                 return
@@ -47,18 +47,18 @@ class Waiting:
         if was_away:
             self._say("the database answers again")
 
-    def _why(self, outlook: Outlook) -> str | None:
+    def _why(self, progress: StudyProgress) -> str | None:
         name = self._name
-        match outlook.status:
-            case Status.PAUSED if outlook.pause_reason is not None:
+        match progress.status:
+            case Status.PAUSED if progress.pause_reason is not None:
                 again = f"`studydb resume {shlex.quote(name)}`"
-                return f"study {name!r} has paused itself: {outlook.pause_reason}; {again} goes on"
+                return f"study {name!r} has paused itself: {progress.pause_reason}; {again} goes on"
             case Status.PAUSED:
                 return f"study {name!r} is paused; waiting for `studydb resume {shlex.quote(name)}`"
             case Status.FINISHED | Status.STOPPED:
-                return f"study {name!r} is {outlook.status}; waiting in case that changes"
-            case _ if not outlook.has_room:
+                return f"study {name!r} is {progress.status}; waiting in case that changes"
+            case _ if not progress.has_room:
                 return "waiting: as many trials run as max_concurrent allows"
-            case _ if not (outlook.open or outlook.counts.pending):
+            case _ if not (progress.has_budget or progress.counts.pending):
                 return "waiting: nothing is left to begin while the last trials run"
         return None

@@ -23,8 +23,8 @@ from studydb.db import Database
 from studydb.db.schema import METADATA
 from studydb.domain.space.distributions import uniform
 from studydb.domain.space.search_space import Space
-from studydb.operations.look import look
 from studydb.operations.recover import recover, recover_host
+from studydb.operations.study_progress import read_progress
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "sql"
@@ -34,7 +34,7 @@ Call = Callable[[Database], Any]
 
 def _looking(database: Database) -> Call:
     study = new_study(database)
-    return lambda over: look(over, study)
+    return lambda over: read_progress(over, study)
 
 
 def _sweeping(database: Database) -> Call:

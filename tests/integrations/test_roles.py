@@ -144,7 +144,7 @@ def test_study_pauses_itself_under_a_worker_of_no_other_rights(roles, tmp_path):
 
     assert code == 3, worker.words()
     assert "has paused itself: 5 trials failed alike" in worker.words()
-    assert study.outlook.status == "PAUSED"
+    assert study.progress.status == "PAUSED"
     study.close()
 
 

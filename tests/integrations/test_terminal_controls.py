@@ -10,7 +10,7 @@ import pytest
 from fleet.stage import Stage
 from harness import arrange
 
-from studydb.analysis.progress import Progress
+from studydb.analysis.progress_line import ProgressLine
 from studydb.cli.logs import Tail
 from studydb.domain.life.states import Mode, Reason
 from studydb.domain.records import Counts, Failure
@@ -148,10 +148,10 @@ def test_half_a_character_waits_for_its_rest(tmp_path):
 
 def test_progress_is_clean():
     stream = io.StringIO()
-    progress = Progress(f"d{STEER}", f"m{STEER}", Mode.MIN, stream=stream)
+    progress = ProgressLine(f"d{STEER}", f"m{STEER}", Mode.MIN, stream=stream)
 
     progress.update(Counts(0, 0, 0, 0, 0), None, 1.0)
-    progress.tell(f"trial 0 {STEER}")
+    progress.show_message(f"trial 0 {STEER}")
     progress.close()
 
     assert is_clean(stream.getvalue())

@@ -10,8 +10,8 @@ from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.records import Failure
 from studydb.operations import control
 from studydb.operations.failing import last_error
-from studydb.operations.look import look
 from studydb.operations.recover import recover
+from studydb.operations.study_progress import read_progress
 
 TYPO = Failure("KeyError", "'learning_rate'", '  File "train.py", line 7, in train\n')
 
@@ -38,13 +38,13 @@ def worker(database, study):
 
 def test_study_pauses_itself_at_the_fifth_failure_and_says_why(database, study, worker):
     fail(worker, n=MOST_ALIKE - 1)
-    before = look(database, study)
+    before = read_progress(database, study)
 
     fail(worker)
 
-    after = look(database, study)
+    after = read_progress(database, study)
     assert (before.status, before.pause_reason) == (Status.RUNNING, None)
-    assert (after.status, after.over, after.has_failed) == (Status.PAUSED, True, True)
+    assert (after.status, after.is_done, after.has_failed) == (Status.PAUSED, True, True)
     assert "5 trials failed alike" in after.pause_reason
     assert "KeyError: 'learning_rate'" in after.pause_reason
     assert worker.ask() is None
@@ -60,7 +60,7 @@ def test_each_of_several_failures_at_the_same_time_counts_those_before_it(databa
         for end in ends:
             end.result()
 
-    assert look(database, study).pause_reason is not None
+    assert read_progress(database, study).pause_reason is not None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_failures_that_differ_pause_nothing(database, study, worker, different):
     fail(worker, n=MOST_ALIKE - 1)
     fail(worker, different, n=MOST_ALIKE - 1)
 
-    assert look(database, study).status is Status.RUNNING
+    assert read_progress(database, study).status is Status.RUNNING
 
 
 def test_numbers_in_a_message_without_a_traceback_make_no_difference():
@@ -90,13 +90,13 @@ def test_one_report_of_any_trial_keeps_the_study_going(database, study, worker):
 
     fail(worker, n=2 * MOST_ALIKE)
 
-    assert look(database, study).status is Status.RUNNING
+    assert read_progress(database, study).status is Status.RUNNING
 
 
 def test_report_of_a_trial_that_fails_is_one(database, study, worker):
     fail(worker, n=2 * MOST_ALIKE, values=(0.5,))
 
-    assert look(database, study).status is Status.RUNNING
+    assert read_progress(database, study).status is Status.RUNNING
 
 
 def test_attempts_of_one_trial_count_once(database):
@@ -108,7 +108,7 @@ def test_attempts_of_one_trial_count_once(database):
         with database.begin() as txn:
             txn.raw("UPDATE trial SET ready_at = NULL, ready = true")
 
-    assert look(database, study).status is Status.RUNNING
+    assert read_progress(database, study).status is Status.RUNNING
 
 
 def test_trials_that_may_fail_for_ever_count_too(database):
@@ -116,7 +116,7 @@ def test_trials_that_may_fail_for_ever_count_too(database):
 
     fail(SimulatedWorker(database, study), n=MOST_ALIKE)
 
-    assert look(database, study).pause_reason is not None
+    assert read_progress(database, study).pause_reason is not None
 
 
 def test_study_without_a_guard_goes_on(database):
@@ -124,19 +124,19 @@ def test_study_without_a_guard_goes_on(database):
 
     fail(SimulatedWorker(database, study), n=2 * MOST_ALIKE)
 
-    assert look(database, study).status is Status.RUNNING
+    assert read_progress(database, study).status is Status.RUNNING
 
 
 def test_old_failures_do_not_count_after_a_resumption(database, study, worker):
     fail(worker, n=MOST_ALIKE)
     resume(database, study)
     fail(worker, n=MOST_ALIKE - 1)
-    resumed = look(database, study)
+    resumed = read_progress(database, study)
 
     fail(worker)
 
     assert (resumed.status, resumed.pause_reason) == (Status.RUNNING, None)
-    assert look(database, study).pause_reason is not None
+    assert read_progress(database, study).pause_reason is not None
 
 
 def test_trials_that_run_when_the_study_pauses_itself_may_finish(database, study, worker):
@@ -151,7 +151,7 @@ def test_trials_that_run_when_the_study_pauses_itself_may_finish(database, study
 
     assert told == [None, None]
     assert [run.trial().state for run in runs] == [State.TERMINATED] * 2 + [State.PENDING]
-    assert look(database, study).counts.running == 0
+    assert read_progress(database, study).counts.running == 0
 
 
 def test_pause_of_a_person_takes_the_place_of_the_guards(database, study, worker):
@@ -159,8 +159,12 @@ def test_pause_of_a_person_takes_the_place_of_the_guards(database, study, worker
 
     control.set_status(database, study, Status.PAUSED, token=token(), actor=PERSON)
 
-    outlook = look(database, study)
-    assert (outlook.status, outlook.pause_reason, outlook.over) == (Status.PAUSED, None, False)
+    progress = read_progress(database, study)
+    assert (progress.status, progress.pause_reason, progress.is_done) == (
+        Status.PAUSED,
+        None,
+        False,
+    )
 
 
 def test_study_that_a_person_has_stopped_stays_stopped(database, study, worker):
@@ -170,7 +174,7 @@ def test_study_that_a_person_has_stopped_stays_stopped(database, study, worker):
     for run in runs:
         run.finish(outcome=Reason.FAILED, failure=TYPO)
 
-    assert look(database, study).status is Status.STOPPED
+    assert read_progress(database, study).status is Status.STOPPED
 
 
 @pytest.mark.parametrize("data", ["[1]", '{"message": [1], "fingerprint": {}}', '"text"', "7"])
@@ -189,4 +193,4 @@ def test_event_that_another_program_wrote_harms_neither_failures_nor_readers(
 
     fail(worker, n=MOST_ALIKE - 1)
 
-    assert look(database, study).status is Status.PAUSED
+    assert read_progress(database, study).status is Status.PAUSED

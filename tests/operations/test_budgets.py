@@ -24,9 +24,9 @@ from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.space.search_space import Space, choice
 from studydb.operations import control
-from studydb.operations.look import look
 from studydb.operations.reading import list_trials
 from studydb.operations.recover import recover
+from studydb.operations.study_progress import read_progress
 from studydb.searchers import GridSearch
 
 THREADS = 8
@@ -229,7 +229,7 @@ def test_study_that_does_not_run_gives_no_trials(database, status):
 
     assert worker.claim() is None
     assert worker.ask() is None
-    assert not look(database, study).inviting
+    assert not read_progress(database, study).can_claim
     assert dump(database) == before
 
 
@@ -237,20 +237,20 @@ def test_look_tells_when_the_study_is_finished(database):
     study = new_study(database, num_trials=2)
     number = enqueued(database, study)
     worker = SimulatedWorker(database, study)
-    steps = [look(database, study)]
+    steps = [read_progress(database, study)]
 
     first, second = worker.claim(), worker.ask()
-    steps.append(look(database, study))
+    steps.append(read_progress(database, study))
     first.finish()
-    steps.append(look(database, study))
+    steps.append(read_progress(database, study))
     second.finish()
-    steps.append(look(database, study))
+    steps.append(read_progress(database, study))
 
     assert first.lease.number == number
-    assert [step.runnable for step in steps] == [True, False, False, False]
-    assert [step.open for step in steps] == [True, False, False, False]
-    assert [step.inviting for step in steps] == [True, False, False, False]
-    assert [step.over for step in steps] == [False, False, False, True]
+    assert [step.has_runnable for step in steps] == [True, False, False, False]
+    assert [step.has_budget for step in steps] == [True, False, False, False]
+    assert [step.can_claim for step in steps] == [True, False, False, False]
+    assert [step.is_done for step in steps] == [False, False, False, True]
     assert [step.status for step in steps] == [Status.RUNNING] * 3 + [Status.FINISHED]
 
 

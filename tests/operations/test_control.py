@@ -20,9 +20,9 @@ from studydb.domain.life.decisions import Action, Verdict
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import FINAL, Reason, State, Status
 from studydb.operations import control
-from studydb.operations.look import look
 from studydb.operations.recover import recover
 from studydb.operations.renew import renew
+from studydb.operations.study_progress import read_progress
 
 PAUSED_BY_PERSON = Verdict(Action.PAUSE, Reason.PAUSED, "person")
 PAUSED_BY_STUDY = Verdict(Action.PAUSE, Reason.PAUSED, "study")
@@ -80,7 +80,7 @@ def test_trial_that_nobody_runs_moves_at_once(database, study, request_, source,
     assert trial.state is target
     assert trial.reason is (Reason.CANCELLED if target in FINAL else None)
     assert trial.paused_by == ("person" if target is State.PAUSED else None)
-    assert look(database, study).counts.total == 1
+    assert read_progress(database, study).counts.total == 1
 
 
 def test_resumed_trial_is_claimed_again(database, study):
@@ -321,7 +321,7 @@ def test_what_the_studys_pause_has_paused_is_woken_by_a_sweep_after_its_resumpti
 
     assert during == [State.PAUSED, State.PAUSED]
     assert states_of(database, study) == [State.PENDING, State.PAUSED]
-    assert look(database, study).counts.pending == 1
+    assert read_progress(database, study).counts.pending == 1
 
 
 @pytest.mark.parametrize("when", ["while it runs", "while its pause waits", "once it is paused"])

@@ -20,8 +20,8 @@ from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTri
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
 from studydb.operations import control
-from studydb.operations.look import look
 from studydb.operations.recover import recover
+from studydb.operations.study_progress import read_progress
 
 REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, UnknownTrial)
 
@@ -40,7 +40,7 @@ def counted(database):
 
 
 def counts(database, study):
-    found = look(database, study).counts
+    found = read_progress(database, study).counts
     return {state.lower(): getattr(found, state.lower()) for state in State}
 
 

@@ -14,7 +14,7 @@ from harness.arrange import PERSON, SimulatedWorker, new_study, token, trial_of
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.states import FINAL, Reason, State, Status
 from studydb.operations import control
-from studydb.operations.look import look
+from studydb.operations.study_progress import read_progress
 
 OF_TRIAL = {"pause": control.pause, "resume": control.resume, "stop": control.stop}
 OF_STUDY = {"pause": Status.PAUSED, "resume": Status.RUNNING, "stop": Status.STOPPED}
@@ -82,7 +82,7 @@ def play(database, requests, learned, ends_after):
     awaited = expected.status
     if awaited is Status.RUNNING and expected.state is not State.PENDING:
         awaited = Status.FINISHED
-    assert look(database, study).status is awaited
+    assert read_progress(database, study).status is awaited
 
 
 def make(database, study, whose, what):

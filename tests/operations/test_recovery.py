@@ -21,8 +21,8 @@ from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.records import Failure
 from studydb.operations import control
-from studydb.operations.look import look
 from studydb.operations.recover import recover, recover_host
+from studydb.operations.study_progress import read_progress
 from studydb.operations.tell import tell
 from studydb.store import sweeps
 
@@ -304,7 +304,7 @@ def test_retry_waits_outside_the_claim_index_until_a_sweep_wakes_it(database, cl
 
     assert rows(database, "SELECT state FROM trial WHERE NOT ready") == [("PENDING",)]
     assert worker.claim() is None
-    assert not look(database, study).runnable
+    assert not read_progress(database, study).has_runnable
     clock.advance(0.9)
     recover(database, study)
     assert worker.claim() is None

@@ -5,8 +5,8 @@ from harness.arrange import SimulatedWorker, dump, enqueued, new_study
 
 from studydb.domain.records import Batch
 from studydb.domain.space.search_space import Space, uniform
-from studydb.operations.look import look
 from studydb.operations.recover import recover
+from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA
 
 ENDS = ("COMMIT", "ROLLBACK")
@@ -107,7 +107,7 @@ def test_renewal_of_many_leases_is_one_statement(database, worker):
 
 
 def test_idle_look_is_one_transaction(database, study, worker):
-    transactions, _, statements = counted(database, lambda: look(database, study))
+    transactions, _, statements = counted(database, lambda: read_progress(database, study))
 
     assert (transactions, statements) == (1, 3)
 

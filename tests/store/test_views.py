@@ -20,8 +20,8 @@ from studydb.db.types import decode_json
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.records import Failure
 from studydb.operations import control
-from studydb.operations.look import look
 from studydb.operations.reading import list_trials
+from studydb.operations.study_progress import read_progress
 
 COLUMNS = {
     "v_study": "study status metric mode num_trials max_concurrent pending running paused "
@@ -165,7 +165,7 @@ def test_any_name_of_a_metric_is_shown(database, metric):
 def test_v_study_counts_and_tells_what_it_does(database, study):
     row = next(row for row in view(database, "v_study") if row["study"] == "fates")
 
-    counts = look(database, study).counts
+    counts = read_progress(database, study).counts
     assert {state: row[state.lower()] for state in State} == {
         state: states_of(database, study).count(state) for state in State
     }
@@ -183,7 +183,7 @@ def test_v_study_and_look_agree_on_the_status_through_a_studys_life(database):
     worker = SimulatedWorker(database, study)
 
     def both():
-        return view(database, "v_study")[0]["status"], look(database, study).status
+        return view(database, "v_study")[0]["status"], read_progress(database, study).status
 
     seen = [both()]
     run = worker.ask()

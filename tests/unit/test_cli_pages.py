@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studydb.analysis.naming import spread_names
-from studydb.analysis.progress import Progress, duration
+from studydb.analysis.progress_line import ProgressLine
 from studydb.cli.printing import _left_out
 from studydb.cli.query import _distinct
 from studydb.cli.status import share
 from studydb.domain.life.states import Mode
 from studydb.domain.records import Counts
+from studydb.domain.text.display import duration_text
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ class Terminal(io.StringIO):
 def test_progress_without_terminal_says_a_line_every_few_seconds_and_the_last_one():
     seconds = [0.0]
     stream = io.StringIO()
-    progress = Progress("digits", "error", Mode.MIN, stream=stream, clock=lambda: seconds[0])
+    progress = ProgressLine("digits", "error", Mode.MIN, stream=stream, clock=lambda: seconds[0])
 
     with progress:
         for done in range(8):
@@ -95,9 +96,9 @@ def test_progress_without_terminal_says_a_line_every_few_seconds_and_the_last_on
 def test_progress_says_nothing_twice_and_nothing_before_an_update():
     stream = io.StringIO()
 
-    with Progress("digits", "error", Mode.MAX, stream=stream, clock=lambda: 0.0):
+    with ProgressLine("digits", "error", Mode.MAX, stream=stream, clock=lambda: 0.0):
         pass
-    with Progress("digits", "error", Mode.MAX, stream=stream, clock=lambda: 0.0) as progress:
+    with ProgressLine("digits", "error", Mode.MAX, stream=stream, clock=lambda: 0.0) as progress:
         progress.update(Counts(), None, 0)
         progress.update(Counts(), None, 0)
 
@@ -107,7 +108,7 @@ def test_progress_says_nothing_twice_and_nothing_before_an_update():
 def test_progress_on_a_terminal_is_drawn_over_itself():
     stream = Terminal()
 
-    with Progress("digits[red]", "error", Mode.MIN, stream=stream) as progress:
+    with ProgressLine("digits[red]", "error", Mode.MIN, stream=stream) as progress:
         progress.update(Counts(running=1), None, 0)
         progress.update(Counts(running=2), 0.5, 1)
 
@@ -116,7 +117,7 @@ def test_progress_on_a_terminal_is_drawn_over_itself():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.9, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7265, "2 h 1 min")]
+    ("seconds", "text"), [(0.9, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7265, "2 h 1 min")]
 )
-def test_spans_are_said_as_people_do(seconds, said):
-    assert duration(seconds) == said
+def test_durations_are_written_as_people_write_them(seconds, text):
+    assert duration_text(seconds) == text

@@ -23,14 +23,14 @@ def test_study_of_which_all_trials_fail_pauses_itself_and_its_worker_says_why(st
     assert "has paused itself: 5 trials failed alike" in words
     assert "ValueError: the learning rate is cursed" in words
     assert "studydb resume staged" in words
-    assert stage.study.outlook.pause_reason is not None
+    assert stage.study.progress.pause_reason is not None
 
 
 def test_cause_is_told_within_a_second_of_the_fifth_failure(stage):
     stage.create("misbehaving:raises", num_trials=200)
     worker = stage.start(slots=SLOTS, wait=True)
 
-    eventually(lambda: stage.study.outlook.pause_reason is not None)
+    eventually(lambda: stage.study.progress.pause_reason is not None)
     paused_s = time.monotonic()
     eventually(lambda: "has paused itself" in worker.words())
 

@@ -6,6 +6,8 @@ import re
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
+_MINUTE_S, _HOUR_S = 60, 3600
+
 DIGITS = 6
 """Significant digits of a double where people read it; JSON and CSV have all of them."""
 
@@ -63,3 +65,13 @@ def best_text(best_value: float | None) -> str:
     if math.isinf(best_value):
         return f"none finite yet ({value_text(best_value)})"
     return value_text(best_value)
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as people write it: 12 s, 3 min 5 s, 2 h 7 min."""
+    whole = int(seconds)
+    if whole < _MINUTE_S:
+        return f"{whole} s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
+    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"

@@ -1,4 +1,4 @@
-"""Look at what a study has to do, without a lock: what idle workers poll."""
+"""How far a study is and whether a claim may succeed: one read without locks, for polling."""
 
 from dataclasses import dataclass
 
@@ -10,69 +10,70 @@ from studydb.store import counters, leases, studies
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class StudyProgress:
     """
-    What a study has to do.
+    A study's status, its counts, and what is left to do.
 
     Attributes:
-        status: FINISHED when the budget is spent and nothing is PENDING or RUNNING.
-        runnable: Whether a trial waits to be claimed.
-        open: Whether the budget and the searcher allow new trials.
-        has_room: Whether `max_concurrent` lets one more run.
+        status: FINISHED when the budget is spent and no trial is PENDING or RUNNING.
+        has_runnable: Whether a PENDING trial can be claimed now.
+        has_budget: Whether the budget and the searcher allow new trials.
+        has_room: Whether `max_concurrent` lets one more trial run.
         pause_reason: Why the study has paused itself; None if it has not.
         num_trials: The budget; None for endless.
     """
 
     status: Status
     counts: Counts
-    runnable: bool
-    open: bool
+    has_runnable: bool
+    has_budget: bool
     has_room: bool
     pause_reason: str | None = None
     num_trials: int | None = None
 
     @property
-    def inviting(self) -> bool:
+    def can_claim(self) -> bool:
         """Whether a claim or ask may succeed now."""
-        return self.status is Status.RUNNING and self.has_room and (self.runnable or self.open)
+        has_work = self.has_runnable or self.has_budget
+        return self.status is Status.RUNNING and self.has_room and has_work
 
     @property
-    def is_barren(self) -> bool:
-        """Whether an own loop has nothing to wait for, whatever others still run."""
+    def is_exhausted(self) -> bool:
+        """Whether an own loop gets no more trials, even if other processes still run some."""
         if self.status is Status.PAUSED:
             return False
         stopped = self.status is Status.STOPPED
-        return stopped or (not self.open and self.counts.pending == 0)
+        return stopped or (not self.has_budget and self.counts.pending == 0)
 
     @property
-    def over(self) -> bool:
-        """Whether a worker that does not wait may go: all is done, or the study paused itself."""
+    def is_done(self) -> bool:
+        """Whether a worker without `--wait` exits: nothing is left, or the study paused itself."""
         stopped = self.status is Status.STOPPED and self.counts.running == 0
         return self.status is Status.FINISHED or stopped or self.pause_reason is not None
 
     @property
     def has_failed(self) -> bool:
-        """Whether it is over without a trial that ended well, because of errors or its guard."""
+        """Whether it is done without a completed trial because of errors, or paused itself."""
         if self.pause_reason is not None:
             return True
-        return self.over and self.counts.terminated == 0 and self.counts.error > 0
+        return self.is_done and self.counts.terminated == 0 and self.counts.error > 0
 
 
-def look(database: Database, study: Study) -> Outlook:
-    """Read a study's budget, counts and whether something waits."""
+def read_progress(database: Database, study: Study) -> StudyProgress:
+    """Read a study's budget and counts, and whether a trial can be claimed."""
     with database.begin(write=False) as txn:
         row = studies.budget(txn, study_id=study.id)
         counts = counters.read(txn, study_id=study.id)
-        runnable = leases.any_runnable(txn, study_id=study.id)
+        has_runnable = leases.any_runnable(txn, study_id=study.id)
     status = Status(row.status)
     idle = counts.pending == counts.running == 0
     if status is Status.RUNNING and row.spent and idle:
         status = Status.FINISHED
-    return Outlook(
+    return StudyProgress(
         status=status,
         counts=counts,
-        runnable=runnable,
-        open=row.open,
+        has_runnable=has_runnable,
+        has_budget=row.open,
         has_room=row.has_room,
         pause_reason=row.pause_reason if row.paused_by == GUARD else None,
         num_trials=row.num_trials,

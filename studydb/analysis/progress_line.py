@@ -1,4 +1,4 @@
-"""What is shown while a study runs: live on a terminal, a plain line now and then elsewhere."""
+"""The progress of a running study: one line on a terminal, a plain line now and then elsewhere."""
 
 import sys
 import time
@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from studydb.domain.life.states import Mode, State
 from studydb.domain.records import Counts
-from studydb.domain.text.display import best_text, visible
+from studydb.domain.text.display import best_text, duration_text, visible
 
 if TYPE_CHECKING:
     from rich.live import Live
 
 PLAIN_EVERY_S = 5.0
-"""Between two lines where there is no terminal: a log, a pipe, a notebook."""
-
-_MINUTE_S, _HOUR_S = 60, 3600
+"""The time between two lines where there is no terminal: a log, a pipe, a notebook."""
 
 
-class Progress:
+class ProgressLine:
     """
     Shows counts per state and the best value of a running study, on stderr.
 
     Nothing is written before the first `update`. On a terminal the line is drawn over itself;
-    elsewhere a new line follows every few seconds if it says something else, and one at the end.
+    elsewhere a new line is printed every 5 s if it differs from the last one, and one at the end.
     """
 
     def __init__(
@@ -37,7 +35,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
-        Prepare a display.
+        Write nothing yet.
 
         Args:
             stream: Where to write; None for stderr.
@@ -48,8 +46,8 @@ class Progress:
         self._clock = clock
         self._live: Live | None = None
         self._line = ""
-        self._said = ""
-        self._said_at = -PLAIN_EVERY_S
+        self._printed_line = ""
+        self._printed_at_s = -PLAIN_EVERY_S
 
     def update(
         self,
@@ -60,7 +58,7 @@ class Progress:
         num_trials: int | None = None,
     ) -> None:
         """
-        Show a new state of things.
+        Show the newest counts and best value.
 
         Args:
             best_value: None as long as no trial has a value.
@@ -68,14 +66,14 @@ class Progress:
             num_trials: The budget; None for endless.
         """
         self._line = self._describe(counts, best_value, num_trials)
-        self._line += f"  [{duration(elapsed_s)}]"
+        self._line += f"  [{duration_text(elapsed_s)}]"
         if self._stream.isatty():
             self._draw()
-        elif self._clock() - self._said_at >= PLAIN_EVERY_S:
-            self._say()
+        elif self._clock() - self._printed_at_s >= PLAIN_EVERY_S:
+            self._print()
 
-    def tell(self, line: str) -> None:
-        """Say something beside the state of things."""
+    def show_message(self, line: str) -> None:
+        """Print a message above the line."""
         line = visible(line, keep="\n\t")
         if self._live is not None:
             self._live.console.print(line, markup=False, highlight=False)
@@ -83,12 +81,12 @@ class Progress:
             print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leave the last state of things on the screen."""
+        """Leave the last line on the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
         elif self._line:
-            self._say()
+            self._print()
 
     def _describe(self, counts: Counts, best_value: float | None, num_trials: int | None) -> str:
         numbers = ", ".join(
@@ -96,32 +94,32 @@ class Progress:
             for state in State
             if (number := getattr(counts, state.lower())) or state is State.RUNNING
         )
-        of = ""
+        share = ""
         if num_trials is not None:
             ended = counts.terminated + counts.error
-            of = f"{min(100, 100 * ended // num_trials)} % of {num_trials}, "
-        best = best_text(best_value)
-        return visible(f"{self._name}: {of}{numbers}; best {self._metric} ({self._mode}): {best}")
+            share = f"{min(100, 100 * ended // num_trials)} % of {num_trials}, "
+        best = f"best {self._metric} ({self._mode}): {best_text(best_value)}"
+        return visible(f"{self._name}: {share}{numbers}; {best}")
 
     def _draw(self) -> None:
         from rich.console import Console  # noqa: PLC0415  a worker's log needs no rich
         from rich.live import Live  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        # One line whatever the width: a wrapped one is drawn over by half.
+        # Cut to one line: of a wrapped line only the last part would be drawn over.
         line = Text(self._line, no_wrap=True, overflow="ellipsis")
         if self._live is None:
             self._live = Live(line, console=Console(file=self._stream), auto_refresh=False)
             self._live.start()
         self._live.update(line, refresh=True)
 
-    def _say(self) -> None:
-        if self._line != self._said:
+    def _print(self) -> None:
+        if self._line != self._printed_line:
             print(self._line, file=self._stream, flush=True)
-        self._said, self._said_at = self._line, self._clock()
+        self._printed_line, self._printed_at_s = self._line, self._clock()
 
     def __enter__(self) -> Self:
-        """Show from here on."""
+        """Close at the end of the block."""
         return self
 
     def __exit__(
@@ -132,13 +130,3 @@ class Progress:
     ) -> None:
         """Close, however the block ended."""
         self.close()
-
-
-def duration(seconds: float) -> str:
-    """A span of time as people say it: 12 s, 3 min 5 s, 2 h 7 min."""
-    whole = int(seconds)
-    if whole < _MINUTE_S:
-        return f"{whole} s"
-    if whole < _HOUR_S:
-        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
-    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"
