@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from studydb.domain.life.rules import Threshold
-from studydb.domain.records import Study, Trainable
+from studydb.domain.records import Study, Trainable, TrainableKind
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.search_space import Space
 from studydb.operations.create import NewStudy
@@ -47,7 +47,7 @@ def trainable_text(trainable: Trainable | None) -> str:
     """What a study runs, and how a worker finds it."""
     if trainable is None:
         return "none: trials are run by own loops, with study.ask()"
-    if trainable.kind == "pickle":
+    if trainable.kind == TrainableKind.PICKLE:
         return f"{trainable.name}, sent by value (Python {trainable.python_version})"
     return f"{trainable.name}, imported in {trainable.workdir}"
 

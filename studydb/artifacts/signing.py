@@ -7,7 +7,7 @@ most libraries load their models with pickle.
 
 from typing import Any
 
-from studydb.domain.records import Checkpoint
+from studydb.domain.records import Checkpoint, CheckpointKind
 from studydb.settings import Keyring, frame
 
 
@@ -39,7 +39,9 @@ def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> b
     signatures = {checkpoint.key_id or "": checkpoint.mac or ""}
     if keyring.verify(checkpoint_payload(kind=checkpoint.kind, **told), signatures):
         return True
-    return checkpoint.kind == "dict" and keyring.verify(_first_payload(**told), signatures)
+    return checkpoint.kind == CheckpointKind.DICT and keyring.verify(
+        _first_payload(**told), signatures
+    )
 
 
 def _first_payload(*, trial_uuid: str, attempt: int, step: int, digest: str) -> bytes:

@@ -20,8 +20,9 @@ from studydb.artifacts import (
     unpack_directory,
 )
 from studydb.child.job import Job, Restore
-from studydb.child.messages import Kind, Saved
+from studydb.child.messages import Saved
 from studydb.domain.errors import CheckpointError, UsageError
+from studydb.domain.records import CheckpointKind
 
 
 class Restored:
@@ -86,7 +87,7 @@ def fetch_from(store_url: str, restore: Restore, *, target: Path) -> Restored:
         CheckpointError: The bytes are missing or corrupt.
         OSError: This host cannot reach the store, or has no room for a copy.
     """
-    if restore.kind == "dict":
+    if restore.kind is CheckpointKind.DICT:
         return Restored(restore.step, data=_fetch_bytes(store_url, restore))
     if restore.url == INLINE:
         data = _fetch_bytes(store_url, restore)
@@ -133,7 +134,7 @@ class Saver:
         scan(path)
         return path
 
-    def save(self, prepared: bytes | Path, *, kind: Kind, step: int) -> Saved:
+    def save(self, prepared: bytes | Path, *, kind: CheckpointKind, step: int) -> Saved:
         """
         Store a prepared checkpoint.
 

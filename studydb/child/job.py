@@ -11,7 +11,7 @@ from studydb.artifacts import INLINE_LIMIT_BYTES
 from studydb.child.channel import Frame, FrameError
 from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Mode
-from studydb.domain.records import Trainable
+from studydb.domain.records import CheckpointKind, Trainable
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,13 @@ class Restore:
     A checkpoint to start from; of a dict, the supervisor has checked the signature.
 
     Attributes:
-        kind: "dict" or "directory".
         url: The object's, or "inline:".
         step: The last step that it contains.
         data: The bytes, if inline.
         store: Where the object is; None for the job's store.
     """
 
-    kind: str
+    kind: CheckpointKind
     url: str
     digest: str
     step: int

@@ -14,7 +14,7 @@ row are safe; one without is buffered. The supervisor trusts none of it: `read_f
 
 import math
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, MsgspecError, Struct, msgpack, structs
 
@@ -23,10 +23,7 @@ from studydb.child.channel import Frame, FrameError
 from studydb.domain.failures import MESSAGE_BYTES, bounded, bounded_failure
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.metrics import STEPS_END, Result
-from studydb.domain.records import Failure
-
-Kind = Literal["dict", "directory"]
-"""Of a checkpoint."""
+from studydb.domain.records import CheckpointKind, Failure
 
 _Count = Annotated[int, Meta(ge=0, lt=STEPS_END)]
 _Url = Annotated[str, Meta(max_length=4096, pattern=r"^[^\0]*\Z")]
@@ -62,7 +59,7 @@ class Saved(Struct, frozen=True):
     """
 
     uuid: _Uuid
-    kind: Kind
+    kind: CheckpointKind
     url: _Url
     digest: _Digest
     size_bytes: _Count

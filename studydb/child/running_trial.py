@@ -14,7 +14,7 @@ from studydb.child.channel import Channel, FrameError
 from studydb.child.checkpoint_files import Restored, Saver
 from studydb.child.job import Job
 from studydb.child.line import Line
-from studydb.child.messages import End, FlushAsked, Kind, Reported, Saved
+from studydb.child.messages import End, FlushAsked, Reported, Saved
 from studydb.domain.errors import (
     CheckpointError,
     InvalidReport,
@@ -25,6 +25,7 @@ from studydb.domain.errors import (
 )
 from studydb.domain.life.rules import first_hit
 from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
+from studydb.domain.records import CheckpointKind
 from studydb.domain.text.other_tools import answering_keywords, missing_attribute
 from studydb.trainables import returned_metrics
 
@@ -186,7 +187,8 @@ class RunningTrial:
         if checkpoint is None:
             return None, None
         prepared = self._saver.prepare(checkpoint)
-        kind: Kind = "dict" if isinstance(checkpoint, Mapping) else "directory"
+        is_dict = isinstance(checkpoint, Mapping)
+        kind = CheckpointKind.DICT if is_dict else CheckpointKind.DIRECTORY
         try:
             return self._saver.save(prepared, kind=kind, step=step), None
         except CheckpointError as failure:

@@ -24,7 +24,7 @@ from msgspec import MsgspecError, Struct, msgpack
 from studydb.child import fork_safety, run, sources
 from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.server import Kind, Server
-from studydb.domain.records import Trainable
+from studydb.domain.records import Start, Trainable
 from studydb.processes import name_process, process_name
 from studydb.trainables import load
 
@@ -155,7 +155,7 @@ def _answer(channel: Channel, readiness: Readiness) -> None:
 
 
 def _asks_for_fresh(function: Callable[..., Any]) -> str | None:
-    if getattr(function, START_ATTRIBUTE, None) == "fresh":
+    if getattr(function, START_ATTRIBUTE, None) == Start.FRESH:
         return f"its {START_ATTRIBUTE} asks for fresh starts"
     return None
 

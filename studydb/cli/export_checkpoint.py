@@ -8,6 +8,7 @@ import click
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Number, Storage, storage_option, study_argument
 from studydb.domain.errors import NotFound
+from studydb.domain.records import CheckpointKind
 from studydb.domain.text.display import visible
 
 
@@ -46,6 +47,6 @@ def export_checkpoint(
         f"Exported the checkpoint of trial {trial.number} (step {checkpoint.step}, "
         f"{checkpoint.kind}) to {visible(str(target))}."
     )
-    if checkpoint.kind == "dict":
+    if checkpoint.kind == CheckpointKind.DICT:
         file = shlex.quote(str(target / "checkpoint.pkl"))
         click.echo(f"It is a pickle: `python -m pickle {file}` shows it.")

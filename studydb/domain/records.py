@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from studydb.domain.life.decisions import Verdict
@@ -68,6 +69,14 @@ class Batch:
     before: Summary | None = None
 
 
+class CheckpointKind(StrEnum):
+    """What the user's code gave to be saved."""
+
+    DICT = "dict"
+    """Stored as a pickle, which only the child opens."""
+    DIRECTORY = "directory"
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """
@@ -76,7 +85,7 @@ class Checkpoint:
     Attributes:
         uuid: Names the object in its store.
         step: The last step that the bytes contain.
-        kind: "dict" (a pickle, opened in the child alone) or "directory".
+        kind: A `CheckpointKind`; in a damaged row any text, which no signature covers.
         url: Where the bytes are; "inline:" for the row's own `data`.
         digest: SHA-256 in hexadecimal, of the bytes or of the directory's manifest.
         key_id, mac: The supervisor's signature, whatever the kind; nothing unsigned is restored.
@@ -96,13 +105,22 @@ class Checkpoint:
     id: int | None = None
 
 
+class TrainableKind(StrEnum):
+    """How a worker finds a trainable."""
+
+    IMPORT = "import"
+    """By its name, `module:function`."""
+    PICKLE = "pickle"
+    """`source` holds its bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trainable:
     """
     What a study runs.
 
     Attributes:
-        kind: "import" (name is `module:function`) or "pickle" (source holds the bytes).
+        kind: A `TrainableKind`, or one that only a newer studydb knows.
         workdir: The working directory in which the study was created.
         python_version: "3.11": a pickle is opened by the same minor version only.
         signatures: MAC by key id.
@@ -282,22 +300,31 @@ class Failure:
     traceback: str = ""
 
 
+class Start(StrEnum):
+    """How the process of an attempt was started."""
+
+    WARM = "warm"
+    """Forked from a process that had imported the trainable."""
+    FRESH = "fresh"
+    """It imports the trainable itself."""
+
+
 @dataclass(frozen=True, slots=True)
-class Log:
+class AttemptProcess:
     """
-    What a worker knows of an attempt's process: its output, and how it was started.
+    What a worker knows of an attempt's process, as the attempt's row keeps it.
 
     Attributes:
-        dir: The folder of the output, on the worker's host.
-        tail: The end of the output, for readers on other hosts.
-        start: "warm", forked from a process that had imported the trainable, or "fresh".
+        log_dir: The folder of the output, on the worker's host.
+        log_tail: The end of the output, for readers on other hosts.
+        start: None if no process was started.
         start_s: Seconds from the claim to the first line of the user's function; None if it was
             never called.
     """
 
-    dir: str
-    tail: str
-    start: str | None = None
+    log_dir: str
+    log_tail: str
+    start: Start | None = None
     start_s: float | None = None
 
 

@@ -11,7 +11,7 @@ from studydb.domain.life.decisions import Answer, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
-from studydb.domain.records import Batch, Checkpoint, Claim, Failure, Lease, Log, Study
+from studydb.domain.records import AttemptProcess, Batch, Checkpoint, Claim, Failure, Lease, Study
 from studydb.lease.buffer import Buffer
 from studydb.lease.retries import PATIENCE_S, never, persist
 from studydb.lease.room import UNLIMITED, Room
@@ -155,7 +155,7 @@ class HeldAttempt:
         outcome: Reason,
         *,
         failure: Failure | None = None,
-        log: Log | None = None,
+        process: AttemptProcess | None = None,
         patience_s: float | None = None,
     ) -> Ending | None:
         """
@@ -183,7 +183,7 @@ class HeldAttempt:
                     batch=last,
                     tally=self.buffer.tally,
                     failure=failure,
-                    log=log,
+                    process=process,
                 ),
                 patience_s,
             )
@@ -191,7 +191,11 @@ class HeldAttempt:
             return ending
 
     def fail(
-        self, error: Exception, *, log: Log | None = None, patience_s: float | None = None
+        self,
+        error: Exception,
+        *,
+        process: AttemptProcess | None = None,
+        patience_s: float | None = None,
     ) -> Ending | None:
         """
         End the attempt as failed because its own content is in the way: what waits is dropped.
@@ -217,7 +221,7 @@ class HeldAttempt:
                     lease=self.lease,
                     flush_no=last.flush_no,
                     failure=failure_of(error, whole=True),
-                    log=log,
+                    process=process,
                 ),
                 patience_s,
             )

@@ -3,7 +3,7 @@
 from studydb.db import Database
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Failure, Lease, Log, Study
+from studydb.domain.records import AttemptProcess, Failure, Lease, Study
 from studydb.operations.finish import end_attempt
 from studydb.operations.flushing import Flushed, refused
 from studydb.store import leases
@@ -16,7 +16,7 @@ def fail(
     lease: Lease,
     flush_no: int,
     failure: Failure,
-    log: Log | None = None,
+    process: AttemptProcess | None = None,
 ) -> Ending | None:
     """
     End an attempt as failed without a look at its results: no last flush, no summary of metrics.
@@ -45,7 +45,7 @@ def fail(
             flushed=Flushed((), held.summary, held.time_total_s, None),
             flush_no=flush_no,
             failure=failure,
-            log=log,
+            process=process,
             summed=False,
         )
     return ended.ending

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from studydb.db import Database, Txn
 from studydb.domain.life.alike_failures import fingerprint
-from studydb.domain.life.decisions import Verdict
+from studydb.domain.life.decisions import DecidedBy, Verdict
 from studydb.domain.life.ending import (
     Ending,
     Limits,
@@ -17,7 +17,7 @@ from studydb.domain.life.ending import (
 )
 from studydb.domain.life.states import Reason, State
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import Batch, Failure, Lease, Log, Study
+from studydb.domain.records import AttemptProcess, Batch, Failure, Lease, Study
 from studydb.domain.tally import Analysis, Tally
 from studydb.operations import summing
 from studydb.operations.flushing import Flushed, foresee, lock_rungs, refused, store_batch
@@ -36,7 +36,7 @@ def finish(
     batch: Batch,
     tally: Tally | None = None,
     failure: Failure | None = None,
-    log: Log | None = None,
+    process: AttemptProcess | None = None,
 ) -> Ending | None:
     """
     End an attempt and move its trial where the attempt's end leaves it.
@@ -55,7 +55,7 @@ def finish(
         LeaseLost: The attempt no longer holds its trial.
     """
     if outcome is Reason.COMPLETED and study.max_concurrent is None:
-        ending = _complete(database, study, lease, batch, tally=tally, log=log)
+        ending = _complete(database, study, lease, batch, tally=tally, process=process)
         if ending is not None:
             return ending
 
@@ -80,7 +80,7 @@ def finish(
                 flush_no=batch.flush_no,
                 tally=tally,
                 failure=failure,
-                log=log,
+                process=process,
             )
     if ended is None or ended.unsummed:
         summing.after_end(database, study, trial_id=lease.trial_id)
@@ -94,7 +94,7 @@ def _complete(
     batch: Batch,
     *,
     tally: Tally | None,
-    log: Log | None,
+    process: AttemptProcess | None,
 ) -> Ending | None:
     """Complete a trial whose results are all known here, in one statement, if that is all."""
     summary = foresee(study, batch)
@@ -110,7 +110,7 @@ def _complete(
             batch=batch,
             summary=summary,
             metric_summary=analysis or None,
-            log=log,
+            process=process,
         )
     if row is None:
         return None
@@ -152,7 +152,7 @@ def end_attempt(
     flush_no: int,
     tally: Tally | None = None,
     failure: Failure | None = None,
-    log: Log | None = None,
+    process: AttemptProcess | None = None,
     actor: str = "worker",
     summed: bool = True,
 ) -> Ended:
@@ -199,7 +199,7 @@ def end_attempt(
         reason=ending.attempt_reason,
         verdict=verdict,
         failure=failure,
-        log=log,
+        process=process,
     )
     if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
         _tell(txn, lease, outcome, failure, actor)
@@ -220,7 +220,7 @@ def _asked(txn: Txn, study: Study, held: Held) -> Verdict | None:
     is seen here, or waits, and then finds the trial PAUSED.
     """
     asked = wanted(held.request, held.status)
-    if asked is None or asked.by != "study":
+    if asked is None or asked.by is not DecidedBy.STUDY:
         return asked
     return wanted(held.request, studies.locked_status(txn, study_id=study.id))
 

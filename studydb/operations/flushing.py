@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from studydb.db import Txn
 from studydb.domain.errors import LeaseLost
-from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.rules import first_hit
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary, score
@@ -111,7 +111,7 @@ def _judge(
     for position, result in enumerate(batch.results, 1):
         verdict = None
         if first_hit(study.rules, result, study_metric=study.metric):
-            verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, "rule")
+            verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         elif result.step in due:
             verdict = _ask_scheduler(txn, study, view, lease=lease, result=result, locked=locked)
         if verdict is not None:

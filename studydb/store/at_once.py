@@ -18,7 +18,7 @@ from studydb.db.schema import checkpoint, trial
 from studydb.db.types import Json
 from studydb.domain.life.states import Origin, Reason, State, Status
 from studydb.domain.metrics import Summary
-from studydb.domain.records import Batch, Lease, Log, Study
+from studydb.domain.records import AttemptProcess, Batch, Lease, Study
 from studydb.domain.space.search_space import params_hash
 from studydb.store import attempts, counters, leases, results
 from studydb.store.trials import status_of_study
@@ -190,7 +190,7 @@ def finish(
     batch: Batch,
     summary: Summary,
     metric_summary: Mapping[str, Any] | None,
-    log: Log | None,
+    process: AttemptProcess | None,
 ) -> Any | None:
     """
     Store an attempt's last batch and complete its trial.
@@ -205,7 +205,9 @@ def finish(
         to_rank_score=summary.rank_score,
         to_metrics=metric_summary,
         **_flush_binds(lease, batch, summary)
-        | attempts.end_binds(lease=lease, flush_no=batch.flush_no, reason=Reason.COMPLETED, log=log)
+        | attempts.end_binds(
+            lease=lease, flush_no=batch.flush_no, reason=Reason.COMPLETED, process=process
+        )
         | counters.binds(key=lease.token, out_of=State.RUNNING, into=State.TERMINATED),
     )
 

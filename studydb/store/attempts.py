@@ -10,7 +10,7 @@ from studydb.db.dialect import now
 from studydb.db.schema import FOR_EVER, attempt, result
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Failure, Lease, Log
+from studydb.domain.records import AttemptProcess, Failure, Lease
 
 _THIS = (
     attempt.c.trial_id == sa.bindparam("trial"),
@@ -156,7 +156,7 @@ def end(
     reason: Reason,
     verdict: Verdict | None,
     failure: Failure | None = None,
-    log: Log | None = None,
+    process: AttemptProcess | None = None,
 ) -> None:
     """Close an attempt with the number of its last flush, so that a resend finds its answer."""
     txn.run(
@@ -168,7 +168,7 @@ def end(
             reason=reason,
             verdict=verdict,
             failure=failure,
-            log=log,
+            process=process,
         ),
     )
 
@@ -180,7 +180,7 @@ def end_binds(
     reason: Reason,
     verdict: Verdict | None = None,
     failure: Failure | None = None,
-    log: Log | None = None,
+    process: AttemptProcess | None = None,
 ) -> dict[str, Any]:
     """The binds of `END` but the trial's."""
     return {
@@ -193,10 +193,10 @@ def end_binds(
         "to_error_type": failure and failure.type,
         "to_error_message": failure and failure.message,
         "to_traceback": failure and failure.traceback,
-        "to_log_dir": log and log.dir,
-        "to_log_tail": log and log.tail,
-        "to_start": log and log.start,
-        "to_start_s": log and log.start_s,
+        "to_log_dir": process and process.log_dir,
+        "to_log_tail": process and process.log_tail,
+        "to_start": process and process.start,
+        "to_start_s": process and process.start_s,
     }
 
 

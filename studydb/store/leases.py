@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import after, is_listed, now
 from studydb.db.schema import BY_ID, in_state, is_still, trial
-from studydb.domain.life.decisions import Verdict
+from studydb.domain.life.decisions import DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import State, Status
 from studydb.domain.metrics import Summary
@@ -253,8 +253,8 @@ _SET_VERDICT = Prepared(
         *FENCE,
         sa.or_(
             trial.c.verdict.is_(None),
-            trial.c.verdict_by == "person",
-            trial.c.verdict_by == "study",
+            trial.c.verdict_by == DecidedBy.PERSON,
+            trial.c.verdict_by == DecidedBy.STUDY,
         ),
     )
     .values(_VERDICT_VALUES)

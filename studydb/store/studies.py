@@ -9,6 +9,7 @@ from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import search_space, signature, study, trainable
 from studydb.domain.life.alike_failures import GUARD
+from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Mode, Status
 from studydb.domain.records import Study, Trainable
@@ -264,7 +265,7 @@ def budget(txn: Txn, *, study_id: int) -> Any:
 
 def set_status(txn: Txn, *, study_id: int, status: Status) -> None:
     """Store what a person wants of the study."""
-    by = "person" if status is Status.PAUSED else None
+    by = DecidedBy.PERSON if status is Status.PAUSED else None
     txn.run(_SET_STATUS, study=study_id, to_status=status, by_whom=by)
 
 

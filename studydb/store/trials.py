@@ -9,7 +9,7 @@ from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import in_state, is_still, study, trial
 from studydb.domain.life.alike_failures import GUARD
-from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Mode, Origin, Reason, State, Status, sources
 from studydb.domain.metrics import Summary, score
 from studydb.domain.records import TrialRow
@@ -124,7 +124,7 @@ _MOVES = {state: _move_to(state) for state in (State.PENDING, State.PAUSED, Stat
 _KEEP_PAUSED = Prepared(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"), is_still(State.PAUSED))
-    .values(paused_by="person")
+    .values(paused_by=DecidedBy.PERSON)
 )
 
 _WITHOUT_SUMMARY = (
@@ -183,7 +183,7 @@ def move(
     *,
     trial_id: int,
     target: State,
-    by: str = "person",
+    by: DecidedBy = DecidedBy.PERSON,
     metric_summary: Mapping[str, Any] | None = None,
 ) -> bool:
     """
@@ -291,7 +291,7 @@ def verdict_of(row: Any) -> Verdict | None:
     """The verdict's columns of a row."""
     if row.verdict is None:
         return None
-    return Verdict(Action(row.verdict), Reason(row.verdict_reason), row.verdict_by)
+    return Verdict(Action(row.verdict), Reason(row.verdict_reason), DecidedBy(row.verdict_by))
 
 
 def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:

@@ -14,6 +14,7 @@ from studydb.child.job import Restore
 from studydb.db import Database
 from studydb.domain import records
 from studydb.domain.errors import CheckpointError
+from studydb.domain.records import CheckpointKind
 from studydb.operations.relocate import located
 from studydb.operations.restore import newest, restore
 from studydb.settings import SIGNING_KEY, load_keyring
@@ -52,7 +53,7 @@ class Checkpoint:
         Raises:
             CheckpointError: It is a directory, not signed by a key of yours, missing or damaged.
         """
-        if self.kind != "dict":
+        if self.kind != CheckpointKind.DICT:
             raise CheckpointError("The checkpoint is a directory; use its .path.")
         return self._fetch(Path()).to_dict()
 
@@ -64,7 +65,7 @@ class Checkpoint:
         Raises:
             CheckpointError: It is a dict, not signed by a key of yours, missing or damaged.
         """
-        if self.kind == "dict":
+        if self.kind == CheckpointKind.DICT:
             raise CheckpointError("The checkpoint is a dict; use its .to_dict().")
         if self._copy is None or not self._copy.exists():
             place = tempfile.mkdtemp(prefix="studydb-checkpoint-")
@@ -105,7 +106,8 @@ class Checkpoint:
         data = None
         if row.url == INLINE:
             data = read_patiently(lambda: restore(database, checkpoint=row))
-        what = Restore(kind=row.kind, url=row.url, digest=row.digest, step=row.step, data=data)
+        kind = CheckpointKind(row.kind)
+        what = Restore(kind=kind, url=row.url, digest=row.digest, step=row.step, data=data)
         study = read_patiently(lambda: located(database, self._study))
         return fetch_from(
             database.locations.checkpoint_stores(study).of(row.url), what, target=target

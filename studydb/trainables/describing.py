@@ -18,7 +18,7 @@ from typing import Any
 import cloudpickle
 
 from studydb.domain.errors import TrainableError
-from studydb.domain.records import Trainable
+from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.text.suggestions import did_you_mean
 from studydb.settings import scrubbed_environment
 from studydb.trainables import modules
@@ -57,7 +57,7 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     workdir = Path(workdir).absolute()
     if isinstance(function, str):
         _check_path(function, workdir)
-        return _trainable("import", function, workdir)
+        return _trainable(TrainableKind.IMPORT, function, workdir)
     check_signature(function)
     own = {module.__name__: module for module in _own_modules(function)}
     places = _fresh_places(own, workdir)
@@ -65,12 +65,14 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     missing = _not_importable(own, elsewhere)
     path = _import_path(function)
     if path is not None and path.partition(":")[0] in own.keys() - missing.keys():
-        return _trainable("import", path, workdir)
+        return _trainable(TrainableKind.IMPORT, path, workdir)
     source = _pickle(function, missing.values(), workdir)
-    return _trainable("pickle", path or _qualname(function), workdir, source)
+    return _trainable(TrainableKind.PICKLE, path or _qualname(function), workdir, source)
 
 
-def _trainable(kind: str, name: str, workdir: Path, source: bytes | None = None) -> Trainable:
+def _trainable(
+    kind: TrainableKind, name: str, workdir: Path, source: bytes | None = None
+) -> Trainable:
     return Trainable(
         uuid=str(uuid.uuid4()),
         kind=kind,

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from studydb.domain.errors import TrainableError
-from studydb.domain.records import Trainable
+from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.text.suggestions import did_you_mean
 from studydb.trainables.describing import IMPORT_PATH, PYTHON_VERSION
 from studydb.trainables.modules import place_of
@@ -36,9 +36,9 @@ def load(
     """
     directories = [str(Path(directory)) for directory in dict.fromkeys(workdirs)]
     function: Any
-    if trainable.kind == "import":
+    if trainable.kind == TrainableKind.IMPORT:
         function = _by_path(trainable.name, directories, own_only=own_only)
-    elif trainable.kind == "pickle":
+    elif trainable.kind == TrainableKind.PICKLE:
         function = _by_value(trainable, directories)
     else:
         raise TrainableError(
@@ -104,7 +104,7 @@ def check_python(trainable: Trainable) -> None:
     Raises:
         TrainableError: With both versions.
     """
-    if trainable.kind == "pickle" and trainable.python_version != PYTHON_VERSION:
+    if trainable.kind == TrainableKind.PICKLE and trainable.python_version != PYTHON_VERSION:
         raise TrainableError(
             f"The trainable {trainable.name!r} was sent by value from Python "
             f"{trainable.python_version}, and this worker runs Python {PYTHON_VERSION}. Use the "

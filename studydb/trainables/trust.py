@@ -5,7 +5,7 @@ from collections.abc import Collection
 from enum import Enum, auto
 
 from studydb.domain.errors import Untrusted
-from studydb.domain.records import Trainable
+from studydb.domain.records import Trainable, TrainableKind
 from studydb.settings import Keyring, frame
 from studydb.trainables.describing import IMPORT_PATH
 
@@ -56,7 +56,7 @@ def check_trusted(
     """
     if keyring.verify(signed_payload(trainable, study_uuid), trainable.signatures):
         return Trust.SIGNED
-    if trainable.kind == "import" and _is_allowed(trainable.name, allow_imports):
+    if trainable.kind == TrainableKind.IMPORT and _is_allowed(trainable.name, allow_imports):
         return Trust.ALLOWED
     raise Untrusted(_refusal(trainable, keyring))
 
@@ -80,7 +80,7 @@ def _refusal(trainable: Trainable, keyring: Keyring) -> str:
             "Find out who wrote to the database, and create the study again."
         )
     allow = ""
-    if trainable.kind == "import" and (match := IMPORT_PATH.fullmatch(trainable.name)):
+    if trainable.kind == TrainableKind.IMPORT and (match := IMPORT_PATH.fullmatch(trainable.name)):
         allow = f", or start the worker with --allow-import {match['module']}"
     return (
         f"The trainable {trainable.name!r} is not signed by a key in {keyring.path}. "

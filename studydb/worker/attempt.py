@@ -31,7 +31,7 @@ from studydb.domain.life.decisions import Action
 from studydb.domain.life.ending import DIED
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import STEP, Result, read_report
-from studydb.domain.records import Failure, Log, Trainable
+from studydb.domain.records import AttemptProcess, Failure, Start, Trainable
 from studydb.lease.held import HeldAttempt
 from studydb.processes import GOING, SIGNAL_SPREAD_S
 from studydb.worker.captured import AttemptOutput
@@ -46,14 +46,6 @@ COMPLAINT_PAUSE_S = 60.0
 
 OUTAGE_PAUSE_S = 2.0
 """Between two background flushes that the database does not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """How an attempt's process was started, and how long after the claim its function began."""
-
-    how: str | None
-    waited_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +97,7 @@ class Attempt:
     Runs one claim to its end.
 
     Attributes:
-        log: Where its output is, once it has ended.
+        process: What the attempt's row keeps of its process, once that has ended.
         last_value: Of the study's metric, as reported last; None before the first report.
     """
 
@@ -117,9 +109,10 @@ class Attempt:
         self._claimed_s = time.monotonic()
         self._fresh = False
         self._template: Template | None = None
-        self.log: Log | None = None
+        self.process: AttemptProcess | None = None
         self.last_value: float | None = None
-        self.start: Start | None = None
+        self._start: Start | None = None
+        self._start_s: float | None = None
 
     def run(self) -> Outcome:
         """
@@ -151,7 +144,7 @@ class Attempt:
                 return Outcome(Reason.FAILED, failure_of(error))
             except OSError as error:
                 return self._give_up(cannot("start the process of a trial", error))
-            child, self.start = started.child, Start(started.how)
+            child, self._start, self._start_s = started.child, started.start, None
             self._template = started.template
             try:
                 self._serve(child)
@@ -363,9 +356,8 @@ class Attempt:
             )
 
     def _note_start(self, at_s: float) -> None:
-        assert self.start is not None
-        waited_s = min(max(0.0, at_s - self._claimed_s), time.monotonic() - self._claimed_s)
-        self.start = Start(self.start.how, waited_s)
+        waited_s = time.monotonic() - self._claimed_s
+        self._start_s = min(max(0.0, at_s - self._claimed_s), waited_s)
 
     def _store(self, message: Reported) -> None:
         held, saved = self._held, message.saved
@@ -471,8 +463,7 @@ class Attempt:
     def _log(self, output: AttemptOutput, directory: Path) -> None:
         output.finish()
         tail = output.tail().decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
-        start = self.start or Start(None)
-        self.log = Log(str(directory), tail, start.how, start.waited_s)
+        self.process = AttemptProcess(str(directory), tail, self._start, self._start_s)
 
 
 def _receive(channel: Channel) -> Frame | None:

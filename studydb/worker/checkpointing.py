@@ -9,7 +9,7 @@ from studydb.child.job import Restore
 from studydb.child.messages import Saved
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError, LeaseLost, StorageTransient
-from studydb.domain.records import Checkpoint, Claim, Study
+from studydb.domain.records import Checkpoint, CheckpointKind, Claim, Study
 from studydb.lease.held import HeldAttempt
 from studydb.operations.relocate import located
 from studydb.operations.restore import restore
@@ -79,7 +79,7 @@ class Checkpoints:
         if checkpoint.url == INLINE:
             data = self._persist(lambda: restore(self._database, checkpoint=checkpoint))
         return Restore(
-            kind=checkpoint.kind,
+            kind=CheckpointKind(checkpoint.kind),
             url=checkpoint.url,
             digest=checkpoint.digest,
             step=checkpoint.step,

@@ -156,14 +156,14 @@ class Slot(threading.Thread):
                 return
             with suppress(Exception):  # the first error says more
                 why = failure_of(error, whole=True)
-                held.end(Reason.LOST, failure=why, log=attempt.log, patience_s=0.0)
+                held.end(Reason.LOST, failure=why, process=attempt.process, patience_s=0.0)
             raise
         finally:
             equipment.heartbeat.discard(held)
             held.close()
 
     def _end(self, held: HeldAttempt, attempt: Attempt, outcome: Outcome) -> None:
-        ending = held.end(outcome.reason, failure=outcome.failure, log=attempt.log)
+        ending = held.end(outcome.reason, failure=outcome.failure, process=attempt.process)
         self._equipment.waiting.answered()
         self._equipment.options.say(self._line(attempt, held, outcome, ending))
         self._suspect_this_host(held, ending.attempt_reason if ending else outcome.reason)
@@ -186,7 +186,7 @@ class Slot(threading.Thread):
         """End an attempt whose content has raised here: the attempt fails, the worker goes on."""
         say, outcome = self._equipment.options.say, Outcome(Reason.FAILED, failure_of(error))
         try:
-            ending = held.fail(error, log=attempt.log)
+            ending = held.fail(error, process=attempt.process)
         except LeaseLost as lost:
             say(str(lost))
         except StorageError:

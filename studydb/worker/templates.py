@@ -16,6 +16,7 @@ from studydb.child.template import (
     read_readiness,
     write_preparation,
 )
+from studydb.domain.records import Start
 from studydb.worker.captured import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess, Forker, ForkerDied, TemplateOutdated
 from studydb.worker.forkserver import ForkServer
@@ -48,9 +49,9 @@ class Started:
     template: "Template | None"
 
     @property
-    def how(self) -> str:
-        """For the attempt's row: "warm" or "fresh"."""
-        return "fresh" if self.template is None else "warm"
+    def start(self) -> Start:
+        """How it was started, for the attempt's row."""
+        return Start.FRESH if self.template is None else Start.WARM
 
 
 class Template:

@@ -17,7 +17,7 @@ from studydb.domain.errors import StudydbError
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.metrics import Summary
-from studydb.domain.records import Batch, Checkpoint, Claim, Lease, Study
+from studydb.domain.records import Batch, Checkpoint, CheckpointKind, Claim, Lease, Study
 from studydb.domain.tally import Tally
 from studydb.operations import control
 from studydb.operations.ask import ask
@@ -318,7 +318,7 @@ def checkpoint_of(attempt: ClaimedAttempt, *, step: int) -> Checkpoint:
         trial_id=attempt.lease.trial_id,
         attempt=attempt.lease.attempt,
         step=step,
-        kind="dict",
+        kind=CheckpointKind.DICT,
         url="inline:",
         digest="0" * 64,
         size_bytes=3,
@@ -326,7 +326,7 @@ def checkpoint_of(attempt: ClaimedAttempt, *, step: int) -> Checkpoint:
 
 
 def _stub(row_id: int) -> Checkpoint:
-    return Checkpoint("", 0, 0, 0, "dict", "inline:", "", 0, id=row_id)
+    return Checkpoint("", 0, 0, 0, CheckpointKind.DICT, "inline:", "", 0, id=row_id)
 
 
 def _sent(batch: Batch) -> dict[str, Any]:

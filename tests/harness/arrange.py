@@ -18,6 +18,7 @@ from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import (
     Batch,
     Checkpoint,
+    CheckpointKind,
     Claim,
     Lease,
     Process,
@@ -204,7 +205,7 @@ class Run:
             trial_id=self.lease.trial_id,
             attempt=self.lease.attempt,
             step=self.after_step if step is None else step,
-            kind="dict",
+            kind=CheckpointKind.DICT,
             url="inline:",
             digest="0" * 64,
             size_bytes=3,

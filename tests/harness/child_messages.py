@@ -1,10 +1,10 @@
 """The messages of a child, for assertions."""
 
 from studydb.child.messages import End, Ended, Reported
-from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Reason
 
-STOP = Verdict(Action.STOP, Reason.EARLY_STOPPED, "scheduler")
+STOP = Verdict(Action.STOP, Reason.EARLY_STOPPED, DecidedBy.SCHEDULER)
 
 
 def steps_of(messages):

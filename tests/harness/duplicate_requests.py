@@ -25,7 +25,7 @@ from harness.arrange import (
 from studydb.db import Database
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, Status
-from studydb.domain.records import Batch, Failure, Trainable
+from studydb.domain.records import Batch, Failure, Trainable, TrainableKind
 from studydb.operations import control
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
@@ -188,7 +188,9 @@ def relocating(database: Database) -> Call:
 def revising(database: Database) -> Call:
     study, given = new_study(database), _request()
     signed = {"key": "mac"}
-    what = Trainable(str(uuid4()), "import", "module:train", "/nowhere", "3.11", None, signed)
+    what = Trainable(
+        str(uuid4()), TrainableKind.IMPORT, "module:train", "/nowhere", "3.11", None, signed
+    )
     return lambda over: revise(over, study, what, **given)
 
 

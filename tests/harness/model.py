@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.model_judging import ModelJudge
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UnknownTrial
-from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.metrics import Result
@@ -489,7 +489,7 @@ class Model:
         self, trial: ModelTrial, outcome: Reason, decided: Verdict | None
     ) -> Verdict | None:
         known, asked = decided or trial.verdict, self._asked(trial)
-        is_judged = known is not None and known.by in ("scheduler", "rule")
+        is_judged = known is not None and known.by in (DecidedBy.SCHEDULER, DecidedBy.RULE)
         stands = known if is_judged else asked
         return None if outcome is Reason.COMPLETED and stands != known else stands
 
@@ -520,13 +520,13 @@ class Model:
 
     def _asked(self, trial: ModelTrial) -> Verdict | None:
         if trial.request is Action.STOP:
-            return Verdict(Action.STOP, Reason.CANCELLED, "person")
+            return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
         if self.status is Status.STOPPED:
-            return Verdict(Action.STOP, Reason.CANCELLED, "study")
+            return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY)
         if trial.request is Action.PAUSE:
-            return Verdict(Action.PAUSE, Reason.PAUSED, "person")
+            return Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.PERSON)
         if self.status is Status.PAUSED:
-            return Verdict(Action.PAUSE, Reason.PAUSED, "study")
+            return Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.STUDY)
         return None
 
     # --- what is remembered
@@ -564,7 +564,7 @@ class Model:
 
 def _is_judged_away(trial: ModelTrial) -> bool:
     """Whether results come too late: what people ask for costs none."""
-    return trial.verdict is not None and trial.verdict.by in ("scheduler", "rule")
+    return trial.verdict is not None and trial.verdict.by in (DecidedBy.SCHEDULER, DecidedBy.RULE)
 
 
 def _run_out(turns: Generator[None, None, Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Mode, Reason
 from studydb.domain.metrics import Result
 from studydb.operations.create import NewStudy
@@ -35,18 +35,18 @@ class ModelJudge:
         for rule in self._spec.rules:
             value = result.step if rule.metric == "training_iteration" else result.value
             if COMPARE[rule.op](value, rule.bound):
-                return Verdict(Action.STOP, Reason.RULE_STOPPED, "rule")
+                return Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         due = self.next_decision(after)
         if due is None or result.step < due:
             return None
         if result.step >= self._max_t:
-            return Verdict(Action.STOP, Reason.COMPLETED, "scheduler")
+            return Verdict(Action.STOP, Reason.COMPLETED, DecidedBy.SCHEDULER)
         entries = self.rungs[max(step for step in self.rungs if step <= result.step)]
         if any(entry["number"] == number for entry in entries):
             return None
         entries.append(self._entry(entries, result) | {"number": number, "attempt": attempt})
         stops = entries[-1]["action"] is Action.STOP
-        return Verdict(Action.STOP, Reason.EARLY_STOPPED, "scheduler") if stops else None
+        return Verdict(Action.STOP, Reason.EARLY_STOPPED, DecidedBy.SCHEDULER) if stops else None
 
     def _entry(self, entries: list[dict[str, Any]], result: Result) -> dict[str, Any]:
         """Strictly worse than the percentile of what came before stops, and so does NaN."""

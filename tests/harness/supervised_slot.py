@@ -14,7 +14,7 @@ from studydb.child.job import Job
 from studydb.child.messages import End, Ended, Reported, write
 from studydb.db import Database
 from studydb.domain.metrics import Result
-from studydb.domain.records import Failure, Study, Trainable
+from studydb.domain.records import Failure, Study, Trainable, TrainableKind
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.room import Room
 from studydb.operations.register import register
@@ -100,7 +100,9 @@ class Supervised:
     """One slot of a worker on a study whose trials have one attempt each."""
 
     def __init__(self, database: Database, folder: Path, **study: Any) -> None:
-        trainable = Trainable(str(uuid4()), "import", "nowhere:train", str(folder), "3.11")
+        trainable = Trainable(
+            str(uuid4()), TrainableKind.IMPORT, "nowhere:train", str(folder), "3.11"
+        )
         given = {"num_trials": None, "max_losses": 0, "trainable": trainable, **study}
         self.database = database
         self.study: Study = new_study(database, **given)

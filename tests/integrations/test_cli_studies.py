@@ -11,7 +11,7 @@ from studydb.db import revisions
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Mode, Reason
 from studydb.domain.metrics import Result
-from studydb.domain.records import Batch, Failure, Log
+from studydb.domain.records import AttemptProcess, Batch, Failure
 from studydb.domain.space.search_space import Space, choice, loguniform, uniform
 from studydb.operations.create import load
 from studydb.schedulers import ASHA
@@ -221,7 +221,7 @@ def test_show_has_the_error_of_a_trial_that_failed(console, database):
     run.finish(
         outcome=Reason.FAILED,
         failure=Failure("ValueError", "bad \x1b[31m luck", "Traceback:\n  line 1\nValueError"),
-        log=Log("/nowhere/at/all", "the end\n"),
+        process=AttemptProcess("/nowhere/at/all", "the end\n"),
     )
 
     page = console("show", "digits", "0")
@@ -246,7 +246,7 @@ def test_logs_reads_the_files_of_the_wanted_attempt(console, database, tmp_path)
         (folder / "stdout").write_text(f"out {attempt}\n")
         (folder / "stderr").write_text(f"err {attempt}\n")
         run = worker.claim() or worker.ask()
-        run.finish(outcome=Reason.FAILED, log=Log(str(folder), "tail"))
+        run.finish(outcome=Reason.FAILED, process=AttemptProcess(str(folder), "tail"))
         arrange.change(database, "UPDATE trial SET ready_at = created_at, ready = (1 = 1)")
         if attempt == 1:
             assert arrange.states_of(database, study) == ["PENDING"]

@@ -12,7 +12,7 @@ from harness import arrange
 
 from studydb.analysis.pace import pace_text
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Failure, Trainable
+from studydb.domain.records import Failure, Trainable, TrainableKind
 from studydb.operations.save import condemn
 from studydb.operations.tell import tell
 from studydb.processes import process_record, start_of
@@ -59,7 +59,9 @@ def test_only_worker_that_is_dead_is_made_up_for_by_another(console, database, n
 
 
 def trainable():
-    return Trainable(str(UUID(arrange.token())), "import", "a:b", "/", "3.11", None, {"key": "mac"})
+    return Trainable(
+        str(UUID(arrange.token())), TrainableKind.IMPORT, "a:b", "/", "3.11", None, {"key": "mac"}
+    )
 
 
 def test_study_without_a_value_is_not_said_to_have_a_best(console, database):

@@ -17,7 +17,7 @@ from studydb.db.engine import begin_immediate
 from studydb.db.schema import METADATA, trial
 from studydb.domain.errors import SchemaTooOld, StorageError, StorageMissing, UsageError
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Trainable
+from studydb.domain.records import Trainable, TrainableKind
 from studydb.operations import control
 from studydb.operations.reading import list_trials
 from studydb.schedulers import ASHA
@@ -28,7 +28,9 @@ VERSIONS = Path(__file__).parents[2] / "alembic" / "versions"
 def fill(database):
     """At least one row in every table that operations write to."""
     signed = {"key": "mac"}
-    trainable = Trainable(str(uuid4()), "import", "module:train", "/nowhere", "3.11", None, signed)
+    trainable = Trainable(
+        str(uuid4()), TrainableKind.IMPORT, "module:train", "/nowhere", "3.11", None, signed
+    )
     study = new_study(database, scheduler=ASHA(max_t=9), max_failures=1, trainable=trainable)
     worker = SimulatedWorker(database, study)
     run = worker.ask()

@@ -99,7 +99,7 @@ def try_finish(run, batch):
             batch=batch,
             summary=summary_of(batch),
             metric_summary=None,
-            log=None,
+            process=None,
         )
 
 

@@ -16,7 +16,7 @@ from harness.arrange import (
 
 from studydb.db.schema import trial as trial_table
 from studydb.domain.errors import NotAllowed, UnknownTrial
-from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import FINAL, Reason, State, Status
 from studydb.operations import control
@@ -24,10 +24,10 @@ from studydb.operations.recover import recover
 from studydb.operations.renew import renew
 from studydb.operations.study_progress import read_progress
 
-PAUSED_BY_PERSON = Verdict(Action.PAUSE, Reason.PAUSED, "person")
-PAUSED_BY_STUDY = Verdict(Action.PAUSE, Reason.PAUSED, "study")
-STOPPED_BY_PERSON = Verdict(Action.STOP, Reason.CANCELLED, "person")
-STOPPED_BY_STUDY = Verdict(Action.STOP, Reason.CANCELLED, "study")
+PAUSED_BY_PERSON = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.PERSON)
+PAUSED_BY_STUDY = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.STUDY)
+STOPPED_BY_PERSON = Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
+STOPPED_BY_STUDY = Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY)
 
 REQUESTS = [control.pause, control.resume, control.stop]
 

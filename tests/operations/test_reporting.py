@@ -14,7 +14,7 @@ from harness.arrange import (
 
 from studydb.db.schema import trial
 from studydb.domain.errors import NoResults
-from studydb.domain.life.decisions import Action, Answer, Verdict
+from studydb.domain.life.decisions import Action, Answer, DecidedBy, Verdict
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Mode, Reason, State
 from studydb.domain.metrics import Result, Summary
@@ -22,7 +22,7 @@ from studydb.domain.records import Batch
 from studydb.operations.reading import best_trials, list_trials
 from studydb.schedulers import ASHA
 
-BY_RULE = Verdict(Action.STOP, Reason.RULE_STOPPED, "rule")
+BY_RULE = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
 
 
 @pytest.fixture

@@ -77,7 +77,9 @@ def report_at_once(txn):
 
 
 def finish_at_once(txn):
-    at_once.finish(txn, lease=LEASE, batch=BATCH, summary=Summary(), metric_summary=None, log=None)
+    at_once.finish(
+        txn, lease=LEASE, batch=BATCH, summary=Summary(), metric_summary=None, process=None
+    )
 
 
 HOT = {

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import (
     FOR_EVER,
     LONGEST_DELAY_S,
@@ -18,12 +18,12 @@ from studydb.domain.life.ending import (
 )
 from studydb.domain.life.states import MOVES, Reason, State, Status
 
-STOP = Verdict(Action.STOP, Reason.EARLY_STOPPED, "scheduler")
-PAUSE = Verdict(Action.PAUSE, Reason.PAUSED, "scheduler")
-BY_PERSON = Verdict(Action.STOP, Reason.CANCELLED, "person")
-BY_STUDY = Verdict(Action.STOP, Reason.CANCELLED, "study")
-PAUSE_BY_PERSON = Verdict(Action.PAUSE, Reason.PAUSED, "person")
-PAUSE_BY_STUDY = Verdict(Action.PAUSE, Reason.PAUSED, "study")
+STOP = Verdict(Action.STOP, Reason.EARLY_STOPPED, DecidedBy.SCHEDULER)
+PAUSE = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.SCHEDULER)
+BY_PERSON = Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
+BY_STUDY = Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY)
+PAUSE_BY_PERSON = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.PERSON)
+PAUSE_BY_STUDY = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.STUDY)
 
 OUTCOMES = (
     Reason.COMPLETED,

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from studydb.domain.errors import TrainableError, Untrusted
-from studydb.domain.records import Trainable
+from studydb.domain.records import Trainable, TrainableKind
 from studydb.settings import Key, Keyring
 from studydb.trainables import (
     Trust,
@@ -35,7 +35,7 @@ RING = Keyring((Key(b"k" * 32),), Path("/srv/me/keys"))
 
 
 def import_trainable(name, workdir="/recorded"):
-    return Trainable(str(uuid.uuid4()), "import", name, str(workdir), "3.11")
+    return Trainable(str(uuid.uuid4()), TrainableKind.IMPORT, name, str(workdir), "3.11")
 
 
 @pytest.fixture(autouse=True)
@@ -276,7 +276,9 @@ def test_pickle_that_needs_a_missing_module_names_it(project, tmp_path):
     import plain
 
     source = pickle.dumps(plain.train)
-    trainable = Trainable("u", "pickle", "f", "/", "{}.{}".format(*sys.version_info), source)
+    trainable = Trainable(
+        "u", TrainableKind.PICKLE, "f", "/", "{}.{}".format(*sys.version_info), source
+    )
     forget("plain", project)
 
     with pytest.raises(TrainableError, match=f"'plain'.*neither in {tmp_path} nor in"):

@@ -16,7 +16,7 @@ from fleet.stage import Stage
 from studydb.child.job import Job
 from studydb.child.messages import Answered, Began, Ended, FromChild, read_from_child, write
 from studydb.domain.life.states import Mode
-from studydb.domain.records import Trainable
+from studydb.domain.records import Trainable, TrainableKind
 from studydb.worker.captured import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess
 from studydb.worker.forkserver import ForkServer
@@ -43,7 +43,7 @@ def by_value(function: Callable[..., Any]) -> Trainable:
         cloudpickle.unregister_pickle_by_value(module)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = function.__qualname__
-    return Trainable(str(uuid.uuid4()), "pickle", name, os.sep, version, source)
+    return Trainable(str(uuid.uuid4()), TrainableKind.PICKLE, name, os.sep, version, source)
 
 
 class Attempt:

@@ -20,7 +20,7 @@ from studydb.child.messages import (
     StopNotice,
     write,
 )
-from studydb.domain.records import Trainable
+from studydb.domain.records import Trainable, TrainableKind
 
 
 def three_steps(config):
@@ -116,7 +116,9 @@ def test_os_exit_leaves_no_end_but_a_code(start):
 
 
 def test_missing_module_names_both_directories(run, tmp_path):
-    trainable = Trainable("u", "import", "nowhere:train", str(tmp_path / "recorded"), "3.11")
+    trainable = Trainable(
+        "u", TrainableKind.IMPORT, "nowhere:train", str(tmp_path / "recorded"), "3.11"
+    )
 
     messages = run(trainable, workdirs=(str(tmp_path), str(tmp_path / "recorded")))
 
@@ -133,7 +135,7 @@ def test_missing_working_directory_is_named(run, tmp_path):
 
 def test_unsigned_name_is_found_with_more_care(run, tmp_path):
     (tmp_path / "mine.py").write_text("from os import getcwd as train\n")
-    trainable = Trainable("u", "import", "mine:train", str(tmp_path), "3.11")
+    trainable = Trainable("u", TrainableKind.IMPORT, "mine:train", str(tmp_path), "3.11")
 
     messages = run(trainable, signed=False)
 
@@ -142,7 +144,7 @@ def test_unsigned_name_is_found_with_more_care(run, tmp_path):
 
 def test_error_in_the_users_module_shows_its_line(run, tmp_path):
     (tmp_path / "mine.py").write_text("\n\n1 / 0\n")
-    trainable = Trainable("u", "import", "mine:train", str(tmp_path), "3.11")
+    trainable = Trainable("u", TrainableKind.IMPORT, "mine:train", str(tmp_path), "3.11")
 
     failure = expect_failure(run(trainable), "ZeroDivisionError", end=End.UNPREPARED)
 

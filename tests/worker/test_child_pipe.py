@@ -32,7 +32,7 @@ from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES, TYPE_BYTES
 from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, read_report
-from studydb.domain.records import Failure, Trainable
+from studydb.domain.records import CheckpointKind, Failure, Trainable, TrainableKind
 
 EVERY_MESSAGE = [
     Reported(None, Result(1, 0.5, {"a": [1, "x"]}, 2.0)),
@@ -196,7 +196,7 @@ def test_supervisor_believes_no_inline_bytes_that_differ_from_their_digest():
 
 def test_job_arrives_as_it_was_sent(tmp_path):
     config = {"big": 2**200, "deep": [[{"a": None}]], "text": "\N{SNOWMAN}"}
-    trainable = Trainable("u", "pickle", "f", "/", "3.11", source=b"source")
+    trainable = Trainable("u", TrainableKind.PICKLE, "f", "/", "3.11", source=b"source")
     job = Job(
         study_uuid="s",
         trial_uuid="t",
@@ -212,7 +212,7 @@ def test_job_arrives_as_it_was_sent(tmp_path):
         scratch="/c",
         store="inline:",
         rules=(Threshold("loss", "<=", -math.inf),),
-        restore=Restore("dict", "inline:", "0" * 64, 7, b"checkpoint"),
+        restore=Restore(CheckpointKind.DICT, "inline:", "0" * 64, 7, b"checkpoint"),
         next_decision_step=9,
     )
 

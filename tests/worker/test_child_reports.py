@@ -23,7 +23,7 @@ from studydb.child.messages import (
     StopNotice,
     write,
 )
-from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Reason
 
@@ -96,7 +96,7 @@ def test_rule_that_hits_waits_for_the_transaction_that_judges_it(start):
 
     assert attempt.receive().id is None
     hit = attempt.receive()
-    attempt.answer(hit, verdict=Verdict(Action.STOP, Reason.RULE_STOPPED, "rule"))
+    attempt.answer(hit, verdict=Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE))
 
     assert hit.result.step == 2
     assert attempt.finish() == [Ended(End.STOPPED)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from studydb.child.messages import End, Ended, Reported
-from studydb.domain.records import Trainable
+from studydb.domain.records import Trainable, TrainableKind
 from studydb.processes import start_of
 from studydb.worker import templates
 from studydb.worker.forkserver import ForkServer
@@ -55,7 +55,7 @@ class Warm:
 
     @property
     def how(self):
-        return [started.how for started in self.started]
+        return [started.start for started in self.started]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def module(tmp_path):
 
     def write(source, name="mine"):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-        return Trainable("u", "import", f"{name}:train", str(tmp_path), "3.11")
+        return Trainable("u", TrainableKind.IMPORT, f"{name}:train", str(tmp_path), "3.11")
 
     return write
 
@@ -503,7 +503,7 @@ def test_two_seconds_after_a_supervisors_sigkill_no_template_lives(tmp_path, eve
         "import sys, time\n"
         "from pathlib import Path\n"
         "from studydb.child.job import Job\n"
-        "from studydb.domain.records import Trainable\n"
+        "from studydb.domain.records import Trainable, TrainableKind\n"
         "from studydb.domain.life.states import Mode\n"
         "from studydb.worker.forkserver import ForkServer\n"
         "from studydb.worker.captured import OutputPump\n"
@@ -519,7 +519,7 @@ def test_two_seconds_after_a_supervisors_sigkill_no_template_lives(tmp_path, eve
         "    job = Job('s', 't', number, 1, {}, 0, 'loss', Mode.MIN, trainable, True, (directory,),\n"
         "              directory, 'inline:')\n"
         "    started = warm.spawn(job, stdout=output.stdout, stderr=output.stderr)\n"
-        "    assert started.how == 'warm'\n"
+        "    assert started.start == 'warm'\n"
         "    output.release()\n"
         "time.sleep(60)\n"
     )

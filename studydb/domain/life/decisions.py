@@ -16,6 +16,17 @@ class Action(StrEnum):
     EXPLOIT = "EXPLOIT"
 
 
+class DecidedBy(StrEnum):
+    """Who has decided, and so who may wake what was paused."""
+
+    SCHEDULER = "scheduler"
+    RULE = "rule"
+    PERSON = "person"
+    """By a request for this trial."""
+    STUDY = "study"
+    """By a request for the whole study."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
@@ -24,22 +35,21 @@ class Verdict:
     Attributes:
         action: STOP, PAUSE or EXPLOIT.
         reason: What the attempt's and the trial's `reason` will say.
-        by: "scheduler", "rule", "person" or "study": who is to wake what was paused.
     """
 
     action: Action
     reason: Reason
-    by: str
+    by: DecidedBy
 
     @property
     def refuses_results(self) -> bool:
         """
         Whether results that come after it are dropped.
 
-        A scheduler or rule has judged them away; what people ask for is heard in the middle of a
-        step, and must cost neither a result nor a rung.
+        True for decisions of schedulers and rules. A person's request may arrive in the middle of
+        a step and must not discard its result or skip a rung.
         """
-        return self.by in ("scheduler", "rule")
+        return self.by in (DecidedBy.SCHEDULER, DecidedBy.RULE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,7 @@ class Decision:
         """The verdict that this decision stores, None to go on."""
         if self.action is Action.CONTINUE or self.reason is None:
             return None
-        return Verdict(self.action, self.reason, "scheduler")
+        return Verdict(self.action, self.reason, DecidedBy.SCHEDULER)
 
 
 CONTINUE = Decision()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from studydb.domain.life.decisions import Action, Verdict
+from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Reason, State, Status
 
 FOR_EVER = -1
@@ -63,20 +63,20 @@ class Ending:
     failures: int
     losses: int
     delay_s: float = 0.0
-    paused_by: str | None = None
+    paused_by: DecidedBy | None = None
     note: str = ""
 
 
 def wanted(request: str | None, status: Status) -> Verdict | None:
     """The verdict that a person's request, of this trial or of its study, asks for."""
     if request == Action.STOP:
-        return Verdict(Action.STOP, Reason.CANCELLED, "person")
+        return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
     if status is Status.STOPPED:
-        return Verdict(Action.STOP, Reason.CANCELLED, "study")
+        return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY)
     if request == Action.PAUSE:
-        return Verdict(Action.PAUSE, Reason.PAUSED, "person")
+        return Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.PERSON)
     if status is Status.PAUSED:
-        return Verdict(Action.PAUSE, Reason.PAUSED, "study")
+        return Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.STUDY)
     return None
 
 
@@ -99,7 +99,7 @@ def settle(verdict: Verdict | None, asked: Verdict | None) -> Verdict | None:
     """
     stands = standing(verdict, asked)
     if stands is not None and stands.action is Action.PAUSE and asked is not None:
-        return asked if asked.action is Action.STOP or asked.by == "person" else stands
+        return asked if asked.action is Action.STOP or asked.by is DecidedBy.PERSON else stands
     return stands
 
 
