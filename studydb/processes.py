@@ -19,7 +19,7 @@ _SET_CHILD_SUBREAPER = 36
 _COMMAND_TIMEOUT_S = 5.0
 _UNKNOWN_START = 0
 
-GOING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that ask a worker, or a child, to save and leave: a service manager's, a terminal's."""
 
 SIGNAL_SPREAD_S = 1.0
@@ -122,7 +122,7 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def begun_with(entry: bytes) -> list[int]:
+def pids_with_environment(entry: bytes) -> list[int]:
     """The processes whose environment held NAME=value when they began; empty without /proc."""
     if not _has_proc():
         return []

@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from studydb.child import run, template
-from studydb.child.server import Kind, Server
+from studydb.child.forking import ChildKind, ForkingServer
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Serve: the socket's descriptor and the supervisor's pid are the arguments."""
     control, supervisor_pid = map(int, sys.argv[1:] if arguments is None else arguments)
-    server = Server(
+    server = ForkingServer(
         socket.socket(fileno=control),
         parent_pid=supervisor_pid,
-        begin={Kind.ATTEMPT: run.main, Kind.TEMPLATE: template.main},
+        begin={ChildKind.ATTEMPT: run.main, ChildKind.TEMPLATE: template.main},
     )
     gc.collect()
     gc.freeze()  # the collector would otherwise write to, and so copy, every shared page

@@ -31,7 +31,7 @@ from studydb.domain.errors import (
 )
 from studydb.domain.failures import failure_of
 from studydb.domain.records import Failure
-from studydb.processes import GOING, SIGNAL_SPREAD_S
+from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.trainables import call, ignores_config, load
 
 PROGRAM = "studydb worker"
@@ -155,10 +155,10 @@ def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> RunningTr
 
     def disown() -> None:
         channel.close()
-        for number in GOING:
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
 
-    for number in GOING:
+    for number in STOP_SIGNALS:
         signal.signal(number, preempt)
     # A copy that holds the socket would hide the end of this process from the supervisor.
     os.register_at_fork(after_in_child=disown)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from studydb.child.channel import Channel, FrameError
 from studydb.child.checkpoint_files import Restored, Saver
 from studydb.child.job import Job
-from studydb.child.line import Line
 from studydb.child.messages import End, FlushAsked, Reported, Saved
+from studydb.child.supervisor_connection import SupervisorConnection
 from studydb.domain.errors import (
     CheckpointError,
     InvalidReport,
@@ -59,7 +59,7 @@ class RunningTrial:
         self.left: End | None = None
         self._rules = job.rules
         self._saver = Saver(job)
-        self._line = Line(channel, next_decision_step=job.next_decision_step)
+        self._supervisor = SupervisorConnection(channel, next_decision_step=job.next_decision_step)
         self._last_step = job.start_step
         self._rises_from = 0
         self._last: Result | None = None
@@ -104,11 +104,11 @@ class RunningTrial:
                 rises_from=self._rises_from,
                 time_total_s=time.monotonic() - self._begun_s,
             )
-            self._line.listen()
-            verdict = self._line.verdict
-            if not self._line.lost and not (verdict and verdict.refuses_results):
+            self._supervisor.listen()
+            verdict = self._supervisor.verdict
+            if not self._supervisor.lost and not (verdict and verdict.refuses_results):
                 self._send(result, *self._save(checkpoint, result.step))
-            elif checkpoint is not None and not self._line.lost:
+            elif checkpoint is not None and not self._supervisor.lost:
                 self._send_checkpoint(checkpoint, result.step)
             self._last_step = self._rises_from = result.step
             self._leave_if_told()
@@ -122,9 +122,9 @@ class RunningTrial:
             LeaseLost: See `report`.
         """
         with self._own_turn():
-            self._line.listen()
+            self._supervisor.listen()
             self._leave_if_told()
-            self._line.ask(FlushAsked(self._line.next_id()))
+            self._supervisor.ask(FlushAsked(self._supervisor.next_id()))
             self._leave_if_told()
 
     def finish(self, returned: Any) -> None:
@@ -167,15 +167,17 @@ class RunningTrial:
             yield
 
     def _send(self, result: Result, saved: Saved | None, artifact_error: str | None) -> None:
-        decides = self._line.next_decision_step
+        decides = self._supervisor.next_decision_step
         waits = (
             saved is not None
             or (decides is not None and result.step >= decides)
             or first_hit(self._rules, result, study_metric=self.metric) is not None
         )
-        report = Reported(self._line.next_id() if waits else None, result, saved, artifact_error)
+        report = Reported(
+            self._supervisor.next_id() if waits else None, result, saved, artifact_error
+        )
         try:
-            (self._line.ask if waits else self._line.tell)(report)
+            (self._supervisor.ask if waits else self._supervisor.tell)(report)
         except FrameError as cause:
             raise InvalidReport(f"The report at step {result.step}: {cause}") from cause
         self._last = result
@@ -196,13 +198,13 @@ class RunningTrial:
 
     def _send_checkpoint(self, checkpoint: CheckpointLike, step: int) -> None:
         saved, artifact_error = self._save(checkpoint, step)
-        self._line.ask(Reported(self._line.next_id(), None, saved, artifact_error))
+        self._supervisor.ask(Reported(self._supervisor.next_id(), None, saved, artifact_error))
 
     def _save_after_the_end(
         self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None
     ) -> None:
         """What is saved after TrialStopped contains the last step, unless the metrics say more."""
-        if checkpoint is not None and not self._line.lost:
+        if checkpoint is not None and not self._supervisor.lost:
             named = metrics.get(STEP) if isinstance(metrics, Mapping) else None
             step = self._last_step
             if isinstance(named, int) and step < named < STEPS_END:
@@ -211,10 +213,10 @@ class RunningTrial:
         self._leave_if_told()
 
     def _leave_if_told(self) -> None:
-        if self._line.lost:
+        if self._supervisor.lost:
             self.left = End.LOST
             raise LeaseLost(number=self.number, attempt=self.attempt)
-        if (verdict := self._line.verdict) is not None:
+        if (verdict := self._supervisor.verdict) is not None:
             self.left = End.STOPPED
             raise TrialStopped(f"Trial {self.number} is to end: {verdict.reason} ({verdict.by}).")
         if self._preempted:

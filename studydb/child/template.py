@@ -23,7 +23,7 @@ from msgspec import MsgspecError, Struct, msgpack
 
 from studydb.child import fork_safety, run, sources
 from studydb.child.channel import Channel, Frame, FrameError
-from studydb.child.server import Kind, Server
+from studydb.child.forking import ChildKind, ForkingServer
 from studydb.domain.records import Start, Trainable
 from studydb.processes import name_process, process_name
 from studydb.trainables import load
@@ -116,10 +116,10 @@ def _serve(channel: Channel) -> int:
     begin = partial(_begin, function, process_name())
     with suppress(OSError):
         name_process(NAME)
-    return Server(
+    return ForkingServer(
         channel.detach(),
         parent_pid=os.getppid(),
-        begin={Kind.ATTEMPT: begin},
+        begin={ChildKind.ATTEMPT: begin},
         outdated=outdated,
         at_end=atexit._run_exitfuncs,  # noqa: SLF001  what the import has registered
     ).serve()

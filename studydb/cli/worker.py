@@ -96,10 +96,10 @@ def worker(
     saves one; a second one ends the worker at once. Exit codes: 0 done, 128 + signal, 1 error, 2
     usage, 3 the study is over, or has paused itself, and no trial has completed.
     """
-    from studydb.worker.supervisor import run_worker
-    from studydb.worker.worker_options import Options
+    from studydb.worker.supervisor import run_worker  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.worker.worker_options import WorkerOptions  # noqa: PLC0415  brings SQLAlchemy
 
-    options = Options(
+    options = WorkerOptions(
         storage=storage.url,
         study=study,
         slots=slots,

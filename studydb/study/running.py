@@ -15,7 +15,7 @@ from studydb.operations import listing, reading
 from studydb.operations.failing import describe_failure, last_error
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.study.storage import read_patiently
-from studydb.worker.spawning import WorkerProcesses
+from studydb.worker.worker_processes import WorkerProcesses
 
 if TYPE_CHECKING:
     from studydb.analysis.progress_line import ProgressLine

@@ -33,8 +33,8 @@ from studydb.domain.life.states import Reason
 from studydb.domain.metrics import STEP, Result, read_report
 from studydb.domain.records import AttemptProcess, Failure, Start, Trainable
 from studydb.lease.held import HeldAttempt
-from studydb.processes import GOING, SIGNAL_SPREAD_S
-from studydb.worker.captured import AttemptOutput
+from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
+from studydb.worker.attempt_output import AttemptOutput
 from studydb.worker.children import ChildProcess
 from studydb.worker.equipment import Equipment
 from studydb.worker.host import START_PAUSES_S, cannot, oom_kills
@@ -234,7 +234,7 @@ class Attempt:
             started.template.is_proven = True
             return False
         exit_ = child.wait(self._equipment.options.grace_s)
-        if exit_ is None or exit_.signal is None or exit_.signal in GOING:
+        if exit_ is None or exit_.signal is None or exit_.signal in STOP_SIGNALS:
             return False
         return self._equipment.templates.give_up(
             started, f"the first process that had not imported it itself {exit_}"
@@ -380,7 +380,7 @@ class Attempt:
         progress, now_s = self._progress, time.monotonic()
         if now_s >= progress.complaint_due_s:
             progress.complaint_due_s = now_s + COMPLAINT_PAUSE_S
-            self._safely(lambda: self._equipment.tell_artifact_error(self._held, error))
+            self._safely(lambda: self._equipment.record_artifact_error(self._held, error))
 
     def _checked(self, result: Result) -> Result:
         """The result, if a child of ours can have sent it: nothing that it says is trusted."""
@@ -407,14 +407,14 @@ class Attempt:
             raise LeaseLost(number=held.lease.number, attempt=held.lease.attempt)
         if progress.ended is not None:
             if progress.ended.config_unread:
-                self._safely(lambda: self._equipment.tell_config_unread(held))
+                self._safely(lambda: self._equipment.record_config_unread(held))
             return self._of_end(progress.ended)
         if progress.refused is not None:
             return Outcome(Reason.FAILED, progress.refused)
         if progress.deadline_s is not None:
             return Outcome(Reason.PREEMPTED)  # killed after its grace
         exit_ = child.wait(self._equipment.options.grace_s)
-        if exit_ is not None and exit_.signal in GOING and self._was_told_to_go():
+        if exit_ is not None and exit_.signal in STOP_SIGNALS and self._was_told_to_go():
             return Outcome(
                 Reason.PREEMPTED
             )  # before it could listen, or by a handler of the user's

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from studydb.child.channel import Channel, Frame, FrameError
-from studydb.child.server import (
+from studydb.child.forking import (
     REQUEST,
+    ChildKind,
     Exited,
     Forked,
-    Kind,
     Outdated,
     Refused,
     Reply,
@@ -145,7 +145,7 @@ class ChildProcess:
 
 class Forker:
     """
-    Asks a process that forks (see child/server.py) for children; threads may share it.
+    Asks a process that forks (see child/forking.py) for children; threads may share it.
 
     Attributes:
         dead: Whether that process is gone, and its children with it.
@@ -182,7 +182,7 @@ class Forker:
         with self._lock:
             return not self._children
 
-    def spawn(self, kind: Kind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
+    def spawn(self, kind: ChildKind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
         """
         Have a child forked, and send it its first message.
 
@@ -215,7 +215,7 @@ class Forker:
                 raise
             child.kill()
 
-    def _ask(self, child: ChildProcess, kind: Kind, descriptors: list[int]) -> None:
+    def _ask(self, child: ChildProcess, kind: ChildKind, descriptors: list[int]) -> None:
         with self._lock:
             if self.dead:
                 raise ForkerDied("The process that forks has ended; what it printed says why.")

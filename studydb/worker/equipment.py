@@ -11,13 +11,13 @@ from studydb.lease.held import HeldAttempt
 from studydb.lease.retries import persist
 from studydb.lease.room import Room
 from studydb.operations.tell import tell
-from studydb.worker.captured import OutputPump
-from studydb.worker.checkpointing import Checkpoints
-from studydb.worker.interruptible import Interruption
-from studydb.worker.suspicion import FirstTrials
+from studydb.worker.attempt_output import OutputPump
+from studydb.worker.checkpoint_rows import Checkpoints
+from studydb.worker.first_trials import FirstTrials
+from studydb.worker.interruption import Interruption
+from studydb.worker.notices import Notices
 from studydb.worker.templates import Templates
-from studydb.worker.waiting import Waiting
-from studydb.worker.worker_options import Options
+from studydb.worker.worker_options import WorkerOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Equipment:
         told: What is said once per worker, by kind.
     """
 
-    options: Options
+    options: WorkerOptions
     database: Database
     study: Study
     worker_id: int
@@ -42,7 +42,7 @@ class Equipment:
     checkpoints: Checkpoints
     heartbeat: Heartbeat
     interruption: Interruption
-    waiting: Waiting
+    waiting: Notices
     room: Room
     told: dict[str, object] = field(default_factory=dict)
     first_trials: FirstTrials = field(default_factory=FirstTrials)
@@ -51,13 +51,13 @@ class Equipment:
         """The folder for what one attempt prints."""
         return self.database.locations.log_dir(self.study, lease)
 
-    def tell_artifact_error(self, held: HeldAttempt, error: str) -> None:
+    def record_artifact_error(self, held: HeldAttempt, error: str) -> None:
         """Record that a checkpoint could not be stored; training goes on."""
         number = held.lease.number
         self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
         self._tell(held, "checkpoint failed", error)
 
-    def tell_config_unread(self, held: HeldAttempt) -> None:
+    def record_config_unread(self, held: HeldAttempt) -> None:
         """Say once per worker that the parameters of trials do not reach the user's code."""
         kind, mine = "config not read", object()
         if self.told.setdefault(kind, mine) is not mine:

@@ -19,13 +19,13 @@ from studydb.operations.reading import best_trials
 from studydb.operations.study_progress import read_progress
 from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment
-from studydb.worker.suspicion import MOST_FAILED
+from studydb.worker.first_trials import FAILED_LIMIT
 
 BEST_EVERY_S = 1.0
 """Between two reads of the study's best value, for the lines that a worker prints."""
 
 
-class Tickets:
+class TrialLimit:
     """How many more trials the worker may claim; shared by its slots."""
 
     def __init__(self, most: int | None) -> None:
@@ -53,10 +53,10 @@ class Tickets:
 class Slot(threading.Thread):
     """Claims and runs trials until the study is done or the worker is told to go."""
 
-    def __init__(self, equipment: Equipment, tickets: Tickets, *, number: int) -> None:
+    def __init__(self, equipment: Equipment, trial_limit: TrialLimit, *, number: int) -> None:
         """Prepare a slot; `start` starts it."""
         super().__init__(name=f"studydb-slot-{number}", daemon=True)
-        self._equipment, self._tickets = equipment, tickets
+        self._equipment, self._trial_limit = equipment, trial_limit
         self._acquirer = Acquirer(
             equipment.database,
             equipment.study,
@@ -80,14 +80,14 @@ class Slot(threading.Thread):
             interruption.give_up(traceback.format_exc())
 
     def _work(self) -> None:
-        while self._may_claim() and self._tickets.take():
+        while self._may_claim() and self._trial_limit.take():
             claim = self._acquire()
             if claim is not None:
                 self._patience.reset()
                 self._equipment.waiting.over()
                 self._run(claim)
                 continue
-            self._tickets.give_back()
+            self._trial_limit.give_back()
             if self._is_over():
                 return
             self._equipment.templates.drop_idle()
@@ -176,8 +176,8 @@ class Slot(threading.Thread):
         with suppress(StorageTransient):
             if read_progress(equipment.database, equipment.study).counts.terminated:
                 equipment.interruption.give_up(
-                    f"The first {MOST_FAILED} trials of this worker have all failed, and others of "
-                    f"study {equipment.study.name!r} have completed elsewhere: this host or its "
+                    f"The first {FAILED_LIMIT} trials of this worker have all failed, while others "
+                    f"of study {equipment.study.name!r} have completed elsewhere: this host or its "
                     "environment may be the cause. Compare it with a host that works "
                     f"(`studydb show {shlex.quote(equipment.study.name)} {number}`)."
                 )

@@ -39,16 +39,16 @@ from studydb.processes import die_with_parent, is_alive, this_process
 from studydb.settings import PARENT, Keyring, expanded, load_keyring
 from studydb.trainables import Trust, check_python, check_trusted
 from studydb.version import __version__
-from studydb.worker.captured import OutputPump
-from studydb.worker.checkpointing import Checkpoints
+from studydb.worker.attempt_output import OutputPump
+from studydb.worker.checkpoint_rows import Checkpoints
 from studydb.worker.equipment import Equipment
-from studydb.worker.forkserver import ForkServer
+from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.host import cannot, lacks
-from studydb.worker.interruptible import Interruption
-from studydb.worker.slot import Slot, Tickets
+from studydb.worker.interruption import Interruption
+from studydb.worker.notices import Notices
+from studydb.worker.slot import Slot, TrialLimit
 from studydb.worker.templates import Templates
-from studydb.worker.waiting import Waiting
-from studydb.worker.worker_options import Options
+from studydb.worker.worker_options import WorkerOptions
 
 START_PATIENCE_S = 30.0
 """A server that starts with us gets so long; a wrong URL shows itself at once."""
@@ -66,7 +66,7 @@ SHORTEST_LEASE_S = 1.0
 JOIN_S = 0.5
 
 
-def run_worker(options: Options) -> int:
+def run_worker(options: WorkerOptions) -> int:
     """
     Work on a study until it is done; from the main thread.
 
@@ -112,7 +112,7 @@ def _workdir(workdir: str | None) -> str | None:
     return str(path)
 
 
-def _checked(options: Options) -> Options:
+def _checked(options: WorkerOptions) -> WorkerOptions:
     if options.slots < 1:
         raise UsageError(f"A worker needs 1 slot or more, not {options.slots}.")
     if options.lease_s < SHORTEST_LEASE_S:
@@ -125,7 +125,7 @@ def _checked(options: Options) -> Options:
 
 
 def _work(
-    options: Options, interruption: Interruption, forkserver: ForkServer, stack: ExitStack
+    options: WorkerOptions, interruption: Interruption, forkserver: ForkServer, stack: ExitStack
 ) -> int:
     database = _connect(options, interruption, connections=1)
     stack.callback(database.close)
@@ -173,7 +173,7 @@ def _work(
         ),
         heartbeat=heartbeat,
         interruption=interruption,
-        waiting=Waiting(study.name, options.say),
+        waiting=Notices(study.name, options.say),
         room=Room(spill_bytes=options.spill_bytes, say=options.say),
     )
     heartbeat.start()
@@ -189,7 +189,7 @@ def _asked_to_go(interruption: Interruption) -> Callable[[], bool]:
     return lambda: interruption.is_stopping
 
 
-def _connect(options: Options, interruption: Interruption, *, connections: int) -> Database:
+def _connect(options: WorkerOptions, interruption: Interruption, *, connections: int) -> Database:
     """Connect; a server that is just starting is waited for, but not in silence."""
     patience_s = min(START_PATIENCE_S, options.patience_s)
     deadline_s = time.monotonic() + patience_s
@@ -210,7 +210,7 @@ def _connect(options: Options, interruption: Interruption, *, connections: int) 
             interruption.wait(1.0)
 
 
-def _longest_silence_s(options: Options, interruption: Interruption) -> float:
+def _longest_silence_s(options: WorkerOptions, interruption: Interruption) -> float:
     """How long the database may leave a request without an answer."""
     since_s = interruption.hurries_since_s
     if since_s is None:
@@ -219,7 +219,7 @@ def _longest_silence_s(options: Options, interruption: Interruption) -> float:
     return LATE_SILENCE_S if late else LAST_SILENCE_S
 
 
-def _check_trust(study: Study, keyring: Keyring, options: Options) -> Trust:
+def _check_trust(study: Study, keyring: Keyring, options: WorkerOptions) -> Trust:
     if study.trainable is None:
         raise NotAllowed(
             f"Study {study.name!r} has no trainable: its trials are run by own loops, with "
@@ -230,7 +230,7 @@ def _check_trust(study: Study, keyring: Keyring, options: Options) -> Trust:
     return trust
 
 
-def _workdirs(study: Study, options: Options, trust: Trust) -> tuple[str, ...]:
+def _workdirs(study: Study, options: WorkerOptions, trust: Trust) -> tuple[str, ...]:
     own = str(options.workdir or Path.cwd())
     if trust is not Trust.SIGNED or study.trainable is None:
         return (own,)
@@ -238,7 +238,7 @@ def _workdirs(study: Study, options: Options, trust: Trust) -> tuple[str, ...]:
 
 
 def _register(
-    database: Database, study: Study, options: Options, patiently: Callable[..., Any]
+    database: Database, study: Study, options: WorkerOptions, patiently: Callable[..., Any]
 ) -> int:
     uuid = str(uuid4())
     process = this_process()
@@ -269,8 +269,10 @@ def _after_beat(
 
 
 def _run_slots(equipment: Equipment) -> None:
-    tickets = Tickets(equipment.options.max_trials)
-    slots = [Slot(equipment, tickets, number=number) for number in range(equipment.options.slots)]
+    trial_limit = TrialLimit(equipment.options.max_trials)
+    slots = [
+        Slot(equipment, trial_limit, number=number) for number in range(equipment.options.slots)
+    ]
     for slot in slots:
         try:
             slot.start()
@@ -310,7 +312,7 @@ def _leave(database: Database, worker_id: int) -> None:
         leave(database, worker_id=worker_id)
 
 
-def _exit_code(interruption: Interruption, options: Options) -> int:
+def _exit_code(interruption: Interruption, options: WorkerOptions) -> int:
     if interruption.gave_up is not None:
         options.say(interruption.gave_up)
     if interruption.signal is not None:

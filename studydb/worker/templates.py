@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from studydb.child.channel import FrameError
+from studydb.child.forking import ChildKind
 from studydb.child.job import Job, write_job
-from studydb.child.server import Kind
 from studydb.child.template import (
     Preparation,
     Ready,
@@ -17,9 +17,9 @@ from studydb.child.template import (
     write_preparation,
 )
 from studydb.domain.records import Start
-from studydb.worker.captured import AttemptOutput, OutputPump
+from studydb.worker.attempt_output import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess, Forker, ForkerDied, TemplateOutdated
-from studydb.worker.forkserver import ForkServer
+from studydb.worker.fork_server_client import ForkServer
 
 IMPORT_TIMEOUT_S = 120.0
 """A template whose import takes longer is given up."""
@@ -30,7 +30,7 @@ IDLE_S = 60.0
 CLOSE_S = 2.0
 """In which a template ends that is told to."""
 
-MOST_DEATHS = 3
+DEATHS_LIMIT = 3
 """Templates that have died between two imports, after which starts are fresh."""
 
 _TICK_S = 0.25
@@ -94,7 +94,7 @@ class Template:
             FrameError: The job is too large.
         """
         self.used_s = time.monotonic()
-        return self._forker.spawn(Kind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
+        return self._forker.spawn(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
 
     def kill(self) -> None:
         """SIGKILL the process; with it ends what was forked from it."""
@@ -235,7 +235,7 @@ class Templates:
         output = self._pump.open(self._directory)
         try:
             process = self._forkserver.fork(
-                Kind.TEMPLATE,
+                ChildKind.TEMPLATE,
                 write_preparation(preparation),
                 stdout=output.stdout,
                 stderr=output.stderr,
@@ -285,7 +285,7 @@ class Templates:
                 self._template = None
                 self._retired.append(template)
                 self._n_outdated = 0 if template.has_forked else self._n_outdated + 1
-                if self._n_outdated >= MOST_DEATHS:
+                if self._n_outdated >= DEATHS_LIMIT:
                     self._refuse(f"{why} each time")
                 elif why is not None:
                     self._say(f"{why}; a new process imports the trainable")
@@ -301,7 +301,7 @@ class Templates:
         self._retired.append(self._template)
         self._template = None
         self._n_deaths += 1
-        if self._n_deaths >= MOST_DEATHS:
+        if self._n_deaths >= DEATHS_LIMIT:
             self._refuse(f"{self._n_deaths} processes that had imported it have died")
 
     def close_retired(self) -> None:

@@ -12,7 +12,7 @@ GRACE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class WorkerOptions:
     """
     How a worker is to work.
 

@@ -16,11 +16,11 @@ LEASE_S = 5.0
 
 _RUN = """
 import sys
-from studydb.worker.worker_options import Options
+from studydb.worker.worker_options import WorkerOptions
 from studydb.worker.supervisor import run_worker
 storage, study, *options = sys.argv[1:]
 named = {name: float(number) for name, number in (option.split("=") for option in options)}
-sys.exit(run_worker(Options(storage=storage, study=study, say=print, **named)))
+sys.exit(run_worker(WorkerOptions(storage=storage, study=study, say=print, **named)))
 """
 
 

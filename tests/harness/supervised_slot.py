@@ -19,15 +19,15 @@ from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.room import Room
 from studydb.operations.register import register
 from studydb.settings import load_keyring
-from studydb.worker.captured import OutputPump
-from studydb.worker.checkpointing import Checkpoints
+from studydb.worker.attempt_output import OutputPump
+from studydb.worker.checkpoint_rows import Checkpoints
 from studydb.worker.children import ChildProcess, Exit
 from studydb.worker.equipment import Equipment
-from studydb.worker.interruptible import Interruption
-from studydb.worker.slot import Slot, Tickets
+from studydb.worker.interruption import Interruption
+from studydb.worker.notices import Notices
+from studydb.worker.slot import Slot, TrialLimit
 from studydb.worker.templates import Templates
-from studydb.worker.waiting import Waiting
-from studydb.worker.worker_options import Options
+from studydb.worker.worker_options import WorkerOptions
 
 GRACE_S = 2.0
 
@@ -135,14 +135,14 @@ class Supervised:
             is_stopping=lambda: interruption.is_stopping,
         )
         equipment = self._equipment(templates, interruption)
-        Slot(equipment, Tickets(trials or len(scripts)), number=0).run()
+        Slot(equipment, TrialLimit(trials or len(scripts)), number=0).run()
         templates.close()
         return interruption
 
     def _equipment(self, templates: Templates, interruption: Interruption) -> Equipment:
         database, study = self.database, self.study
         return Equipment(
-            options=Options(
+            options=WorkerOptions(
                 storage="", study=study.name, say=self.log.append, grace_s=GRACE_S, patience_s=5.0
             ),
             database=database,
@@ -161,7 +161,7 @@ class Supervised:
             heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=90.0),
             interruption=interruption,
             room=Room(say=self.log.append),
-            waiting=Waiting(study.name, self.log.append),
+            waiting=Notices(study.name, self.log.append),
         )
 
     def close(self) -> None:

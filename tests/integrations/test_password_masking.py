@@ -17,7 +17,7 @@ import studydb
 from studydb.cli.options import Storage
 from studydb.db.urls import read_url
 from studydb.domain.errors import StudydbError, StudyExists
-from studydb.worker.worker_options import Options
+from studydb.worker.worker_options import WorkerOptions
 
 SECRET = "hunter2"
 PASSWORD = f"{SECRET}/:@% é"
@@ -222,7 +222,7 @@ def test_name_that_is_taken_is_told_without_the_password(url):
 
 
 def test_objects_that_carry_the_url_do_not_show_it(url):
-    options = Options(storage=url, study="digits", say=print)
+    options = WorkerOptions(storage=url, study="digits", say=print)
 
     assert_masked(repr(options), repr(Storage(url, typed=True)), repr(read_url(url)))
 

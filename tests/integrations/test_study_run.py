@@ -17,7 +17,7 @@ import studydb
 from studydb.domain.errors import NotAllowed, StudydbError, UsageError
 from studydb.domain.life.states import Status
 from studydb.study.running import full_url
-from studydb.worker.spawning import WorkerProcesses
+from studydb.worker.worker_processes import WorkerProcesses
 
 SCRIPT = """
 import sys, studydb

@@ -17,9 +17,9 @@ from studydb.child.job import Job
 from studydb.child.messages import Answered, Began, Ended, FromChild, read_from_child, write
 from studydb.domain.life.states import Mode
 from studydb.domain.records import Trainable, TrainableKind
-from studydb.worker.captured import AttemptOutput, OutputPump
+from studydb.worker.attempt_output import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess
-from studydb.worker.forkserver import ForkServer
+from studydb.worker.fork_server_client import ForkServer
 
 PATIENCE_S = 20.0
 

@@ -204,10 +204,10 @@ def test_sigterm_is_raised_by_the_next_report_after_it_was_sent(start, eventuall
     assert attempt.finish() == [Ended(End.PREEMPTED)]
 
 
-GOING = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+STOP_SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
-@pytest.mark.parametrize("number", GOING)
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_signal_to_end_that_comes_twice_is_one_request(start, eventually, number):
     def train(config, trial):
         trial.report({"loss": 1.0})
@@ -229,7 +229,7 @@ def test_signal_to_end_that_comes_twice_is_one_request(start, eventually, number
     assert attempt.finish() == [Ended(End.PREEMPTED)]
 
 
-@pytest.mark.parametrize("number", GOING)
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_signal_to_end_that_goes_on_coming_ends_the_process(start, eventually, number):
     def train(config, trial):
         trial.report({"loss": 1.0})

@@ -7,7 +7,7 @@ from fleet.workers import eventually
 
 import studydb
 from studydb.domain.life.alike_failures import MOST_ALIKE
-from studydb.worker.suspicion import MOST_FAILED
+from studydb.worker.first_trials import FAILED_LIMIT
 
 SLOTS = 4
 SOON_S = 1.0
@@ -100,7 +100,7 @@ def test_worker_whose_first_trials_fail_while_others_succeed_ends_with_an_error(
     broken = stage.start(environment={"BROKEN_HOST": "1"})
 
     assert broken.exit_code(60.0) == 1
-    assert study.counts.error == MOST_FAILED
+    assert study.counts.error == FAILED_LIMIT
     assert "first 3 trials of this worker have all failed" in broken.words()
     assert study.status == "RUNNING"
 

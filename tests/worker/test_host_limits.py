@@ -20,9 +20,9 @@ _RUN = """
 import os, sys
 from studydb.worker import forkserver
 {change}
-from studydb.worker.worker_options import Options
+from studydb.worker.worker_options import WorkerOptions
 from studydb.worker.supervisor import run_worker
-sys.exit(run_worker(Options(storage=sys.argv[1], study="staged", say=print)))
+sys.exit(run_worker(WorkerOptions(storage=sys.argv[1], study="staged", say=print)))
 """
 
 _AS_STRANGER = _RUN.format(

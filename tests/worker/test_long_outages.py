@@ -27,10 +27,10 @@ PATIENCE_S = 1500.0 if NIGHTLY else 120.0
 _RUN = """
 import sys
 from studydb.lease.room import Room
-from studydb.worker.worker_options import Options
+from studydb.worker.worker_options import WorkerOptions
 from studydb.worker.supervisor import run_worker
 Room.__init__.__kwdefaults__["memory_bytes"] = int(sys.argv[3])
-options = Options(storage=sys.argv[1], study=sys.argv[2], say=print, patience_s=3000.0)
+options = WorkerOptions(storage=sys.argv[1], study=sys.argv[2], say=print, patience_s=3000.0)
 sys.exit(run_worker(options))
 """
 

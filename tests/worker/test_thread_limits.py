@@ -6,7 +6,7 @@ import os
 import pytest
 
 from studydb.worker.cores import THREAD_VARIABLES, available_cores, thread_limits
-from studydb.worker.spawning import WorkerProcesses
+from studydb.worker.worker_processes import WorkerProcesses
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 

@@ -14,7 +14,7 @@ from studydb.child.messages import End, Ended, Reported
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.processes import start_of
 from studydb.worker import templates
-from studydb.worker.forkserver import ForkServer
+from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.templates import Templates
 
 ROOT = Path(__file__).parents[2]
@@ -453,7 +453,7 @@ def test_killed_template_takes_its_attempts_along_and_another_follows(
 
 def test_template_that_dies_again_and_again_means_fresh_starts(start, warm, module, eventually):
     trainable = module(PLAIN)
-    for _ in range(templates.MOST_DEATHS):
+    for _ in range(templates.DEATHS_LIMIT):
         os.kill(metrics_of(start(trainable, server=warm))["imported_by"], signal.SIGKILL)
         eventually(lambda: warm.started[-1].template.is_dead)
 
@@ -505,8 +505,8 @@ def test_two_seconds_after_a_supervisors_sigkill_no_template_lives(tmp_path, eve
         "from studydb.child.job import Job\n"
         "from studydb.domain.records import Trainable, TrainableKind\n"
         "from studydb.domain.life.states import Mode\n"
-        "from studydb.worker.forkserver import ForkServer\n"
-        "from studydb.worker.captured import OutputPump\n"
+        "from studydb.worker.fork_server_client import ForkServer\n"
+        "from studydb.worker.attempt_output import OutputPump\n"
         "from studydb.worker.templates import Templates\n"
         "directory = sys.argv[1]\n"
         "server, pump = ForkServer(), OutputPump()\n"

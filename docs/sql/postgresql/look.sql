@@ -1,7 +1,7 @@
 -- studydb/operations/look.py look: Read a study's budget, counts and whether something waits.
 --   Imported by studydb/lease/acquire.py, studydb/lease/loop.py, studydb/operations/failing.py,
 --   studydb/study/handle.py, studydb/study/running.py, studydb/worker/slot.py,
---   studydb/worker/supervisor.py, studydb/worker/waiting.py.
+--   studydb/worker/supervisor.py, studydb/worker/notices.py.
 
 BEGIN;
 

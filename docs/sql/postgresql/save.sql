@@ -1,5 +1,5 @@
 -- studydb/operations/save.py save: Make a checkpoint the one that the next attempt begins from.
---   Imported by studydb/lease/held.py, studydb/worker/checkpointing.py.
+--   Imported by studydb/lease/held.py, studydb/worker/checkpoint_rows.py.
 
 BEGIN;
 

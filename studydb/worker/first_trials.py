@@ -4,7 +4,7 @@ import threading
 
 from studydb.domain.life.states import Reason
 
-MOST_FAILED = 3
+FAILED_LIMIT = 3
 """So many first trials of a worker that fail, while others succeed elsewhere, end the worker."""
 
 
@@ -24,4 +24,4 @@ class FirstTrials:
                 self._failed.add(number)
             elif reason is not Reason.PREEMPTED:
                 self._is_cleared = True
-            return not self._is_cleared and len(self._failed) >= MOST_FAILED
+            return not self._is_cleared and len(self._failed) >= FAILED_LIMIT

@@ -37,10 +37,10 @@ from studydb.processes import (
 REQUEST = struct.Struct("!QB")
 DESCRIPTORS_PER_REQUEST = 3
 
-MARK = "STUDYDB_CHILD"
+CHILD_ID_VARIABLE = "STUDYDB_CHILD"
 """In a child's environment: the request that made it, so that strays can be told whose they are."""
 
-BRAND = "STUDYDB_FORK_SERVER"
+SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
 In the server's environment, and so in that of all that comes of it: a random word, by which a
 supervisor that outlives the server finds what the server can no longer kill.
@@ -52,7 +52,7 @@ _LOOK_AGAIN_S = 0.005
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Kind(IntEnum):
+class ChildKind(IntEnum):
     """What a child is to be."""
 
     ATTEMPT = 0
@@ -108,7 +108,7 @@ def read_reply(frame: Frame) -> Reply:
         raise FrameError(f"The fork server sent what is no reply: {cause}.") from cause
 
 
-class Server:
+class ForkingServer:
     """Forks children on request, reports their ends, and leaves nothing behind."""
 
     def __init__(
@@ -116,7 +116,7 @@ class Server:
         control: socket.socket,
         *,
         parent_pid: int,
-        begin: Mapping[Kind, Callable[[Channel], None]],
+        begin: Mapping[ChildKind, Callable[[Channel], None]],
         outdated: Callable[[], str | None] = lambda: None,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
@@ -184,7 +184,7 @@ class Server:
             self._end()
         number, kind = REQUEST.unpack(request)
         try:
-            reply = self._answer(number, Kind(kind), descriptors)
+            reply = self._answer(number, ChildKind(kind), descriptors)
         except OSError as cause:
             reply = Refused(number, cause.strerror or str(cause), cause.errno)
         finally:
@@ -192,7 +192,7 @@ class Server:
                 os.close(descriptor)
         self._reply(reply)
 
-    def _answer(self, number: int, kind: Kind, descriptors: Sequence[int]) -> Reply:
+    def _answer(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> Reply:
         if (reason := self._outdated()) is not None:
             return Outdated(number, reason)
         pid = self._fork(number, kind, descriptors)
@@ -206,7 +206,7 @@ class Server:
         except OSError:
             self._end()
 
-    def _fork(self, number: int, kind: Kind, descriptors: Sequence[int]) -> int:
+    def _fork(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> int:
         if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the system drops what is too many
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         # A signal between fork and the child's own handlers would be taken for the server's.
@@ -224,7 +224,7 @@ class Server:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _become_child(
-        self, number: int, kind: Kind, descriptors: Sequence[int], server_pid: int
+        self, number: int, kind: ChildKind, descriptors: Sequence[int], server_pid: int
     ) -> NoReturn:
         """Shed everything of the server's, then do a child's work; nothing returns from here."""
         try:
@@ -242,7 +242,7 @@ class Server:
                 shed.close()
             _close_all_but(job)
             os.set_inheritable(job, False)
-            os.environ[MARK] = str(number)
+            os.environ[CHILD_ID_VARIABLE] = str(number)
             self._begin[kind](Channel(socket.socket(fileno=job)))
         except BaseException:  # noqa: BLE001  the process ends here whatever it is
             traceback.print_exc()
@@ -303,7 +303,7 @@ def _note_signal(_number: int, _frame: FrameType | None) -> None:
 
 def _owner_of(pid: int) -> int | None:
     """The request whose child started this process, None if it does not say."""
-    mark = f"{MARK}=".encode()
+    mark = f"{CHILD_ID_VARIABLE}=".encode()
     values = [entry[len(mark) :] for entry in environment_of(pid) if entry.startswith(mark)]
     return int(values[0]) if values and values[0].isdigit() else None
 

@@ -9,7 +9,7 @@ from studydb.domain.life.states import Status
 from studydb.operations.study_progress import StudyProgress
 
 
-class Waiting:
+class Notices:
     """What the slots of one worker wait for; a reason is said when it is a new one."""
 
     def __init__(self, study_name: str, say: Callable[[str], None]) -> None:

@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import studydb
 from studydb.child.channel import Frame
+from studydb.child.forking import SERVER_ID_VARIABLE, ChildKind
 from studydb.child.job import Job, write_job
-from studydb.child.server import BRAND, Kind
-from studydb.processes import begun_with, kill_group
+from studydb.processes import kill_group, pids_with_environment
 from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
 from studydb.worker.cores import thread_limits
@@ -38,13 +38,13 @@ class _Server:
     def __init__(self, slots: int) -> None:
         ours, theirs = socket.socketpair()
         brand = uuid4().hex
-        self._brand = f"{BRAND}={brand}".encode()
+        self._brand = f"{SERVER_ID_VARIABLE}={brand}".encode()
         with theirs:
             self._popen = subprocess.Popen(
                 [*_COMMAND, str(theirs.fileno()), str(os.getpid())],
                 env=scrubbed_environment()
                 | thread_limits(os.environ, parts=slots)
-                | {BRAND: brand},
+                | {SERVER_ID_VARIABLE: brand},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
@@ -71,7 +71,7 @@ class _Server:
     def _kill_strays(self) -> None:
         """Kill what children have put into other sessions: no process is left to adopt it."""
         deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
-        while (pids := begun_with(self._brand)) and time.monotonic() < deadline_s:
+        while (pids := pids_with_environment(self._brand)) and time.monotonic() < deadline_s:
             for pid in pids:
                 kill_group(pid)
             time.sleep(_TICK_S)
@@ -132,9 +132,9 @@ class ForkServer:
             OSError: No process can be started.
             FrameError: The job is too large.
         """
-        return self.fork(Kind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
+        return self.fork(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
 
-    def fork(self, kind: Kind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
+    def fork(self, kind: ChildKind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
         """Start a child of a kind with its first message; see `spawn`."""
         try:
             return self._living().forker.spawn(kind, first, stdout=stdout, stderr=stderr)

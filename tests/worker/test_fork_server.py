@@ -27,8 +27,8 @@ from studydb.processes import (
     start_of,
     this_process,
 )
-from studydb.worker.captured import OutputPump
-from studydb.worker.forkserver import ForkServer
+from studydb.worker.attempt_output import OutputPump
+from studydb.worker.fork_server_client import ForkServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -386,8 +386,8 @@ def test_two_seconds_after_a_supervisors_sigkill_nothing_of_it_lives(tmp_path, e
         "from studydb.child.job import Job\n"
         "from studydb.domain.records import Trainable\n"
         "from studydb.domain.life.states import Mode\n"
-        "from studydb.worker.forkserver import ForkServer\n"
-        "from studydb.worker.captured import OutputPump\n"
+        "from studydb.worker.fork_server_client import ForkServer\n"
+        "from studydb.worker.attempt_output import OutputPump\n"
         "directory = sys.argv[1]\n"
         "server, pump = ForkServer(), OutputPump()\n"
         "server.start()\n"

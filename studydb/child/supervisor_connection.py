@@ -14,7 +14,7 @@ from studydb.child.messages import (
 from studydb.domain.life.decisions import Verdict
 
 
-class Line:
+class SupervisorConnection:
     """
     Speaks to the supervisor and remembers what it was told.
 
