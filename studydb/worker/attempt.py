@@ -1,4 +1,4 @@
-"""One attempt: a child process, what it says, and how it ends."""
+"""One attempt: its child process, what that reports, and how it ends."""
 
 import signal
 import tempfile
@@ -42,10 +42,10 @@ from studydb.worker.templates import Started, Template
 
 TICK_S = 0.25
 COMPLAINT_PAUSE_S = 60.0
-"""Between two complaints of one attempt about checkpoints that cannot be stored."""
+"""Least time between two events of one attempt about checkpoints that cannot be stored."""
 
 OUTAGE_PAUSE_S = 2.0
-"""Between two background flushes that the database does not answer."""
+"""Time between two background flushes while the database does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Outcome:
     failure: Failure | None = None
     unrestorable: bool = False
     restart: bool = False
-    """Nothing was run: the process died of the way in which it was started."""
+    """A copy of a template was killed before it ran anything: start again, fresh."""
 
 
 class _Terminate:
-    """The worker is told to go: the child is sent SIGTERM."""
+    """The worker is stopping: the child gets SIGTERM."""
 
 
 TERMINATE = _Terminate()
@@ -74,7 +74,7 @@ class _Progress:
     How far an attempt is.
 
     Attributes:
-        notice: What the child was told last, None to go on.
+        notice: What was sent to the child last; None to go on.
         began: Whether it has reported.
         judged: Whether it was ever given a reason to stop.
         deadline_s: When it is killed; None while it may take its time, as for a pause.
@@ -102,7 +102,6 @@ class Attempt:
     """
 
     def __init__(self, equipment: Equipment, held: HeldAttempt) -> None:
-        """Hold what the attempt needs of its worker."""
         self._equipment, self._held = equipment, held
         self._progress = _Progress()
         self._stores = Stores(INLINE)
@@ -116,11 +115,11 @@ class Attempt:
 
     def run(self) -> Outcome:
         """
-        Run the trial, again from the checkpoint before if the newest proves unusable.
+        Run the trial; run it again from the checkpoint before if the newest is unusable.
 
         Raises:
-            LeaseLost: The trial is somebody else's; the child has ended.
-            StorageTransient: The worker is told to go while the database is away.
+            LeaseLost: The attempt no longer holds the trial; the child has ended.
+            StorageTransient: The worker is stopping while the database is away.
         """
         checkpoint = self._held.claim.checkpoint
         self._stores = self._equipment.checkpoints.stores()
@@ -132,7 +131,7 @@ class Attempt:
                 continue
             if not outcome.unrestorable or usable is None:
                 return outcome
-            checkpoint = self._equipment.checkpoints.condemn(self._held, usable[0])
+            checkpoint = self._equipment.checkpoints.mark_corrupt(self._held, usable[0])
 
     def _run_child(self, restore: Restore | None) -> Outcome:
         directory = self._equipment.log_dir(self._held.lease)
@@ -155,18 +154,18 @@ class Attempt:
                 child.kill()
                 child.wait()
                 child.channel.close()
-                self._log(output, directory)
+                self._record_process(output, directory)
                 self._equipment.templates.close_retired()
 
     def _begin_patiently(
         self, restore: Restore | None, directory: Path, stack: ExitStack
     ) -> tuple[Started, AttemptOutput]:
         """
-        Start the process, again if this host lacks something that may come free.
+        Start the process; try again while this host lacks something that may come free.
 
         Raises:
-            FrameError: The trial is more than fits through the pipe.
-            OSError: It still lacks it.
+            FrameError: The trial is too large for the pipe.
+            OSError: The host still lacks it.
         """
         for pause_s in START_PAUSES_S:
             with suppress(OSError):
@@ -226,7 +225,7 @@ class Attempt:
         )
 
     def _died_at_its_start(self, started: Started) -> bool:
-        """Whether a copy of a template was killed by a signal of its own, and is begun again."""
+        """Whether a copy of a template was killed before it reported, and is to start again."""
         progress, child = self._progress, started.child
         if started.template is None or progress.notice is not None or self._held.is_lost:
             return False
@@ -250,7 +249,7 @@ class Attempt:
             if self._held.buffer.is_full:  # the child waits in `report`
                 time.sleep(TICK_S)
                 continue
-            gone = child.exit is not None  # before the look: what it said last is still read
+            gone = child.exit is not None  # asked before reading: its last messages count
             try:
                 frame = _receive(child.channel)
                 if frame is None:
@@ -263,7 +262,7 @@ class Attempt:
                     self._progress.ended = message
                     child.wait(self._equipment.options.grace_s)
                     return
-                self._hear(message, child.channel)
+                self._handle(message, child.channel)
             except (FrameError, InvalidReport) as error:
                 self._progress.refused = failure_of(error)
                 return
@@ -271,20 +270,20 @@ class Attempt:
                 return
 
     def _tick(self, child: ChildProcess) -> None:
-        """Pass on what others have decided; flush what has waited."""
+        """Flush overdue results, and send the child a notice that has changed."""
         progress, held = self._progress, self._held
         if held.buffer.is_overdue() and not held.is_lost:
             self._flush_in_background()
         notice = self._notice()
         if notice != progress.notice:
             progress.notice = notice
-            self._tell(child, notice)
+            self._notify(child, notice)
 
     def _notice(self) -> _Notice:
         """
-        What the child is to know now, the most urgent first.
+        The most urgent notice for the child.
 
-        A pause waits for the next report, however long the step is; all else has a deadline.
+        A pause waits for the next report, however long the step takes; all others have a deadline.
         """
         held = self._held
         if held.is_lost:
@@ -295,7 +294,7 @@ class Attempt:
             return TERMINATE
         return StopNotice(held.verdict) if held.verdict is not None else None
 
-    def _tell(self, child: ChildProcess, notice: _Notice) -> None:
+    def _notify(self, child: ChildProcess, notice: _Notice) -> None:
         self._progress.judged = self._progress.judged or notice is not None
         verdict = notice.verdict if isinstance(notice, StopNotice) else None
         if notice is None or (verdict is not None and verdict.action is Action.PAUSE):
@@ -315,25 +314,25 @@ class Attempt:
             self._held.flush(patience_s=0.0, batches=1)
             progress.away_since_s = None
             self._equipment.waiting.answered()
-            if self._held.buffer.needs_flushes:  # of an outage: half of the time is for the child
+            if self._held.buffer.needs_flushes:  # after an outage; leave the child half of the time
                 progress.quiet_until_s = 2 * time.monotonic() - began_s
         except StorageTransient as error:
-            self._endure(error, began_s)
+            self._note_outage(error, began_s)
         except LeaseLost:
             pass  # the next tick tells the child
 
-    def _endure(self, error: StorageTransient, began_s: float) -> None:
-        """Bear that the database is away; raise when patience is over."""
+    def _note_outage(self, error: StorageTransient, began_s: float) -> None:
+        """Go on without the database; raise once it has been away for `patience_s`."""
         progress, equipment, now_s = self._progress, self._equipment, time.monotonic()
         equipment.waiting.unanswered(error)
         progress.away_since_s = progress.away_since_s or began_s
         if now_s - progress.away_since_s > equipment.options.patience_s:
             raise error
-        # A wait of its own for each message that the child has sent would outlast the grace.
+        # While the worker stops, one try for each message would take longer than the grace.
         hurries = equipment.interruption.is_stopping
         progress.quiet_until_s = now_s + (equipment.options.grace_s if hurries else OUTAGE_PAUSE_S)
 
-    def _hear(self, message: Reported | FlushAsked | Began, channel: Channel) -> None:
+    def _handle(self, message: Reported | FlushAsked | Began, channel: Channel) -> None:
         if isinstance(message, Began):
             self._note_start(message.at_s)
             return
@@ -373,17 +372,17 @@ class Attempt:
             checkpoints = self._equipment.checkpoints
             self._safely(lambda: checkpoints.record(held, saved, self._stores))
         if message.artifact_error is not None:
-            self._tell_artifact_error(message.artifact_error)
+            self._record_artifact_error(message.artifact_error)
 
-    def _tell_artifact_error(self, error: str) -> None:
-        """Say and record it, but not at every step: a full disk stays full for hours."""
+    def _record_artifact_error(self, error: str) -> None:
+        """Record it once a minute at most: a full disk stays full for hours."""
         progress, now_s = self._progress, time.monotonic()
         if now_s >= progress.complaint_due_s:
             progress.complaint_due_s = now_s + COMPLAINT_PAUSE_S
             self._safely(lambda: self._equipment.record_artifact_error(self._held, error))
 
     def _checked(self, result: Result) -> Result:
-        """The result, if a child of ours can have sent it: nothing that it says is trusted."""
+        """Validate a result again: what the child sends is not trusted."""
         metric, buffer = self._equipment.study.metric, self._held.buffer
         return read_report(
             {**result.metrics, metric: result.value, STEP: result.step},
@@ -415,13 +414,12 @@ class Attempt:
             return Outcome(Reason.PREEMPTED)  # killed after its grace
         exit_ = child.wait(self._equipment.options.grace_s)
         if exit_ is not None and exit_.signal in STOP_SIGNALS and self._was_told_to_go():
-            return Outcome(
-                Reason.PREEMPTED
-            )  # before it could listen, or by a handler of the user's
+            # before the child had its handlers, or by a handler of the user's
+            return Outcome(Reason.PREEMPTED)
         how = f"The process of the trial {exit_ or 'closed its channel and hung'}."
         was_killed = exit_ is not None and exit_.signal == signal.SIGKILL
         if was_killed and oom_kills() > progress.oom_kills:
-            how += " Perhaps out of memory: the kernel killed a process for want of it meanwhile."
+            how += " Perhaps out of memory: the kernel has killed a process for that meanwhile."
         return Outcome(Reason.LOST, Failure(DIED, how))
 
     def _of_end(self, ended: Ended) -> Outcome:
@@ -431,9 +429,8 @@ class Attempt:
             case End.FAILED:
                 return Outcome(Reason.FAILED, ended.failure)
             case End.PREEMPTED if not self._was_told_to_go():
-                words = "A signal to end reached the trial, and not from its worker."
-                stray = Failure("Terminated", words)
-                return Outcome(Reason.LOST, ended.failure or stray)
+                how = "The trial got a signal to end that its worker had not sent."
+                return Outcome(Reason.LOST, ended.failure or Failure("Terminated", how))
             case End.STOPPED | End.PREEMPTED | End.LOST:
                 return Outcome(Reason.PREEMPTED, ended.failure)
             case End.UNPREPARED:
@@ -446,7 +443,7 @@ class Attempt:
                 assert_never(ended.end)
 
     def _check_end(self, end: End) -> None:
-        """Believe no end that would cost the trial nothing, or end the worker, without a reason."""
+        """Refuse an end without cause that would spend no failure, or stop the worker."""
         progress = self._progress
         if end in (End.STOPPED, End.LOST) and not progress.judged:
             raise FrameError(
@@ -456,11 +453,12 @@ class Attempt:
             raise FrameError("The trial's process said that it did not begin, and it has reported.")
 
     def _was_told_to_go(self) -> bool:
-        """Whether the worker is going, too: a service manager may signal the child first."""
-        told = self._progress.notice is not None
-        return told or self._equipment.interruption.wait(SIGNAL_SPREAD_S)
+        """Whether the worker is stopping, too: a service manager may signal the child first."""
+        return self._progress.notice is not None or self._equipment.interruption.wait(
+            SIGNAL_SPREAD_S
+        )
 
-    def _log(self, output: AttemptOutput, directory: Path) -> None:
+    def _record_process(self, output: AttemptOutput, directory: Path) -> None:
         output.finish()
         tail = output.tail().decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
         self.process = AttemptProcess(str(directory), tail, self._start, self._start_s)

@@ -1,4 +1,4 @@
-"""What attempts print: read by one thread for all of them, kept on disk within bounds."""
+"""The output of attempts: one thread reads all of it and keeps a bounded part on disk."""
 
 import os
 import selectors
@@ -6,26 +6,26 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 OUTPUT_LIMIT_BYTES = 10 << 20
-"""Of one stream: two segments of half of it, the current one and the one before."""
+"""Kept of one stream, in two segments of half the size: the current one and the one before."""
 
 TAIL_BYTES = 64 << 10
-"""What is kept in memory, of both streams together in the order in which it came."""
+"""Kept in memory of both streams together, in order of arrival."""
 
 _READ_BYTES = 1 << 16
 _LARGEST_PIPE_BYTES = 1 << 20
 
 
 class _Stream:
-    """A pipe that is read, and the files that it goes to: `stdout`, before it `stdout.1`."""
+    """A pipe, and the files that its bytes go to: `stdout`, and `stdout.1` before it."""
 
     def __init__(self, path: Path, limit_bytes: int, tail: bytearray) -> None:
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
         self.closed = threading.Event()
-        self.lost_bytes = 0
         self._path = path
         self._segment_bytes = max(1, limit_bytes // 2)
         self._tail = tail
@@ -33,7 +33,7 @@ class _Stream:
         self._written_bytes = 0
 
     def pump(self) -> int | None:
-        """Take one read's worth: its size, 0 when all writers are gone, None if nothing came."""
+        """Read once: the number of bytes, 0 when all writers are gone, None if there were none."""
         try:
             data = os.read(self.reader, _READ_BYTES)
         except BlockingIOError:
@@ -44,7 +44,7 @@ class _Stream:
         return len(data)
 
     def drain(self) -> None:
-        """Take all that is in the pipe now; who still writes shall not hold this up."""
+        """Read what is in the pipe now, bounded: a process may still be writing."""
         for _ in range(_LARGEST_PIPE_BYTES // _READ_BYTES):
             if not self.pump():
                 return
@@ -61,12 +61,10 @@ class _Stream:
         self.closed.set()
 
     def _write(self, data: bytes) -> None:
-        """A full disk costs output, never the trial: what cannot be written is dropped."""
-        try:
+        """Write to the file; what a full disk does not take is dropped."""
+        with suppress(OSError):
             while data:
                 data = data[self._write_some(data) :]
-        except OSError:
-            self.lost_bytes += len(data)
 
     def _write_some(self, data: bytes) -> int:
         if self._file < 0 or self._written_bytes >= self._segment_bytes:
@@ -91,7 +89,6 @@ class AttemptOutput:
     def __init__(
         self, pump: "OutputPump", streams: tuple[_Stream, _Stream], tail: bytearray
     ) -> None:
-        """Hold what the pump reads."""
         self._pump = pump
         self._streams = streams
         self._tail = tail
@@ -106,26 +103,21 @@ class AttemptOutput:
         """The descriptor for the child's errors."""
         return self._streams[1].writer
 
-    @property
-    def lost_bytes(self) -> int:
-        """What the disk did not take."""
-        return sum(stream.lost_bytes for stream in self._streams)
-
     def release(self) -> None:
-        """Close both descriptors, once the child has them: else the end is never seen."""
+        """Close both descriptors once the child has them, so that its end closes the pipes."""
         for stream in self._streams:
             stream.release()
 
     def tail(self, size_bytes: int = 8 << 10) -> bytes:
-        """The last bytes of both streams together, in the order in which they came."""
+        """The last bytes of both streams together, in order of arrival."""
         return bytes(self._tail[-size_bytes:])
 
     def finish(self, timeout_s: float = 1.0) -> None:
         """
-        Close the output of a child that has ended, after the last of what it printed.
+        Close the output of a child that has ended, once all of it was read.
 
         Args:
-            timeout_s: How long a process that escaped may keep the pipes open.
+            timeout_s: How long to wait for a process that still holds the pipes.
         """
         self.release()
         for stream in self._streams:
@@ -142,23 +134,23 @@ class OutputPump:
         Start the thread.
 
         Args:
-            limit_bytes: What is kept of each stream, at most.
+            limit_bytes: The most that is kept of each stream.
         """
         self._limit_bytes = limit_bytes
         self._selector = selectors.DefaultSelector()
         self._waker, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ, None)
-        self._orders: deque[Callable[[], None]] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
         self._open = True
         self._thread = threading.Thread(target=self._work, name="studydb-output", daemon=True)
         self._thread.start()
 
     def open(self, directory: Path) -> AttemptOutput:
         """
-        Make the pipes of an attempt; the files `stdout` and `stderr` go to the directory.
+        Make the pipes of an attempt, whose files are `stdout` and `stderr` in the directory.
 
         Raises:
-            OSError: There are none to be had.
+            OSError: The system gives no pipes.
         """
         tail = bytearray()
         out = _Stream(directory / "stdout", self._limit_bytes, tail)
@@ -168,39 +160,39 @@ class OutputPump:
             out.release()
             out.close()
             raise
-        self._order(lambda: self._watch(out))
-        self._order(lambda: self._watch(err))
+        self._call(lambda: self._watch(out))
+        self._call(lambda: self._watch(err))
         return AttemptOutput(self, (out, err), tail)
 
     def drop(self, stream: _Stream) -> None:
-        """Stop reading a stream although somebody may still write to it."""
-        self._order(lambda: self._unwatch(stream))
+        """Stop reading a stream to which a process may still write."""
+        self._call(lambda: self._unwatch(stream))
 
     def close(self) -> None:
-        """Take what is left in the pipes, close all files and end the thread."""
-        self._order(self._stop)
+        """Read what is left in the pipes, close all files and end the thread."""
+        self._call(self._stop)
         self._thread.join()
         self._waker.close()
 
-    def _order(self, order: Callable[[], None]) -> None:
-        """Have the thread do something: a selector belongs to one thread."""
-        self._orders.append(order)
+    def _call(self, call: Callable[[], None]) -> None:
+        """Have the thread call this: a selector belongs to one thread."""
+        self._calls.append(call)
         self._waker.send(b".")
 
     def _work(self) -> None:
         while self._open:
             for key, _ in self._selector.select():
                 if key.data is None:
-                    self._obey()
+                    self._run_calls()
                 elif not key.data.closed.is_set() and key.data.pump() == 0:
                     self._unwatch(key.data)
         self._selector.close()
         self._woken.close()
 
-    def _obey(self) -> None:
+    def _run_calls(self) -> None:
         self._woken.recv(4096)
-        while self._orders:
-            self._orders.popleft()()
+        while self._calls:
+            self._calls.popleft()()
 
     def _watch(self, stream: _Stream) -> None:
         self._selector.register(stream.reader, selectors.EVENT_READ, stream)

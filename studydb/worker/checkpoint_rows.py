@@ -1,4 +1,4 @@
-"""Checkpoints at the supervisor's end: trusted before a restore, signed after a save."""
+"""Rows of checkpoints: the supervisor verifies one before a restore, and signs one after a save."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,14 +32,14 @@ class Checkpoints:
         Serve the attempts of one worker.
 
         Args:
-            persist: Makes a call until the database answers, as long as this worker has patience.
+            persist: Repeats a call until the database answers, for the worker's `patience_s`.
         """
         self._persist = persist
         self._database, self._study, self._keyring = database, study, keyring
 
     def stores(self) -> Stores:
         """
-        Where an attempt that begins now saves, and what it may restore from.
+        The stores of an attempt that starts now: where it saves, and where older objects are.
 
         Raises:
             StorageTransient: The database did not answer in time.
@@ -51,7 +51,7 @@ class Checkpoints:
         self, held: HeldAttempt, checkpoint: Checkpoint | None, stores: Stores
     ) -> tuple[Checkpoint, Restore] | None:
         """
-        What an attempt is to start from; what proves unusable is given up for the one before.
+        The newest usable checkpoint, to start from; unusable ones are marked corrupt.
 
         Raises:
             LeaseLost: The attempt no longer holds its trial.
@@ -60,13 +60,13 @@ class Checkpoints:
             try:
                 return checkpoint, self._restore(held.claim, checkpoint, stores)
             except CheckpointError as error:
-                checkpoint = self.condemn(held, checkpoint, why=str(error))
+                checkpoint = self.mark_corrupt(held, checkpoint, why=str(error))
         return None
 
-    def condemn(
+    def mark_corrupt(
         self, held: HeldAttempt, checkpoint: Checkpoint, *, why: str = ""
     ) -> Checkpoint | None:
-        """Give up a checkpoint; the one before it, if there is one."""
+        """Mark a checkpoint as corrupt; returns the one before it, if there is one."""
         before: Checkpoint | None = self._persist(
             lambda: condemn(self._database, lease=held.lease, checkpoint=checkpoint, why=why)
         )
@@ -74,7 +74,7 @@ class Checkpoints:
 
     def _restore(self, claim: Claim, checkpoint: Checkpoint, stores: Stores) -> Restore:
         if not is_signed(self._keyring, checkpoint, trial_uuid=claim.uuid):
-            raise CheckpointError("It is not signed by a key of this user's.")
+            raise CheckpointError("It is not signed by a key of this user.")
         data = None
         if checkpoint.url == INLINE:
             data = self._persist(lambda: restore(self._database, checkpoint=checkpoint))
@@ -89,7 +89,7 @@ class Checkpoints:
 
     def record(self, held: HeldAttempt, saved: Saved, stores: Stores) -> None:
         """
-        Sign and record what a child has stored, and delete what nobody will ask for again.
+        Sign and record what a child has stored, and delete the checkpoints that have expired.
 
         Raises:
             LeaseLost: The attempt no longer holds its trial; the bytes are deleted.
@@ -125,14 +125,14 @@ class Checkpoints:
         self._discard(held, retired, stores)
 
     def _discard(self, held: HeldAttempt, retired: list[Checkpoint], stores: Stores) -> None:
-        """Bytes first, rows after: what a crash leaves between the two is found by its row."""
+        """Delete bytes, then rows: after a crash between the two, the row still names the bytes."""
         gone = [one for one in retired if not self._is_its_own(held, one) or _delete(one, stores)]
         if gone:
             with suppress(StorageTransient):
                 forget(self._database, removed=gone)
 
     def _is_its_own(self, held: HeldAttempt, checkpoint: Checkpoint) -> bool:
-        """Whether a row names an object of its own trial's: a changed one loses only itself."""
+        """Whether a row names an object of this trial; the bytes of any other are not deleted."""
         if checkpoint.url == INLINE:
             return True
         parts = parts_of(checkpoint.url)
@@ -140,7 +140,7 @@ class Checkpoints:
 
 
 def _delete(checkpoint: Checkpoint, stores: Stores) -> bool:
-    """Delete an object's bytes; False when the store does not let us."""
+    """Delete an object's bytes; False when the store fails."""
     if checkpoint.url == INLINE:
         return True
     try:

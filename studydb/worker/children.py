@@ -1,4 +1,4 @@
-"""Children at the supervisor's end: asking for them, their pids, their ends."""
+"""Child processes as the supervisor sees them: requests for them, their pids, their ends."""
 
 import errno
 import itertools
@@ -28,15 +28,15 @@ _START_TIMEOUT_S = 60.0
 _SEND_TIMEOUT_S = 30.0
 
 _numbers = itertools.count(1)
-"""Requests of all forkers: strays are told apart by them."""
+"""Numbers of requests, unique over all forkers: each child carries the number of its request."""
 
 
 class ForkerDied(OSError):
-    """The process that forks is gone, and every child of it with it."""
+    """The process that forks is gone, and all of its children."""
 
 
 class TemplateOutdated(Exception):
-    """The template forks no more: a fresh start would run something else."""
+    """The template does not fork: a fresh start would run other code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Exit:
     signal: int | None = None
 
     def __str__(self) -> str:
-        """For people: "exited with code 3"."""
+        """Return "exited with code 3" or "was killed by SIGKILL"."""
         if self.signal is None:
             return f"exited with code {self.code}"
         with suppress(ValueError):
@@ -67,11 +67,9 @@ class ChildProcess:
 
     Attributes:
         channel: Reports and answers (see child/messages.py).
-        process: Its facts, for the attempt's row.
     """
 
     def __init__(self, channel: Channel) -> None:
-        """Begin with a channel; the process follows (see `ForkServer.spawn`)."""
         self.channel = channel
         self._process: Process | None = None
         self._refused: OSError | TemplateOutdated | None = None
@@ -81,7 +79,7 @@ class ChildProcess:
 
     @property
     def process(self) -> Process:
-        """The facts by which this process is told apart from all others."""
+        """What tells this process apart from all others."""
         assert self._process is not None
         return self._process
 
@@ -91,33 +89,33 @@ class ChildProcess:
         return self._exit
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        """Wait for the end of it and its process group; None when that did not come in time."""
+        """Wait for the end of it and its process group; None if they still run."""
         self._ended.wait(timeout_s)
         return self._exit
 
     def terminate(self) -> None:
-        """SIGTERM to the process alone: its next report raises TrialStopped."""
+        """Send SIGTERM to the process alone: its next report raises TrialStopped."""
         if self._exit is None and is_alive(self.process):
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to it and its process group."""
+        """Send SIGKILL to it and its process group."""
         if self._exit is None and is_alive(self.process):
             kill_group(self.process.pid)
 
     def started(self, pid: int, start: int) -> None:
-        """Take note of the process, told by the fork server."""
+        """Note the process that the fork server has started."""
         self._process = process_record(pid, start)
         self._started.set()
 
     def refused(self, cause: OSError | TemplateOutdated) -> None:
-        """Take note that there will be no process."""
+        """Note that there will be no process."""
         self._refused = cause
         self._started.set()
 
     def ended(self, how: Exit) -> None:
-        """Take note of the end, told by the fork server."""
+        """Note the end that the fork server has reported."""
         self._exit = how
         self._ended.set()
 
@@ -130,10 +128,10 @@ class ChildProcess:
 
     def abandon(self) -> None:
         """
-        End it without a fork server, which has died.
+        End the process after the fork server has died.
 
-        The kernel ends the child then, where it can, but not what the child started. The pid may
-        belong to somebody else by now: then its group is empty, and nothing is killed.
+        Linux kills the child with its parent, but not what the child has started. If the pid
+        belongs to another process by now, nothing is killed.
         """
         if self._process is None:
             self.refused(ForkerDied("The process that forks died while it was asked for a child."))
@@ -148,11 +146,15 @@ class Forker:
     Asks a process that forks (see child/forking.py) for children; threads may share it.
 
     Attributes:
-        dead: Whether that process is gone, and its children with it.
+        dead: Whether that process is gone, and all of its children.
     """
 
     def __init__(
-        self, connection: socket.socket, *, is_gone: Callable[[], bool], bury: Callable[[], None]
+        self,
+        connection: socket.socket,
+        *,
+        is_gone: Callable[[], bool],
+        on_death: Callable[[], None],
     ) -> None:
         """
         Talk to the process at the other end of a socket.
@@ -160,11 +162,12 @@ class Forker:
         Args:
             connection: The socket; closed when the process is gone.
             is_gone: Whether the process has ended.
-            bury: Called by the listening thread once the process is gone: ends it for certain.
+            on_death: Called by the listening thread when the socket is closed; kills and reaps the
+                process.
         """
         self.dead = False
         self._socket = connection
-        self._is_gone, self._bury = is_gone, bury
+        self._is_gone, self._on_death = is_gone, on_death
         self._children: dict[int, ChildProcess] = {}
         self._lock = threading.Lock()
         self._listener = threading.Thread(
@@ -178,7 +181,7 @@ class Forker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no child of it runs."""
+        """Whether none of its children runs."""
         with self._lock:
             return not self._children
 
@@ -188,7 +191,7 @@ class Forker:
 
         Raises:
             ForkerDied: The process that forks is gone.
-            TemplateOutdated: It is a template that is to be made anew.
+            TemplateOutdated: It is a template that must be replaced.
             OSError: No process can be started.
             FrameError: The message is too large.
         """
@@ -207,7 +210,7 @@ class Forker:
         return child
 
     def _send(self, child: ChildProcess, first: Frame) -> None:
-        """Send a child its first message; one that takes none is ended, and its end says why."""
+        """Send a child its first message; kill it if it takes none."""
         try:
             child.channel.send(first)
         except OSError:
@@ -250,7 +253,7 @@ class Forker:
                 child.ended(Exit(code=code, signal=number))
 
     def _end(self) -> None:
-        """End what the process can no longer end, and take no more requests."""
+        """Take no more requests, and end the children that are left."""
         with self._lock:
             self.dead = True
             self._socket.close()
@@ -258,13 +261,13 @@ class Forker:
             self._children.clear()
         for child in orphans:
             child.abandon()
-        self._bury()
+        self._on_death()
 
     def shut(self) -> None:
-        """Have the process kill its children and end."""
+        """Have the process kill its children and exit."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def join(self) -> None:
-        """Wait until the process has been buried."""
+        """Wait until the process is reaped."""
         self._listener.join()

@@ -51,7 +51,7 @@ class _Server:
                 stdout=subprocess.DEVNULL,
             )
         try:
-            self.forker = Forker(ours, is_gone=self._has_ended, bury=self._bury)
+            self.forker = Forker(ours, is_gone=self._has_ended, on_death=self._on_death)
         except OSError:
             self._popen.kill()
             raise
@@ -63,7 +63,7 @@ class _Server:
     def _has_ended(self) -> bool:
         return self._popen.poll() is not None
 
-    def _bury(self) -> None:
+    def _on_death(self) -> None:
         self._popen.kill()
         self._popen.wait()
         self._kill_strays()

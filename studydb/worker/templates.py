@@ -1,4 +1,4 @@
-"""Warm starts: attempts forked from a process that has imported the trainable, where it is safe."""
+"""Warm starts: where it is safe, attempts are forked from a process that has the trainable."""
 
 import threading
 import time
@@ -22,16 +22,16 @@ from studydb.worker.children import ChildProcess, Forker, ForkerDied, TemplateOu
 from studydb.worker.fork_server_client import ForkServer
 
 IMPORT_TIMEOUT_S = 120.0
-"""A template whose import takes longer is given up."""
+"""A template whose import takes longer is killed."""
 
 IDLE_S = 60.0
-"""After so long without a running attempt a template ends and gives its memory back."""
+"""A template without a running attempt ends after this time, to free its memory."""
 
 CLOSE_S = 2.0
-"""In which a template ends that is told to."""
+"""Time for a template to end before it is killed."""
 
 DEATHS_LIMIT = 3
-"""Templates that have died between two imports, after which starts are fresh."""
+"""After so many dead templates all starts are fresh; so after as many that forked nothing."""
 
 _TICK_S = 0.25
 
@@ -42,7 +42,7 @@ class Started:
     A process that runs an attempt.
 
     Attributes:
-        template: What it is a copy of; None for a fresh start.
+        template: The template that it was forked from; None for a fresh start.
     """
 
     child: ChildProcess
@@ -59,23 +59,24 @@ class Template:
     One template process, ready to be forked.
 
     Attributes:
-        is_proven: Whether a copy of it has run the user's code as far as a report or its end.
-        has_forked: Whether there was any copy of it.
+        is_proven: Whether an attempt that was forked from it has reported or ended.
+        has_forked: Whether any attempt was forked from it.
         used_s: When an attempt was last started or seen running, by the monotonic clock.
     """
 
     def __init__(self, process: ChildProcess, output: AttemptOutput) -> None:
-        """Take over a process that has said that it is ready."""
         self._process, self._output = process, output
         self._forker = Forker(
-            process.channel.detach(), is_gone=lambda: process.exit is not None, bury=self._bury
+            process.channel.detach(),
+            is_gone=lambda: process.exit is not None,
+            on_death=self._on_death,
         )
         self.is_proven = self.has_forked = False
         self.used_s = time.monotonic()
 
     @property
     def is_dead(self) -> bool:
-        """Whether its process is gone."""
+        """Whether its process has ended."""
         return self._forker.dead
 
     @property
@@ -88,8 +89,8 @@ class Template:
         Start the process of one attempt.
 
         Raises:
-            ForkerDied: The template is gone.
-            TemplateOutdated: A fresh start would run something else.
+            ForkerDied: The template has ended.
+            TemplateOutdated: A fresh start would run other code.
             OSError: No process can be started.
             FrameError: The job is too large.
         """
@@ -97,18 +98,18 @@ class Template:
         return self._forker.spawn(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
 
     def kill(self) -> None:
-        """SIGKILL the process; with it ends what was forked from it."""
+        """Kill the process, and so what was forked from it."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process, and what was forked from it; kill it if it does not answer."""
+        """End the process and what was forked from it; kill it after `CLOSE_S`."""
         self._forker.shut()
         if self._process.wait(CLOSE_S) is None:
             self._process.kill()
         self._forker.join()
         self._output.finish()
 
-    def _bury(self) -> None:
+    def _on_death(self) -> None:
         self._process.kill()
         self._process.wait()
 
@@ -117,9 +118,9 @@ class Templates:
     """
     Starts attempts: warm from a template where that is safe, else fresh; slots may share it.
 
-    A template is made at the first attempt, again when a source file has changed or the template
-    has grown, and never again once one was found unsafe, hung, or died in its import: then one line
-    says so, and every start is fresh.
+    A template is made at the first attempt, and again when a source file has changed or the
+    template has grown. After one that is unsafe, hangs or dies in its import, a line says so and
+    all starts are fresh.
     """
 
     def __init__(
@@ -133,15 +134,15 @@ class Templates:
         is_stopping: Callable[[], bool],
     ) -> None:
         """
-        Prepare; nothing is imported yet.
+        Prepare; the first `spawn` makes a template.
 
         Args:
-            forkserver: Makes templates, and fresh starts.
-            pump: Takes what an import prints.
-            directory: The folder for that.
+            forkserver: Starts templates and fresh attempts.
+            pump: Reads what an import prints.
+            directory: The folder for that output.
             enabled: False for fresh starts only.
-            say: Takes one line for people.
-            is_stopping: Whether the worker is told to go: an import is not waited for then.
+            say: Prints one line.
+            is_stopping: Whether the worker is stopping; then no import is waited for.
         """
         self._forkserver, self._pump, self._directory = forkserver, pump, directory
         self._enabled, self._say, self._is_stopping = enabled, say, is_stopping
@@ -155,17 +156,17 @@ class Templates:
         Start the process of one attempt.
 
         Args:
-            job: What it is to do; every job of a worker names the same trainable.
-            stdout: A descriptor for its output, to be closed here afterwards.
-            stderr: The same for its errors.
-            fresh: Whether it must import the trainable itself.
+            job: Every job of a worker names the same trainable.
+            stdout: A descriptor for its output; the caller closes it.
+            stderr: A descriptor for its errors; the caller closes it.
+            fresh: Whether the process must import the trainable itself.
 
         Raises:
             OSError: No process can be started.
             FrameError: The job is too large.
         """
         if not fresh:
-            for _ in range(2):  # a file may have changed since the template imported it
+            for _ in range(2):  # the first template may be outdated
                 template = self._usable(job)
                 if template is None:
                     break
@@ -182,10 +183,10 @@ class Templates:
 
     def give_up(self, started: Started, reason: str) -> bool:
         """
-        Use a template no more if the first process forked from it has died before it reported.
+        Retire a template if the first process forked from it has died before it reported.
 
         Returns:
-            Whether the attempt is to be started again, afresh.
+            Whether to start the attempt again, fresh.
         """
         template = started.template
         if template is None or template.is_proven:
@@ -195,8 +196,8 @@ class Templates:
         return True
 
     def drop_idle(self) -> None:
-        """End templates that nobody needs: retired ones, and one that was idle for a while."""
-        if not self._lock.acquire(blocking=False):  # an import is under way
+        """End templates without use: retired ones, and one that was idle for `IDLE_S`."""
+        if not self._lock.acquire(blocking=False):  # a slot makes a template
             return
         try:
             template = self._template
@@ -219,18 +220,18 @@ class Templates:
             template.close()
 
     def _usable(self, job: Job) -> Template | None:
-        with self._lock:  # slots that claim meanwhile wait for the same import
+        with self._lock:  # other slots wait for the same import
             if self._template is not None and self._template.is_dead:
-                self._bury_dead()
+                self._drop_dead()
             if self._template is None and self._enabled:
                 self._template = self._make(job)
             if not self._enabled or self._template is None:
                 return None
-            self._template.used_s = time.monotonic()  # before another slot may take it for idle
+            self._template.used_s = time.monotonic()  # or another slot could end it as idle
             return self._template
 
     def _make(self, job: Job) -> Template | None:
-        """Make a template; None, once and for all, if it may not be used."""
+        """Make a template; None if it is unusable, and then no other is made."""
         preparation = Preparation(job.study_uuid, job.trainable, job.signed, job.workdirs)
         output = self._pump.open(self._directory)
         try:
@@ -240,7 +241,7 @@ class Templates:
                 stdout=output.stdout,
                 stderr=output.stderr,
             )
-        except (FrameError, OSError):  # the fresh start that follows says why
+        except (FrameError, OSError):  # the fresh start that follows raises the same
             output.finish()
             return None
         output.release()
@@ -256,11 +257,11 @@ class Templates:
         return None
 
     def _await(self, process: ChildProcess) -> str | None:
-        """Wait for the end of an import: why the process is no template, None if it is one."""
+        """Wait for the end of an import; returns why it is unusable, or None if it is usable."""
         deadline_s = time.monotonic() + IMPORT_TIMEOUT_S
         while time.monotonic() < deadline_s:
             if self._is_stopping():
-                return "the worker is told to go"
+                return "the worker is stopping"
             try:
                 frame = process.channel.receive(timeout_s=_TICK_S)
                 answer = None if frame is None else read_readiness(frame)
@@ -279,7 +280,7 @@ class Templates:
             self._say(f"each trial imports the trainable anew, because {reason}")
 
     def _retire(self, template: Template, why: str | None) -> None:
-        """Fork from it no more; it ends with the last attempt that was forked from it."""
+        """Fork nothing more from it; it ends after its last attempt."""
         with self._lock:
             if self._template is template:
                 self._template = None
@@ -294,9 +295,9 @@ class Templates:
     def _note_death(self, template: Template) -> None:
         with self._lock:
             if self._template is template:
-                self._bury_dead()
+                self._drop_dead()
 
-    def _bury_dead(self) -> None:
+    def _drop_dead(self) -> None:
         assert self._template is not None
         self._retired.append(self._template)
         self._template = None
@@ -305,7 +306,7 @@ class Templates:
             self._refuse(f"{self._n_deaths} processes that had imported it have died")
 
     def close_retired(self) -> None:
-        """End templates that nothing is forked from any more, and whose last attempt has ended."""
+        """End retired templates whose last attempt has ended."""
         if not self._retired or not self._lock.acquire(blocking=False):
             return
         try:
