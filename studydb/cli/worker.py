@@ -96,8 +96,8 @@ def worker(
     saves one; a second one ends the worker at once. Exit codes: 0 done, 128 + signal, 1 error, 2
     usage, 3 the study is over, or has paused itself, and no trial has completed.
     """
-    from studydb.worker.supervisor import run_worker  # noqa: PLC0415  brings SQLAlchemy
-    from studydb.worker.worker_options import WorkerOptions  # noqa: PLC0415  brings SQLAlchemy
+    from studydb.worker.supervisor import run_worker
+    from studydb.worker.worker_options import WorkerOptions
 
     options = WorkerOptions(
         storage=storage.url,
