@@ -7,6 +7,7 @@ from studydb.analysis.naming import spread_names
 from studydb.db import Database
 from studydb.db.literals import ValueKind
 from studydb.db.stable_views import FIXED, Column, Kind, WideView, bounded_names, view_name
+from studydb.domain.canonical import is_number
 from studydb.domain.records import Study
 from studydb.domain.roles import Role
 from studydb.domain.space.domains import Domain, Enumerable, Integer
@@ -90,12 +91,8 @@ def kind_of(domain: Domain) -> ValueKind:
     values = [domain.at(index) for index in range(min(domain.size, MOST_LOOKED_AT))]
     if domain.size <= MOST_LOOKED_AT and all(map(_is_integer, values)):
         return ValueKind.INTEGER
-    return ValueKind.DOUBLE if all(map(_is_number, values)) else ValueKind.TEXT
+    return ValueKind.DOUBLE if all(map(is_number, values)) else ValueKind.TEXT
 
 
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and _is_number(value) and value in _INTEGERS
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int) and is_number(value) and value in _INTEGERS

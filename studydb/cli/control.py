@@ -9,7 +9,7 @@ from studydb.cli.opening import opened_study
 from studydb.cli.options import Number, Spec, Storage, storage_option, study_argument
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.domains import Domain
-from studydb.domain.specs.grammar import parse_parameter, parse_parameters
+from studydb.domain.space.parameters import parse_parameter, parse_parameters
 from studydb.domain.text.display import counted
 
 numbers_argument = click.argument("numbers", metavar="[NUMBER]...", type=Number(), nargs=-1)

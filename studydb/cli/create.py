@@ -15,8 +15,10 @@ from studydb.cli.options import Spec, Storage, storage_option, study_argument
 from studydb.cli.printing import print_next
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
+from studydb.domain.space.parameters import parse_parameters
 from studydb.domain.space.search_space import Space
-from studydb.domain.specs import grammar
+from studydb.domain.space.space_file import read_space_file
+from studydb.domain.specs.grammar import parse_call
 from studydb.domain.text.display import counted, visible
 from studydb.domain.view import Scheduler, Searcher
 from studydb.settings import KEY_FILE, SIGNING_KEY, key_file_path
@@ -124,7 +126,7 @@ def create(
 def _read_scheduler(text: str | None) -> Scheduler | None:
     if text is None:
         return None
-    return schedulers.from_call(grammar.parse_call(text))
+    return schedulers.from_call(parse_call(text))
 
 
 def _read_searcher(text: str | None) -> Searcher | None:
@@ -132,7 +134,7 @@ def _read_searcher(text: str | None) -> Searcher | None:
         return None
     from studydb import searchers
 
-    return searchers.from_call(grammar.parse_call(text))
+    return searchers.from_call(parse_call(text))
 
 
 def read_space(params: Sequence[str], file: str | None) -> Space:
@@ -142,8 +144,8 @@ def read_space(params: Sequence[str], file: str | None) -> Space:
     Raises:
         InvalidSpec: A name comes twice, or lies below another's value.
     """
-    leaves = {} if file is None else dict(grammar.read_space_file(Path(file)).leaves)
-    for path, leaf in Space.read(grammar.parse_parameters(params)).leaves.items():
+    leaves = {} if file is None else dict(read_space_file(Path(file)).leaves)
+    for path, leaf in Space.read(parse_parameters(params)).leaves.items():
         for other in leaves:
             if f"{other}/".startswith(f"{path}/") or f"{path}/".startswith(f"{other}/"):
                 raise InvalidSpec(

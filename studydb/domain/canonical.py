@@ -19,6 +19,16 @@ double comes back from PostgreSQL as an integer.
 """
 
 
+def is_number(value: Any) -> bool:
+    """Whether an int or a float; a bool is neither."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_integral(value: Any) -> bool:
+    """Whether a number without a fraction: 3 and 3.0."""
+    return is_number(value) and (isinstance(value, int) or value.is_integer())
+
+
 def plain(value: Any, *, where: str, depth: int = 0) -> Any:
     """
     Convert a value to what JSON holds: None, bool, int, float, str, list, dict.

@@ -1,51 +1,42 @@
 """
 Asynchronous successive halving, stopping variant.
 
-Sources: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020); the rule
-    for
-stopping is Ray Tune's `AsyncHyperBandScheduler`: a report at a rung is held against the percentile
-of what was recorded there before it, then recorded itself.
+Sources: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020). The rule
+for stopping is that of Ray Tune's `AsyncHyperBandScheduler`: a report at a rung is compared with a
+percentile of the scores recorded there before it, and then recorded itself.
 """
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.decisions import CONTINUE, Action, Decision
 from studydb.domain.life.states import Reason
+from studydb.domain.specs.spec import Spec
 from studydb.domain.view import Report, RungSpec, StudyView
 
 
 @dataclass(frozen=True)
-class ASHA:
+class ASHA(Spec):
     """
     Stop a trial at a rung when it is strictly worse than the rung's cutoff.
 
-    Rungs stand at `grace_period * reduction_factor ** k` below `max_t`. The cutoff is the linear
-    percentile at (1 - 1/reduction_factor) * 100 of the negated scores recorded before; the first
-    arrival goes on. NaN stops, where Ray's rule would let it go on.
+    There is a rung at each step `grace_period * reduction_factor ** k` below `max_t`. The cutoff is
+    the linear percentile at (1 - 1/reduction_factor) * 100 of the negated scores recorded before;
+    the first trial at a rung goes on. NaN stops a trial; in Ray Tune it goes on.
 
     Attributes:
         max_t: The last step of a trial ("R" in the paper); reaching it completes the trial.
         grace_period: The first rung's step ("r" in the paper); no trial stops before it.
-        reduction_factor: One in so many goes on ("eta" in the paper).
+        reduction_factor: Of so many trials at a rung one goes on ("eta" in the paper).
     """
 
     max_t: int
     grace_period: int = 1
     reduction_factor: float = 4
 
-    def __post_init__(self) -> None:
-        """Refuse what makes no rungs."""
-        for name in ("max_t", "grace_period", "reduction_factor"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InvalidSpec(f"ASHA's {name} is {value!r}; it must be a number.")
-        for name in ("max_t", "grace_period"):
-            if not float(getattr(self, name)).is_integer():
-                raise InvalidSpec(f"ASHA's {name} is {getattr(self, name)}; steps are integers.")
+    def _check(self) -> None:
         if not 1 <= self.grace_period <= self.max_t:
             raise InvalidSpec(
                 f"ASHA's grace_period is {self.grace_period} and max_t {self.max_t}; "
@@ -55,15 +46,6 @@ class ASHA:
             raise InvalidSpec(
                 f"ASHA's reduction_factor is {self.reduction_factor}; it must be greater than 1."
             )
-
-    def to_json(self) -> dict[str, Any]:
-        """As stored in the study's row."""
-        return {
-            "name": "ASHA",
-            "max_t": self.max_t,
-            "grace_period": self.grace_period,
-            "reduction_factor": self.reduction_factor,
-        }
 
     @cached_property
     def milestones(self) -> tuple[int, ...]:
@@ -77,7 +59,7 @@ class ASHA:
 
     @property
     def quantile(self) -> float:
-        """Where the cutoff stands among the negated scores, by Ray's own arithmetic."""
+        """The cutoff's rank among the negated scores, in [0, 1], rounded as Ray Tune rounds it."""
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def rungs(self) -> tuple[RungSpec, ...]:

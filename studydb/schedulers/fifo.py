@@ -1,26 +1,22 @@
 """FIFO: every trial runs to its end, in the order of their numbers."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from studydb.domain.life.decisions import CONTINUE, Decision
+from studydb.domain.specs.spec import Spec
 from studydb.domain.view import Report, RungSpec, StudyView
 
 
-@dataclass(frozen=True, slots=True)
-class FIFO:
-    """Judges nothing; trials end by their own rules or by themselves."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As stored in the study's row."""
-        return {"name": "FIFO"}
+@dataclass(frozen=True)
+class FIFO(Spec):
+    """Judge nothing: a trial ends by a stop rule or when its function returns."""
 
     def rungs(self) -> tuple[RungSpec, ...]:
-        """None."""
+        """No rungs."""
         return ()
 
     def rung_of(self, step: int) -> int | None:  # noqa: ARG002
-        """None."""
+        """No rung."""
         return None
 
     def next_decision_step(self, step: int) -> int | None:  # noqa: ARG002

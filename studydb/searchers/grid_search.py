@@ -8,41 +8,28 @@ from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.states import Origin
 from studydb.domain.space.domains import Enumerable
 from studydb.domain.space.search_space import Space
-from studydb.searchers.draws import check_seed
+from studydb.searchers.seeded import Seeded
 
 MAX_VALUES = 100_000
-"""Of one parameter; more is a range that somebody did not mean to walk through."""
+"""Values of one parameter; a range with more is refused, because a grid over it never ends."""
 
 MAX_POINTS = 10**9
 
 
 @dataclass(frozen=True)
-class GridSearch:
+class GridSearch(Seeded):
     """
     Propose the product of all values: `choice`, `randint` and `quniform`, no continuous domains.
 
-    The points come in the order of nested loops in the space's order: the last parameter changes
-    fastest. `grid_search` of Ray Tune, `GridSampler` of Optuna (which shuffles).
-
-    Attributes:
-        seed: The seed of studies created with it, None for one chosen then; the points do not
-            depend on it, the trials' own seeds do.
+    The points come in the order of nested loops over the space: the last parameter changes
+    fastest. `grid_search` of Ray Tune, `GridSampler` of Optuna (which shuffles). The seed does not
+    change the points, only what `trial.seed` says.
     """
-
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a seed that cannot be stored."""
-        object.__setattr__(self, "seed", check_seed(self.seed, of="GridSearch"))
 
     @property
     def origin(self) -> Origin:
-        """What `trial.origin` says of its points."""
+        """The `origin` of its trials."""
         return Origin.GRID
-
-    def to_json(self) -> dict[str, Any]:
-        """As stored in the study's row."""
-        return {"name": "GridSearch", "seed": self.seed}
 
     def size(self, space: Space) -> int:
         """
@@ -64,8 +51,8 @@ class GridSearch:
         The `draw`-th combination.
 
         Args:
-            space: What to walk through.
-            seed: Without effect.
+            space: The space whose combinations are counted.
+            seed: Has no effect.
             draw: 0-based, below `size`.
 
         Raises:

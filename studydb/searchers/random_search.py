@@ -1,5 +1,5 @@
 """
-Random search: every parameter drawn on its own.
+Random search: every parameter is drawn independently of the others.
 
 Source: Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization" (JMLR 2012).
 """
@@ -9,41 +9,30 @@ from typing import Any
 
 from studydb.domain.life.states import Origin
 from studydb.domain.space.search_space import Space
-from studydb.searchers.draws import check_seed, unit_draw
+from studydb.searchers.draws import unit_draw
+from studydb.searchers.seeded import Seeded
 
 
 @dataclass(frozen=True)
-class RandomSearch:
+class RandomSearch(Seeded):
     """
     Propose independent draws without end; an empty space gives {} each time.
 
-    Attributes:
-        seed: The seed of studies created with it, None for one chosen then. The n-th point of two
-            studies with equal seeds and spaces is the same.
+    The n-th point of two studies with equal seeds and spaces is the same.
     """
-
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a seed that cannot be stored."""
-        object.__setattr__(self, "seed", check_seed(self.seed, of="RandomSearch"))
 
     @property
     def origin(self) -> Origin:
-        """What `trial.origin` says of its points."""
+        """The `origin` of its trials."""
         return Origin.SEARCHER
 
-    def to_json(self) -> dict[str, Any]:
-        """As stored in the study's row."""
-        return {"name": "RandomSearch", "seed": self.seed}
-
-    def size(self, space: Space) -> int | None:  # noqa: ARG002  the protocol's
-        """None: the points never end."""
+    def size(self, space: Space) -> int | None:  # noqa: ARG002
+        """None: there is no last point."""
         return None
 
     def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:
         """
-        The `draw`-th point, the same for whoever asks, in any order.
+        The `draw`-th point: the same in every process, whatever was drawn before.
 
         Args:
             space: What to draw from.

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from studydb.domain.canonical import canonical_json, params_hash
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.space.parameters import parse_parameter, parse_parameters
 from studydb.domain.space.search_space import (
     Enumerable,
     Space,
@@ -20,7 +21,7 @@ from studydb.domain.space.search_space import (
     randint,
     uniform,
 )
-from studydb.domain.specs.grammar import parse_call, parse_parameter, parse_parameters, parse_value
+from studydb.domain.specs.grammar import parse_call, parse_value
 from studydb.searchers import GridSearch, RandomSearch
 from studydb.searchers.draws import unit_draw
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from studydb.cli.values import assignments, csv_cell, plain, table_cell, value_text
 from studydb.domain.life.states import State
-from studydb.domain.specs.grammar import parse_parameters, parse_value
+from studydb.domain.space.parameters import parse_parameters
+from studydb.domain.specs.grammar import parse_value
 from studydb.domain.text.display import visible
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)

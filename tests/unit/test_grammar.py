@@ -5,6 +5,7 @@ import json
 import pytest
 
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.space.parameters import parse_parameter, parse_parameters
 from studydb.domain.space.search_space import (
     Space,
     choice,
@@ -15,15 +16,9 @@ from studydb.domain.space.search_space import (
     randint,
     uniform,
 )
-from studydb.domain.specs.grammar import (
-    Call,
-    build,
-    parse_call,
-    parse_parameter,
-    parse_parameters,
-    parse_value,
-    read_space_file,
-)
+from studydb.domain.space.space_file import read_space_file
+from studydb.domain.specs.building import build
+from studydb.domain.specs.grammar import Call, parse_call, parse_value
 
 
 @pytest.mark.parametrize(
@@ -207,9 +202,9 @@ def test_build_checks_the_signature_before_it_calls():
         called.append(max_t)
 
     with pytest.raises(InvalidSpec, match="it takes max_t"):
-        build(Call("S", (1,)), {"S": scheduler}, what="scheduler")
+        build(Call("S", (1,)), {"S": scheduler}, noun="scheduler")
     with pytest.raises(InvalidSpec, match="no scheduler 'T'"):
-        build(Call("T"), {"S": scheduler}, what="scheduler")
+        build(Call("T"), {"S": scheduler}, noun="scheduler")
     assert called == []
 
 

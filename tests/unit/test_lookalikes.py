@@ -5,8 +5,9 @@ import json
 import pytest
 
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.space.parameters import parse_parameters
 from studydb.domain.space.search_space import Space, choice, constant, loguniform, uniform
-from studydb.domain.specs.grammar import parse_parameters, read_space_file
+from studydb.domain.space.space_file import read_space_file
 
 TEXTS = [
     ("loguniform(1e-4,1)", "lr=loguniform(1e-4,1)"),

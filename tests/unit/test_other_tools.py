@@ -8,7 +8,8 @@ import studydb
 from studydb.child.running_trial import RunningTrial
 from studydb.cli.commands import COMMANDS
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.specs.grammar import parse_call, parse_parameter
+from studydb.domain.space.parameters import parse_parameter
+from studydb.domain.specs.grammar import parse_call
 from studydb.domain.text.other_tools import SAMPLES, WORDS, hint, in_studydb
 from studydb.lease.own_trial import OwnTrial
 from studydb.schedulers import from_call as scheduler_of

@@ -302,7 +302,7 @@ def test_a_space_that_holds_itself_is_refused():
     ("spec", "words"),
     [
         ({"m": {"lr": {"$": "logunifrom", "lower": 1, "upper": 2}}}, ["'m/lr'", "'loguniform'"]),
-        ({"m": {"lr": {"$": ["uniform"]}}}, ["'m/lr'", "unknown"]),
+        ({"m": {"lr": {"$": ["uniform"]}}}, ["'m/lr'", "no distribution"]),
         ({"lr": {"$": "uniform", "lower": 1}}, ["'lr'", "lower, upper"]),
         ({"lr": {"$": "uniform", "lower": 1, "upper": 2, "q": 1}}, ["'lr'", "q"]),
         ({"lr": {"$": "uniform", "lower": 2, "upper": 1}}, ["'lr'", "not below"]),

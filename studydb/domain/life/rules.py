@@ -1,4 +1,4 @@
-"""Rules on a trial's own results: pure, judged at every report, before the scheduler."""
+"""Stop rules: each report is compared with them before the scheduler judges it."""
 
 import operator
 import re
@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from studydb.domain.canonical import is_number
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.metrics import STEP, Result
+from studydb.domain.specs.spec import Spec
 from studydb.domain.text.names import check_metric_name
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -19,14 +21,14 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 _TEXT = re.compile(r"\s*(?P<metric>[^<>=]+?)\s*(?P<op>>=|<=|>|<)\s*(?P<bound>\S+)\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class Threshold:
+@dataclass(frozen=True)
+class Threshold(Spec):
     """
     Stop a trial when a metric passes a bound.
 
     Attributes:
         metric: A metric's name, or `training_iteration` for the step.
-        op: One of >=, <=, >, <; a dict's rules are >=, as in Ray Tune.
+        op: One of >=, <=, >, <. A rule that was given in a dict has >=, as in Ray Tune.
     """
 
     metric: str
@@ -34,15 +36,13 @@ class Threshold:
     bound: float
 
     def hit(self, result: Result, *, study_metric: str) -> bool:
-        """Whether this result ends the trial; a missing or non-numeric metric never does."""
+        """Whether this result ends the trial; a metric that is missing or no number does not."""
         value = _lookup(result, self.metric, study_metric)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return _COMPARE[self.op](value, self.bound)
+        return is_number(value) and _COMPARE[self.op](value, self.bound)
 
     def to_json(self) -> dict[str, Any]:
-        """As stored in the study's row."""
-        return {"metric": self.metric, "op": self.op, "bound": self.bound}
+        """As stored: without a name, because rows that older versions wrote have none."""
+        return self.options()
 
 
 def _lookup(result: Result, metric: str, study_metric: str) -> Any:

@@ -8,33 +8,25 @@ of Python and numpy.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar
 
-from studydb.domain.canonical import canonical_json, plain
+from studydb.domain.canonical import canonical_json, is_integral, is_number, plain
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.space.bounds import (
-    UNITS,
-    check_order,
-    check_positive,
-    check_size,
-    clamp,
-    exact,
-    from_log_unit,
-    is_integral,
-    is_number,
-    read_float,
-    read_int,
-)
+from studydb.domain.space.exact_arithmetic import UNITS, clamp, exact, from_log_unit
+from studydb.domain.specs.spec import Spec
+
+KIND = "$"
+"""The key of a distribution's name in JSON; no name of a parameter may begin with it."""
 
 
-class Domain(ABC):
+class Domain(Spec, ABC):
     """The values that one parameter can take; frozen, and equal when the bounds are."""
 
-    kind: ClassVar[str]
+    kind_key: ClassVar[str] = KIND
 
     @abstractmethod
     def from_unit(self, u: float) -> Any:
@@ -57,15 +49,6 @@ class Domain(ABC):
     def width(self) -> int:
         """How many characters the longest value takes as JSON."""
         return 24
-
-    @classmethod
-    def arguments(cls) -> list[str]:
-        """The names of what the distribution takes, in order."""
-        return [field.name for field in fields(cls)]  # type: ignore[arg-type]  # each is a dataclass
-
-    def to_json(self) -> dict[str, Any]:
-        """As stored: {"$": kind} and the arguments by name."""
-        return {"$": self.kind} | {name: getattr(self, name) for name in self.arguments()}
 
     def __str__(self) -> str:
         """As written on the command line and in Python."""
@@ -101,9 +84,11 @@ class Real(Domain):
     lower: float
     upper: float
 
-    def __post_init__(self) -> None:
-        _read_bounds(self, read_float)
-        check_order(self.lower, self.upper, of=self)
+    def _check(self) -> None:
+        for name in self.arguments():
+            number = plain(getattr(self, name), where=f"The {name} of {self.kind}")
+            object.__setattr__(self, name, float(number))
+        _check_order(self)
 
     def contains(self, value: Any) -> bool:
         """Both ends are legal."""
@@ -120,8 +105,8 @@ class Uniform(Real):
 
     kind: ClassVar[str] = "uniform"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         if math.isinf(self.upper - self.lower):
             raise InvalidSpec(f"{self} is wider than a double can say; narrow its bounds.")
 
@@ -136,9 +121,9 @@ class LogUniform(Real):
 
     kind: ClassVar[str] = "loguniform"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self.lower, of=self)
+    def _check(self) -> None:
+        super()._check()
+        _check_positive(self)
 
     def from_unit(self, u: float) -> float:
         """`lower` at 0, the geometric mean at 0.5."""
@@ -152,13 +137,13 @@ class QUniform(Real, Enumerable):
     kind: ClassVar[str] = "quniform"
     q: float
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check(self) -> None:
+        super()._check()
         if self.q <= 0:
             raise InvalidSpec(f"{self} has a step that is not positive; give q above 0.")
         if self.size < 1:
             raise InvalidSpec(f"{self} holds no multiple of {self.q!r}; widen it or lower q.")
-        check_size(self.size, of=self)
+        _check_size(self, self.size)
 
     @cached_property
     def _step(self) -> Fraction:
@@ -196,10 +181,9 @@ class Integer(Domain):
     lower: int
     upper: int
 
-    def __post_init__(self) -> None:
-        _read_bounds(self, read_int)
-        check_order(self.lower, self.upper, of=self)
-        check_size(self.upper - self.lower + 1, of=self)
+    def _check(self) -> None:
+        _check_order(self)
+        _check_size(self, self.upper - self.lower + 1)
 
     def contains(self, value: Any) -> bool:
         """Both ends are legal."""
@@ -232,9 +216,9 @@ class LogRandInt(Integer):
 
     kind: ClassVar[str] = "lograndint"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self.lower, of=self)
+    def _check(self) -> None:
+        super()._check()
+        _check_positive(self)
 
     def from_unit(self, u: float) -> int:
         """The floor of a log-uniform draw from [lower, upper + 1)."""
@@ -249,7 +233,7 @@ class Choice(Enumerable):
     kind: ClassVar[str] = "choice"
     values: Sequence[Any]
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         object.__setattr__(self, "values", tuple(_read_choices(self.values)))
 
     def __eq__(self, other: object) -> bool:
@@ -264,7 +248,7 @@ class Choice(Enumerable):
 
     def to_json(self) -> dict[str, Any]:
         """As stored; the values are never taken for distributions."""
-        return {"$": self.kind, "values": list(self.values)}
+        return {KIND: self.kind, "values": list(self.values)}
 
     @property
     def size(self) -> int:
@@ -298,10 +282,22 @@ class Choice(Enumerable):
         return {canonical_json(value): index for index, value in backwards}
 
 
-def _read_bounds(domain: Domain, read: Callable[..., float]) -> None:
-    for name in domain.arguments():
-        bound = read(getattr(domain, name), name=name, of=domain.kind)
-        object.__setattr__(domain, name, bound)
+def _check_order(domain: Real | Integer) -> None:
+    if domain.lower >= domain.upper:
+        raise InvalidSpec(
+            f"{domain} has a lower bound that is not below the upper one; "
+            "swap them, or give a constant if there is only one value."
+        )
+
+
+def _check_positive(domain: Real | Integer) -> None:
+    if domain.lower <= 0:
+        raise InvalidSpec(f"{domain} needs a lower bound above 0, because it is logarithmic.")
+
+
+def _check_size(domain: Domain, size: int) -> None:
+    if size > UNITS:
+        raise InvalidSpec(f"{domain} has more than 2**53 values, too many to draw each; narrow it.")
 
 
 def _read_choices(values: Any) -> list[Any]:

@@ -8,9 +8,9 @@ from typing import Any
 from studydb.domain.canonical import MAX_DEPTH, plain, plain_text
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.distributions import DISTRIBUTIONS
-from studydb.domain.space.domains import Domain
+from studydb.domain.space.domains import KIND, Domain
 from studydb.domain.space.lookalikes import LONGEST_SHOWN, check_dict, check_text
-from studydb.domain.text.suggestions import did_you_mean
+from studydb.domain.specs.building import rebuild
 
 
 class Written(Enum):
@@ -23,10 +23,6 @@ class Written(Enum):
 
 
 _BY_USER = frozenset({Written.IN_PYTHON, Written.IN_FILE})
-
-
-KIND = "$"
-"""The key that marks a distribution in JSON; no name of the user's may begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +146,7 @@ def _bare_list(values: list[Any], path: str, *, in_file: bool) -> InvalidSpec:
 
 
 def _read_domain(spec: Mapping[str, Any], path: str) -> Domain:
-    kind = spec[KIND]
-    if not isinstance(kind, str) or kind not in DISTRIBUTIONS:
-        raise InvalidSpec(
-            f"Parameter {path!r} has the distribution {kind!r}, which is unknown; "
-            f"there are {', '.join(DISTRIBUTIONS)}." + did_you_mean(str(kind), DISTRIBUTIONS)
-        )
-    wanted = DISTRIBUTIONS[kind].arguments()
-    arguments = {name: value for name, value in spec.items() if name != KIND}
-    if set(arguments) != set(wanted):
-        raise InvalidSpec(
-            f"Parameter {path!r}: {kind} takes {', '.join(wanted)}, "
-            f"not {', '.join(map(str, arguments)) or 'nothing'}."
-        )
     try:
-        return DISTRIBUTIONS[kind](**arguments)
+        return rebuild(spec, DISTRIBUTIONS, noun="distribution", key=KIND)
     except InvalidSpec as error:
         raise InvalidSpec(f"Parameter {path!r}: {error}") from None

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from studydb.domain.canonical import is_number
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.distributions import DISTRIBUTIONS
 from studydb.domain.space.domains import Domain
@@ -70,7 +71,7 @@ def _described(value: Mapping[Any, Any]) -> str | None:
             (value[low], value[high])
             for low, high in _BOUNDS
             if low in value and high in value
-            if _is_number(value[low]) and _is_number(value[high])
+            if is_number(value[low]) and is_number(value[high])
         ),
         None,
     )
@@ -97,10 +98,6 @@ def _known(name: str) -> str | None:
     """The name of a distribution, ours or another tool's; None for any other word."""
     folded = name.replace("-", "_").casefold()
     return folded if folded in DISTRIBUTIONS or folded in SAMPLES else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _refusal(shown: str, what: str, path: str, written: str, *, in_file: bool) -> InvalidSpec:

@@ -1,1 +1,1 @@
-"""Specs as people type them: a grammar, never evaluated."""
+"""Specs: named options such as ASHA(max_t=27), typed by people, stored as JSON, never evaluated."""

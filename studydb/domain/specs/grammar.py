@@ -1,51 +1,81 @@
 """
-Specs as people type them: spaces, schedulers and searchers; read by a grammar, never evaluated.
+The grammar of what people type after `--param`, `--scheduler` and `enqueue`: values and calls.
 
-A parameter is "path=value": lr=loguniform(1e-4,1) or model/width=randint(1,4) sample, epochs=27 and
-name=resnet are constants. The values are described in `reader`.
+```
+value      =  call | list | dict | text | word
+call       =  name "(" [ argument { "," argument } [","] ] ")"       ASHA(max_t=27, grace_period=1)
+argument   =  [ name "=" ] value             those without a name come first
+list       =  "[" [ value { "," value } [","] ] "]"
+dict       =  "{" [ key ":" value { "," key ":" value } [","] ] "}"
+text       =  '"' … '"'  |  "'" … "'"        with the escapes of JSON and Python
+word       =  characters other than white space and ( ) [ ] { } , = " '   (inside { } also :)
+```
+JSON is part of it. A word is true, false or null, or a number such as -2, 1_000 or 1e-4; any other
+is a text, as in choice(resnet-50, facebook/opt-1.3b).
 """
 
-import inspect
-import json
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from studydb.domain.canonical import plain
+from studydb.domain.canonical import MAX_DEPTH
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.space.distributions import DISTRIBUTIONS
-from studydb.domain.space.domains import Domain
-from studydb.domain.space.leaves import KIND, Constant, Written, check_key, constant
-from studydb.domain.space.search_space import ORDER, Space
-from studydb.domain.specs.reader import NAME, Call, read_all
-from studydb.domain.specs.scanner import Scanner
-from studydb.domain.text.other_tools import hint
 
-__all__ = [
-    "Call",
-    "build",
-    "parse_call",
-    "parse_parameter",
-    "parse_parameters",
-    "parse_value",
-    "read_space_file",
-    "rebuild",
-]
+_SPACE = re.compile(r"\s*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_KEYWORD = re.compile(rf"({_NAME.pattern})\s*=")
+_WORD = re.compile(r"""[^\s()\[\]{},="']+""")
+_WORD_IN_DICT = re.compile(r"""[^\s()\[\]{},="':]+""")
+_CONSTANTS = {"true": True, "false": False, "null": None} | {
+    str(value): value for value in (True, False, None)
+}
+_INTEGER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
+_FLOAT = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?(nan|inf|infinity)", re.IGNORECASE)
+_TEXT = {quote: re.compile(rf"{quote}((?:[^{quote}\\]|\\.)*){quote}", re.DOTALL) for quote in "\"'"}
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"} | {
+    character: character for character in "\\/\"'"
+}
+_MAX_DIGITS = 308
+_LONGEST_EXCERPT = 60
 
-T = TypeVar("T")
 
-
-def parse_value(text: str) -> Any:
+@dataclass(frozen=True, slots=True)
+class Call:
     """
-    Read one value.
+    A call as it was written; nothing is called.
+
+    Attributes:
+        name: What is to be called: letters, digits, "_" and ".".
+        args: Plain values or calls, in order.
+        kwargs: The same by name.
+    """
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def holds_call(self) -> bool:
+        """Whether an argument is itself a call."""
+        return any(isinstance(value, Call) for value in (*self.args, *self.kwargs.values()))
+
+
+def parse_value(text: str, *, start: int = 0) -> Any:
+    """
+    Read one value, from an offset to the end of the text.
 
     Returns:
         None, a bool, int, float, str, list or dict, or a `Call`.
 
     Raises:
-        InvalidSpec: The text is none; the message names the column and what was expected.
+        InvalidSpec: There is none; the message names the column and what was expected.
     """
-    return read_all(Scanner(text))
+    return _Reader(text, start).whole()
 
 
 def parse_call(text: str) -> Call:
@@ -53,183 +83,159 @@ def parse_call(text: str) -> Call:
     Read a call such as "ASHA(max_t=27, grace_period=1)"; a name alone is a call without arguments.
 
     Raises:
-        InvalidSpec: The text is none; the message names the column and what was expected.
+        InvalidSpec: There is none; the message names the column and what was expected.
     """
-    value = read_all(Scanner(text))
+    value = parse_value(text)
     if isinstance(value, Call):
         return value
-    if isinstance(value, str) and NAME.fullmatch(value):
+    if isinstance(value, str) and _NAME.fullmatch(value):
         return Call(value)
-    raise Scanner(text).error("a call such as NAME(argument=1)")
+    raise misread(text, 0, "a call such as NAME(argument=1)")
 
 
-def parse_parameter(text: str) -> tuple[str, Any]:
+def misread(text: str, at: int, expected: str) -> InvalidSpec:
     """
-    Read "path=value": a call is a distribution, anything else a constant.
-
-    Returns:
-        The path ("model/width") and its domain or constant, a list as `Constant` where it was
-        said to be one; `parse_parameters` nests them.
-
-    Raises:
-        InvalidSpec: No "=", a bad path, a bad value, an unknown distribution or bad bounds.
-    """
-    path, equals, _ = text.partition("=")
-    if not equals:
-        raise Scanner(text).error("'=' after the name, as in lr=loguniform(1e-4,1)", at=len(text))
-    value = read_all(Scanner(text, at=len(path) + 1))
-    path = path.strip()
-    for key in path.split("/"):
-        check_key(key)
-    if isinstance(value, Call):
-        return path, _made(value, path)
-    return path, plain(value, where=f"Parameter {path!r}")
-
-
-def _made(call: Call, path: str) -> Domain | Constant:
-    if call.name != "constant":
-        return _distribution(call, path)
-    return build(call, {"constant": constant}, what="distribution")
-
-
-def _distribution(call: Call, path: str) -> Domain:
-    try:
-        return build(_gather_choices(call), DISTRIBUTIONS, what="distribution")
-    except InvalidSpec as error:
-        raise InvalidSpec(f"Parameter {path!r}: {error}") from None
-
-
-def _gather_choices(call: Call) -> Call:
-    """Let choice(relu,tanh) mean choice([relu,tanh])."""
-    listed = len(call.args) == 1 and isinstance(call.args[0], list)
-    if call.name != "choice" or listed or call.kwargs or _holds_call(call):
-        return call
-    return Call(call.name, (list(call.args),))
-
-
-def _holds_call(call: Call) -> bool:
-    return any(isinstance(value, Call) for value in (*call.args, *call.kwargs.values()))
-
-
-def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
-    """
-    Read several "path=value" into the nested dict that `Space.read` and `check_params` take.
-
-    Raises:
-        InvalidSpec: As `parse_parameter`; or a path comes twice, or lies below another's value.
-    """
-    tree: dict[str, Any] = {}
-    made = {"": tree}
-    for path, value in map(parse_parameter, texts):
-        above, _, last = path.rpartition("/")
-        parent = _parent(made, above, path)
-        if last in parent:
-            raise InvalidSpec(f"Parameter {path!r} is given twice; give each name one value.")
-        parent[last] = value
-    return tree
-
-
-def _parent(made: dict[str, dict[str, Any]], parent: str, path: str) -> dict[str, Any]:
-    if parent not in made:
-        above, _, key = parent.rpartition("/")
-        around = _parent(made, above, path)
-        if key in around:
-            raise InvalidSpec(
-                f"Parameter {path!r} lies below {parent!r}, which has a value; rename one of them."
-            )
-        made[parent] = around[key] = {}
-    return made[parent]
-
-
-def build(call: Call, known: Mapping[str, Callable[..., T]], *, what: str) -> T:
-    """
-    Make what a call names, out of a closed list: "ASHA(max_t=27)" out of the schedulers.
+    Make the error for a text that cannot be read.
 
     Args:
-        call: As parsed.
-        known: What may be called, by name; signatures are checked before anything is called.
-        what: The noun for errors: "scheduler".
-
-    Raises:
-        InvalidSpec: An unknown name or argument, or whatever the callee refuses.
+        at: The 0-based offset of the first wrong character; the message counts columns from 1.
     """
-    if call.name not in known:
-        raise InvalidSpec(
-            f"There is no {what} {call.name!r}; there are {', '.join(known)}."
-            + hint(call.name, known)
-        )
-    if _holds_call(call):
-        raise InvalidSpec(f"An argument of {call.name} is itself a call; give plain values.")
-    signature = inspect.signature(known[call.name])
-    wanted = ", ".join(signature.parameters) or "no arguments"
-    for name in call.kwargs:
-        if name not in signature.parameters:
-            raise InvalidSpec(
-                f"{call.name} has no argument {name!r}; it takes {wanted}."
-                + hint(name, signature.parameters)
-            )
-    try:
-        signature.bind(*call.args, **call.kwargs)
-    except TypeError as error:
-        raise InvalidSpec(f"Cannot make {call.name}: {error}; it takes {wanted}.") from None
-    return known[call.name](*call.args, **call.kwargs)
+    start = max(0, min(at - _LONGEST_EXCERPT // 2, len(text) - _LONGEST_EXCERPT))
+    end = start + _LONGEST_EXCERPT
+    excerpt = f"{'…' if start else ''}{text[start:end]!r}{'…' if end < len(text) else ''}"
+    found = repr(text[at]) if at < len(text) else "the end"
+    return InvalidSpec(
+        f"Cannot read {excerpt} at column {at + 1}: found {found}, expected {expected}."
+    )
 
 
-def rebuild(spec: Mapping[str, Any], known: Mapping[str, Callable[..., T]], *, what: str) -> T:
-    """
-    Make what a row holds, {"name": "ASHA", "max_t": 27}, out of a closed list.
+class _Reader:
+    """Reads a text from left to right; `at` is the 0-based offset of the next character."""
 
-    Raises:
-        InvalidSpec: As `build`; or the row has no name.
-    """
-    options = dict(spec)
-    if "name" not in options:
-        raise InvalidSpec(f"The {what} {options!r} has no name; there are {', '.join(known)}.")
-    return build(Call(str(options.pop("name")), kwargs=options), known, what=what)
+    def __init__(self, text: str, at: int) -> None:
+        self.text, self.at = text, at
 
+    def whole(self) -> Any:
+        if not self._peek():
+            raise self._error("a value; write '' for empty text")
+        value = self._value(depth=0)
+        if self._peek():
+            raise self._error("the end; quote text that holds spaces or punctuation")
+        return value
 
-def read_space_file(path: Path | str) -> Space:
-    """
-    Read a space from a JSON file, for `--space FILE`.
+    def _error(self, expected: str, *, at: int | None = None) -> InvalidSpec:
+        return misread(self.text, self.at if at is None else at, expected)
 
-    A distribution is {"$": "loguniform(1e-4, 1)"}, or as `Space.to_json` writes it; a list that is
-    meant as it is, is {"$": "constant([1, 2])"}; numbers and other texts are constants. A file with
-    "$order" was written by `Space.to_json`, and its lists are constants.
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        match = pattern.match(self.text, self.at)
+        if match:
+            self.at = match.end()
+        return match
 
-    Raises:
-        InvalidSpec: No such file, no JSON, or no space; the message names the file.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        tree = json.loads(text, object_pairs_hook=_unique)
-        if isinstance(tree, dict) and ORDER in tree:
-            return Space.from_json(_parse_leaves(tree, ""))
-        return Space.read(_parse_leaves(tree, ""), written=Written.IN_FILE)
-    except OSError as error:
-        raise InvalidSpec(f"Cannot read {str(path)!r}: {error.strerror}.") from None
-    except RecursionError:
-        raise InvalidSpec(f"{str(path)!r} is nested too deeply; flatten it.") from None
-    except InvalidSpec as error:
-        raise InvalidSpec(f"{str(path)!r}: {error}") from None
-    except ValueError as error:
-        raise InvalidSpec(f"{str(path)!r} is not JSON: {error}.") from None
+    def _peek(self) -> str:
+        """Step over white space; return the next character, "" at the end."""
+        self._match(_SPACE)
+        return self.text[self.at : self.at + 1]
 
+    def _skip(self, character: str) -> bool:
+        found = self._peek() == character
+        self.at += found
+        return found
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidSpec(f"The name {twice!r} is given twice; give each name one value.")
-    return found
+    def _value(self, *, depth: int, in_dict: bool = False) -> Any:
+        if depth > MAX_DEPTH:
+            raise self._error(f"at most {MAX_DEPTH} levels of nesting")
+        match self._peek():
+            case "[":
+                return [self._plain(depth + 1) for _ in self._items("]")]
+            case "{":
+                return self._dict(depth + 1)
+            case '"' | "'":
+                return self._quoted()
+        start = self.at
+        word = self._word(in_dict=in_dict)
+        if self._peek() == "(" and _NAME.fullmatch(word):
+            return self._call(word, depth + 1)
+        return _CONSTANTS[word] if word in _CONSTANTS else self._number_or_text(word, start)
 
+    def _items(self, closing: str) -> Iterator[int]:
+        """Step over brackets and commas; yield each item's offset for the caller to read it."""
+        self.at += 1
+        while not self._skip(closing):
+            yield self.at
+            if self._peek() != closing and not self._skip(","):
+                raise self._error(f"',' or '{closing}'")
 
-def _parse_leaves(tree: Any, prefix: str) -> Any:
-    if not isinstance(tree, dict):
-        return tree
-    text = tree.get(KIND)
-    if prefix and isinstance(text, str) and "(" in text:
-        if len(tree) > 1:
-            raise InvalidSpec(f"Parameter {prefix[:-1]!r} is {text!r} and more; give one of them.")
-        return _made(parse_call(text), prefix[:-1])
-    return {key: _parse_leaves(value, f"{prefix}{key}/") for key, value in tree.items()}
+    def _dict(self, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for start in self._items("}"):
+            quoted = self.text[start : start + 1] in _TEXT
+            key = self._quoted() if quoted else self._word(in_dict=True)
+            if key in found:
+                raise self._error(f"another key, for {key!r} came before", at=start)
+            if not self._skip(":"):
+                raise self._error("':' after the key")
+            found[key] = self._plain(depth, in_dict=True)
+        return found
+
+    def _plain(self, depth: int, *, in_dict: bool = False) -> Any:
+        self._peek()
+        start = self.at
+        value = self._value(depth=depth, in_dict=in_dict)
+        if isinstance(value, Call):
+            raise self._error("a plain value inside a list or dict, not a call", at=start)
+        return value
+
+    def _call(self, name: str, depth: int) -> Call:
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for start in self._items(")"):
+            keyword = self._match(_KEYWORD)
+            if keyword is None and kwargs:
+                raise self._error("a name and '=', as before", at=start)
+            if keyword is None:
+                args.append(self._value(depth=depth))
+            elif keyword[1] in kwargs:
+                raise self._error(f"{keyword[1]!r} only once", at=start)
+            else:
+                kwargs[keyword[1]] = self._value(depth=depth)
+        return Call(name, tuple(args), kwargs)
+
+    def _word(self, *, in_dict: bool) -> str:
+        match = self._match(_WORD_IN_DICT if in_dict else _WORD)
+        if match is None:
+            raise self._error("a value")
+        return match[0]
+
+    def _number_or_text(self, word: str, start: int) -> int | float | str:
+        if _INTEGER.fullmatch(word):
+            if len(word) > _MAX_DIGITS:
+                raise self._error(f"an integer of at most {_MAX_DIGITS} digits", at=start)
+            return int(word)
+        if _NOT_FINITE.fullmatch(word):
+            raise self._error("a finite number; quote the word to mean text", at=start)
+        if not _FLOAT.fullmatch(word):
+            return word
+        if math.isinf(number := float(word)):
+            raise self._error("a number that a double can hold", at=start)
+        return number
+
+    def _quoted(self) -> str:
+        start, quote = self.at, self.text[self.at]
+        match = _TEXT[quote].match(self.text, start)
+        if match is None:
+            raise self._error(f"a closing {quote}", at=len(self.text))
+        text = _ESCAPE.sub(self._unescape, match[1])
+        self.at = match.end()
+        try:  # JSON writes a character of more than 16 bits as two escapes
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise self._error("Unicode text, not half a surrogate pair", at=start) from None
+
+    def _unescape(self, escape: re.Match[str]) -> str:
+        code = int(escape[1] or escape[2] or escape[3] or "0", 16)
+        known = escape[4] in _ESCAPED if escape[4] else code <= sys.maxunicode
+        if not known:
+            at = self.at + len("'") + escape.start()
+            raise self._error(r"an escape such as \n, \\ or \u00e9", at=at)
+        return _ESCAPED[escape[4]] if escape[4] else chr(code)

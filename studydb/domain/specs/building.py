@@ -1,0 +1,62 @@
+"""Making a spec out of a call that a person typed, or out of the JSON of a row."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.specs.grammar import Call
+from studydb.domain.text.other_tools import hint
+
+T = TypeVar("T")
+
+
+def build(call: Call, known: Mapping[str, Callable[..., T]], *, noun: str) -> T:
+    """
+    Make what a call names: "ASHA(max_t=27)" out of the schedulers.
+
+    Args:
+        known: What may be called, by name; signatures are checked before anything is called.
+        noun: For errors: "scheduler".
+
+    Raises:
+        InvalidSpec: An unknown name or argument, or whatever the callee refuses.
+    """
+    if call.name not in known:
+        raise InvalidSpec(
+            f"There is no {noun} {call.name!r}; there are {', '.join(known)}."
+            + hint(call.name, known)
+        )
+    if call.holds_call:
+        raise InvalidSpec(f"An argument of {call.name} is itself a call; give plain values.")
+    signature = inspect.signature(known[call.name])
+    takes = ", ".join(signature.parameters) or "no arguments"
+    for name in call.kwargs:
+        if name not in signature.parameters:
+            raise InvalidSpec(
+                f"{call.name} has no argument {name!r}; it takes {takes}."
+                + hint(name, signature.parameters)
+            )
+    try:
+        signature.bind(*call.args, **call.kwargs)
+    except TypeError as error:
+        raise InvalidSpec(f"Cannot make {call.name}: {error}; it takes {takes}.") from None
+    return known[call.name](*call.args, **call.kwargs)
+
+
+def rebuild(
+    spec: Mapping[str, Any], known: Mapping[str, Callable[..., T]], *, noun: str, key: str = "name"
+) -> T:
+    """
+    Make what a row holds: {"name": "ASHA", "max_t": 27} out of the schedulers.
+
+    Args:
+        key: Where the name stands.
+
+    Raises:
+        InvalidSpec: As `build`; or there is no name.
+    """
+    options = dict(spec)
+    if key not in options:
+        raise InvalidSpec(f"The {noun} {options!r} has no name; there are {', '.join(known)}.")
+    return build(Call(str(options.pop(key)), kwargs=options), known, noun=noun)

@@ -1,0 +1,76 @@
+"""The base of all specs: schedulers, searchers, stop rules and distributions."""
+
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, ClassVar, get_args
+
+from studydb.domain.canonical import is_integral, is_number
+from studydb.domain.errors import InvalidSpec
+
+_LARGEST = 2**63 - 1
+"""Integers are kept in columns of 64 bits."""
+
+_NOUNS = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
+
+
+class Spec:
+    """
+    A name with options: checked by their annotations, stored in a study's row.
+
+    A new spec is a frozen dataclass derived from this class. An option that is annotated with bool,
+    int, float or str, or with one of them `| None`, is checked for that type; a class checks
+    everything else in `_check`.
+
+    Attributes:
+        kind: The name in calls and in JSON; the class's own unless it sets another.
+        kind_key: The key of that name in JSON.
+    """
+
+    kind: ClassVar[str]
+    kind_key: ClassVar[str] = "name"
+
+    def __init_subclass__(cls) -> None:
+        """Name the spec by its class."""
+        if "kind" not in vars(cls):
+            cls.kind = cls.__name__
+
+    def __post_init__(self) -> None:
+        """Check the options, each alone and then together."""
+        for field in fields(self):  # type: ignore[arg-type]  # each subclass is a dataclass
+            where = f"The {field.name} of {self.kind}"
+            option = _read_option(getattr(self, field.name), field.type, where=where)
+            object.__setattr__(self, field.name, option)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise `InvalidSpec` if an option is out of range or does not go with another."""
+
+    @classmethod
+    def arguments(cls) -> list[str]:
+        """The names of the options, in order."""
+        return [field.name for field in fields(cls)]  # type: ignore[arg-type]
+
+    def options(self) -> dict[str, Any]:
+        """The options by name."""
+        return {name: getattr(self, name) for name in self.arguments()}
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored in a row; `rebuild` reads it."""
+        return {self.kind_key: self.kind} | self.options()
+
+
+def _read_option(value: Any, annotation: Any, *, where: str) -> Any:
+    kinds = set(get_args(annotation)) if isinstance(annotation, UnionType) else {annotation}
+    optional = NoneType in kinds
+    kind = (kinds - {NoneType}).pop()
+    if kind not in _NOUNS or (optional and value is None):
+        return value
+    if getattr(value, "ndim", None) == 0:  # a number of numpy's
+        value = value.item()
+    fits = {bool: isinstance(value, bool), int: is_integral(value), float: is_number(value)}
+    if not fits.get(kind, isinstance(value, kind)):
+        noun = f"{_NOUNS[kind]}{' or None' if optional else ''}"
+        raise InvalidSpec(f"{where} is {value!r}; it must be {noun}.")
+    if kind is int and abs(value) > _LARGEST:
+        raise InvalidSpec(f"{where} is {value!r}; it must fit into 64 bits.")
+    return int(value) if kind is int else value

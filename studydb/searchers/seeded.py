@@ -1,0 +1,26 @@
+"""What searchers have in common: a seed."""
+
+from dataclasses import dataclass
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.specs.spec import Spec
+
+
+@dataclass(frozen=True)
+class Seeded(Spec):
+    """
+    A searcher with a seed.
+
+    Attributes:
+        seed: The seed of studies that are created with this searcher, 0 to 2**63 - 1; None to let
+            each study choose one.
+    """
+
+    seed: int | None = None
+
+    def _check(self) -> None:
+        if self.seed is not None and self.seed < 0:
+            raise InvalidSpec(
+                f"The seed of {self.kind} is {self.seed}; "
+                "give an integer from 0 to 2**63 - 1, or None for any."
+            )

@@ -1,0 +1,69 @@
+"""The base of all specs: options are checked by their annotations and stored by name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.specs.building import rebuild
+from studydb.domain.specs.spec import Spec
+
+
+@dataclass(frozen=True)
+class Sample(Spec):
+    """One option of each type."""
+
+    steps: int = 1
+    factor: float = 2
+    hard: bool = True
+    rule: str = "ray"
+    seed: int | None = None
+    values: Sequence[Any] = ()
+
+    def _check(self) -> None:
+        if self.steps > 9:
+            raise InvalidSpec("too many steps")
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ({"steps": 1.5}, "The steps of Sample is 1.5; it must be an integer."),
+        ({"steps": None}, "it must be an integer."),
+        ({"steps": True}, "it must be an integer."),
+        ({"steps": 2**63}, "it must fit into 64 bits"),
+        ({"factor": "2"}, "it must be a number"),
+        ({"hard": 1}, "it must be true or false"),
+        ({"rule": 3}, "it must be a text"),
+        ({"seed": "3"}, "it must be an integer or None"),
+    ],
+)
+def test_option_of_another_type_is_refused_by_its_name(option, why):
+    with pytest.raises(InvalidSpec, match=why):
+        Sample(**option)
+
+
+def test_options_are_checked_together_once_each_has_its_type():
+    with pytest.raises(InvalidSpec, match="too many"):
+        Sample(steps=10)
+
+
+def test_whole_and_numpy_numbers_become_plain():
+    sample = Sample(steps=3.0, factor=np.float32(0.5), seed=np.int64(4))
+
+    assert [type(option) for option in (sample.steps, sample.factor, sample.seed)] == [
+        int, float, int,
+    ]  # fmt: skip
+
+
+def test_spec_survives_its_row():
+    sample = Sample(steps=3, hard=False, values=[1, "a"])
+
+    assert sample.to_json() == {
+        "name": "Sample", "steps": 3, "factor": 2, "hard": False, "rule": "ray", "seed": None,
+        "values": [1, "a"],
+    }  # fmt: skip
+    assert rebuild(sample.to_json(), {"Sample": Sample}, noun="sample") == sample
