@@ -77,8 +77,14 @@ def load_json(text: str | bytes) -> Any:
 
 
 def dump_json(value: Any) -> str:
-    """As the text of a JSON column."""
-    return _write_json(encode_json(value))
+    """Write the text of a JSON column."""
+    try:
+        text = _write_json(value)
+    except ValueError:  # NaN or ±Inf, which JSON does not have
+        return _write_json(encode_json(value))
+    if "NaN" in text or "Infinity" in text:
+        return _write_json(encode_json(value))
+    return text  # nearly always: nothing had to be replaced
 
 
 class Json(TypeDecorator[Any]):
