@@ -100,9 +100,9 @@ def compare(
     Raises:
         SystemExit: The working tree is slower, with exit code 1.
     """
-    rounds, sizes = _given("rounds", ROUNDS), _given("processes", PROCESSES)
+    rounds, sizes = given("rounds", ROUNDS), given("processes", PROCESSES)
     with ExitStack() as stack:
-        old_checkout = stack.enter_context(_checkout(commit))
+        old_checkout = stack.enter_context(checkout_of(commit))
         urls, conditions = stack.enter_context(_databases(storage, fsync=fsync))
         new = stack.enter_context(_Process(ROOT, "the working tree", subject, urls[0]))
         old = stack.enter_context(_Process(old_checkout, commit, subject, urls[1]))
@@ -112,19 +112,20 @@ def compare(
             for comparison in _measure(subject, new, old, size, rounds=rounds, seconds=seconds)
         ]
     conditions |= {"rounds": rounds, "seconds": seconds, "against": commit}
-    _show(subject, found, conditions, as_json=as_json)
+    show(subject.unit, found, conditions, as_json=as_json)
     if any(comparison.is_slower() for comparison in found):
         raise SystemExit(1)
 
 
-def _given(name: str, otherwise: Any) -> Any:
+def given(name: str, otherwise: Any) -> Any:
+    """An option of the command line, or this in place of its default."""
     context = click.get_current_context()
     is_default = context.get_parameter_source(name) is ParameterSource.DEFAULT
     return otherwise if is_default else context.params[name]
 
 
 @contextmanager
-def _checkout(commit: str) -> Iterator[Path]:
+def checkout_of(commit: str) -> Iterator[Path]:
     """The files of a commit in a folder."""
     git = ["git", "-C", str(ROOT), "archive", f"{commit}^{{commit}}"]
     try:
@@ -216,20 +217,17 @@ def _measure(
     return found
 
 
-def _show(
-    subject: Subject,
-    found: Sequence[Comparison],
-    conditions: Mapping[str, Any],
-    *,
-    as_json: bool,
+def show(
+    unit: str, found: Sequence[Comparison], conditions: Mapping[str, Any], *, as_json: bool
 ) -> None:
+    """Print the comparisons as a table, or as JSON with every slice."""
     if as_json:
         rows = [_as_json(comparison) for comparison in found]
-        document = {"unit": subject.unit, "conditions": dict(conditions), "comparisons": rows}
+        document = {"unit": unit, "conditions": dict(conditions), "comparisons": rows}
         click.echo(json.dumps(document, indent=2))
         return
     console = Console()
-    console.print(_table(subject, found, str(conditions["against"])))
+    console.print(_table(unit, found, str(conditions["against"])))
     described = ", ".join(f"{name} {value}" for name, value in conditions.items())
     console.print(
         "Medians of slices that took turns, their ratio, and its bootstrap interval. Slower: below "
@@ -250,10 +248,10 @@ def _as_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _table(subject: Subject, found: Sequence[Comparison], commit: str) -> Table:
+def _table(unit: str, found: Sequence[Comparison], commit: str) -> Table:
     table = Table(box=SIMPLE_HEAD)
     headings = ("processes", "this tree", commit, "ratio", "95 % interval", "")
-    table.add_column(subject.unit)
+    table.add_column(unit)
     for heading in headings:
         table.add_column(heading, justify="right")
     for comparison in found:
@@ -261,8 +259,8 @@ def _table(subject: Subject, found: Sequence[Comparison], commit: str) -> Table:
         table.add_row(
             comparison.contender,
             str(comparison.processes),
-            f"{statistics.median(comparison.new):,.0f}",
-            f"{statistics.median(comparison.old):,.0f}",
+            f"{statistics.median(comparison.new):,.4g}",
+            f"{statistics.median(comparison.old):,.4g}",
             f"{comparison.ratio:.3f}",
             f"{low:.3f} to {high:.3f}",
             "slower" if comparison.is_slower() else "",

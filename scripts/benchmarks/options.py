@@ -52,6 +52,6 @@ def against(command: Command) -> Command:
         "--against",
         "commit",
         metavar="COMMIT",
-        help="Measure this working tree beside that commit instead: 9 rounds of 1 and 8 processes "
-        "by default; exit code 1 if it is slower by 5 % and by more than noise.",
+        help="Measure this working tree beside that commit instead, in 9 rounds by default; exit "
+        "code 1 if it is slower by 5 % and by more than noise.",
     )(command)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import options
 from benchmarks.contenders.task import SPACE
+from benchmarks.programs import Program, compare_programs
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 1800.0
@@ -49,6 +52,7 @@ EXTRAS = {"Optuna": "bench", "Ray Tune": "oracle", "Syne Tune": "oracle"}
 )
 @click.option("--python", help="Another interpreter, which has Optuna, Ray and Syne Tune.")
 @click.option("--json", "as_json", is_flag=True, help="JSON, every run included.")
+@options.against
 def real(
     *,
     trials: int,
@@ -59,6 +63,7 @@ def real(
     contenders: tuple[str, ...],
     python: str | None,
     as_json: bool,
+    commit: str | None,
 ) -> None:
     """
     Train the same configurations of a digits network: seconds from the call to its return.
@@ -66,6 +71,9 @@ def real(
     Every contender runs in a process of its own. Ray's start-up is timed separately. Syne
     Tune is polled every 0.1 s, and starts an interpreter for each trial.
     """
+    if commit is not None:
+        _compare(trials, epochs, workers, commit, asha=asha, as_json=as_json)
+        return
     task = {
         "configs": _configurations(trials),
         "epochs": epochs,
@@ -82,6 +90,21 @@ def real(
             interpreter = sys.executable if name == "studydb" else python or sys.executable
             runs[name].append(_run(name, task, interpreter))
     _show(runs, as_json=as_json)
+
+
+def _compare(
+    trials: int, epochs: int, workers: int, commit: str, *, asha: bool, as_json: bool
+) -> None:
+    sizes = {"trials": trials, "epochs": epochs, "workers": workers}
+    given = [text for name, size in sizes.items() for text in (f"--{name}", str(size))]
+    arguments = ("real", "--rounds", "1", *given, *(["--asha"] if asha else []))
+    program = Program("trials/s", arguments, partial(_rates, trials), workers)
+    compare_programs(program, commit, as_json=as_json)
+
+
+def _rates(trials: int, document: Any) -> dict[str, float]:
+    """Of studydb alone: the others are of no version of it."""
+    return {"studydb": trials / document["studydb"][0]["times"]["run"]}
 
 
 def _is_there(name: str) -> bool:

@@ -15,7 +15,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import ours, places
+from benchmarks import options, ours, places
+from benchmarks.programs import Program, compare_programs
 from benchmarks.space import STUDY
 
 SCRIPTS = Path(__file__).parents[1]
@@ -32,13 +33,18 @@ STARTS = """
 @click.option("--trials", type=click.IntRange(2), default=30, help="Of one run of the worker.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=3, help="Runs of each.")
 @click.option("--json", "as_json", is_flag=True, help="JSON, every start included.")
-def start(*, trials: int, rounds: int, as_json: bool) -> None:
+@options.against
+def start(*, trials: int, rounds: int, as_json: bool, commit: str | None) -> None:
     """
     From the claim to the first line of the user's function, with scikit-learn's imports.
 
     A worker of one slot on PostgreSQL. The first start of a run makes the template, and is timed
     apart.
     """
+    if commit is not None:
+        arguments = ("start", "--rounds", "1", "--trials", str(trials))
+        compare_programs(Program("starts/s", arguments, _rates, 1), commit, as_json=as_json)
+        return
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=True))
         urls = stack.enter_context(places.databases(server, "ours"))
@@ -56,6 +62,11 @@ def start(*, trials: int, rounds: int, as_json: bool) -> None:
                 starts[mode] += found[1:]
         conditions = {"trials": trials, "rounds": rounds, **places.conditions(server)}
     _show(starts, first, conditions, as_json=as_json)
+
+
+def _rates(document: Any) -> dict[str, float]:
+    """How many such starts a second has, of each way to start."""
+    return {mode: 1 / statistics.median(each) for mode, each in document["starts"].items()}
 
 
 def _starts(url: str, mode: str, fleet: Fleet) -> list[float]:

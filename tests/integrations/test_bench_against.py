@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 sys.path.append(str(ROOT / "scripts"))
 
-from benchmarks.against import Comparison  # noqa: E402  the folder of a script
+from benchmarks import programs  # noqa: E402  the folder of a script
+from benchmarks.against import Comparison  # noqa: E402
 
 SLOWER = """
 _fast = finish
@@ -132,3 +133,28 @@ def test_slower_is_by_5_per_cent_and_by_more_than_noise(new, old, is_slower):
 
     assert low <= comparison.ratio <= high
     assert comparison.is_slower() is is_slower
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 2.0], ids=["as fast", "slower"])
+def test_whole_benchmarks_of_both_versions_take_turns(monkeypatch, capsys, slowdown):
+    ran = []
+
+    def run(checkout, arguments):
+        ran.append("new" if checkout == ROOT else "old")
+        return {"seconds": slowdown if checkout == ROOT else 1.0}
+
+    monkeypatch.setattr(programs, "_run", run)
+    monkeypatch.setattr(programs, "given", lambda _name, otherwise: otherwise)
+    program = programs.Program(
+        "runs/s", ("start",), lambda found: {"studydb": 1 / found["seconds"]}, 1
+    )
+
+    try:
+        programs.compare_programs(program, "HEAD", as_json=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code
+
+    assert ran == ["old", "new", "new", "old"] * 4 + ["old", "new"]
+    assert json.loads(capsys.readouterr().out)["comparisons"][0]["ratio"] == 1 / slowdown
+    assert code == (1 if slowdown > 1 else 0)

@@ -1,0 +1,74 @@
+"""A whole benchmark of the working tree against that of an earlier commit, run in turn."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from own_environment import ROOT
+
+from benchmarks.against import ROUNDS, Comparison, checkout_of, given, show
+
+TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """
+    A benchmark that starts processes of its own version, and prints what it measured as JSON.
+
+    Attributes:
+        unit: Of the rates.
+        arguments: Of scripts/bench, for one round.
+        rates: Units per second by contender, from the document that it prints.
+        processes: How many trials run at a time, to be shown.
+    """
+
+    unit: str
+    arguments: Sequence[str]
+    rates: Callable[[Any], Mapping[str, float]]
+    processes: int
+
+
+def compare_programs(program: Program, commit: str, *, as_json: bool) -> None:
+    """
+    Run the benchmark of the working tree and of a commit in turn, and show how they compare.
+
+    Raises:
+        SystemExit: The working tree is slower, with exit code 1.
+    """
+    rounds = given("rounds", ROUNDS)
+    found: dict[str, Comparison] = {}
+    with checkout_of(commit) as old:
+        for number in range(rounds):
+            turns = [(ROOT, "new"), (old, "old")]
+            for checkout, version in turns if number % 2 else reversed(turns):
+                for contender, rate in program.rates(_run(checkout, program.arguments)).items():
+                    comparison = found.setdefault(
+                        contender, Comparison(program.processes, contender, [], [])
+                    )
+                    getattr(comparison, version).append(rate)
+    conditions = {"rounds": rounds, "against": commit}
+    show(program.unit, list(found.values()), conditions, as_json=as_json)
+    if any(comparison.is_slower() for comparison in found.values()):
+        raise SystemExit(1)
+
+
+def _run(checkout: Path, arguments: Sequence[str]) -> Any:
+    ran = subprocess.run(
+        [sys.executable, checkout / "scripts" / "bench", *arguments, "--json"],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},  # the workers it starts are its own, too
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if ran.returncode:
+        raise click.ClickException(f"scripts/bench {' '.join(arguments)} failed in {checkout}.")
+    return json.loads(ran.stdout)
