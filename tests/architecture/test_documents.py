@@ -34,7 +34,7 @@ def quoted(document):
 def files(path):
     """The files that a path stands for; NAME, NNNN and the like stand for any name."""
     pattern = re.sub(r"\b(?:NAME|TABLE|NNNN\w*)\b", "*", path.rstrip("/"))
-    if "/" not in pattern:
+    if "/" not in path:
         return [*ROOT.glob(pattern), *(file for file in CODE if file.match(pattern))]
     return [file for room in ROOMS for file in (ROOT / room).glob(pattern)]
 
