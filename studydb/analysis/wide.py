@@ -14,7 +14,7 @@ from studydb.domain.space.domains import Domain, Enumerable, Integer
 from studydb.operations import wide_views
 from studydb.operations.writing import write
 
-MOST_LOOKED_AT = 1000
+MAX_CHOICES_READ = 1000
 """Values of a `choice`; of a longer one so many say what all are."""
 
 _INTEGERS = range(-(2**63), 2**63)
@@ -88,8 +88,8 @@ def kind_of(domain: Domain) -> ValueKind:
         return ValueKind.INTEGER if fits else ValueKind.DOUBLE
     if not isinstance(domain, Enumerable):
         return ValueKind.DOUBLE
-    values = [domain.at(index) for index in range(min(domain.size, MOST_LOOKED_AT))]
-    if domain.size <= MOST_LOOKED_AT and all(map(_is_integer, values)):
+    values = [domain.at(index) for index in range(min(domain.size, MAX_CHOICES_READ))]
+    if domain.size <= MAX_CHOICES_READ and all(map(_is_integer, values)):
         return ValueKind.INTEGER
     return ValueKind.DOUBLE if all(map(is_number, values)) else ValueKind.TEXT
 

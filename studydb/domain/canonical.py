@@ -1,4 +1,4 @@
-"""What JSON can hold: checked on the way in, and written in one canonical form for hashes."""
+"""What JSON can hold: the check of values, and one canonical form for hashes."""
 
 import hashlib
 import json
@@ -10,12 +10,12 @@ from typing import Any
 from studydb.domain.errors import InvalidSpec
 
 MAX_DEPTH = 32
-"""Lists and dicts inside each other; a dict that holds itself ends here, not in the interpreter."""
+"""Levels of nested lists and dicts; also ends the walk through a dict that contains itself."""
 
 _LARGEST = int(sys.float_info.max)
 """
-Integers stay in the range of a double, or other readers of the JSON would fail. All of it: a large
-double comes back from PostgreSQL as an integer.
+Larger integers are refused, because other readers of the JSON keep numbers as doubles. The whole
+range of a double is allowed, because PostgreSQL returns a large double as an integer.
 """
 
 
@@ -29,7 +29,7 @@ def is_integral(value: Any) -> bool:
     return is_number(value) and (isinstance(value, int) or value.is_integer())
 
 
-def plain(value: Any, *, where: str, depth: int = 0) -> Any:
+def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
     """
     Convert a value to what JSON holds: None, bool, int, float, str, list, dict.
 
@@ -37,34 +37,33 @@ def plain(value: Any, *, where: str, depth: int = 0) -> Any:
     no negative zero).
 
     Args:
-        value: As the user gave it.
-        where: What to call it in an error, for example "Parameter 'model/width'".
-        depth: How many lists and dicts are around it already.
+        subject: Begins the sentence of an error: "Parameter 'model/width'".
+        depth: The number of lists and dicts that contain the value.
 
     Raises:
-        InvalidSpec: JSON cannot hold it: NaN, an infinity, another type, text that is no Unicode.
+        InvalidSpec: JSON cannot hold it: NaN, an infinity, another type, text that is not Unicode.
     """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return plain_text(value, where=where)
+        return plain_text(value, subject=subject)
     if isinstance(value, int):
-        return _plain_int(int(value), where)
+        return _plain_int(int(value), subject)
     if isinstance(value, float):
-        return _plain_float(float(value), where)
+        return _plain_float(float(value), subject)
     if isinstance(value, list | tuple | Mapping):
-        return _plain_container(value, where, depth)
+        return _plain_container(value, subject, depth)
     if getattr(value, "ndim", None) == 0:
         unboxed = value.item()
         if type(unboxed) is not type(value):
-            return plain(unboxed, where=where, depth=depth)
+            return plain(unboxed, subject=subject, depth=depth)
     raise InvalidSpec(
-        f"{where} is {_article(type(value).__name__)}, which JSON cannot hold; "
+        f"{subject} is {_article(type(value).__name__)}, which JSON cannot hold; "
         "use numbers, texts, booleans, None, or lists and dicts of them."
     )
 
 
-def plain_text(text: str, *, where: str) -> str:
+def plain_text(text: str, *, subject: str) -> str:
     """
     Check that a text can be stored in a database.
 
@@ -72,38 +71,38 @@ def plain_text(text: str, *, where: str) -> str:
         InvalidSpec: It holds a NUL character or half of a surrogate pair.
     """
     if "\0" in text:
-        raise InvalidSpec(f"{where} holds a NUL character, which SQL cannot hold; remove it.")
+        raise InvalidSpec(f"{subject} holds a NUL character, which SQL cannot hold; remove it.")
     try:
         text.encode()
     except UnicodeEncodeError:
         raise InvalidSpec(
-            f"{where} holds {text!r}, which is not Unicode text; decode its bytes properly."
+            f"{subject} holds {text!r}, which is not Unicode text; decode its bytes properly."
         ) from None
     return str(text)
 
 
-def _plain_int(value: int, where: str) -> int:
+def _plain_int(value: int, subject: str) -> int:
     if abs(value) > _LARGEST:
-        raise InvalidSpec(f"{where} is an integer beyond 1.7e308; give it as text.")
+        raise InvalidSpec(f"{subject} is an integer beyond 1.7e308; give it as text.")
     return value
 
 
-def _plain_float(value: float, where: str) -> float:
+def _plain_float(value: float, subject: str) -> float:
     if not math.isfinite(value):
-        raise InvalidSpec(f"{where} is {value}, which JSON cannot hold; use None or a text for it.")
+        raise InvalidSpec(f"{subject} is {value}, which JSON cannot hold; use None or a text.")
     return value + 0.0
 
 
-def _plain_container(value: Any, where: str, depth: int) -> Any:
+def _plain_container(value: Any, subject: str, depth: int) -> Any:
     if depth >= MAX_DEPTH:
-        raise InvalidSpec(f"{where} is nested more than {MAX_DEPTH} levels deep; flatten it.")
+        raise InvalidSpec(f"{subject} is nested more than {MAX_DEPTH} levels deep; flatten it.")
     if not isinstance(value, Mapping):
-        return [plain(item, where=where, depth=depth + 1) for item in value]
+        return [plain(item, subject=subject, depth=depth + 1) for item in value]
     for key in value:
         if not isinstance(key, str):
-            raise InvalidSpec(f"{where} has the key {key!r}; keys of dicts must be texts.")
+            raise InvalidSpec(f"{subject} has the key {key!r}; keys of dicts must be texts.")
     return {
-        plain_text(key, where=where): plain(item, where=where, depth=depth + 1)
+        plain_text(key, subject=subject): plain(item, subject=subject, depth=depth + 1)
         for key, item in value.items()
     }
 
@@ -137,7 +136,7 @@ def _integral(value: Any) -> Any:
 
 def params_hash(params: Mapping[str, Any]) -> str:
     """
-    Name a configuration: equal params, however ordered, have equal hashes.
+    Hash a configuration: equal params have equal hashes, whatever the order of their keys.
 
     Returns:
         32 hexadecimal characters: the first half of SHA-256 over `canonical_json`.

@@ -62,7 +62,7 @@ _RESULT_BYTES, _NAME_BYTES, _NUMBER_BYTES = 256, 64, 24
 _ESCAPE_BYTES = 6
 """JSON writes `\\u00e9` for an accented letter."""
 
-MOST_REPORT_BYTES = 8_000_000
+MAX_REPORT_BYTES = 8_000_000
 """Of the metrics of one step: a message of a trial's process has room for so much."""
 
 
@@ -136,10 +136,10 @@ def read_report(
     result = Result(
         step=step, value=_as_float(metric, value), metrics=flat, time_total_s=time_total_s
     )
-    if flat and (size := weigh(result)) > MOST_REPORT_BYTES:
+    if flat and (size := weigh(result)) > MAX_REPORT_BYTES:
         raise InvalidReport(
             f"The metrics at step {step} are too large: about {size / 1e6:.1f} MB, where a report "
-            f"has room for {MOST_REPORT_BYTES / 1e6:.0f} MB. "
+            f"has room for {MAX_REPORT_BYTES / 1e6:.0f} MB. "
             "Save large arrays and texts with a checkpoint, or in a file of their own."
         )
     return result

@@ -3,7 +3,7 @@
 from typing import Any
 
 from studydb.db import Txn
-from studydb.domain.life.alike_failures import GUARD, MOST_ALIKE, fingerprint, pause_reason
+from studydb.domain.life.alike_failures import GUARD, MAX_ALIKE, fingerprint, pause_reason
 from studydb.domain.life.states import Status
 from studydb.domain.records import Failure, Lease, Study
 from studydb.store import events, results, studies
@@ -25,7 +25,7 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
     known = fingerprint(failure)
     failed = events.failures_since_resumption(txn, study_id=study.id)
     alike = {lease.trial_id, *(row.trial_id for row in failed if _fingerprint_of(row) == known)}
-    if len(alike) < MOST_ALIKE:
+    if len(alike) < MAX_ALIKE:
         return
 
     why = pause_reason(failure, len(alike))

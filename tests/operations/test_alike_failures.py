@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from harness.arrange import PERSON, SimulatedWorker, change, new_study, rows, token
 
-from studydb.domain.life.alike_failures import MOST_ALIKE, fingerprint
+from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.records import Failure
 from studydb.operations import control
@@ -37,7 +37,7 @@ def worker(database, study):
 
 
 def test_study_pauses_itself_at_the_fifth_failure_and_says_why(database, study, worker):
-    fail(worker, n=MOST_ALIKE - 1)
+    fail(worker, n=MAX_ALIKE - 1)
     before = read_progress(database, study)
 
     fail(worker)
@@ -53,9 +53,9 @@ def test_study_pauses_itself_at_the_fifth_failure_and_says_why(database, study, 
 
 
 def test_each_of_several_failures_at_the_same_time_counts_those_before_it(database, study, worker):
-    runs = [worker.take() for _ in range(MOST_ALIKE)]
+    runs = [worker.take() for _ in range(MAX_ALIKE)]
 
-    with ThreadPoolExecutor(MOST_ALIKE) as pool:
+    with ThreadPoolExecutor(MAX_ALIKE) as pool:
         ends = [pool.submit(run.finish, outcome=Reason.FAILED, failure=TYPO) for run in runs]
         for end in ends:
             end.result()
@@ -71,8 +71,8 @@ def test_each_of_several_failures_at_the_same_time_counts_those_before_it(databa
     ],
 )
 def test_failures_that_differ_pause_nothing(database, study, worker, different):
-    fail(worker, n=MOST_ALIKE - 1)
-    fail(worker, different, n=MOST_ALIKE - 1)
+    fail(worker, n=MAX_ALIKE - 1)
+    fail(worker, different, n=MAX_ALIKE - 1)
 
     assert read_progress(database, study).status is Status.RUNNING
 
@@ -88,13 +88,13 @@ def test_numbers_in_a_message_without_a_traceback_make_no_difference():
 def test_one_report_of_any_trial_keeps_the_study_going(database, study, worker):
     worker.take().finish(0.5)
 
-    fail(worker, n=2 * MOST_ALIKE)
+    fail(worker, n=2 * MAX_ALIKE)
 
     assert read_progress(database, study).status is Status.RUNNING
 
 
 def test_report_of_a_trial_that_fails_is_one(database, study, worker):
-    fail(worker, n=2 * MOST_ALIKE, values=(0.5,))
+    fail(worker, n=2 * MAX_ALIKE, values=(0.5,))
 
     assert read_progress(database, study).status is Status.RUNNING
 
@@ -102,7 +102,7 @@ def test_report_of_a_trial_that_fails_is_one(database, study, worker):
 def test_attempts_of_one_trial_count_once(database):
     study = new_study(database, max_failures=-1, num_trials=1)
     worker = SimulatedWorker(database, study)
-    for _ in range(2 * MOST_ALIKE):
+    for _ in range(2 * MAX_ALIKE):
         run = worker.take()
         run.finish(outcome=Reason.FAILED, failure=TYPO)
         with database.begin() as txn:
@@ -114,7 +114,7 @@ def test_attempts_of_one_trial_count_once(database):
 def test_trials_that_may_fail_for_ever_count_too(database):
     study = new_study(database, max_failures=-1, num_trials=200)
 
-    fail(SimulatedWorker(database, study), n=MOST_ALIKE)
+    fail(SimulatedWorker(database, study), n=MAX_ALIKE)
 
     assert read_progress(database, study).pause_reason is not None
 
@@ -122,15 +122,15 @@ def test_trials_that_may_fail_for_ever_count_too(database):
 def test_study_without_a_guard_goes_on(database):
     study = new_study(database, guard=False, num_trials=200)
 
-    fail(SimulatedWorker(database, study), n=2 * MOST_ALIKE)
+    fail(SimulatedWorker(database, study), n=2 * MAX_ALIKE)
 
     assert read_progress(database, study).status is Status.RUNNING
 
 
 def test_old_failures_do_not_count_after_a_resumption(database, study, worker):
-    fail(worker, n=MOST_ALIKE)
+    fail(worker, n=MAX_ALIKE)
     resume(database, study)
-    fail(worker, n=MOST_ALIKE - 1)
+    fail(worker, n=MAX_ALIKE - 1)
     resumed = read_progress(database, study)
 
     fail(worker)
@@ -141,7 +141,7 @@ def test_old_failures_do_not_count_after_a_resumption(database, study, worker):
 
 def test_trials_that_run_when_the_study_pauses_itself_may_finish(database, study, worker):
     runs = [worker.take() for _ in range(3)]
-    fail(worker, n=MOST_ALIKE)
+    fail(worker, n=MAX_ALIKE)
 
     told = [runs[0].report(0.5).verdict, runs[1].worker.renew(runs[1]).held[runs[1].lease.token]]
     for run in runs[:2]:
@@ -155,7 +155,7 @@ def test_trials_that_run_when_the_study_pauses_itself_may_finish(database, study
 
 
 def test_pause_of_a_person_takes_the_place_of_the_guards(database, study, worker):
-    fail(worker, n=MOST_ALIKE)
+    fail(worker, n=MAX_ALIKE)
 
     control.set_status(database, study, Status.PAUSED, token=token(), actor=PERSON)
 
@@ -168,7 +168,7 @@ def test_pause_of_a_person_takes_the_place_of_the_guards(database, study, worker
 
 
 def test_study_that_a_person_has_stopped_stays_stopped(database, study, worker):
-    runs = [worker.take() for _ in range(MOST_ALIKE)]
+    runs = [worker.take() for _ in range(MAX_ALIKE)]
     control.set_status(database, study, Status.STOPPED, token=token(), actor=PERSON)
 
     for run in runs:
@@ -191,6 +191,6 @@ def test_event_that_another_program_wrote_harms_neither_failures_nor_readers(
         )
     assert last_error(database, study).number == 0
 
-    fail(worker, n=MOST_ALIKE - 1)
+    fail(worker, n=MAX_ALIKE - 1)
 
     assert read_progress(database, study).status is Status.PAUSED

@@ -6,7 +6,7 @@ import pytest
 from fleet.workers import eventually
 
 import studydb
-from studydb.domain.life.alike_failures import MOST_ALIKE
+from studydb.domain.life.alike_failures import MAX_ALIKE
 from studydb.worker.first_trials import FAILED_LIMIT
 
 SLOTS = 4
@@ -18,7 +18,7 @@ def test_study_of_which_all_trials_fail_pauses_itself_and_its_worker_says_why(st
     worker = stage.start(slots=SLOTS)
 
     assert worker.exit_code(60.0) == 3
-    assert stage.study.counts.total <= MOST_ALIKE + SLOTS
+    assert stage.study.counts.total <= MAX_ALIKE + SLOTS
     words = worker.words()
     assert "has paused itself: 5 trials failed alike" in words
     assert "ValueError: the learning rate is cursed" in words
@@ -47,7 +47,7 @@ def test_resumed_study_goes_on_with_the_corrected_function(stage):
 
     assert paused == 3
     assert stage.run() == 0
-    assert stage.study.counts.terminated == 10 - MOST_ALIKE
+    assert stage.study.counts.terminated == 10 - MAX_ALIKE
 
 
 def test_worker_that_waits_stays_for_the_resumption(stage):
@@ -58,7 +58,7 @@ def test_worker_that_waits_stays_for_the_resumption(stage):
 
     stage.study.resume()
 
-    eventually(lambda: stage.study.counts.terminated == 10 - MOST_ALIKE)
+    eventually(lambda: stage.study.counts.terminated == 10 - MAX_ALIKE)
 
 
 def test_run_raises_when_a_study_pauses_itself_and_when_it_is_run_again(stage, capfd):
@@ -124,5 +124,5 @@ def test_own_loop_is_told_that_its_study_has_paused_itself(storage_url):
 
     with pytest.raises(studydb.StudyFailed, match=r"paused itself.*a typo"):
         loop()
-    assert study.counts.total == MOST_ALIKE
+    assert study.counts.total == MAX_ALIKE
     study.close()

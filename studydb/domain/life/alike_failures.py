@@ -1,14 +1,14 @@
-"""The guard against one's own bugs: when failures are alike, and how many pause their study."""
+"""Which failures are alike, and how many of them pause a study whose function has a bug."""
 
 import re
 
 from studydb.domain.records import Failure
 
-MOST_ALIKE = 5
-"""So many distinct trials that failed alike, none of the study ever having reported, pause it."""
+MAX_ALIKE = 5
+"""A study pauses when so many of its trials failed alike and none has reported a result."""
 
 GUARD = "guard"
-"""Who has paused a study that paused itself: `study.paused_by`."""
+"""The value of `study.paused_by` in a study that paused itself."""
 
 _PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+)', re.MULTILINE)
 _NUMBER = re.compile(r"\d+")
@@ -17,10 +17,10 @@ _LONGEST = 500
 
 def fingerprint(failure: Failure) -> str:
     """
-    A text that is the same for failures that are alike: same type, raised at the same line.
+    Describe a failure so that alike ones give the same text: same type, raised at the same line.
 
-    Where there is no traceback, by the message, whose numbers do not count: they tell of the
-    trial's parameters.
+    Without a traceback the message is compared instead of the line; its numbers are replaced by 0,
+    because they often come from the trial's parameters.
     """
     places = _PLACE.findall(failure.traceback)
     if places:
@@ -30,7 +30,7 @@ def fingerprint(failure: Failure) -> str:
 
 
 def pause_reason(failure: Failure, n_trials: int) -> str:
-    """Why a study pauses itself."""
+    """The reason that a study which paused itself shows."""
     message = " ".join(failure.message.split())[:_LONGEST]
     return (
         f"{n_trials} trials failed alike and none has ever reported: "

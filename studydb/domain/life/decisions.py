@@ -1,4 +1,4 @@
-"""What a scheduler decides, and the verdict that waits to be carried out."""
+"""A scheduler's decision, and the verdict that is stored until the attempt carries it out."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,7 +8,7 @@ from studydb.domain.metrics import Summary
 
 
 class Action(StrEnum):
-    """What is to become of the attempt that reported."""
+    """What the attempt that reported must do."""
 
     CONTINUE = "CONTINUE"
     STOP = "STOP"
@@ -30,11 +30,11 @@ class DecidedBy(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    A decision that waits to be carried out, stored on the still RUNNING trial.
+    A decision that is not carried out yet; it is stored in the row of the RUNNING trial.
 
     Attributes:
         action: STOP, PAUSE or EXPLOIT.
-        reason: What the attempt's and the trial's `reason` will say.
+        reason: The future `reason` of the attempt and the trial.
     """
 
     action: Action
@@ -44,7 +44,7 @@ class Verdict:
     @property
     def refuses_results(self) -> bool:
         """
-        Whether results that come after it are dropped.
+        Whether results that are reported after the verdict are dropped.
 
         True for decisions of schedulers and rules. A person's request may arrive in the middle of
         a step and must not discard its result or skip a rung.
@@ -58,10 +58,10 @@ class Decision:
     A scheduler's answer to one report.
 
     Attributes:
-        action: What is to become of the attempt.
-        reason: Why, when it is to end.
-        rung_step: The rung at which the report is to be recorded, None for none.
-        cutoff: What the score was held against (oriented, lower is better), for `show`.
+        action: What the attempt must do.
+        reason: Why the attempt must end; None if it continues.
+        rung_step: The rung that records the report, None for none.
+        cutoff: The score that the report was compared with (lower is better), for `show`.
     """
 
     action: Action = Action.CONTINUE
@@ -71,7 +71,7 @@ class Decision:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict that this decision stores, None to go on."""
+        """The verdict to store, None if the attempt continues."""
         if self.action is Action.CONTINUE or self.reason is None:
             return None
         return Verdict(self.action, self.reason, DecidedBy.SCHEDULER)
@@ -83,12 +83,13 @@ CONTINUE = Decision()
 @dataclass(frozen=True, slots=True)
 class Answer:
     """
-    What a flush tells the attempt that sent it.
+    The answer to a flush.
 
     Attributes:
-        verdict: None to go on; else the attempt may save a last checkpoint and must finish.
+        verdict: None to continue; else the attempt may save a last checkpoint and must finish.
         next_decision_step: The step at which the scheduler judges next; None for never.
-        summary: The trial's after this flush, None if it was not read; the same answer without it.
+        summary: The trial's summary after this flush, None if it was not read. Answers are equal
+            whatever their summaries are.
     """
 
     verdict: Verdict | None = None

@@ -1,4 +1,4 @@
-"""Stop rules: each report is compared with them before the scheduler judges it."""
+"""Stop rules: every result is compared with them before the scheduler judges it."""
 
 import operator
 import re
@@ -90,5 +90,5 @@ def _threshold(metric: Any, op: str, bound: Any) -> Threshold:
 
 
 def first_hit(rules: Iterable[Threshold], result: Result, *, study_metric: str) -> Threshold | None:
-    """The first rule that this result hits, None to go on."""
+    """The first rule that this result hits, None if it hits none."""
     return next((rule for rule in rules if rule.hit(result, study_metric=study_metric)), None)

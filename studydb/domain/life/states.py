@@ -1,5 +1,5 @@
 """
-Where a trial can be, and how it may move: the one table that all else is made from.
+The states of a trial and the allowed moves: CHECK constraints and guards are made from `MOVES`.
 
 ```
             claim                        finish: completed, stopped by scheduler, rule or person
@@ -16,7 +16,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a trial is. TERMINATED and ERROR are final: their rows never change again."""
+    """The state of a trial. TERMINATED and ERROR are final: their rows never change again."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -37,7 +37,7 @@ MOVES: dict[tuple[State, State], str] = {
     (State.PAUSED, State.PENDING): "promote or resume",
     (State.PAUSED, State.TERMINATED): "cut, or stop by a person",
 }
-"""Every allowed move with what makes it; a pair that is not here never happens."""
+"""Every allowed move, from and to, with its cause; any other move is refused."""
 
 FINAL = frozenset(state for state in State if not any(source is state for source, _ in MOVES))
 
@@ -48,7 +48,7 @@ def sources(target: State) -> frozenset[State]:
 
 
 class Reason(StrEnum):
-    """Why an attempt or a trial ended; a column of its own, beside the state."""
+    """Why an attempt or a trial ended; stored beside the state."""
 
     COMPLETED = "COMPLETED"
     EARLY_STOPPED = "EARLY_STOPPED"
@@ -64,9 +64,10 @@ class Reason(StrEnum):
 
 class Status(StrEnum):
     """
-    What a study does.
+    The status of a study.
 
-    FINISHED is never stored: it is RUNNING with its budget spent and nothing PENDING or RUNNING.
+    FINISHED is never stored: such a study is stored as RUNNING, its budget is spent, and no trial
+    is PENDING or RUNNING.
     """
 
     RUNNING = "RUNNING"

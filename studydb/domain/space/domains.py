@@ -86,7 +86,7 @@ class Real(Domain):
 
     def _check(self) -> None:
         for name in self.arguments():
-            number = plain(getattr(self, name), where=f"The {name} of {self.kind}")
+            number = plain(getattr(self, name), subject=f"The {name} of {self.kind}")
             object.__setattr__(self, name, float(number))
         _check_order(self)
 
@@ -262,7 +262,7 @@ class Choice(Enumerable):
 
     def at(self, index: int) -> Any:
         """In the user's order; a copy, because values may be lists and dicts."""
-        return plain(self.values[index], where="A choice")
+        return plain(self.values[index], subject="A choice")
 
     def contains(self, value: Any) -> bool:
         """Whether one of the values equals it."""
@@ -310,4 +310,4 @@ def _read_choices(values: Any) -> list[Any]:
         )
     if not values:
         raise InvalidSpec("choice was given an empty list; give at least one value.")
-    return [plain(value, where="A value of choice") for value in values]
+    return [plain(value, subject="A value of choice") for value in values]

@@ -97,7 +97,7 @@ def check_key(key: Any, *, prefix: str = "") -> str:
         raise InvalidSpec(f"The name {key!r}{place} holds a '/', which joins names; nest dicts.")
     if key.startswith(KIND):
         raise InvalidSpec(f"The name {key!r}{place} begins with '$', which is reserved; rename it.")
-    return plain_text(key, where=f"The name {key!r}{place}")
+    return plain_text(key, subject=f"The name {key!r}{place}")
 
 
 def leaf_json(leaf: Any) -> Any:
@@ -106,25 +106,25 @@ def leaf_json(leaf: Any) -> Any:
 
 
 def _read_constant(value: Any, path: str, *, written: Written) -> Any:
-    where = f"Parameter {path!r}"
+    subject = f"Parameter {path!r}"
     if isinstance(value, Domain) and written is not Written.CONSTANT:
         return value
     if isinstance(value, Constant):
-        return plain(value.value, where=where)
+        return plain(value.value, subject=subject)
     if callable(value):
         raise InvalidSpec(
-            f"{where} is {getattr(value, '__name__', value)!r}, which is not called; "
+            f"{subject} is {getattr(value, '__name__', value)!r}, which is not called; "
             "give a distribution with its bounds, as in uniform(0, 1)."
         )
     if isinstance(value, list | tuple) and any(isinstance(item, Domain) for item in value):
-        raise InvalidSpec(f"{where} is a list that holds a distribution; give each its own name.")
+        raise InvalidSpec(f"{subject} is a list that holds a distribution; give each its own name.")
     if written in _BY_USER:
         in_file = written is Written.IN_FILE
         if isinstance(value, list | tuple):
-            raise _bare_list(plain(value, where=where), path, in_file=in_file)
+            raise _bare_list(plain(value, subject=subject), path, in_file=in_file)
         if isinstance(value, str):
             check_text(value, path, in_file=in_file)
-    return plain(value, where=where)
+    return plain(value, subject=subject)
 
 
 def _bare_list(values: list[Any], path: str, *, in_file: bool) -> InvalidSpec:

@@ -35,7 +35,7 @@ def parse_parameter(text: str) -> tuple[str, Any]:
         check_key(key)
     if isinstance(value, Call):
         return path, leaf_from_call(value, path)
-    return path, plain(value, where=f"Parameter {path!r}")
+    return path, plain(value, subject=f"Parameter {path!r}")
 
 
 def leaf_from_call(call: Call, path: str) -> Domain | Constant:

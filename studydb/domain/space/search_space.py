@@ -181,7 +181,7 @@ class Space:
         for path, domain in self.parameters.items():
             if path in values and domain.contains(values[path]):
                 values[path] = domain.cast(values[path])
-        fixed = {path: plain(value, where=path) for path, value in self.constants.items()}
+        fixed = {path: plain(value, subject=path) for path, value in self.constants.items()}
         return self.nest(values | fixed)
 
     def misfit(self, params: Any) -> str | None:
@@ -227,7 +227,7 @@ class Space:
                 f"Params are {type(params).__name__}, not a dict; give names and values."
             )
         values = {
-            path: plain(value, where=f"Parameter {path!r}")
+            path: plain(value, subject=f"Parameter {path!r}")
             for path, value in self.flatten(params).items()
         }
         kept = {path: value for path, value in values.items() if not self._repeats(path, value)}

@@ -37,8 +37,8 @@ class Spec:
     def __post_init__(self) -> None:
         """Check the options, each alone and then together."""
         for field in fields(self):  # type: ignore[arg-type]  # each subclass is a dataclass
-            where = f"The {field.name} of {self.kind}"
-            option = _read_option(getattr(self, field.name), field.type, where=where)
+            subject = f"The {field.name} of {self.kind}"
+            option = _read_option(getattr(self, field.name), field.type, subject=subject)
             object.__setattr__(self, field.name, option)
         self._check()
 
@@ -59,7 +59,7 @@ class Spec:
         return {self.kind_key: self.kind} | self.options()
 
 
-def _read_option(value: Any, annotation: Any, *, where: str) -> Any:
+def _read_option(value: Any, annotation: Any, *, subject: str) -> Any:
     kinds = set(get_args(annotation)) if isinstance(annotation, UnionType) else {annotation}
     optional = NoneType in kinds
     kind = (kinds - {NoneType}).pop()
@@ -70,7 +70,7 @@ def _read_option(value: Any, annotation: Any, *, where: str) -> Any:
     fits = {bool: isinstance(value, bool), int: is_integral(value), float: is_number(value)}
     if not fits.get(kind, isinstance(value, kind)):
         noun = f"{_NOUNS[kind]}{' or None' if optional else ''}"
-        raise InvalidSpec(f"{where} is {value!r}; it must be {noun}.")
+        raise InvalidSpec(f"{subject} is {value!r}; it must be {noun}.")
     if kind is int and abs(value) > _LARGEST:
-        raise InvalidSpec(f"{where} is {value!r}; it must fit into 64 bits.")
+        raise InvalidSpec(f"{subject} is {value!r}; it must fit into 64 bits.")
     return int(value) if kind is int else value
