@@ -1,4 +1,4 @@
-"""What is recorded of an exception in the user's code: bounded text that every database holds."""
+"""Exceptions of the user's code as texts of bounded length that every database can store."""
 
 import importlib
 import traceback
@@ -16,17 +16,17 @@ _EXAMPLES = str(Path(__file__).parents[1] / "examples")
 
 def failure_of(error: BaseException, *, whole: bool = False) -> Failure:
     """
-    Type, message and traceback of an exception, bounded.
+    Describe an exception by its type, message and traceback, each of bounded length.
 
     Args:
-        whole: With the frames of studydb's, of which the user's errors need none.
+        whole: Keep the frames of studydb in the traceback; users need only their own.
     """
     trace = _traceback(error, whole=whole)
     return bounded_failure(Failure(_type_name(type(error)), _message(error), trace))
 
 
 def bounded_failure(failure: Failure) -> Failure:
-    """Cut a failure's texts to what an attempt's row holds."""
+    """Shorten a failure's texts to what an attempt's row holds."""
     return Failure(
         type=bounded(failure.type, TYPE_BYTES),
         message=bounded(failure.message, MESSAGE_BYTES),
@@ -35,7 +35,7 @@ def bounded_failure(failure: Failure) -> Failure:
 
 
 def bounded(text: str, limit_bytes: int) -> str:
-    """Keep the beginning and the longer end of a text, as what every database can hold."""
+    """Keep the first quarter and the end of a text that is too long, without NUL characters."""
     data = text.replace("\0", "\\x00").encode(errors="backslashreplace")
     if len(data) <= limit_bytes:
         return data.decode()
@@ -63,8 +63,8 @@ def _message(error: BaseException) -> str:
 
 def _traceback(error: BaseException, *, whole: bool) -> str:
     try:
-        told = traceback.TracebackException.from_exception(error, compact=True)
-        waiting: list[traceback.TracebackException | None] = [told]
+        trace = traceback.TracebackException.from_exception(error, compact=True)
+        waiting: list[traceback.TracebackException | None] = [trace]
         while waiting:
             part = waiting.pop()
             if part is None:
@@ -72,8 +72,8 @@ def _traceback(error: BaseException, *, whole: bool) -> str:
             if not whole:
                 part.stack[:] = [frame for frame in part.stack if not _is_ours(frame.filename)]
             waiting += [part.__cause__, part.__context__, *(part.exceptions or ())]
-        return "".join(told.format())
-    except Exception as second:  # noqa: BLE001  as above
+        return "".join(trace.format())
+    except Exception as second:  # noqa: BLE001  as in `_message`
         return f"<the traceback could not be written: {type(second).__name__}>"
 
 

@@ -1,4 +1,4 @@
-"""Metrics: what one report holds, and how a value is ranked."""
+"""Metrics: the check of a report, and the summary of a trial's results."""
 
 import math
 import sys
@@ -11,21 +11,21 @@ from studydb.domain.errors import InvalidReport
 from studydb.domain.life.states import Mode
 
 STEP = "training_iteration"
-"""The metrics' key for the step, by Ray Tune's name."""
+"""The key of the step among the metrics, named as in Ray Tune."""
 
 STEPS_END = 2**62
-"""Every step is below it."""
+"""Every step is less than this."""
 
 _LARGEST_INTEGER = 2**63 - 1
-"""Of those that stay integers; one that is larger becomes the nearest double."""
+"""Larger integers become the nearest double."""
 
 
 def score(value: float, mode: Mode) -> float:
     """
-    Orient a value: lower is better.
+    Turn a value into a score: lower is better.
 
     Returns:
-        A number that orders on every database: NaN becomes +Inf (worst), -0 becomes 0.
+        A number that every database sorts alike: NaN becomes +Inf (worst), -0 becomes 0.
     """
     if math.isnan(value):
         return math.inf
@@ -50,27 +50,28 @@ class Result:
     time_total_s: float | None = None
 
     def numbers(self) -> "Result":
-        """Leave out the texts and lists, of which a summary says nothing."""
+        """Leave out texts and lists, which have no summary."""
         numbers = {name: value for name, value in self.metrics.items() if is_double(value)}
         return self if len(numbers) == len(self.metrics) else replace(self, metrics=numbers)
 
 
 LARGEST = int(sys.float_info.max)
-"""PostgreSQL's JSON gives a double of so many digits back as an integer."""
+"""The largest double, as an integer: PostgreSQL's JSON returns it as one."""
 
 _RESULT_BYTES, _NAME_BYTES, _NUMBER_BYTES = 256, 64, 24
 _ESCAPE_BYTES = 6
 """JSON writes `\\u00e9` for an accented letter."""
 
 MAX_REPORT_BYTES = 8_000_000
-"""Of the metrics of one step: a message of a trial's process has room for so much."""
+"""The limit for the metrics of one step, which a trial's process sends in one message."""
 
 
 def weigh(result: Result) -> int:
     """
-    About how many bytes a result takes: in memory, in JSON, in a statement.
+    Estimate the bytes that a result takes in memory, in JSON and in a statement.
 
-    Each is within a factor of two; a text that is not ASCII is taken for what JSON makes of it.
+    Each is within a factor of two of the estimate. A text that is not ASCII counts as the escapes
+    that JSON writes for it.
     """
     size = _RESULT_BYTES
     if not result.metrics:
@@ -104,11 +105,11 @@ def read_report(
     Check what the user reported and split it into a result.
 
     Args:
-        report: As the user gave it; nested dicts and numpy scalars are welcome.
-        metric: The study's metric; nested names joined by "/".
-        last_step: The step before, or the restored one; the step counts on from it if not given.
-        rises_from: What the step must exceed, if not `last_step`: 0 at an attempt's first report,
-            which may begin below what it restored.
+        report: As the user gave it; dicts may be nested, numbers may be numpy's.
+        metric: The study's metric; nested names are joined by "/".
+        last_step: The step before, or the restored one. A report without a step has the next one.
+        rises_from: What the step must exceed, `last_step` by default; 0 at the first report of an
+            attempt, which may begin below the restored step.
 
     Raises:
         InvalidReport: No metric, not a number, a step that does not rise, or a value that JSON
@@ -243,10 +244,10 @@ def is_double(value: Any) -> bool:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """
-    What a trial's row says of its live results.
+    The summary of a trial's live results, stored in its row.
 
     Attributes:
-        best_score: `best_value`, oriented (see `score`); None as long as there is no result.
+        best_score: The `score` of `best_value`; None without results.
     """
 
     n_results: int = 0
@@ -257,7 +258,7 @@ class Summary:
     best_score: float | None = None
 
     def add(self, results: Sequence[Result], mode: Mode) -> "Summary":
-        """Count more live results, by step; among equals the first one stays best."""
+        """Add later results; of equal values the first one stays the best."""
         if not results:
             return self
         best_value, best_step, best_score = self.best_value, self.best_step, self.best_score
@@ -281,7 +282,7 @@ class Summary:
 
     @property
     def rank_score(self) -> float | None:
-        """What the trial competes with for "best": None without results or when all are NaN."""
+        """The score by which trials are ranked; None without results, or if all are NaN."""
         if self.best_value is None or math.isnan(self.best_value):
             return None
         return self.best_score

@@ -1,4 +1,4 @@
-"""Tallies: min, max, average and last of each metric, over more results than memory holds."""
+"""Minimum, maximum, average and last of each metric, over more results than fit into memory."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,10 @@ from typing import Self
 from studydb.domain.metrics import Result, is_double
 
 Analysis = dict[str, dict[str, float]]
-"""What `trial.metric_summary` holds: min, max, avg and last by the metric's name."""
+"""The column `trial.metric_summary`: min, max, avg and last by the metric's name."""
 
 KEPT_NUMBERS = 10_000
-"""So many numbers are kept as they came; with more, each metric's are summed up."""
+"""Up to so many numbers are kept; when there are more, they are summed up and dropped."""
 
 _SCALE_BITS = 64
 """Fewer than 2**64 doubles, each divided by 2**64, have a sum that is a double."""
@@ -20,29 +20,29 @@ _SCALE_BITS = 64
 @dataclass(slots=True)
 class _Sum:
     """
-    What is known of the earlier values of one metric.
+    The sum of the earlier values of one metric.
 
     Attributes:
-        n: How many are not NaN; `least` and `most` are of these.
-        parts: Doubles whose exact sum is that of the finite values, divided by 2**scaled_bits.
-        finite: Whether all of them are finite.
-        last: The last one, which may be NaN.
+        n: The number of values that are not NaN; `smallest` and `largest` are among them.
+        parts: Doubles with the same exact sum as the finite values, divided by 2**scaled_bits.
+        finite: Whether all n values are finite.
+        last: The last value, which may be NaN.
     """
 
     n: int
-    least: float
-    most: float
+    smallest: float
+    largest: float
     parts: list[float]
     scaled_bits: int
     finite: bool
     last: float
 
     def add(self, values: Sequence[float]) -> None:
-        """Count more values."""
+        """Add later values."""
         numbers = [value for value in values if not math.isnan(value)]
         if numbers:
             self.n += len(numbers)
-            self.least, self.most = min(self.least, *numbers), max(self.most, *numbers)
+            self.smallest, self.largest = min(self.smallest, *numbers), max(self.largest, *numbers)
             self.finite = self.finite and all(map(math.isfinite, numbers))
         if self.finite:
             self._sum_up(numbers)
@@ -57,17 +57,17 @@ class _Sum:
             self.parts = _parts([*parts, *_scaled(numbers, _SCALE_BITS)])
 
     def analysis(self) -> dict[str, float]:
-        """As `trial.metric_summary` holds it."""
+        """The entry of `trial.metric_summary`."""
         last = {"last": self.last}
         if self.n == 0:
             return last
         average = math.nan
         if self.finite:
             average = math.fsum(self.parts) / self.n
-            if self.scaled_bits:  # rounding must not make it more than a double holds
-                least, most = _scaled([self.least, self.most], self.scaled_bits)
-                average = math.ldexp(min(max(average, least), most), self.scaled_bits)
-        return {"min": self.least, "max": self.most, "avg": average} | last
+            if self.scaled_bits:  # rounding must not push it beyond the largest double
+                smallest, largest = _scaled([self.smallest, self.largest], self.scaled_bits)
+                average = math.ldexp(min(max(average, smallest), largest), self.scaled_bits)
+        return {"min": self.smallest, "max": self.largest, "avg": average} | last
 
 
 def _nothing() -> _Sum:
@@ -80,10 +80,10 @@ def _scaled(numbers: list[float], bits: int) -> list[float]:
 
 def _parts(numbers: list[float]) -> list[float]:
     """
-    A few doubles with exactly the same sum: rounded, the error of that, the error of this.
+    Find a few doubles with exactly the same sum: the rounded sum, its error, the error's error.
 
     Raises:
-        OverflowError: The sum, or one on the way to it, is more than a double holds.
+        OverflowError: The sum, or a partial one, is larger than the largest double.
     """
     parts: list[float] = []
     while part := math.fsum(numbers):
@@ -94,21 +94,15 @@ def _parts(numbers: list[float]) -> list[float]:
 
 class Tally:
     """
-    Min, max, average and last of every numeric metric over a trial's live results.
+    Minimum, maximum, average and last of every numeric metric over a trial's live results.
 
-    The average is exact: the same, however the results are divided into batches. NaN counts for
-    `last` alone.
+    The average is exact: it does not depend on how the results are divided into batches. NaN counts
+    for `last` alone.
     """
 
     __slots__ = ("_kept", "_metric", "_n_numbers", "_sums", "n_results")
 
     def __init__(self, metric: str) -> None:
-        """
-        Begin without results.
-
-        Args:
-            metric: The study's, whose values are counted with the others.
-        """
         self._metric = metric
         self._kept: list[Result] = []
         self._n_numbers = 0
@@ -116,7 +110,7 @@ class Tally:
         self.n_results = 0
 
     def add(self, results: Iterable[Result]) -> Self:
-        """Count more results, of later steps."""
+        """Add results of later steps."""
         for result in results:
             numbers = result.numbers() if result.metrics else result
             self._kept.append(numbers)
@@ -130,10 +124,10 @@ class Tally:
 
     def analysis(self, more: Iterable[Result] = ()) -> Analysis:
         """
-        Sum up what was counted.
+        Sum up all results.
 
         Args:
-            more: Results to count, too, this time only.
+            more: Later results that are counted now but not added.
         """
         series = self._series(more)
         found = {name: known.analysis() for name, known in self._sums.items() if name not in series}
@@ -152,11 +146,11 @@ class Tally:
 
 
 def _analysis_of(values: Sequence[float]) -> dict[str, float]:
-    """What `_Sum` says of values that are all here, at a third of its cost."""
+    """The `_Sum.analysis` of values that are all in memory, at a third of its cost."""
     numbers = [value for value in values if not math.isnan(value)]
     try:
         total = math.fsum(numbers)
-    except (OverflowError, ValueError):  # of the largest doubles, of both infinities
+    except (OverflowError, ValueError):  # a sum of the largest doubles, or of both infinities
         return _plus(_nothing(), values).analysis()
     if not numbers:
         return {"last": values[-1]}
@@ -167,8 +161,8 @@ def _analysis_of(values: Sequence[float]) -> dict[str, float]:
 def _plus(known: _Sum, values: Sequence[float]) -> _Sum:
     total = _Sum(
         known.n,
-        known.least,
-        known.most,
+        known.smallest,
+        known.largest,
         known.parts,
         known.scaled_bits,
         finite=known.finite,

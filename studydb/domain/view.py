@@ -1,4 +1,4 @@
-"""The small window through which a scheduler sees its study."""
+"""What schedulers and searchers are given, and what they must have: their protocols."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ class RungSpec:
     Attributes:
         bracket: 0-based.
         step: The milestone (`training_iteration`).
-        quantile: In [0, 1], of the negated scores; the rung keeps its cutoff there.
+        quantile: In [0, 1], of the negated scores; the rung's cutoff is this quantile.
     """
 
     bracket: int
@@ -27,11 +27,11 @@ class RungSpec:
 @dataclass(frozen=True, slots=True)
 class RungView:
     """
-    A rung as it was before the report that is being judged.
+    A rung before the report that is being judged.
 
     Attributes:
-        n: Recorded entries that are not NaN.
-        cutoff: The interpolated quantile as a score (lower is better); None while empty.
+        n: The number of entries that are not NaN.
+        cutoff: The interpolated quantile as a score (lower is better); None without entries.
         entered: Whether the reporting trial has an entry already.
     """
 
@@ -41,20 +41,20 @@ class RungView:
 
 
 class StudyView(Protocol):
-    """Reads what was recorded before this report, inside its transaction."""
+    """The study before this report, read in the report's transaction."""
 
     def rung(self, step: int) -> RungView:
-        """The rung at that milestone in the reporting trial's bracket."""
+        """The rung at a milestone, in the reporting trial's bracket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """
-    What a scheduler is asked to judge.
+    A result as a scheduler judges it.
 
     Attributes:
         step: `training_iteration` of the result.
-        score: Oriented: lower is better, NaN arrives as +Inf.
+        score: Lower is better, in both modes; +Inf for NaN.
         is_nan: Whether the value was NaN.
         bracket: The trial's bracket.
     """
@@ -66,7 +66,7 @@ class Report:
 
 
 class Scheduler(Protocol):
-    """Judges trials; pure, frozen, knows no SQL."""
+    """Judges trials; frozen, without SQL."""
 
     def to_json(self) -> dict[str, Any]:
         """As stored in the study's row; `schedulers.read` reads it."""
@@ -75,7 +75,7 @@ class Scheduler(Protocol):
         """The rungs that `create` makes rows for."""
 
     def rung_of(self, step: int) -> int | None:
-        """The milestone that a trial at this step has reached last, None before the first."""
+        """The last milestone that a trial at this step has reached, None before the first."""
 
     def next_decision_step(self, step: int) -> int | None:
         """The first step after `step` at which this scheduler wants to judge; None for never."""
@@ -85,21 +85,21 @@ class Scheduler(Protocol):
 
 
 class Searcher(Protocol):
-    """Proposes configurations; frozen and pure. The n-th point is the same whoever samples it."""
+    """Proposes configurations; frozen. The n-th point is the same in every process."""
 
     @property
     def origin(self) -> Origin:
-        """What `trial.origin` says of its points."""
+        """The `origin` of its trials."""
 
     @property
     def seed(self) -> int | None:
-        """What the study's seed shall be; None to choose one."""
+        """The seed of studies created with it; None to let each choose one."""
 
     def to_json(self) -> dict[str, Any]:
         """As stored in the study's row; `searchers.read` reads it."""
 
     def size(self, space: Space) -> int | None:
-        """How many points there are; None for endless."""
+        """The number of points; None for no limit."""
 
     def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:
         """The `draw`-th point (0-based): nested params, without the space's constants."""

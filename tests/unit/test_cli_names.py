@@ -15,7 +15,7 @@ def test_study_may_be_called(name):
     ("name", "why"),
     [
         ("", "is empty; give it 1 to 200 characters"),
-        ("a" * 201, "has 201 characters; 200 are the most"),
+        ("a" * 201, "has 201 characters; at most 200 are allowed"),
         ("a/b", "'a/b' holds a '/'"),
         (" a", "begins or ends with a space"),
         ("a ", "begins or ends with a space"),

@@ -1,9 +1,8 @@
 """
-Domains: what values a parameter can take, and how one number in [0, 1) picks one of them.
+Domains: the values that a parameter can take, and the value that a number in [0, 1) stands for.
 
-The transforms are our own and use only operations that every platform rounds alike (logarithms
-through `decimal`), so that the n-th point of a study is the same on every host, for every version
-of Python and numpy.
+The transforms use only operations that every platform rounds alike (logarithms by `decimal`), so
+that the n-th point of a study is the same on every host, in every version of Python and numpy.
 """
 
 import math
@@ -31,7 +30,7 @@ class Domain(Spec, ABC):
     @abstractmethod
     def from_unit(self, u: float) -> Any:
         """
-        Turn a uniform draw into a value, monotonically.
+        Turn a uniform draw into a value; a larger draw never gives a smaller one.
 
         Args:
             u: In [0, 1), a multiple of 2**-53.
@@ -39,15 +38,15 @@ class Domain(Spec, ABC):
 
     @abstractmethod
     def contains(self, value: Any) -> bool:
-        """Whether a plain value can be a draw; 3 and 3.0 are equal, True and 1 are not."""
+        """Whether a value belongs to the domain; 3 and 3.0 are equal, True and 1 are not."""
 
     @abstractmethod
     def cast(self, value: Any) -> Any:
-        """Give a contained value the type that a draw has: 3 becomes 3.0 for `uniform`."""
+        """Give a value of the domain the type of a draw: 3 becomes 3.0 for `uniform`."""
 
     @property
     def width(self) -> int:
-        """How many characters the longest value takes as JSON."""
+        """The length of the longest value as JSON, in characters."""
         return 24
 
     def __str__(self) -> str:
@@ -57,7 +56,7 @@ class Domain(Spec, ABC):
 
 
 class Enumerable(Domain):
-    """A domain whose values can be counted: a grid can walk through it."""
+    """A domain with a finite number of values, which `GridSearch` enumerates."""
 
     @property
     @abstractmethod
@@ -79,7 +78,7 @@ def _scale(u: float, size: int) -> int:
 
 @dataclass(frozen=True)
 class Real(Domain):
-    """Floats between two bounds, both of which may be enqueued."""
+    """Floats between two bounds; both bounds may be enqueued."""
 
     lower: float
     upper: float
@@ -91,7 +90,7 @@ class Real(Domain):
         _check_order(self)
 
     def contains(self, value: Any) -> bool:
-        """Both ends are legal."""
+        """Both bounds belong to the domain."""
         return is_number(value) and self.lower <= value <= self.upper
 
     def cast(self, value: Any) -> float:
@@ -108,10 +107,10 @@ class Uniform(Real):
     def _check(self) -> None:
         super()._check()
         if math.isinf(self.upper - self.lower):
-            raise InvalidSpec(f"{self} is wider than a double can say; narrow its bounds.")
+            raise InvalidSpec(f"{self} is wider than a double can hold; narrow its bounds.")
 
     def from_unit(self, u: float) -> float:
-        """`lower` at 0, and below or (by rounding) at `upper`."""
+        """`lower` for 0; below `upper`, or equal to it by rounding."""
         return clamp(self.lower + u * (self.upper - self.lower), self.lower, self.upper)
 
 
@@ -126,7 +125,7 @@ class LogUniform(Real):
         _check_positive(self)
 
     def from_unit(self, u: float) -> float:
-        """`lower` at 0, the geometric mean at 0.5."""
+        """`lower` for 0, the geometric mean of the bounds for 0.5."""
         return clamp(from_log_unit(u, self.lower, self.upper), self.lower, self.upper)
 
 
@@ -155,15 +154,15 @@ class QUniform(Real, Enumerable):
 
     @cached_property
     def size(self) -> int:
-        """How many multiples of q lie in the bounds."""
+        """The number of multiples of q within the bounds."""
         return math.floor(exact(self.upper) / self._step) - self._first + 1
 
     def at(self, index: int) -> float:
-        """The multiple as one would write it: 0.3, not 0.30000000000000004."""
+        """The multiple in decimal arithmetic: 0.3, not 0.30000000000000004."""
         return float((self._first + index) * self._step)
 
     def contains(self, value: Any) -> bool:
-        """Whether a multiple of q inside the bounds, give or take the rounding of arithmetic."""
+        """Whether a multiple of q within the bounds; rounding errors are tolerated."""
         if not (is_number(value) and self.lower - self.q <= value <= self.upper + self.q):
             return False
         return math.isclose(self.cast(value), value, rel_tol=1e-12, abs_tol=1e-9 * self.q)
@@ -186,7 +185,7 @@ class Integer(Domain):
         _check_size(self, self.upper - self.lower + 1)
 
     def contains(self, value: Any) -> bool:
-        """Both ends are legal."""
+        """Both bounds belong to the domain."""
         return is_integral(value) and self.lower <= value <= self.upper
 
     def cast(self, value: Any) -> int:
@@ -202,7 +201,7 @@ class RandInt(Integer, Enumerable):
 
     @property
     def size(self) -> int:
-        """How many integers there are, both ends counted."""
+        """The number of integers, both bounds included."""
         return self.upper - self.lower + 1
 
     def at(self, index: int) -> int:
@@ -212,7 +211,7 @@ class RandInt(Integer, Enumerable):
 
 @dataclass(frozen=True)
 class LogRandInt(Integer):
-    """See `lograndint`; no grid walks through it, for a grid would undo the logarithm."""
+    """See `lograndint`; not enumerable, because a grid would ignore the logarithm."""
 
     kind: ClassVar[str] = "lograndint"
 
@@ -237,39 +236,39 @@ class Choice(Enumerable):
         object.__setattr__(self, "values", tuple(_read_choices(self.values)))
 
     def __eq__(self, other: object) -> bool:
-        """By canonical form: [True] is not [1]."""
+        """Compare canonical forms: [True] is not [1]."""
         if not isinstance(other, Choice):
             return NotImplemented
         return canonical_json(self.values) == canonical_json(other.values)
 
     def __hash__(self) -> int:
-        """By canonical form: values may be dicts and lists."""
+        """Hash the canonical form: values may be dicts and lists."""
         return hash((self.kind, canonical_json(self.values)))
 
     def to_json(self) -> dict[str, Any]:
-        """As stored; the values are never taken for distributions."""
+        """As stored; values are never read as distributions."""
         return {KIND: self.kind, "values": list(self.values)}
 
     @property
     def size(self) -> int:
-        """How many values there are; one given twice counts twice."""
+        """The number of values; one given twice counts twice."""
         return len(self.values)
 
     @property
     def width(self) -> int:
-        """As long as the longest value."""
+        """The length of the longest value."""
         return max(map(len, self._indexes))
 
     def at(self, index: int) -> Any:
-        """In the user's order; a copy, because values may be lists and dicts."""
+        """A copy of the value, because it may be a list or a dict."""
         return plain(self.values[index], subject="A choice")
 
     def contains(self, value: Any) -> bool:
-        """Whether one of the values equals it."""
+        """Whether the value is one of the choices."""
         return self._index(value) is not None
 
     def cast(self, value: Any) -> Any:
-        """The value as the user of the space wrote it."""
+        """The value as the space has it."""
         index = self._index(value)
         return value if index is None else self.at(index)
 
@@ -305,7 +304,7 @@ def _read_choices(values: Any) -> list[Any]:
         values = values.tolist()
     if not isinstance(values, list | tuple | range):
         raise InvalidSpec(
-            f"choice was given {values!r}, which is no list; give its values in one, as in "
+            f"choice was given {values!r}, which is no list; give a list of values, as in "
             "choice(['relu', 'tanh'])."
         )
     if not values:

@@ -14,12 +14,12 @@ from studydb.domain.specs.building import rebuild
 
 
 class Written(Enum):
-    """Where a space was written, which decides what its dicts and lists can mean."""
+    """Where a space was written, which decides what its dicts and lists mean."""
 
     IN_PYTHON = "in Python, or on a command line"
     IN_FILE = "in a JSON file"
     STORED = "in the study's row"
-    CONSTANT = "in what `constant` was given"
+    CONSTANT = "in the argument of `constant`"
 
 
 _BY_USER = frozenset({Written.IN_PYTHON, Written.IN_FILE})
@@ -27,18 +27,17 @@ _BY_USER = frozenset({Written.IN_PYTHON, Written.IN_FILE})
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """What every configuration receives as it is; made by `constant`."""
+    """A value that every configuration receives unchanged; made by `constant`."""
 
     value: Any
 
 
 def constant(value: Any) -> Constant:
     """
-    Say that a value is meant as it is: every trial receives it whole.
+    Give a value to every trial unchanged, whatever it looks like.
 
-    Numbers, texts, booleans and None are constants without it. A bare list is refused, because who
-    writes (0, 1) mostly means a range, and who writes [0, 1] a choice; so are a text and a dict
-    that look like a distribution.
+    Numbers, texts, booleans and None need no `constant`. A list does, because (0, 1) is often meant
+    as a range and [0, 1] as a choice; so do a text and a dict that look like a distribution.
     """
     return Constant(value)
 
@@ -47,20 +46,19 @@ def walk(
     tree: Mapping[Any, Any], *, written: Written, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
     """
-    Go through a nested dict to its leaves.
+    Yield the leaves of a nested dict.
 
     Args:
         tree: Names with distributions, constants, or dicts of the same.
-        written: Where. {"$": kind, …} is a distribution in a file and a row, and an error in a
-            user's dict; in a row and a constant, lists and texts are constants whatever they
-            look like.
+        written: In a file and a row, {"$": kind, …} is a distribution; in a user's dict it is an
+            error. In a row and a constant, every list and text is a constant.
         prefix: The path above, with "/" at its end; "" at the top.
 
     Yields:
         Each leaf's path and its domain or plain constant, in the order of the dicts.
 
     Raises:
-        InvalidSpec: A name, distribution or constant that cannot be; the message has its path.
+        InvalidSpec: A wrong name, distribution or constant; the message has its path.
     """
     if prefix.count("/") > MAX_DEPTH:
         raise InvalidSpec(
@@ -86,7 +84,7 @@ def check_key(key: Any, *, prefix: str = "") -> str:
     Check one part of a parameter's path.
 
     Raises:
-        InvalidSpec: It is no text, empty, holds a "/", or begins with "$".
+        InvalidSpec: It is empty or no text, contains a "/", or begins with "$".
     """
     place = f" under {prefix[:-1]!r}" if prefix else ""
     if not isinstance(key, str):
@@ -128,7 +126,7 @@ def _read_constant(value: Any, path: str, *, written: Written) -> Any:
 
 
 def _bare_list(values: list[Any], path: str, *, in_file: bool) -> InvalidSpec:
-    """Say what a list can have been meant for."""
+    """Make the error for a list, with all that it may have been meant for."""
     shown = repr(values) if len(repr(values)) <= LONGEST_SHOWN else "[…]"
     is_pair = [isinstance(value, int | float) for value in values] == [True, True]
     ways = [f"constant({shown}) to give it to every trial as it is"]

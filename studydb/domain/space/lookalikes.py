@@ -1,8 +1,8 @@
 """
-Constants that look like distributions: what people write when they mean to sample.
+Constants that look like distributions, such as "uniform(0, 1)" in quotes.
 
-A constant is silent: every trial would run the same text, for as long as the budget lasts. So what
-looks like a distribution is refused, with the distribution to write and the way to keep it.
+Every trial would receive the same text until the budget is spent. So such a constant is refused;
+the error shows the distribution to write, and how to keep the constant.
 """
 
 import re
@@ -33,13 +33,13 @@ _BESIDE_BOUNDS = {"log", "step", "q", "base", "type", "_type", "distribution", "
 
 def check_text(text: str, path: str, *, in_file: bool) -> None:
     """
-    Refuse a text that is a distribution or a range in quotes.
+    Refuse a text that looks like a distribution or a range.
 
     Args:
-        in_file: Whether it stands in a JSON file, where distributions are written otherwise.
+        in_file: Whether the space is a JSON file, where distributions are written differently.
 
     Raises:
-        InvalidSpec: With what to write instead.
+        InvalidSpec: The text does; the message shows what to write instead.
     """
     if (call := _CALL.fullmatch(text)) and (name := _known(call["name"])):
         written = f"{name}({call['arguments']})" if name in DISTRIBUTIONS else WORDS[name]
@@ -52,10 +52,10 @@ def check_text(text: str, path: str, *, in_file: bool) -> None:
 
 def check_dict(value: Mapping[Any, Any], path: str, *, in_file: bool) -> None:
     """
-    Refuse a dict that describes a distribution by its keys, as other tools' files do.
+    Refuse a dict that describes a distribution by its keys, as files of other tools do.
 
     Raises:
-        InvalidSpec: With what to write instead.
+        InvalidSpec: The dict does; the message shows what to write instead.
     """
     if any(isinstance(item, Mapping | Domain) for item in value.values()):
         return  # a part of the space
@@ -95,7 +95,7 @@ def _written(name: str, bounds: tuple[Any, Any] | None) -> str:
 
 
 def _known(name: str) -> str | None:
-    """The name of a distribution, ours or another tool's; None for any other word."""
+    """The name of a distribution, of studydb or another tool; None for any other word."""
     folded = name.replace("-", "_").casefold()
     return folded if folded in DISTRIBUTIONS or folded in SAMPLES else None
 

@@ -1,5 +1,5 @@
 """
-Search spaces: what a study samples from, and how a configuration is made of a sample.
+Search spaces: what a study samples, and how a sample becomes a configuration.
 
 A space is a nested dict of distributions and constants. A parameter's path joins the keys by "/":
 {"model": {"width": randint(1, 4)}} has the parameter "model/width".
@@ -40,24 +40,24 @@ __all__ = [
 ]
 
 NO_DICT = "(no dict)"
-"""Stands for the paths of params that are none."""
+"""The path of params that are no dict."""
 
 MAX_CONFIG_BYTES = 16 << 20
-"""Of a space, and of the params of one trial, as JSON: each claim and each child is sent a copy."""
+"""The limit for a space, and for the params of a trial: each claim and child receives a copy."""
 
 ORDER = "$order"
-"""The paths in the user's order, because PostgreSQL's jsonb sorts keys."""
+"""The JSON key of the paths in the user's order, because PostgreSQL's jsonb sorts keys."""
 
 
 @dataclass(frozen=True)
 class Space:
     """
-    A search space, read and checked; build it with `Space.read`.
+    A checked search space; build it with `Space.read`.
 
     Attributes:
         leaves: Domains and constants by path ("model/width"), in the user's order.
-        parameters: The domains among them: what is sampled.
-        constants: The others: what every configuration receives unchanged.
+        parameters: The domains among the leaves: they are sampled.
+        constants: The other leaves: every configuration receives them unchanged.
     """
 
     leaves: Mapping[str, Any]
@@ -77,8 +77,8 @@ class Space:
         """
         Read what the user wrote: a nested dict of distributions and constants.
 
-        None is the space without parameters. `choice` samples from a list, `constant` gives one
-        to every trial; a bare list is refused, and a text or dict that looks like a distribution.
+        None is the space without parameters. `choice` samples from a list, `constant` gives a list
+        to every trial; a bare list is refused, as is a text or dict that looks like a distribution.
 
         Args:
             written: In a file, {"$": kind, …} is a distribution.
@@ -99,7 +99,7 @@ class Space:
         Read what `to_json` wrote, in the recorded order.
 
         Raises:
-            InvalidSpec: An unknown distribution, wrong arguments, or a constant that cannot be.
+            InvalidSpec: An unknown distribution, wrong arguments, or a constant JSON cannot hold.
         """
         tree = dict(_as_mapping(spec))
         order = _read_order(tree.pop(ORDER, []))
@@ -121,8 +121,8 @@ class Space:
         """
         Turn values by path into the nested dict that a trainable expects, in the space's order.
 
-        Paths that the space does not have come last; of two that exclude each other ("a" and
-        "a/b") the later one holds.
+        Paths that are not in the space come last. Of two paths that exclude each other ("a" and
+        "a/b") the later one is kept.
         """
         if self.is_flat and values.keys() <= self.leaves.keys():
             return {path: values[path] for path in self.leaves if path in values}
@@ -140,10 +140,9 @@ class Space:
         """
         Turn nested params into values by path: the reverse of `nest`.
 
-        A dict that is itself the value of a leaf, as `choice` may have it, stays whole. Names
-        that hold a "/" are taken for paths.
+        A dict that is one of a `choice`'s values stays whole. A name with a "/" is a path.
         """
-        if not isinstance(params, Mapping):  # whatever wrote this row: it can be looked at
+        if not isinstance(params, Mapping):  # the row of another program
             return {NO_DICT: params}
         if params.keys() <= self.leaves.keys():
             return dict(params)
@@ -160,22 +159,22 @@ class Space:
 
     @cached_property
     def is_flat(self) -> bool:
-        """Whether a config is nothing but constants and params, side by side."""
+        """Whether no parameter or constant is nested."""
         return not any("/" in path for path in self.leaves)
 
     @cached_property
     def width(self) -> int:
-        """About how many characters the longest params take as JSON."""
+        """The length of the longest params as JSON, in characters, roughly."""
         return sum(len(path) + domain.width for path, domain in self.parameters.items())
 
     def config(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """
         Merge params with the constants: what a trainable receives.
 
-        Constants win: a row of the database cannot say where a command or a path stands. Whether
-        the params are the space's own, `misfit` says.
+        Constants win over params of the same name: a program that writes rows cannot replace a
+        command or a path. `misfit` checks that the params belong to the space.
 
-        Numbers get their domain's type, because a database may give 1e16 back as an integer.
+        Numbers get their domain's type, because a database may return 1e16 as an integer.
         """
         values = self.flatten(params)
         for path, domain in self.parameters.items():
@@ -186,10 +185,10 @@ class Space:
 
     def misfit(self, params: Any) -> str | None:
         """
-        Why params cannot be a trial's of this space, None if they can.
+        Say why params do not belong to this space; None if they do.
 
-        Other programs can write rows, too. Ours have every parameter, each in its domain, and
-        nothing else.
+        They must have every parameter, each in its domain, and nothing else. Rows that another
+        program wrote may have other params.
         """
         if not isinstance(params, Mapping):
             return f"Its params are no dict, but {_shorten(repr(params))}."
@@ -213,8 +212,8 @@ class Space:
         Check params that a person enqueues, and give each value its domain's type.
 
         Args:
-            params: Nested, or with paths for names; parameters may be missing (see `complete`),
-                and constants may be repeated as they are.
+            params: Nested, or by path. Parameters may be missing (see `complete`); constants may
+                be repeated with the same value.
 
         Returns:
             Nested params without constants.
@@ -261,10 +260,10 @@ class Space:
 
     def complete(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Fill what is missing in enqueued params from a draw of the searcher's.
+        Take the parameters that enqueued params lack from a draw of the searcher.
 
         Returns:
-            Nested params in the space's order: those given, the others as drawn.
+            Nested params in the space's order.
         """
         return self.nest(self.flatten(drawn) | self.flatten(params))
 

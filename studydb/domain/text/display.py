@@ -1,4 +1,4 @@
-"""Numbers, values, and texts that others wrote, as people read them."""
+"""Numbers and texts as people read them, on a terminal and in files."""
 
 import math
 import re
@@ -9,7 +9,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]
 _MINUTE_S, _HOUR_S = 60, 3600
 
 DIGITS = 6
-"""Significant digits of a double where people read it; JSON and CSV have all of them."""
+"""Significant digits of a number for people; JSON and CSV have all digits."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -19,10 +19,10 @@ def counted(number: int, noun: str) -> str:
 
 def visible(text: str, *, keep: str = "") -> str:
     """
-    Text without line breaks and control characters, which could steer a terminal.
+    Escape line breaks and control characters, which could control a terminal.
 
     Args:
-        keep: Characters that stay as they are, such as a line break.
+        keep: Characters that are not escaped, such as a line break.
     """
     if text.isprintable():
         return text
@@ -33,13 +33,13 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def printed(text: str) -> str:
-    """What a program has printed, line by line: without colours, and nothing that steers."""
+    """Remove the colours of a program's output, and escape its control characters."""
     lines = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return visible(lines, keep="\n\t")
 
 
 def without_controls(text: str) -> str:
-    """Text for a file that may be printed on a terminal: tabs and line breaks stay."""
+    """Escape control characters, except tabs and line breaks, for a file."""
     return _CONTROLS.sub(lambda found: _escaped(found[0]), text)
 
 
@@ -48,7 +48,7 @@ def _escaped(character: str) -> str:
 
 
 def value_text(value: float | None) -> str:
-    """A value in six digits; infinities and NaN by the names that the database gives them."""
+    """A value with six digits; infinities and NaN have the database's names."""
     if value is None:
         return "none"
     if math.isnan(value):
@@ -59,7 +59,7 @@ def value_text(value: float | None) -> str:
 
 
 def best_text(best_value: float | None) -> str:
-    """The best value so far; an infinite one is no value that a model was found with."""
+    """The best value so far; an infinite one is shown as not found yet."""
     if best_value is None:
         return "none yet"
     if math.isinf(best_value):

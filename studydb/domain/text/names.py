@@ -1,4 +1,4 @@
-"""What a study and a metric may be called."""
+"""The rules for names of studies and metrics."""
 
 from studydb.domain.errors import InvalidName
 
@@ -10,11 +10,11 @@ _SHOWN = 40
 
 def check_study_name(name: object) -> str:
     """
-    Check a study's name: it stands in URLs, paths and command lines.
+    Check a study's name, which is used in URLs, paths and command lines.
 
     Raises:
-        InvalidName: It is no text of 1 to 200 printable characters, holds a "/", or has a space at
-            an edge.
+        InvalidName: It is no text of 1 to 200 printable characters, contains a "/", or begins or
+            ends with a space.
     """
     text = _check_text(name, "study")
     if "/" in text:
@@ -27,8 +27,8 @@ def check_metric_name(name: object) -> str:
     Check the name of a study's metric; nested names are joined by "/".
 
     Raises:
-        InvalidName: It is no text of 1 to 200 printable characters, has a space at an edge, or
-            holds a quote or backslash, which SQL's paths into JSON cannot name.
+        InvalidName: It is no text of 1 to 200 printable characters, begins or ends with a space, or
+            contains a quote or backslash, which a JSON path in SQL cannot contain.
     """
     text = _check_text(name, "metric")
     for character in "\"'\\":
@@ -37,22 +37,22 @@ def check_metric_name(name: object) -> str:
     return text
 
 
-def _check_text(name: object, what: str) -> str:
+def _check_text(name: object, noun: str) -> str:
     if not isinstance(name, str):
-        raise InvalidName(f"The {what} name is {name!r}, a {type(name).__name__}; give a text.")
+        raise InvalidName(f"The {noun} name is {name!r}, a {type(name).__name__}; give a text.")
     if not name:
-        raise InvalidName(f"The {what} name is empty; give it 1 to {LONGEST_NAME} characters.")
+        raise InvalidName(f"The {noun} name is empty; give it 1 to {LONGEST_NAME} characters.")
     if len(name) > LONGEST_NAME:
         raise InvalidName(
-            f"The {what} name {_shown(name)} has {len(name)} characters; "
-            f"{LONGEST_NAME} are the most."
+            f"The {noun} name {_shown(name)} has {len(name)} characters; "
+            f"at most {LONGEST_NAME} are allowed."
         )
     if not name.isprintable():
         raise InvalidName(
-            f"The {what} name {_shown(name)} holds a character that cannot be printed; remove it."
+            f"The {noun} name {_shown(name)} holds a character that cannot be printed; remove it."
         )
     if name != name.strip():
-        raise InvalidName(f"The {what} name {_shown(name)} begins or ends with a space; remove it.")
+        raise InvalidName(f"The {noun} name {_shown(name)} begins or ends with a space; remove it.")
     return name
 
 

@@ -1,8 +1,8 @@
 """
-The words of other tools, and what to write in studydb instead: the one table of them.
+The words of other tools, and what to write in studydb instead.
 
-Every place where a name can be unknown asks it: attributes of the package, of studies and of
-trials, keywords, commands, options, specs. A name that studydb gets of its own leaves the table.
+All errors for an unknown name use this table: attributes of the package, of studies and of trials,
+keywords, commands, options, specs. A word that becomes a name of studydb is removed from it.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,8 +16,8 @@ from studydb.domain.text.suggestions import did_you_mean
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SLIP = 0.9
-"""How alike two names are, of which one is a slip of the other: "metrics" and "metric"."""
+_MISSPELT = 0.9
+"""Names as alike as this are a misspelling of each other: "metrics" and "metric"."""
 
 _SEARCHERS = "searcher=RandomSearch() or GridSearch(); models such as TPE are not there yet"
 _SCHEDULERS = "scheduler=ASHA(max_t=…) or FIFO(); there is no other yet"
@@ -193,7 +193,7 @@ WORDS: dict[str, str] = {
     "export": "`studydb trials NAME --format csv`, or study.trials_dataframe()",
     "retry": "`studydb enqueue NAME k=v …`, with the parameters of the trial",
 }
-"""By lower-case name, "_" where an option has "-": what to write in studydb."""
+"""What to write in studydb, by the other tool's word in lower case, with "_" for "-"."""
 
 SAMPLES = frozenset(
     name
@@ -202,12 +202,12 @@ SAMPLES = frozenset(
         ("choice(", "uniform(", "loguniform(", "quniform(", "randint(", "lograndint(")
     )
 ) | {"sample_from"}
-"""Those of the words that other tools use for distributions."""
+"""The words of other tools for distributions."""
 
 
 def in_studydb(name: str) -> str:
     """
-    What another tool's word is in studydb, for the end of an error's message.
+    Translate another tool's word, at the end of an error's message.
 
     Returns:
         " In studydb: …." with the leading space, or "" for a name that is in no table.
@@ -217,28 +217,25 @@ def in_studydb(name: str) -> str:
 
 
 def hint(name: str, known: Iterable[str] = ()) -> str:
-    """What a name is in studydb, or the nearest known names: a mere slip is no other tool's."""
+    """Suggest the known name that was misspelt, else translate another tool's word."""
     folds = {other.casefold(): other for other in known}
-    slip = get_close_matches(name.casefold(), folds, n=1, cutoff=_SLIP)
-    if slip:
-        return did_you_mean(name, [folds[slip[0]]])
+    misspelt = get_close_matches(name.casefold(), folds, n=1, cutoff=_MISSPELT)
+    if misspelt:
+        return did_you_mean(name, [folds[misspelt[0]]])
     return in_studydb(name) or did_you_mean(name, folds.values())
 
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
-    """The error for an attribute that an object of studydb's does not have."""
-    told = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    about = in_studydb(name)
-    # `obj` lets the interpreter add near names of its own
-    return AttributeError(f"{told}.{about}" if about else told, name=name, obj=owner)
+    """Make the error for an attribute that an object of studydb does not have."""
+    message = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    translation = in_studydb(name)
+    if translation:
+        message += f".{translation}"
+    return AttributeError(message, name=name, obj=owner)  # the interpreter adds like names of obj
 
 
 def answering_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """
-    Answer a keyword that a function does not take with the studydb word for it.
-
-    The error is a TypeError, as for every wrong keyword.
-    """
+    """Let the TypeError for an unknown keyword suggest the keyword of studydb."""
     takes = [name for name in signature(function).parameters if name != "self"]
     known = frozenset(takes)
 

@@ -1,4 +1,4 @@
-"""Near names: what somebody probably meant by a name that is not there."""
+"""Suggestions for a name that does not exist: the known names that are like it."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,17 +6,16 @@ from collections.abc import Iterable
 
 def did_you_mean(name: str, known: Iterable[str], *, limit: int = 3) -> str:
     """
-    The known names nearest to a wrong one, for the end of an error's message.
+    Suggest the known names that are most like a wrong one, at the end of an error's message.
 
-    Upper and lower case count as equal, because "asha" for "ASHA" is the usual slip.
+    Upper and lower case count as equal, because "asha" for "ASHA" is the usual mistake.
 
     Args:
-        name: What was written.
-        known: What could have been; the order breaks ties.
-        limit: How many names to suggest at most.
+        known: The existing names; of equally like names the first is suggested first.
+        limit: The number of suggestions at most.
 
     Returns:
-        " Did you mean 'a' or 'b'?" with the leading space, or "" when nothing is near.
+        " Did you mean 'a' or 'b'?" with the leading space, or "" if no name is like it.
     """
     by_fold = {other.casefold(): other for other in known}
     folds = difflib.get_close_matches(name.casefold(), by_fold, n=limit)
