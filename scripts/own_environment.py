@@ -1,4 +1,4 @@
-"""Lets a script go on in the checkout's own environment, whichever Python it was started by."""
+"""Restarts a script in the checkout's own environment, if another Python has started it."""
 
 import os
 import re
@@ -16,20 +16,20 @@ except ImportError:  # this Python is too old for studydb; .venv has another
 ROOT = Path(__file__).resolve().parents[1]
 
 STARTED = "STUDYDB_SCRIPT_STARTED"
-"""How a script was started by itself: in the environment that it found, or that it has made."""
+"""Set when a script has restarted itself, to the environment that it found or made."""
 
 
 def enter() -> Path:
     """
-    Go on in the checkout's own environment unless this Python has all that studydb[dev] installs.
+    Continue in the checkout's own environment, unless this Python has what studydb[dev] installs.
 
-    The environment is made if there is none; scripts/quickstart's gets the test tools.
+    The environment is made if it is missing; that of scripts/quickstart gets the test tools.
 
     Returns:
         The checkout.
 
     Raises:
-        SystemExit: It cannot be made; pip has said why.
+        SystemExit: The environment cannot be made; pip's message says why.
     """
     started = os.environ.pop(STARTED, "")
     lacking = _lacking()
@@ -39,7 +39,7 @@ def enter() -> Path:
 
 
 def _lacking() -> list[str]:
-    """What studydb[dev] needs and this Python has not."""
+    """The requirements of studydb[dev] that this Python lacks."""
     if tomllib is None:
         return ["Python 3.11"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

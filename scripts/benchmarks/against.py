@@ -1,4 +1,4 @@
-"""The working tree against an earlier commit, in turn on one server: is it as fast?"""
+"""Compare the speed of the working tree with that of an earlier commit, in turns on one server."""
 
 import io
 import json
@@ -33,13 +33,13 @@ RESAMPLES = 10_000
 @dataclass(frozen=True)
 class Subject:
     """
-    What a benchmark measures of each version, by names that its checkout must have too.
+    What a benchmark measures of both versions; both checkouts must have these names.
 
     Attributes:
-        contenders: Those steps of `build` that are studydb.
-        build: Of a plan, as "module:function".
-        options: Of `build`, for a database's URL.
-        fill: Called with the URL before each slice, as "module:function".
+        contenders: The steps of `build` that measure studydb.
+        build: The `build` of a plan, as "module:function".
+        options: The options of `build` for a database's URL.
+        fill: The function that is called with the URL before each slice, as "module:function".
     """
 
     unit: str
@@ -57,7 +57,7 @@ class Comparison:
 
     Attributes:
         new: Units per second of the working tree.
-        old: The same of the commit.
+        old: Units per second of the commit.
     """
 
     processes: int
@@ -67,18 +67,18 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the working tree is: a ratio of medians."""
+        """The working tree's speed divided by the commit's: a ratio of medians."""
         return statistics.median(self.new) / statistics.median(self.old)
 
     def interval(self) -> tuple[float, float]:
-        """The bootstrap's confidence interval of the ratio; rounds are drawn, not slices."""
+        """The ratio's bootstrap confidence interval; whole rounds are resampled, not slices."""
         drawn = np.random.default_rng(0).integers(len(self.new), size=(RESAMPLES, len(self.new)))
         ratios = np.median(np.array(self.new)[drawn], 1) / np.median(np.array(self.old)[drawn], 1)
         low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
         return float(low), float(high)
 
     def is_slower(self) -> bool:
-        """Whether the working tree is slower by more than 5 %, and by more than noise."""
+        """Whether the ratio is below 0.95, and the interval does not hold 1."""
         low, high = self.interval()
         return self.ratio < LEAST_RATIO and not low <= 1.0 <= high
 
@@ -93,9 +93,9 @@ def compare(
     storage: str = "postgresql",
 ) -> None:
     """
-    Measure the working tree and a commit in turn, and show how they compare.
+    Measure the working tree and a commit in turns, and show the ratio of their speeds.
 
-    Rounds and processes are those of the command line, else nine rounds of one and of eight.
+    By default there are nine rounds, with one process and with eight.
 
     Raises:
         SystemExit: The working tree is slower, with exit code 1.
@@ -143,7 +143,7 @@ def checkout_of(commit: str) -> Iterator[Path]:
 
 @contextmanager
 def _databases(storage: str, *, fsync: bool) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """The URLs of two empty databases, and what a reader must know of them."""
+    """The URLs of two empty databases, and the server's conditions."""
     if storage == "sqlite":
         with places.folder() as folder:
             yield [f"sqlite:///{folder}/{name}.db" for name in ("new", "old")], {"storage": storage}
@@ -180,7 +180,7 @@ class _Process:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it, and with it the processes that it has started."""
+        """End the process and those that it has started."""
         self._process.communicate()
 
     def call(self, name: str, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Burdens: what makes claims slower without being work."""
+"""Burdens that slow claims down: an old snapshot, and trials that back off."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,9 +33,9 @@ def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: b
     """
     Milliseconds per claim with and without a burden, on PostgreSQL.
 
-    Another transaction that reads from an old snapshot keeps every row version and
-    index entry that claims have left behind; trials that back off stand at the head of the queue.
-    The first and the last quarter of the claims are shown apart: what gets slower shows there.
+    An open transaction with an old snapshot keeps the dead row versions and index entries of
+    earlier claims; trials that back off stand at the head of the queue. The first and the last
+    quarter of the claims are shown separately, because claims get slower with their number.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
@@ -65,7 +65,7 @@ def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: b
 
 @contextmanager
 def _old_snapshot(url: str) -> Iterator[None]:
-    """Read the database as of now for as long as the block lasts."""
+    """Keep a snapshot of the database open until the block ends."""
     with postgres.connect(url) as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT count(*) FROM trial")

@@ -1,4 +1,4 @@
-"""Claims: giving trials that wait to those who ask."""
+"""Claims of PENDING trials."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ OURS, RAW = "studydb", "raw, 1 call"
 DATABASES = {OURS: "ours", RAW: "raw"}
 
 WAITING_PER_S = 10_000
-"""More than any server here gives away in a second."""
+"""More PENDING trials than clients claim in a second on any of our servers."""
 
 
 @click.command()
@@ -36,9 +36,9 @@ def claim(
     commit: str | None,
 ) -> None:
     """
-    Claims per second of trials that wait, on PostgreSQL.
+    Claims of PENDING trials per second, on PostgreSQL.
 
-    Beside one raw statement: SKIP LOCKED, the trial, its attempt, the counter.
+    Compared with one raw statement: SKIP LOCKED, the trial, its attempt, the counter.
     """
     n = int(WAITING_PER_S * max(seconds, 0.5))
     if commit is not None:

@@ -1,4 +1,4 @@
-"""One client of a study: what a worker does with it and what people look at, call by call."""
+"""One client of a study: each operation of a worker and each read of `studydb status` as a call."""
 
 import random
 from collections.abc import Callable
@@ -25,10 +25,9 @@ MOST_LIVE = 20
 
 
 class Client:
-    """A worker of one study, on a connection of its own."""
+    """A worker of one study, with its own connection."""
 
     def __init__(self, url: str) -> None:
-        """Connect and register."""
         self.database = connect(url, connections=1)
         self.study = load(self.database, STUDY)
         self.worker_id = register(
@@ -46,7 +45,7 @@ class Client:
         )
 
     def operations(self) -> dict[str, Operation]:
-        """What costs something, by name; each leaves the study as busy as it was."""
+        """The timed operations by name; each leaves as many trials RUNNING as before."""
         return {
             "claim": Operation(self.claim, after=self.finish),
             "ask": Operation(self.ask, after=self.finish),
@@ -59,7 +58,7 @@ class Client:
         }
 
     def claim(self, _: object = None) -> Lease:
-        """Claim a trial that waits, as workers do."""
+        """Claim a PENDING trial, as workers do."""
         claimed = self._acquirer.acquire()
         assert claimed is not None
         return claimed.lease

@@ -19,9 +19,9 @@ from benchmarks.worker import worker
 @click.group(context_settings={"show_default": True, "max_content_width": 100})
 def bench() -> None:
     """
-    Measure studydb beside raw SQL and Optuna, in turns within one run.
+    Measure studydb, raw SQL and Optuna in turns within one run.
 
-    PostgreSQL is the server of STUDYDB_TEST_DSN, else one that is started for the run.
+    STUDYDB_TEST_DSN names the PostgreSQL server; without it a server is started for the run.
     """
 
 

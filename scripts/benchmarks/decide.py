@@ -1,4 +1,4 @@
-"""Decisions: reports that ASHA judges, all at one rung."""
+"""Decisions of ASHA, all at one rung."""
 
 import math
 import random
@@ -22,7 +22,7 @@ OURS, RAW = "studydb", "raw, 4 calls"
 DATABASES = {OURS: "ours", RAW: "raw"}
 
 REPORTS_PER_S = 600
-"""More than one client makes in a second."""
+"""More reports than one client makes in a second."""
 
 
 @click.command()
@@ -43,10 +43,10 @@ def decide(
     as_json: bool,
 ) -> None:
     """
-    Exact ASHA decisions per second at one hot rung, on PostgreSQL.
+    ASHA decisions per second at one rung, on PostgreSQL.
 
-    Beside raw statements: lock the rung; the fence and the neighbours of the cut; the result, the
-    entry, the rung and the trial in one; COMMIT.
+    Compared with raw statements: one locks the rung, one reads the fence and the entries next to
+    the cut, one writes the result, the entry, the rung and the trial; then COMMIT.
     """
     with (
         places.postgresql_server(fsync=fsync) as server,
@@ -85,7 +85,7 @@ def build(*, index: int, urls: Mapping[str, str]) -> tuple[Mapping[str, Step], C
 
 
 def _value() -> float:
-    """Between the best and the worst of those that were loaded."""
+    """A value between the best and the worst of the loaded trials."""
     return random.uniform(0.2, 1.2)
 
 

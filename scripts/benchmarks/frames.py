@@ -1,4 +1,4 @@
-"""Frames: all trials and all results of a study as pandas reads them."""
+"""Data frames of all trials and of all results of a study."""
 
 import multiprocessing
 import time
@@ -34,10 +34,10 @@ _SPAWN = multiprocessing.get_context("spawn")
 @click.option("--json", "as_json", is_flag=True, help="JSON, every reading included.")
 def frames(*, trials: int, rounds: int, with_optuna: bool, fsync: bool, as_json: bool) -> None:
     """
-    Milliseconds and peak memory of frames, on PostgreSQL, each read in a fresh process.
+    Milliseconds and peak memory of data frames, on PostgreSQL, each read in a fresh process.
 
-    Beside the rows of the same views as psycopg fetches them. The memory is the whole process's,
-    Python, pandas and the driver included.
+    Compared with fetching the rows of the same views by psycopg. The memory is that of the whole
+    process, with Python, pandas and the driver.
     """
     if with_optuna:
         optuna_side.require()
@@ -80,7 +80,7 @@ def _take_turns(
 
 
 def _read_apart(read: Callable[[str, str], float], url: str, name: str) -> tuple[float, int]:
-    """Read in a process of its own: milliseconds, and its peak in MB."""
+    """Read in a new process; return milliseconds, and the peak of its memory in MB."""
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_measure, args=(theirs, read, url, name), daemon=True)
     process.start()
@@ -100,13 +100,13 @@ def _measure(pipe: Any, read: Callable[[str, str], float], url: str, name: str) 
 
 
 def _peak_mb() -> int:
-    """Of this process alone: what getrusage says includes the one that it was forked from."""
+    """The peak of this process alone; getrusage includes the process that it was forked from."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def fetch(url: str, name: str) -> float:
-    """Fetch the rows of a view; seconds."""
+    """Fetch the rows of a view; return seconds."""
     with psycopg.connect(url) as connection:
         began_s = time.perf_counter()
         rows = connection.execute(SELECT[name], [STUDY]).fetchall()
@@ -116,7 +116,7 @@ def fetch(url: str, name: str) -> float:
 
 
 def frame(url: str, name: str) -> float:
-    """Make a frame of ours; seconds."""
+    """Make a data frame of studydb; return seconds."""
     import pandas  # noqa: F401, ICN001, PLC0415  an extra, and not what is measured
 
     study = studydb.load_study(STUDY, storage=url)

@@ -1,4 +1,4 @@
-"""Growth: what each operation costs in a small study and in a large one."""
+"""Growth of the cost of each operation with the size of the study."""
 
 from contextlib import ExitStack
 
@@ -25,8 +25,8 @@ def growth(*, trials: tuple[int, int], rounds: int, calls: int, fsync: bool, as_
     """
     Milliseconds per call in a small study and in a large one, on PostgreSQL.
 
-    Claim, ask, a report, one that is judged at a rung which all trials have passed, the reads of a
-    status page, the best trial. The trials, attempts, results and rung entries come by COPY.
+    The operations are claim, ask, a report, a report that is judged at a rung which all trials have
+    passed, the reads of a status page, and the best trial. COPY loads the study's rows.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))

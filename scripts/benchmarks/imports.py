@@ -1,4 +1,4 @@
-"""A user's module with scikit-learn's imports: its function says at once when it was called."""
+"""A user's module with scikit-learn's imports, whose function reports when it was called."""
 
 import time
 from typing import Any
@@ -13,5 +13,5 @@ assert sklearn.datasets
 
 
 def train(_config: dict[str, Any]) -> dict[str, float]:
-    """The time of its first line, by the clock that the database uses on the same host."""
+    """Report the time of its first line, by the host's clock, which the database uses too."""
     return {"loss": 0.0, "called_s": time.time()}

@@ -1,8 +1,8 @@
 """
-A large study, loaded by COPY: the rows that so many completed trials of ten results have left.
+A large study, loaded by COPY: the rows of many completed trials with ten results each.
 
-Each trial beats all before it at the rung, so that every one has rightly gone on to the end, and
-the rung's cut is known without replaying a million decisions.
+Each trial is better at the rung than all before it. So every trial has passed the rung, and the
+rung's cut is known without replaying a million decisions.
 """
 
 import json
@@ -25,7 +25,7 @@ from studydb.domain.space.search_space import params_hash
 from studydb.domain.tally import Tally
 
 MILESTONE = 5
-"""The step of the one rung."""
+"""The step of the only rung."""
 
 SCHEDULER = studydb.ASHA(max_t=REPORTS, grace_period=MILESTONE, reduction_factor=3)
 
@@ -46,9 +46,9 @@ COUNTED = (
 
 def load(url: str, *, trials: int) -> None:
     """
-    Create the endless study of a benchmark, judged by ASHA, with so many completed trials.
+    Create a study without a budget, judged by ASHA, with so many completed trials.
 
-    The database has studydb's tables and no study yet: all ids are 1.
+    The database must have studydb's tables and no study: all ids are 1.
     """
     ours.create(url, scheduler=SCHEDULER)
     with postgres.connect(url) as connection:
@@ -64,7 +64,7 @@ def load(url: str, *, trials: int) -> None:
 
 
 def settle(url: str) -> None:
-    """Leave all tables as autovacuum would, and nothing for the next checkpoint to write."""
+    """Vacuum all tables, and write a checkpoint, so that neither happens during the measurement."""
     with postgres.connect(url) as connection:
         connection.execute("VACUUM (ANALYZE)")
         connection.execute("CHECKPOINT")
@@ -81,8 +81,8 @@ def _text(value: object) -> str:
     return r"\N" if value is None else str(value)
 
 
-def _block(numbers: Sequence[int], of: int) -> Iterator[tuple[str, list[Row]]]:
-    reports = [_reports(number, of) for number in numbers]
+def _block(numbers: Sequence[int], n_trials: int) -> Iterator[tuple[str, list[Row]]]:
+    reports = [_reports(number, n_trials) for number in numbers]
     paramses = [_params() for _ in numbers]
     tokens = [f"{random.getrandbits(TOKEN_BITS):032x}" for _ in numbers]
     yield "trial", list(map(_trial, numbers, tokens, paramses, reports))
@@ -95,7 +95,7 @@ def _block(numbers: Sequence[int], of: int) -> Iterator[tuple[str, list[Row]]]:
             for one in some
         ],
     )
-    yield "rung_entry", [_entry(number, of) for number in numbers]
+    yield "rung_entry", [_entry(number, n_trials) for number in numbers]
 
 
 def _params() -> dict[str, Any]:
@@ -106,16 +106,16 @@ def _params() -> dict[str, Any]:
     }
 
 
-def _reports(number: int, of: int) -> list[Result]:
+def _reports(number: int, n_trials: int) -> list[Result]:
     return [
-        Result(step, _value(number, step, of), {"accuracy": 1 / (step + 1)}, 0.25 * step)
+        Result(step, _value(number, step, n_trials), {"accuracy": 1 / (step + 1)}, 0.25 * step)
         for step in range(1, REPORTS + 1)
     ]
 
 
-def _value(number: int, step: int, of: int) -> float:
-    """Falls from trial to trial, and from step to step."""
-    return loss(1.0 - number / of, step)
+def _value(number: int, step: int, n_trials: int) -> float:
+    """A value that falls from trial to trial, and from step to step."""
+    return loss(1.0 - number / n_trials, step)
 
 
 def _trial(number: int, token: str, params: Row, reports: Sequence[Result]) -> Row:
@@ -187,10 +187,10 @@ def _result(number: int, one: Result) -> Row:
     }
 
 
-def _entry(number: int, of: int) -> Row:
-    value = _value(number, MILESTONE, of)
-    cut = _cut(number, of)
-    better = _arrival(cut.rank + 1, of) if cut.rank + 1 < number else None
+def _entry(number: int, n_trials: int) -> Row:
+    value = _value(number, MILESTONE, n_trials)
+    cut = _cut(number, n_trials)
+    better = _arrival(cut.rank + 1, n_trials) if cut.rank + 1 < number else None
     return {
         "rung_id": 1,
         "trial_id": number + 1,
@@ -206,13 +206,13 @@ def _entry(number: int, of: int) -> Row:
     }
 
 
-def _cut(arrived: int, of: int) -> Cut:
-    """The rung's cut after so many arrivals: the worst came first, so rank is number."""
+def _cut(arrived: int, n_trials: int) -> Cut:
+    """The rung's cut after so many trials; the worst came first, so rank is number."""
     if not arrived:
         return Cut()
     rank = math.floor((arrived - 1) * SCHEDULER.quantile)
-    return Cut(n=arrived, rank=rank, entry=_arrival(rank, of))
+    return Cut(n=arrived, rank=rank, entry=_arrival(rank, n_trials))
 
 
-def _arrival(number: int, of: int) -> Entry:
-    return _value(number, MILESTONE, of), number + 1
+def _arrival(number: int, n_trials: int) -> Entry:
+    return _value(number, MILESTONE, n_trials), number + 1

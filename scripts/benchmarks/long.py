@@ -1,4 +1,4 @@
-"""One trial with a million results: its end, the worker's memory, and what reads it."""
+"""One trial with a million results: its end, the worker's memory, and the commands that read it."""
 
 import json
 import os

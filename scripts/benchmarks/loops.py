@@ -1,4 +1,4 @@
-"""Loops: hundreds of workers on one database."""
+"""Hundreds of worker loops on one database."""
 
 import json
 import multiprocessing
@@ -39,7 +39,7 @@ SAMPLE_S = 0.5
 GRACE_S = 60.0
 START_TIMEOUT_S = 300.0
 START_SPREAD = 0.1
-"""Of the time: workers start one after another, and do not beat in step."""
+"""The share of the time in which workers start one after another, so as not to run in step."""
 
 PERCENT = 100
 MS = 1e3
@@ -56,17 +56,17 @@ UNTRUE = """
             - (SELECT count(*) FROM trial WHERE state = 'TERMINATED')"""
 
 _LIGHT = multiprocessing.get_context("fork")
-"""Processes that import everything anew would measure nothing else."""
+"""Forked: hundreds of processes that import everything would measure the imports."""
 
 PER_PROCESS = 75
-"""Loops: with a process each, it is the system's scheduler that is measured."""
+"""Loops per process; with one each, the system's scheduler would be measured."""
 
 Took = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured: seconds per call by operation, what went wrong, the most connections."""
+    """The measurement: seconds per call by operation, errors, and the peak of connections."""
 
     took_s: Mapping[str, Sequence[float]]
     errors: Counter[str]
@@ -96,10 +96,10 @@ def loops(
     """
     Latencies of hundreds of worker loops on one PostgreSQL.
 
-    Each is a thread with one connection: claim what waits, else ask; two batches; finish. Each
-    has claimed and asked once before the clock starts: the server takes seconds to plan all their
-    statements. Errors are counted as they come, nothing is tried again. The exit code is 1 if there
-    was one, or if the rows do not add up.
+    Each loop is a thread with one connection: it claims a PENDING trial or asks for a new one,
+    reports two batches, and finishes. Each has claimed and asked once before the clock starts,
+    because the server takes seconds to plan all their statements. Errors are counted, and nothing
+    is tried again. The exit code is 1 after an error, or if the rows do not match the counts.
     """
     with (
         places.postgresql_server(fsync=fsync, connections=loops + SPARE_CONNECTIONS) as server,
@@ -183,7 +183,7 @@ def _add(pipe: Connection, took: Took, errors: Counter[str]) -> None:
 
 
 def _several_loops(pipe: Connection, n: int, url: str, seconds: float, rest_s: float) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the leading process
     took: Took = defaultdict(list)
     errors: Counter[str] = Counter()
     workers = [_worker(url) for _ in range(n)]

@@ -1,4 +1,4 @@
-"""What the workers of a benchmark run: ten reports and nothing else."""
+"""The trainable of a benchmark's workers: ten reports and nothing else."""
 
 from typing import Any
 
@@ -6,6 +6,6 @@ from benchmarks.space import METRIC, REPORTS, loss
 
 
 def train(config: dict[str, Any], trial: Any) -> None:
-    """Report a curve, in no time."""
+    """Report a curve without computing anything."""
     for step in range(1, REPORTS + 1):
         trial.report({METRIC: loss(config["momentum"], step)})

@@ -9,7 +9,7 @@ Command = Callable[..., Any]
 
 
 def turns(*, processes: Sequence[int], rounds: int, seconds: float) -> Callable[[Command], Command]:
-    """The options that say how long and how broad to measure."""
+    """The options for the number of processes, rounds and seconds."""
     options = (
         click.option(
             "--processes",
@@ -47,7 +47,7 @@ def turns(*, processes: Sequence[int], rounds: int, seconds: float) -> Callable[
 
 
 def against(command: Command) -> Command:
-    """The option that measures the working tree beside an earlier commit; see against.py."""
+    """The option that compares the working tree with an earlier commit; see against.py."""
     return click.option(
         "--against",
         "commit",

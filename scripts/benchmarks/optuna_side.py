@@ -1,4 +1,4 @@
-"""Optuna's storages doing the same: ask, three suggestions, ten reports, tell."""
+"""Optuna's storages: ask, three suggestions, ten reports, tell."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -35,10 +35,10 @@ _COPIES = (
 
 def require() -> None:
     """
-    Find Optuna, or say how to install it.
+    Check that Optuna is installed.
 
     Raises:
-        click.UsageError: It is not there.
+        click.UsageError: It is not; the message says how to install it.
     """
     try:
         import optuna  # noqa: F401, PLC0415  an extra
@@ -98,7 +98,7 @@ def _trials(kind: str, place: str) -> Step:
 
 
 def fill(url: str, *, trials: int) -> None:
-    """Create the study of a benchmark with so many copies of one completed trial."""
+    """Create a study with so many copies of one completed trial."""
     create({RDB: url})
     _trials(RDB, url)()
     with postgres.connect(url) as connection:
@@ -109,7 +109,7 @@ def fill(url: str, *, trials: int) -> None:
 
 
 def frame(url: str, name: str) -> float:
-    """Make a frame of Optuna's; seconds."""
+    """Make a data frame of Optuna; return seconds."""
     import optuna  # noqa: PLC0415  an extra
 
     began_s = time.perf_counter()

@@ -12,7 +12,7 @@ BUFFERED, FLUSHED = "studydb", "studydb flushing"
 
 
 def create(url: str, trainable: str | None = None, **specs: Any) -> None:
-    """Create the study of a benchmark: without a budget and for an own loop by default."""
+    """Create the study of a benchmark; by default it has no budget and no trainable."""
     space = {
         "lr": studydb.loguniform(*LR),
         "width": studydb.randint(*WIDTH),

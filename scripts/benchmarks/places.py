@@ -1,4 +1,4 @@
-"""Databases to measure in: made for one run, gone after it."""
+"""Databases that exist for one run of a benchmark."""
 
 import os
 import tempfile
@@ -14,17 +14,17 @@ from harness import postgres
 from studydb.db import migrate
 
 LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
-"""One contender's slice should not pay for the checkpoint of another's."""
+"""A contender must not pay for the checkpoint of another one's writes."""
 
 
 @contextmanager
 def postgresql_server(*, fsync: bool, connections: int = 200) -> Iterator[str]:
     """
-    The URL of a server: the one that the tests' variable names, else one of our own.
+    The URL of a PostgreSQL server: that of STUDYDB_TEST_DSN, else one that is started.
 
     Args:
-        fsync: Of our own server; on is what a commit costs in production.
-        connections: How many it takes.
+        fsync: For a server that is started; True gives commits their real cost.
+        connections: The server's limit.
     """
     named = os.environ.get(postgres.DSN_VARIABLE)
     if named:
@@ -37,7 +37,7 @@ def postgresql_server(*, fsync: bool, connections: int = 200) -> Iterator[str]:
 
 @contextmanager
 def databases(server_url: str, *names: str) -> Iterator[dict[str, str]]:
-    """Databases on a server, by what they are for: their URLs."""
+    """Create databases on a server; yield their URLs by purpose."""
     with ExitStack() as stack:
         urls = {}
         for name in names:
@@ -49,7 +49,7 @@ def databases(server_url: str, *names: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def copy(server_url: str, url: str) -> Iterator[str]:
-    """A copy of a database without connections: its URL."""
+    """Copy a database that has no connections; return the copy's URL."""
     original = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
     database = f"studydb_bench_copy_{uuid.uuid4().hex[:12]}"
     made = postgres.create_database(server_url, database, template=str(original))
@@ -67,13 +67,13 @@ def folder() -> Iterator[Path]:
 
 
 def with_tables(url: str) -> str:
-    """The URL of a database that has studydb's tables now."""
+    """Create studydb's tables in a database; return its URL."""
     migrate.upgrade(url)
     return url
 
 
 def conditions(server_url: str) -> dict[str, Any]:
-    """What a reader must know of a server to judge its numbers."""
+    """The conditions of a server that a reader needs to judge its numbers."""
     with postgres.connect(server_url) as connection:
         shown = {
             name: connection.execute(f"SHOW {name}").fetchone()

@@ -1,4 +1,4 @@
-"""Raw psycopg with prepared statements, writing the rows that studydb writes."""
+"""Raw psycopg with prepared statements that write the same rows as studydb."""
 
 import hashlib
 import json
@@ -25,13 +25,12 @@ SHARDS = 8
 
 INDEXES_ONLY = "-c enable_seqscan=off"
 """
-A plan that is prepared while a table is still empty scans it, and goes on scanning it when it has
-grown: no way to measure statements that are meant to find one row.
+A plan that is prepared while a table is empty scans it, and still does so when the table has grown.
 """
 
 
 def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[Any]:
-    """A connection that raw statements are measured on."""
+    """Connect as the measured raw statements do."""
     return psycopg.connect(url, autocommit=autocommit, options=INDEXES_ONLY)
 
 
@@ -96,7 +95,7 @@ def _start_in_steps(connection: psycopg.Connection[Any], trial: dict[str, Any]) 
 
 
 def start(connection: psycopg.Connection[Any], common: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a trial that runs, in one statement; its facts as the other statements want them."""
+    """Make a RUNNING trial in one statement; return the parameters of the other statements."""
     trial = _new(common)
     trial["trial"] = _run(connection, raw_sql.START, trial).fetchone()[0]
     return trial

@@ -1,8 +1,8 @@
 """
-The statements of the raw contenders, by hand, for PostgreSQL: the rows that studydb writes.
+Handwritten statements of the raw contenders for PostgreSQL, which write studydb's rows.
 
-Each is used twice: alone, within a transaction of several, and as a part of one statement. Where a
-statement has `{drawn}`, `{made}` or `{held}`, that is parameters or another part.
+Each is used twice: as one of several statements in a transaction, and as a part of a single
+statement. `{drawn}`, `{made}` and `{held}` stand for parameters or for another part.
 """
 
 COUNT_IN = """

@@ -1,4 +1,4 @@
-"""Real training: the whole path that a user waits for, beside Optuna, Ray Tune and Syne Tune."""
+"""Real training, timed from call to return, compared with Optuna, Ray Tune and Syne Tune."""
 
 import importlib.util
 import json
@@ -116,7 +116,7 @@ def _is_there(name: str) -> bool:
 
 
 def _configurations(number: int) -> list[dict[str, float | int]]:
-    """The same for every contender and every run."""
+    """The configurations, the same for every contender and every run."""
     generator = np.random.default_rng(0)
     configurations = []
     for _ in range(number):

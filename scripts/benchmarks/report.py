@@ -38,9 +38,9 @@ def report(
     commit: str | None,
 ) -> None:
     """
-    Results per second, stored in batches by clients that hold a trial each, on PostgreSQL.
+    Results per second, in batches by clients that run a trial each, on PostgreSQL.
 
-    Beside one raw statement a batch: the fence, the rows through unnest, the summary.
+    Compared with one raw statement per batch: the fence, the rows by unnest, the summary.
     """
     if commit is not None:
         compare(_subject(rows), commit, seconds=seconds, fsync=fsync, as_json=as_json)

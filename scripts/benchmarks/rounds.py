@@ -20,12 +20,12 @@ WARM_UP_S = 0.5
 @dataclass(frozen=True)
 class Contest:
     """
-    Who is measured against whom.
+    The contenders, and which are compared.
 
     Attributes:
         unit: What is counted per second.
-        plans: Each plan's contenders: those of one plan share its processes.
-        ours: The contenders that are studydb, each with the others it is held against.
+        plans: The contenders of each plan; those of one plan share its processes.
+        ours: The contenders that are studydb, each with its baselines.
         before: Called before each slice of a contender, with its name.
     """
 

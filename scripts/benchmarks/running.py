@@ -1,4 +1,4 @@
-"""Trials that run and have not reported yet: a stock for clients that only report."""
+"""RUNNING trials without results, for clients that only report."""
 
 from collections import deque
 from typing import Any
@@ -48,23 +48,21 @@ TAKE = """
 
 
 def fill(url: str, *, workers: int, each: int) -> None:
-    """Let each of the first workers run so many trials without a result."""
+    """Give each of the first workers so many RUNNING trials without a result."""
     with postgres.connect(url) as connection:
         connection.execute(FILL, {"workers": workers, "each": each})
         connection.execute("VACUUM (ANALYZE) trial")
 
 
 class Stock:
-    """The leases that one worker has been given, one after the other."""
+    """The leases of one worker, in order."""
 
     def __init__(self, connection: Any, *, worker_id: int) -> None:
-        """Begin with the first."""
         self._connection, self._worker_id = connection, worker_id
         self._leases: deque[Lease] = deque()
         self._after = 0
 
     def take(self) -> Lease:
-        """The next."""
         if not self._leases:
             at = {"worker": self._worker_id, "after": self._after}
             for id_, number, token in self._connection.execute(TAKE, at).fetchall():

@@ -1,4 +1,4 @@
-"""The task of every contender: three params, ten reports, one metric to be minimised."""
+"""The task of every contender: three params, ten reports, one metric to minimise."""
 
 STUDY = "bench"
 METRIC = "loss"
@@ -10,5 +10,5 @@ MOMENTUM = (0.0, 0.99)
 
 
 def loss(momentum: float, step: int) -> float:
-    """A curve that falls, made in no time."""
+    """A falling curve, computed without training."""
     return momentum + 1.0 / step

@@ -1,4 +1,4 @@
-"""Starts of attempts: from the claim to the first line of the user's function, warm and fresh."""
+"""Warm and fresh starts of attempts, from the claim to the first line of the user's function."""
 
 import json
 import os
@@ -38,8 +38,8 @@ def start(*, trials: int, rounds: int, as_json: bool, commit: str | None) -> Non
     """
     From the claim to the first line of the user's function, with scikit-learn's imports.
 
-    A worker of one slot on PostgreSQL. The first start of a run makes the template, and is timed
-    apart.
+    Measured with a worker of one slot on PostgreSQL. The first start of a run makes the template,
+    and is timed separately.
     """
     if commit is not None:
         arguments = ("start", "--rounds", "1", "--trials", str(trials))

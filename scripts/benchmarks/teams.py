@@ -17,12 +17,12 @@ from typing import Any, Self
 
 START_TIMEOUT_S = 120.0
 SLICE_GRACE_S = 60.0
-"""How long the step that is under way at the end of a slice may take."""
+"""How long the last step may go on after the end of a slice."""
 
 STOP_TIMEOUT_S = 10.0
 
 Step = Callable[[], int]
-"""Does a little work and says how many units (trials, rows) it was."""
+"""Does a little work and returns its number of units (trials, rows)."""
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -42,7 +42,7 @@ class Plan:
 
 
 class Team:
-    """Processes of one plan that run slices together; ends them all on leaving its block."""
+    """The processes of one plan, which run slices together and end with the block."""
 
     def __init__(self, plan: Plan, size: int) -> None:
         """Start the processes; `ready` waits for them."""
@@ -64,10 +64,10 @@ class Team:
 
     def run(self, contender: str, seconds: float) -> float:
         """
-        Let every process work on one contender for so long.
+        Let every process work on one contender for some seconds.
 
         Returns:
-            Units per second, summed over the processes: each is timed to the end of its last step.
+            Units per second, summed over the processes. Each is timed to the end of its last step.
         """
         for pipe in self._pipes:
             pipe.send((contender, seconds))
@@ -99,7 +99,7 @@ class Team:
 
 
 def _answer(pipe: Any, timeout_s: float) -> float | str:
-    """What a process answers: a rate, or the words in which it failed."""
+    """The answer of a process: a rate, or the text of its error."""
     try:
         return pipe.recv() if pipe.poll(timeout_s) else "It gave no answer in time."
     except (EOFError, OSError):
@@ -107,7 +107,7 @@ def _answer(pipe: Any, timeout_s: float) -> float | str:
 
 
 def _serve(plan: Plan, index: int, pipe: Any, barrier: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the leading process
     try:
         with ExitStack() as stack:
             steps, close = plan.build(index=index, **plan.options)

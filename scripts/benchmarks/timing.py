@@ -1,4 +1,4 @@
-"""Single calls, timed one by one in places that take turns; what each place is to the first."""
+"""Single calls in several places by turns, and each place's time relative to the first."""
 
 import json
 import statistics
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 WARM_UP_CALLS = 10
-"""PostgreSQL plans a prepared statement anew for its first five values."""
+"""PostgreSQL plans a prepared statement again for each of its first five calls."""
 
 MS = 1e3
 
@@ -25,11 +25,11 @@ def _nothing(_: object = None) -> None:
 @dataclass(frozen=True)
 class Operation:
     """
-    A call that is timed, between two that are not.
+    A timed call, between two that are not timed.
 
     Attributes:
-        call: Takes what `before` returned.
-        after: Takes what `call` returned.
+        call: Receives the result of `before`.
+        after: Receives the result of `call`.
     """
 
     call: Callable[[Any], Any]
@@ -37,7 +37,7 @@ class Operation:
     after: Callable[[Any], Any] = _nothing
 
     def time_s(self) -> float:
-        """Do it once."""
+        """Run one call."""
         given = self.before()
         began_s = time.perf_counter()
         made = self.call(given)
@@ -53,7 +53,7 @@ class Timings:
 
     Attributes:
         slices: By operation and place, the mean of each slice in milliseconds.
-        place: The one that the others are held against.
+        place: The place that the others are compared with.
     """
 
     slices: Mapping[str, Mapping[str, Sequence[float]]]
@@ -65,7 +65,7 @@ class Timings:
         return statistics.median(self.slices[operation][place])
 
     def ratios(self, operation: str) -> dict[str, float]:
-        """How many times as long each place takes as the one that it is held against."""
+        """The time of each place divided by that of the place that it is compared with."""
         least = self.median(operation, self.place)
         return {
             place: self.median(operation, place) / least
@@ -80,11 +80,11 @@ def take_turns(
     """
     Time each operation in slices of so many calls, in all places by turns, call by call.
 
-    A core that idles wakes slowly, for some hundred calls and then not: a slice of one place alone
-    took 0.14 or 0.38 ms of the same work.
+    An idle core wakes slowly for some hundred calls: when each slice measured one place, the same
+    work took 0.14 or 0.38 ms.
 
     Args:
-        places: Their operations; all have the same.
+        places: The operations of each place; all places have the same names.
 
     Returns:
         By operation and place, the mean of each slice in milliseconds.

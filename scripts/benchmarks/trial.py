@@ -38,9 +38,9 @@ def trial(
     """
     Whole trials per second: claim, 10 reports, finish; random search of 3 params, FIFO.
 
-    On PostgreSQL beside raw psycopg (a transaction of several statements per step; a statement per
-    step; two statements a trial) and Optuna's RDBStorage; on SQLite beside Optuna's RDBStorage and
-    JournalStorage. All contenders write the same facts, each into a database of its own.
+    Compared on PostgreSQL with raw psycopg (a transaction of several statements per step; one
+    statement per step; two statements per trial) and Optuna's RDBStorage, on SQLite with Optuna's
+    RDBStorage and JournalStorage. All write the same facts, each into its own database.
     """
     if commit is not None:
         compare(SUBJECT, commit, seconds=seconds, fsync=fsync, as_json=as_json, storage=storage)

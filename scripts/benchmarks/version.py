@@ -1,9 +1,9 @@
 """
-One version of studydb, measured by its own benchmarks in a process of its own.
+One version of studydb, measured by its own benchmarks in a separate process.
 
 `against.py` starts it with a checkout and a database, and calls it by lines of JSON. Only the
-standard library is imported before that checkout leads sys.path: each version makes its own schema,
-and calls its own client.
+standard library is imported before the checkout is first in sys.path: each version uses its own
+schema and client.
 """
 
 import json
@@ -20,8 +20,8 @@ class Version:
     A database with the version's tables and study, and the processes that work on it.
 
     Args:
-        build: Of a plan, "module:function" in the version's checkout.
-        options: What `build` takes besides `index`.
+        build: The `build` of a plan, as "module:function" in the version's checkout.
+        options: The arguments of `build` besides `index`.
         fill: Called with the database's URL and `fill_options` before each slice; None for nothing.
     """
 
@@ -42,7 +42,7 @@ class Version:
         self._team: Any = None
 
     def start(self, size: int) -> None:
-        """Start so many processes in place of those before."""
+        """Start so many processes after ending those before."""
         self.close()
         self._team = self._stack.enter_context(
             import_module("benchmarks.teams").Team(self._plan, size)
@@ -66,7 +66,7 @@ def _found(name: str) -> Any:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the leading process
     checkout, answers, sys.stdout = Path(sys.argv[1]), sys.stdout, sys.stderr
     sys.path[:1] = [str(checkout / folder) for folder in ("", "scripts", "tests")]
     try:

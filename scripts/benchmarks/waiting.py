@@ -1,4 +1,4 @@
-"""Trials that wait to be claimed, by the thousand."""
+"""Thousands of PENDING trials."""
 
 from harness import postgres
 
@@ -24,10 +24,10 @@ WAITING = "SELECT count(*) FROM trial WHERE study_id = 1 AND state = 'PENDING' A
 
 def fill(url: str, n: int, *, ready: bool = True) -> None:
     """
-    Let so many trials wait, and leave the table as a vacuum leaves it.
+    Make so many PENDING trials, and vacuum their table.
 
     Args:
-        ready: False for trials that have failed and are not to be claimed before tomorrow.
+        ready: False for trials that have failed and back off until tomorrow.
     """
     with postgres.connect(url) as connection:
         (there,) = connection.execute(WAITING, [ready]).fetchone() or (0,)

@@ -25,18 +25,18 @@ from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step, Team
 
 WORKERS = {"fresh": "studydb worker, fresh starts", "auto": "studydb worker, warm starts"}
-"""By what `--start` says."""
+"""Contenders by the value of `--start`."""
 
 STARTED = {"fresh": "fresh", "auto": "warm"}
 FORKING = "raw, a fork and 2 calls a trial"
 COMMANDS = {"--help": ("--help",), "status": ("status", STUDY)}
 
 SCRIPTS = Path(__file__).parents[1]
-"""Where workers find `benchmarks.noop`."""
+"""The folder in which workers find `benchmarks.noop`."""
 
 RUN_TIMEOUT_S = 300.0
 SETTLED_S = 3.0
-"""After its start a worker has begun its second look, and all its threads."""
+"""After so many seconds a worker has started all its threads."""
 
 MB = 1e6
 
@@ -47,7 +47,7 @@ RATE = """
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured: rates in trials per second, memory in MB, CPU in seconds."""
+    """The measurement: rates in trials per second, memory in MB, CPU in seconds."""
 
     rates: Mapping[str, list[float]]
     idle_mb: Mapping[str, float]
@@ -65,9 +65,9 @@ def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) 
     """
     A real worker on trials of ten reports that do nothing, on PostgreSQL.
 
-    By fresh and by warm starts, beside as many processes that fork for each trial and write its
-    rows in two raw statements. Then the memory (PSS) of a worker of one slot that waits, fork
-    server included, and the CPU time of commands.
+    Fresh and warm starts are compared with as many processes that fork for each trial and write
+    its rows in two raw statements. Then the memory (PSS) of an idle worker of one slot is measured,
+    with its fork server, and the CPU time of commands.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
@@ -101,7 +101,7 @@ def _rates(
 
 
 def _rate(fleet: Fleet, url: str, start: str) -> float:
-    """Trials per second of the last worker, whose attempts were all started in this way."""
+    """Trials per second of the last worker, all of whose attempts had this kind of start."""
     with postgres.connect(url) as connection:
         (rate,) = connection.execute(RATE, (start,)).fetchone() or (None,)
     if rate is None:
@@ -124,7 +124,7 @@ def build(*, index: int, url: str) -> tuple[Mapping[str, Step], Callable[[], Non
 
 
 def _idle_mb(fleet: Fleet) -> dict[str, float]:
-    """PSS of each process of a worker that waits for a study that is paused."""
+    """PSS of each process of a worker whose study is paused."""
     with closing(studydb.load_study(STUDY, storage=fleet.storage)) as study:
         study.pause()
         idle = fleet.start(slots=1, wait=True)
@@ -141,7 +141,7 @@ def _idle_mb(fleet: Fleet) -> dict[str, float]:
 
 
 def _cpu_s(url: str, rounds: int) -> dict[str, list[float]]:
-    """User and system time of each command, once warmed up."""
+    """User and system time of each command, after a first call."""
     for arguments in COMMANDS.values():
         _run(url, arguments)
     return {

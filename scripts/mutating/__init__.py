@@ -1,1 +1,1 @@
-"""What scripts/mutations is made of: the guards, and a copy of the checkout to take them out of."""
+"""The parts of scripts/mutations: the guards, and copies of the checkout to remove them from."""

@@ -1,4 +1,4 @@
-"""Copies of the checkout in which one guard at a time is missing, and the tests that run there."""
+"""Copies of the checkout from which one guard at a time is removed, and the tests run there."""
 
 import os
 import re
@@ -15,24 +15,24 @@ from mutating.guards import ROOT, Guard
 COPIED = ("studydb", "alembic", "tests", "scripts", "workers", "pyproject.toml", "README.md")
 TIMEOUT_S = 600.0
 FAILED = 1
-"""The exit code of pytest when tests have failed, and not pytest itself."""
+"""The exit code of pytest when tests have failed."""
 
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--timeout=120")
-"""A test that does not end any more has missed its guard, too."""
+"""A test that does not end without the guard has failed, too."""
 
 _FAILURE = re.compile(r"^(?:FAILED|ERROR|SUBFAIL\S*) (?:.*? )?(tests/.+?)(?: - |$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A copy of the checkout: `environment` is what its tests run in."""
+    """A copy of the checkout, and the environment variables of its tests."""
 
     path: Path
     environment: dict[str, str]
 
     @contextmanager
     def without(self, guard: Guard) -> Iterator[None]:
-        """Take a guard out of the copy, and put it back."""
+        """Remove a guard from the copy until the block ends."""
         originals = {patch.path: (self.path / patch.path).read_text() for patch in guard.patches}
         try:
             for patch in guard.patches:
@@ -45,7 +45,7 @@ class Checkout:
 
     def first_failure(self, tests: Sequence[str]) -> str | None:
         """
-        The first test that fails, one entry after another; None if none does.
+        Run tests one after another, and return the first that fails; None if none does.
 
         Args:
             tests: Paths of files from the checkout's root, or pytest's names of single tests.
@@ -63,7 +63,7 @@ class Checkout:
         return None
 
     def failures(self, tests: Sequence[str]) -> list[str]:
-        """All tests that fail, of some that are run together."""
+        """Run tests together, and return all that fail."""
         if not tests:
             return []
         ran = self._run(*tests, "--maxfail=0")
@@ -85,10 +85,10 @@ class Checkout:
 
 def copy(target: Path, **environment: str) -> Checkout:
     """
-    A copy of the checkout in a folder that does not exist yet.
+    Copy the checkout into a new folder.
 
     Args:
-        environment: Added to this process's own.
+        environment: Variables besides those of this process.
     """
     target.mkdir()
     unwanted = shutil.ignore_patterns("__pycache__", ".hypothesis")
@@ -103,7 +103,7 @@ def copy(target: Path, **environment: str) -> Checkout:
         {
             **os.environ,
             "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONPATH": str(target),  # for the workers that tests start, wherever they do
+            "PYTHONPATH": str(target),  # for workers that tests start in other folders
             **environment,
         },
     )

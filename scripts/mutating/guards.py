@@ -1,4 +1,4 @@
-"""The guards of scripts/guards/*.toml: where each stands, and the code without it."""
+"""The guards of scripts/guards/*.toml: the code of each, and the code without it."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ REST = (
     "test_study_machine.py",
     "test_interleavings.py",
 )
-"""Tests that are tried when those that a guard names have passed without it."""
+"""Tests to run when those that a guard names pass without it."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _GAP = r"(?:\s|\#.*\n)"
@@ -40,9 +40,9 @@ class Patch:
         path: The file, from the root of the checkout.
         function: The function, method, class or constant to change, `Class.method` for a method;
             empty for the whole file.
-        old: What stands there once. White space, comments between its words, and a comma before a
-            closing bracket count for nothing.
-        new: What is put in its place.
+        old: The code to replace, which must occur once. White space, comments between its words,
+            and a comma before a closing bracket are ignored.
+        new: The code that replaces it.
     """
 
     path: str
@@ -50,12 +50,12 @@ class Patch:
     old: str
     new: str
 
-    def place(self) -> str:
-        """Where it changes what, for people."""
+    def location(self) -> str:
+        """The changed file and function, for messages."""
         return f"{self.path}, {self.function or 'the whole file'}"
 
     def matches(self, source: str) -> list[tuple[int, int]]:
-        """Where the old text stands in the source of its file: begin and end of each place."""
+        """The begin and end of each occurrence of the old code in the source of its file."""
         pattern = _pattern(self.old)
         return [
             match.span()
@@ -65,14 +65,16 @@ class Patch:
 
     def apply(self, source: str) -> str:
         """
-        The source of its file with the new text in place of the old.
+        Replace the old code in the source of its file.
 
         Raises:
-            ValueError: The old text does not stand there exactly once.
+            ValueError: The old code does not occur exactly once.
         """
         found = self.matches(source)
         if len(found) != 1:
-            raise ValueError(f"{self.place()}: its text stands there {len(found)} times, not once.")
+            raise ValueError(
+                f"{self.location()}: the code to replace occurs {len(found)} times, not once."
+            )
         begin, end = found[0]
         line = source[source.rfind("\n", 0, begin) + 1 :]
         indent = line[: len(line) - len(line.lstrip())]
@@ -83,12 +85,12 @@ class Patch:
 @dataclass(frozen=True)
 class Guard:
     """
-    A guard and how to take it away.
+    A guard, and how to remove it.
 
     Attributes:
-        promise: The name of its file.
-        patches: What takes it away, one after the other.
-        tests: Those that fail without it: test files, or single tests as `file.py::name`.
+        promise: The name of the guard's file.
+        patches: The changes that remove it, in order.
+        tests: The tests that fail without it: test files, or single tests as `file.py::name`.
     """
 
     name: str
@@ -97,7 +99,7 @@ class Guard:
     tests: tuple[str, ...]
 
     def tries(self) -> list[str]:
-        """Tests in the order in which they are tried: its own, their whole files, the rest."""
+        """The tests in the order of their runs: the named ones, their whole files, the rest."""
         return paths([*self.tests, *(test.partition("::")[0] for test in self.tests), *REST])
 
 
@@ -112,7 +114,7 @@ def read() -> list[Guard]:
 
 def paths(tests: Iterable[str]) -> list[str]:
     """
-    Tests as pytest takes them, with the path of their file.
+    The pytest ids of tests, with the paths of their files.
 
     Raises:
         ValueError: There is no such file.
@@ -139,7 +141,7 @@ def _patch(entry: dict[str, Any]) -> Patch:
 
 
 def _definitions(source: str, name: str) -> list[tuple[int, int]]:
-    """Begin and end of everything of that name: several where it is overloaded, or set twice."""
+    """The begin and end of each definition of a name; overloads have several."""
     if not name:
         return [(0, len(source))]
     starts = _line_starts(source)
@@ -168,7 +170,7 @@ def _named(node: ast.AST, parts: list[str]) -> Iterator[ast.stmt]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Those of a block, and of the branches in it."""
+    """The statements of a block and of its branches."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child
@@ -177,7 +179,7 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _names(node: ast.stmt) -> set[str]:
-    """What a statement defines."""
+    """The names that a statement defines."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return {node.name}
@@ -191,7 +193,7 @@ def _names(node: ast.stmt) -> set[str]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Finds a text however its lines are broken."""
+    """A pattern that matches a text with any line breaks."""
     tokens = _TOKEN.findall(text)
     pieces = [re.escape(tokens[0])]
     for before, token in pairwise(tokens):

@@ -1,4 +1,4 @@
-"""The task by Optuna: one process per worker on one storage, trials enqueued."""
+"""Optuna runs the task: one process per worker on one storage, with enqueued trials."""
 
 import multiprocessing
 import sys
@@ -30,7 +30,7 @@ def suggest(trial: optuna.Trial) -> dict[str, Any]:
 
 
 def work(task: dict[str, Any]) -> None:
-    """One process: trials until so many have ended over all processes."""
+    """Run trials in one process until all processes together have ended so many."""
     import studydb.examples.digits  # noqa: F401, PLC0415  the imports that a user's script has
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -1,4 +1,4 @@
-"""The task by Ray Tune: actors that are reused, one CPU each; its start-up timed separately."""
+"""Ray Tune runs the task: reused actors with one CPU each; its start-up is timed separately."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from benchmarks.contenders.task import METRIC, epochs_of, read_task, say, timed
 
 
 class Digits(tune.Trainable):  # type: ignore[misc]
-    """The trial as an actor that takes the next configuration without a new process."""
+    """A trial as an actor that takes the next configuration without a new process."""
 
     def setup(self, config: dict[str, Any]) -> None:
         import studydb.examples.digits  # noqa: F401, PLC0415  in the actor

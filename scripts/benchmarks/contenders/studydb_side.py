@@ -1,4 +1,4 @@
-"""The task by studydb: enqueued, then `study.run`; from the call to its return."""
+"""studydb runs the task: the trials are enqueued, then `study.run` is timed."""
 
 import sys
 from pathlib import Path

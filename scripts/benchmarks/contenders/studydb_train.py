@@ -1,4 +1,4 @@
-"""A user's module: its imports are at its head, as users write them."""
+"""A user's module, with its imports at the top."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The task by Syne Tune: its local backend, a process per trial, polled every 0.1 s."""
+"""Syne Tune runs the task: its local backend, a process per trial, polled every 0.1 s."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from benchmarks.contenders import syne_tune_train
 from benchmarks.contenders.task import METRIC, SPACE, read_task, say, timed
 
 POLLING_S = 0.1
-"""Its default of 5 s lets most trials run past the step at which they are to stop."""
+"""With its default of 5 s most trials run past the step at which they should stop."""
 
 
 def scheduler_of(task: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What every contender trains, the digits network of studydb.examples, and its times."""
+"""The task of every contender: train the digits network of studydb.examples, and time it."""
 
 import json
 import time
@@ -18,13 +18,13 @@ SPACE = {
 
 
 def read_task(path: str) -> dict[str, Any]:
-    """The task: configs, epochs, workers, scheduler and where to put databases."""
+    """Read the task: configs, epochs, workers, scheduler and the folder for databases."""
     task: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
     return task
 
 
 def epochs_of(config: dict[str, Any], epochs: int) -> Iterator[tuple[int, float]]:
-    """Train one configuration: the epoch and the error after it."""
+    """Train one configuration; yield each epoch and the error after it."""
     from studydb.examples import digits  # noqa: PLC0415  scikit-learn, where a trial runs only
 
     images, unseen_images, labels, unseen_labels = digits.load()
@@ -36,14 +36,14 @@ def epochs_of(config: dict[str, Any], epochs: int) -> Iterator[tuple[int, float]
 
 @contextmanager
 def timed(times: dict[str, float], name: str) -> Iterator[None]:
-    """Note how many seconds the block took."""
+    """Record how many seconds the block took."""
     began_s = time.perf_counter()
     yield
     times[name] = time.perf_counter() - began_s
 
 
 def say(times: dict[str, float], *, trials: int, epochs: int, best: float) -> None:
-    """Print the outcome as the last line, for the process that measures."""
+    """Print the outcome as the last line, which the measuring process reads."""
     print(json.dumps({"times": times, "trials": trials, "epochs": epochs, "best": best}))
 
 
