@@ -1,8 +1,8 @@
 """
-Columns of a frame, filled page by page: compact while they grow, exact when they are done.
+Columns of a data frame that are filled page by page.
 
-A column of Python floats takes 32 bytes a value, one of doubles 8; 500,000 results of ten columns
-have to fit into 300 MB with everything else.
+Values are kept in numpy arrays where possible: a Python float takes 32 bytes, a double in an array
+8. A frame of 500,000 results with ten columns takes less than 300 MB.
 """
 
 from collections.abc import Sequence
@@ -15,27 +15,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST_EXACT = 2**53
-"""Up to here every integer is a double; beyond, some are."""
+"""Every integer up to this one is exact as a double."""
 
 _INT64 = 2**63
 _NONE = type(None)
 
 
 class Column(Protocol):
-    """Takes values page by page; None is a missing one."""
+    """A column that is filled page by page; None is a missing value."""
 
     def extend(self, values: Sequence[Any]) -> None:
         """Add a page."""
 
     def finish(self) -> Any:
-        """All values as what a DataFrame takes."""
+        """All values, as an array or series for a DataFrame."""
 
 
 class Floats:
-    """Doubles; missing ones become NaN, as NaN itself does."""
+    """Doubles; a missing value becomes NaN."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self._pages: list[npt.NDArray[np.float64]] = []
 
     def extend(self, values: Sequence[float | None]) -> None:
@@ -48,10 +47,14 @@ class Floats:
 
 
 class Integers:
-    """Integers below 2**63, of type int64; or Int64, which has missing ones."""
+    """
+    Integers below 2**63.
+
+    Args:
+        optional: Whether values may be missing; the type is then Int64, else int64.
+    """
 
     def __init__(self, *, optional: bool = False) -> None:
-        """Begin empty; `optional` for Int64."""
         self._optional = optional
         self._pages: list[npt.NDArray[np.int64]] = []
         self._masks: list[npt.NDArray[np.bool_]] = []
@@ -75,10 +78,9 @@ class Integers:
 
 
 class Moments:
-    """Moments in UTC with microseconds; missing ones are NaT."""
+    """Moments in UTC with microseconds; a missing value becomes NaT."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self._pages: list[Any] = []
 
     def extend(self, values: Sequence[Any]) -> None:
@@ -96,15 +98,14 @@ class Moments:
 
 
 class Texts:
-    """Texts and missing ones; pandas chooses how it keeps them."""
+    """Texts, of which some may be missing; pandas chooses their type."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self._values: list[str | None] = []
         self._known: dict[str | None, str | None] = {}
 
     def extend(self, values: Sequence[str | None]) -> None:
-        """Add a page; equal texts are kept once."""
+        """Add a page; equal texts share one object."""
         self._values += [self._known.setdefault(value, value) for value in values]
 
     def finish(self) -> "pd.Series[Any]":
@@ -116,15 +117,17 @@ class Texts:
 
 class Values:
     """
-    What JSON held under one name: numbers, texts, lists, anything.
+    Values of any JSON type.
 
-    The narrowest type that keeps every value is chosen at the end: bool, int64, double, text, else
-    objects; Int64 and boolean for integers and booleans of which some are missing. Integers beside
-    doubles become doubles as long as that changes none.
+    `finish` chooses the narrowest type that keeps every value: bool, int64, double, text, else
+    objects; Int64 and boolean if some integers or booleans are missing. Integers among doubles
+    become doubles if all of them are exact as doubles.
+
+    Args:
+        n_missing: The number of rows before this column's first value.
     """
 
     def __init__(self, n_missing: int = 0) -> None:
-        """Begin with some missing values: those of the pages before the name came up."""
         self._types: set[type] = {_NONE} if n_missing else set()
         self._inexact = self._huge = False
         self._pages: list[Any] = [[None] * n_missing]
@@ -164,7 +167,7 @@ class Values:
         values = [value for page in pages for value in page]
         if dtype == "boolean" and _NONE not in self._types:
             dtype = "bool"
-        # An array first: pandas would take a list of lists for rows.
+        # pandas would read a list of lists as rows, so an array is made first
         array = np.empty(len(values), dtype=object)
         array[:] = values
         return pd.Series(array, dtype=dtype)

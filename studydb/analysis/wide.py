@@ -1,4 +1,4 @@
-"""Wide views: what the frames show, for those who read with SQL."""
+"""Wide views: the columns of the data frames, for SQL."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,26 +15,26 @@ from studydb.operations import wide_views
 from studydb.operations.writing import write
 
 MAX_CHOICES_READ = 1000
-"""Values of a `choice`; of a longer one so many say what all are."""
+"""The type of a `choice` is read from so many of its values."""
 
 _INTEGERS = range(-(2**63), 2**63)
-"""What an integer of the databases holds."""
+"""The integers that both databases can store."""
 
 
 def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], list[str]]:
     """
     Make `v_trial` and `v_result` of one study, with a column per parameter and per metric.
 
-    The columns are named as in the frames, and cut at 63 bytes. A parameter of integers is an
-    integer; other values are doubles, or texts where one of them is no number. A metric is never an
-    integer, for its type may change from step to step. What was not reported yet has no column
-    until the views are made anew.
+    The columns are named as in the frames, in at most 63 bytes. A parameter whose values are all
+    integers is an integer. Other columns are doubles, or texts if a value is not a number. A metric
+    is never an integer, because its type may change from step to step. A metric that is reported
+    later has no column until the views are made again.
 
     Returns:
-        The views, and the names of those of this study that are gone.
+        The views, and the names of this study's views that were dropped.
 
     Raises:
-        NotAllowed: Something else in the database has the name of one.
+        NotAllowed: Another object in the database has the name of one.
     """
     made = [trial_view(study), result_view(study, wide_views.metric_kinds(database, study))]
     return made, write(
@@ -57,7 +57,7 @@ def result_view(study: Study, kinds: Mapping[str, bool]) -> WideView:
     The view of a study's live results.
 
     Args:
-        kinds: Whether each metric is a number throughout.
+        kinds: Whether all values of a metric are numbers, by its name.
     """
     names = _names(Kind.RESULT, [study.metric], kinds, prefix="metric/")
     columns = [
@@ -82,7 +82,7 @@ def _view(kind: Kind, study: Study, columns: Iterable[Column]) -> WideView:
 
 
 def kind_of(domain: Domain) -> ValueKind:
-    """What the values of a domain are."""
+    """The SQL type of a domain's values."""
     if isinstance(domain, Integer):
         fits = domain.lower in _INTEGERS and domain.upper in _INTEGERS
         return ValueKind.INTEGER if fits else ValueKind.DOUBLE
