@@ -1,7 +1,7 @@
 """
-Whatever comes over a trial's pipe, the worker lives and the next trial runs.
+A worker survives any bytes on a trial's pipe, and runs the next trial.
 
-For long: `STUDYDB_FUZZ_MINUTES=10 scripts/test tests/properties/test_fuzzed_trials.py`, per database.
+The long form: `STUDYDB_FUZZ_MINUTES=10 scripts/test tests/properties/test_fuzzed_trials.py`, per database.
 """
 
 import os
@@ -23,8 +23,8 @@ from studydb.worker.fork_server_client import ForkServer
 
 LONG_S = 60.0 * float(os.environ.get("STUDYDB_FUZZ_MINUTES", "0"))
 EXAMPLES = 200 if LONG_S else 30
-MOST_S = 20.0
-"""For two trials; more would be one that hangs."""
+LIMIT_S = 20.0
+"""The limit for two trials; a worker that takes longer hangs."""
 
 integers = st.integers(-(2**63), 2**64 - 1)
 leaves = st.none() | st.booleans() | integers | st.floats() | st.text(max_size=30) | st.binary()
@@ -49,7 +49,7 @@ numbers = st.floats() | st.sampled_from([sys.float_info.max, 5e-324, -0.0])
 
 
 def or_damaged(strategy):
-    """Nearly always what it should be."""
+    """Nine of ten examples are valid."""
     return st.integers(0, 9).flatmap(lambda draw: values if draw == 0 else strategy)
 
 
@@ -87,7 +87,7 @@ headers = (reports | reports | flushes | ends).map(msgpack.encode) | values.map(
 
 
 def damage(data, place, byte, kept):
-    """Change a byte, and leave out the end."""
+    """Change a byte, and cut off the end."""
     place %= len(data)
     return (data[:place] + bytes([byte]) + data[place + 1 :])[: max(1, int(kept * len(data)))]
 
@@ -120,7 +120,7 @@ def supervised(database, tmp_path):
 
 
 @pytest.mark.timeout(LONG_S + 300)
-def test_worker_outlives_whatever_a_trial_says(database, supervised):
+def test_worker_survives_any_bytes_of_a_trial(database, supervised):
     newest = f"SELECT state FROM trial WHERE study_id = {supervised.study.id} ORDER BY number DESC LIMIT 2"
 
     @settings(
@@ -137,7 +137,7 @@ def test_worker_outlives_whatever_a_trial_says(database, supervised):
         (second,), (first,) = rows(database, newest)
         assert second == State.TERMINATED
         assert first in (State.TERMINATED, State.ERROR)
-        assert time.monotonic() - began_s < MOST_S
+        assert time.monotonic() - began_s < LIMIT_S
 
     until_s = time.monotonic() + LONG_S
     outlives()
@@ -146,7 +146,7 @@ def test_worker_outlives_whatever_a_trial_says(database, supervised):
 
 
 @pytest.mark.timeout(LONG_S + 300)
-def test_report_takes_or_refuses_whatever_python_holds(database):
+def test_report_stores_or_refuses_any_python_value(database):
     trainable = Trainable(
         "00000000-0000-4000-8000-000000000001",
         "import",

@@ -1,8 +1,8 @@
 """
 Concurrent operations, interleaved statement by statement: PostgreSQL, two or three connections.
 
-Whatever the schedule, the answers and the rows are those of some serial order, every promise is
-kept, and there is no deadlock. `STUDYDB_SCHEDULES=200` runs more schedules.
+In any schedule the answers and the rows are those of some serial order, every promise is kept, and
+there is no deadlock. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import os
@@ -26,7 +26,7 @@ from studydb.db.schema import study
 from studydb.domain.life.states import Status
 
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
-"""Per plan."""
+"""The number of schedules of each plan."""
 
 LOCKS = Prepared(
     sa.text("""
@@ -36,7 +36,7 @@ LOCKS = Prepared(
 )
 
 AGAIN = "again"
-"""The call before, sent again while its first send is on its way."""
+"""The call before, sent again while its first send is still being carried out."""
 
 PLANS = [
     ("claim", "claim"),

@@ -1,4 +1,4 @@
-"""The cut that moves by neighbours equals numpy's percentile of all entries, after every one."""
+"""After each insertion the cutoff equals numpy's percentile of all entries."""
 
 from bisect import bisect_left, insort
 
@@ -23,7 +23,7 @@ factors = st.one_of(
 
 
 class Rung:
-    """All entries in a sorted list; the neighbours are read from it as from the index."""
+    """All entries in a sorted list, which stands for the index."""
 
     def __init__(self, quantile):
         self.quantile, self.entries, self.cut = quantile, [], Cut()
@@ -65,7 +65,7 @@ def test_cutoff_equals_numpy_after_every_insertion(values, reduction_factor, rng
 
 
 @given(st.lists(scores, min_size=1, max_size=40), st.floats(0, 1))
-def test_cut_stands_at_its_rank_from_the_worst(values, quantile):
+def test_cut_has_its_rank_from_the_worst(values, quantile):
     rung = Rung(quantile)
 
     for trial, score in enumerate(values):

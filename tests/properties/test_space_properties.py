@@ -1,4 +1,4 @@
-"""Spaces, draws and the grammar, over whatever Hypothesis thinks of."""
+"""Spaces, draws and the grammar, with examples of Hypothesis."""
 
 import json
 import math
@@ -93,7 +93,7 @@ def test_every_draw_is_inside_its_domain(domain, u):
 
 @given(domains, units, units)
 @QUIET
-def test_draws_rise_with_their_unit(domain, u, v):
+def test_larger_units_give_no_smaller_draws(domain, u, v):
     assume(not isinstance(domain, type(choice([1]))))
 
     low, high = sorted((u, v))
@@ -210,7 +210,7 @@ def test_json_texts_parse_as_values(value):
 
 @given(domains)
 @QUIET
-def test_domains_parse_from_what_they_print(domain):
+def test_text_of_any_domain_parses_as_the_domain(domain):
     assert parse_parameter(f"x={domain}") == ("x", domain)
 
 

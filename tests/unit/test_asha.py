@@ -1,4 +1,4 @@
-"""ASHA: where it judges, and how."""
+"""ASHA: its rungs and its decisions."""
 
 import math
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ STOP, EARLY = Action.STOP, Reason.EARLY_STOPPED
 
 @dataclass
 class View:
-    """Rungs by step, as a test wants them."""
+    """A study with the rungs that a test gives, by step."""
 
     rungs: dict[int, RungView] = field(default_factory=dict)
 
@@ -34,7 +34,7 @@ def judge(scheduler, step, value, *, cutoff=None, entered=False):
     return scheduler.judge(report, view)
 
 
-# --- where
+# --- rungs
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_rung_of_a_step_is_the_last_one_reached():
     assert reached == [None, 2, 2, 6, 6, 18, 18, None, None]
 
 
-# --- how
+# --- decisions
 
 
-def test_first_arrival_goes_on_and_is_recorded():
+def test_first_trial_at_a_rung_continues_and_is_recorded():
     assert judge(ASHA(max_t=9), 1, 0.5) == Decision(rung_step=1)
 
 
@@ -111,7 +111,7 @@ def test_nan_stops_even_as_the_first(cutoff):
     assert judge(ASHA(max_t=9), 1, math.nan, cutoff=cutoff).action is STOP
 
 
-def test_cutoff_that_infinities_leave_undefined_stops_nobody():
+def test_undefined_cutoff_between_infinities_stops_no_trial():
     assert judge(ASHA(max_t=9), 1, 1e300, cutoff=math.nan).action is Action.CONTINUE
 
 
@@ -129,7 +129,7 @@ def test_max_t_completes_the_trial_whatever_its_value(step):
 
 
 @pytest.mark.parametrize("reduction_factor", [2, 3, 4, 1.7])
-def test_quantile_is_the_one_that_numpy_is_given(reduction_factor):
+def test_quantile_equals_numpys(reduction_factor):
     q = np.true_divide((1 - 1 / reduction_factor) * 100, 100)
 
     assert ASHA(max_t=9, reduction_factor=reduction_factor).quantile == q
@@ -155,7 +155,7 @@ def test_quantile_is_the_one_that_numpy_is_given(reduction_factor):
         ({"max_t": 9, "reduction_factor": math.inf}, "must be greater than 1"),
     ],
 )
-def test_options_that_make_no_rungs_are_refused(options, why):
+def test_options_out_of_range_are_refused(options, why):
     with pytest.raises(InvalidSpec, match=why):
         ASHA(**options)
 
@@ -165,7 +165,7 @@ def test_scheduler_survives_its_row(scheduler):
     assert read(scheduler.to_json()) == scheduler
 
 
-def test_unknown_scheduler_and_options_are_refused_with_what_is_near():
+def test_unknown_scheduler_and_options_are_refused_with_suggestions():
     with pytest.raises(InvalidSpec, match=r"no scheduler 'AHSA'.*ASHA"):
         from_call(parse_call("AHSA"))
     with pytest.raises(InvalidSpec, match=r"ASHA has no argument 'max'.*Did you mean 'max_t'"):

@@ -35,7 +35,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_shows_the_share_that_has_ended_of_the_budget():
+def test_progress_shows_the_ended_share_of_the_budget():
     stream = io.StringIO()
     with ProgressLine("digits", "error", Mode.MIN, stream=stream, clock=lambda: 0.0) as progress:
         progress.update(Counts(running=2, terminated=9, error=1), 1 / 3, 12.0, num_trials=25)
@@ -62,7 +62,7 @@ def test_line_that_is_wider_than_the_terminal_stays_one_line(monkeypatch):
     assert "\x1b[1A" not in drawn  # no second line to go back over
 
 
-def test_ctrl_c_while_modules_are_read_is_no_traceback(tmp_path):
+def test_ctrl_c_during_imports_shows_no_traceback(tmp_path):
     (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
 
     ran = studydb("studies", PYTHONPATH=str(tmp_path))
@@ -82,7 +82,7 @@ def test_ctrl_c_while_modules_are_read_is_no_traceback(tmp_path):
         ),
     ],
 )
-def test_bytes_that_are_no_unicode_are_refused_in_one_line(tmp_path, arguments, environment, words):
+def test_bytes_that_are_not_unicode_are_refused_in_one_line(tmp_path, arguments, environment, words):
     ran = studydb(*arguments, cwd=tmp_path, **environment)
 
     assert ran.returncode == 2

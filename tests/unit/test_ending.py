@@ -1,4 +1,4 @@
-"""What becomes of a trial when an attempt ends: the one rule."""
+"""The next state of a trial when an attempt ends."""
 
 import itertools
 
@@ -80,7 +80,7 @@ def test_trial_may_fail_for_ever(failures):
     assert ending.delay_s <= LONGEST_DELAY_S
 
 
-def test_release_spends_nothing_and_waits_for_nothing():
+def test_release_counts_as_no_failure_and_has_no_delay():
     assert end(Reason.PREEMPTED, failures=3, losses=4) == Ending(
         State.PENDING, None, Reason.PREEMPTED, failures=3, losses=4
     )
@@ -92,7 +92,7 @@ def test_back_off_doubles_up_to_its_longest():
     ]  # fmt: skip
 
 
-def test_first_loss_says_nothing_of_the_trial_and_costs_no_wait():
+def test_first_loss_has_no_delay():
     assert [end(Reason.LOST, losses=losses).delay_s for losses in range(3)] == [0, 1, 2]
 
 
@@ -141,7 +141,7 @@ def test_every_ending_is_an_allowed_move_and_consistent(outcome, verdict):
         (None, Status.STOPPED, BY_STUDY),
     ],
 )
-def test_request_of_a_person_goes_before_the_studys_pause_and_a_stop_before_both(
+def test_request_for_a_trial_precedes_the_studys_pause_and_a_stop_precedes_both(
     request_, status, verdict
 ):
     assert wanted(request_, status) == verdict
@@ -165,7 +165,7 @@ def test_request_of_a_person_goes_before_the_studys_pause_and_a_stop_before_both
         (PAUSE, PAUSE_BY_STUDY, PAUSE),
     ],
 )
-def test_what_people_ask_for_last_is_carried_out_and_before_a_schedulers_pause(
+def test_last_request_is_carried_out_and_precedes_a_schedulers_pause(
     verdict, asked, settled
 ):
     assert settle(verdict, asked) == settled

@@ -108,7 +108,7 @@ def test_parameters(text, path, leaf):
         choice([1, 2.5, None, True, 'it\'s "q"', {"a": ["\n\\"]}, [], "é\x7f\U0001f600"]),
     ],
 )
-def test_what_a_domain_prints_reads_as_itself(domain):
+def test_text_of_a_domain_reads_as_the_domain(domain):
     assert parse_parameter(f"x={domain}") == ("x", domain)
 
 
@@ -188,7 +188,7 @@ def test_errors_name_the_text_the_column_and_what_was_expected(text, words):
     assert len(str(caught.value)) < 400
 
 
-def test_a_call_must_be_one():
+def test_text_that_is_no_call_is_refused():
     with pytest.raises(InvalidSpec, match="a call such as"):
         parse_call("27")
     with pytest.raises(InvalidSpec, match="a call such as"):
@@ -208,7 +208,7 @@ def test_build_checks_the_signature_before_it_calls():
     assert called == []
 
 
-def test_a_space_file_holds_the_json_form_with_distributions_as_text_if_liked(tmp_path):
+def test_space_file_holds_distributions_as_json_or_as_text(tmp_path):
     file = tmp_path / "space.json"
     file.write_text(
         '{"lr": {"$": "loguniform(1e-4, 1)"}, "m": {"w": {"$": "randint", "lower": 1, "upper": 4}},'
@@ -230,7 +230,7 @@ def test_a_space_file_holds_the_json_form_with_distributions_as_text_if_liked(tm
     )
 
 
-def test_a_space_file_takes_what_a_space_wrote(tmp_path):
+def test_space_file_reads_what_to_json_writes(tmp_path):
     space = Space.read({"b": uniform(0, 1), "a": {"c": choice([1]), "d": None}})
     file = tmp_path / "space.json"
     file.write_text(json.dumps(space.to_json(), sort_keys=True))
@@ -252,7 +252,7 @@ def test_a_space_file_takes_what_a_space_wrote(tmp_path):
         (f'{{"a": {"9" * 5000}}}', ["not JSON"]),
     ],
 )
-def test_a_bad_space_file_is_named(tmp_path, text, words):
+def test_error_names_the_bad_space_file(tmp_path, text, words):
     file = tmp_path / "space.json"
     file.write_text(text)
 
@@ -262,7 +262,7 @@ def test_a_bad_space_file_is_named(tmp_path, text, words):
     assert all(word in str(caught.value) for word in ["space.json", *words]), str(caught.value)
 
 
-def test_a_missing_space_file_is_named(tmp_path):
+def test_error_names_the_missing_space_file(tmp_path):
     with pytest.raises(InvalidSpec, match=r"none\.json"):
         read_space_file(tmp_path / "none.json")
     with pytest.raises(InvalidSpec, match="directory"):

@@ -1,4 +1,4 @@
-"""What looks like a distribution is never a constant, unless `constant` says that it is meant."""
+"""Constants that look like distributions are refused, unless they are given to `constant`."""
 
 import json
 
@@ -37,7 +37,7 @@ MEANT = [
 
 
 @pytest.mark.parametrize(("value", "cure"), [*TEXTS, *DICTS], ids=str)
-def test_what_looks_like_a_distribution_is_refused_with_what_to_write(value, cure):
+def test_constant_that_looks_like_a_distribution_is_refused_with_what_to_write(value, cure):
     with pytest.raises(InvalidSpec) as refused:
         Space.read({"net": {"lr": value}})
 
@@ -47,7 +47,7 @@ def test_what_looks_like_a_distribution_is_refused_with_what_to_write(value, cur
 
 
 @pytest.mark.parametrize("value", [value for value, _ in [*TEXTS, *DICTS]], ids=str)
-def test_constant_keeps_what_looks_like_a_distribution_in_rows_too(value):
+def test_declared_constant_survives_its_row_even_if_it_looks_like_a_distribution(value):
     space = Space.read({"net": {"lr": constant(value)}, "x": uniform(0, 1)})
 
     assert list(space.parameters) == ["x"]
@@ -73,7 +73,7 @@ def test_nothing_in_a_constant_is_sampled():
         Space.read({"x": constant({"a": {"$": "uniform", "lower": 0, "upper": 1}})})
 
 
-def test_parameter_of_a_command_line_is_refused_alike():
+def test_lookalike_on_the_command_line_is_refused():
     for typed in ("lr=1e-4..1", "lr='loguniform(1e-4,1)'", 'lr="[0, 1]"'):
         with pytest.raises(InvalidSpec, match="would not be sampled"):
             Space.read(parse_parameters([typed]))
@@ -92,7 +92,7 @@ def test_parameter_of_a_command_line_is_refused_alike():
     ],
     ids=str,
 )
-def test_file_of_a_space_is_refused_with_what_to_write_in_a_file(tmp_path, written, cure):
+def test_lookalike_in_a_file_is_refused_with_what_to_write_in_a_file(tmp_path, written, cure):
     file = tmp_path / "space.json"
     file.write_text(json.dumps({"net": {"lr": written}}))
 
@@ -104,7 +104,7 @@ def test_file_of_a_space_is_refused_with_what_to_write_in_a_file(tmp_path, writt
     assert cure in str(refused.value)
 
 
-def test_cures_of_a_file_are_read_and_a_space_that_was_written_keeps_its_lists(tmp_path):
+def test_suggested_spellings_of_a_file_are_read_and_a_written_space_keeps_its_lists(tmp_path):
     file = tmp_path / "space.json"
     file.write_text('{"a": {"$": "choice([16, 32])"}, "b": {"$": "constant([16, 32])"}}')
     read = read_space_file(file)

@@ -1,4 +1,4 @@
-"""What one report holds, how values rank, how results are summed up."""
+"""Reports, the ranks of values, and summaries of results."""
 
 import math
 
@@ -68,7 +68,7 @@ def test_step_that_does_not_rise_is_refused(step):
         read({"loss": 0.5, "training_iteration": step}, last_step=4)
 
 
-def test_step_that_no_column_holds_is_refused():
+def test_step_of_more_than_62_bits_is_refused():
     with pytest.raises(InvalidReport):
         read({"loss": 0.5, "training_iteration": 2**62})
 
@@ -110,7 +110,7 @@ def test_report_that_is_no_dict_is_refused(report):
         (2**100, 2**100),
     ],
 )
-def test_other_metrics_are_what_json_holds(value, stored):
+def test_other_metrics_become_json_values(value, stored):
     assert read({"loss": 0.5, "m": value}).metrics == {"m": stored}
 
 
@@ -204,13 +204,13 @@ def test_nan_is_never_best_not_even_beside_the_worst_infinity(values, mode):
     assert summary.rank_score == math.inf
 
 
-def test_trial_without_results_or_with_nan_alone_competes_for_nothing():
+def test_trial_without_results_or_with_nan_alone_has_no_rank():
     assert Summary().rank_score is None
     assert summed(math.nan, math.nan).rank_score is None
     assert summed(math.nan).n_results == 1
 
 
-def test_metrics_are_summed_up_each_over_its_own_steps():
+def test_each_metric_is_summed_up_over_the_steps_that_have_it():
     results = [
         Result(1, 4.0, {"acc": 1, "tag": "x", "flag": True, "late": None}),
         Result(2, 2.0, {"acc": math.nan, "late": 5}),
@@ -286,6 +286,6 @@ def test_values_of_derived_classes_become_plain():
 
 
 @pytest.mark.parametrize("step", [2**62, -(2**62), -(10**300)])
-def test_step_of_any_size_is_refused_in_words(step):
+def test_step_of_any_size_is_refused_with_a_sentence(step):
     with pytest.raises(InvalidReport, match="more than 62 bits"):
         read({"loss": 0.5, "training_iteration": step})

@@ -1,4 +1,4 @@
-"""What other tools call things is answered with the studydb word, from one table."""
+"""Words of other tools are translated in errors, from one table."""
 
 import importlib.util
 
@@ -30,7 +30,7 @@ ASK = {"metric": "loss", "mode": "min"}
         ("optimize", "study.run(workers=2)"),
     ],
 )
-def test_name_of_another_tool_is_answered_as_attribute_and_as_import(name, ours):
+def test_attribute_and_import_of_another_tools_name_are_translated(name, ours):
     with pytest.raises(AttributeError) as asked:
         getattr(studydb, name)
     with pytest.raises(ImportError) as imported:
@@ -42,14 +42,14 @@ def test_name_of_another_tool_is_answered_as_attribute_and_as_import(name, ours)
     assert not hasattr(studydb, name)
 
 
-def test_other_wrong_names_are_the_interpreters():
+def test_other_unknown_names_have_the_interpreters_error():
     with pytest.raises(AttributeError, match=r"^module 'studydb' has no attribute 'nonsense'$"):
         _ = studydb.nonsense
     with pytest.raises(ImportError, match=r"^cannot import name 'nonsense'"):
         exec("from studydb import nonsense")
 
 
-def test_no_word_stands_in_the_way_of_a_name_that_studydb_has():
+def test_no_word_of_the_table_is_a_name_of_studydb():
     folded = {name.casefold() for name in studydb.__all__}
 
     assert folded & set(WORDS) == set()
@@ -70,7 +70,7 @@ def test_no_word_stands_in_the_way_of_a_name_that_studydb_has():
         ("colour", "it takes name, trainable, metric, mode, space"),
     ],
 )
-def test_keyword_of_another_tool_is_answered_and_nothing_is_made(tmp_path, keyword, ours):
+def test_keyword_of_another_tool_is_translated_and_nothing_is_created(tmp_path, keyword, ours):
     place = {"storage": f"sqlite:///{tmp_path}/s.db"}
 
     with pytest.raises(TypeError) as refused:
@@ -82,7 +82,7 @@ def test_keyword_of_another_tool_is_answered_and_nothing_is_made(tmp_path, keywo
 
 
 @pytest.mark.parametrize("report", [studydb.report, RunningTrial.report, OwnTrial.report])
-def test_report_answers_metrics_and_steps_as_keywords(report):
+def test_report_translates_metrics_and_steps_given_as_keywords(report):
     with pytest.raises(TypeError, match=r'report\(\{"loss": 1.0\}\): all metrics in one dict'):
         report(loss=1.0)
     with pytest.raises(TypeError, match='"training_iteration": 5'):
@@ -99,7 +99,7 @@ def test_report_answers_metrics_and_steps_as_keywords(report):
         (OwnTrial, "should_prune", "report() raises TrialStopped"),
     ],
 )
-def test_attribute_of_another_tool_is_answered_by_studies_and_trials(kind, name, ours):
+def test_studies_and_trials_translate_attributes_of_another_tool(kind, name, ours):
     bare = object.__new__(kind)
 
     with pytest.raises(AttributeError) as refused:
@@ -121,14 +121,14 @@ def test_attribute_of_another_tool_is_answered_by_studies_and_trials(kind, name,
         (lambda: parse_parameter("lr=logunifrm(1, 2)"), "Did you mean 'loguniform'"),
     ],
 )
-def test_specs_of_another_tool_are_answered(make, words):
+def test_specs_of_another_tool_are_translated(make, words):
     with pytest.raises(InvalidSpec) as refused:
         make()
 
     assert words in str(refused.value)
 
 
-def test_slip_of_a_known_name_comes_before_the_table():
+def test_misspelt_known_name_precedes_the_table():
     assert hint("metrics", ["metric"]) == " Did you mean 'metric'?"
     assert hint("metrics") == ' In studydb: report({"loss": 1.0}): all metrics in one dict.'
     assert hint("xyz", COMMANDS) == ""

@@ -1,4 +1,4 @@
-"""The cut of a rung: where it stands, and what it says."""
+"""The cut of a rung, and its cutoff."""
 
 import math
 
@@ -10,7 +10,7 @@ from studydb.domain.quantile import Cut, cutoff, insert
 THIRD = 1 - 1 / 3
 
 
-def test_nothing_recorded_cuts_nothing():
+def test_rung_without_entries_has_no_cutoff():
     assert cutoff(Cut(), None, THIRD) is None
 
 
@@ -40,7 +40,7 @@ def test_median_of_three_is_the_middle(entry, place):
     assert cut == Cut(n=3, rank=1, entry=place)
 
 
-def test_ties_are_told_apart_by_trial_and_pass():
+def test_equal_scores_are_ordered_by_trial_and_pass():
     cut = insert(Cut(1, 0, (1.0, 5)), (1.0, 6), worse=None, better=None, quantile=0.5)
 
     assert cut == Cut(n=2, rank=0, entry=(1.0, 6))

@@ -77,7 +77,7 @@ def test_rule_compares_the_metric_that_it_names(stop, expected):
     assert hit(stop, Result(3, 0.5, metrics)) == expected
 
 
-def test_study_metric_is_not_looked_for_among_the_others():
+def test_study_metric_is_not_read_from_the_other_metrics():
     assert not hit("loss>=1", Result(1, 0.5, {"loss": 2.0}))
 
 

@@ -1,4 +1,4 @@
-"""Searchers: the n-th point is the same whoever samples it."""
+"""Searchers: the n-th point is the same in every process."""
 
 import hashlib
 import subprocess
@@ -70,7 +70,7 @@ def test_seeds_and_draws_give_different_points():
     assert points(SPACE, seed=7) != points(SPACE, seed=8)
 
 
-def test_a_new_parameter_leaves_the_others_as_they_were():
+def test_a_new_parameter_does_not_change_the_values_of_others():
     wider = Space.read({"first": uniform(0, 1), "lr": loguniform(1e-4, 1.0)})
 
     assert [point["lr"] for point in points(wider)] == [point["lr"] for point in points(SPACE)]
@@ -140,7 +140,7 @@ def test_a_grid_ends():
             GridSearch().propose(space, seed=0, draw=draw)
 
 
-def test_a_grid_over_nothing_has_one_point():
+def test_grid_of_an_empty_space_has_one_point():
     space = Space.read({"epochs": 3})
 
     assert GridSearch().size(space) == 1
@@ -156,7 +156,7 @@ def test_a_grid_over_nothing_has_one_point():
         ({name: randint(1, 10_000) for name in "abc"}, ["1,000,000,000,000", "RandomSearch"]),
     ],
 )
-def test_what_no_grid_can_walk_through_is_refused(mapping, words):
+def test_space_that_cannot_be_enumerated_is_refused(mapping, words):
     with pytest.raises(InvalidSpec) as caught:
         GridSearch().size(Space.read(mapping))
 

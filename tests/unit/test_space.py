@@ -144,7 +144,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("params", "why"), MISFITS, ids=map(str, range(len(MISFITS))))
-def test_params_that_are_not_the_spaces_own_are_a_misfit(params, why):
+def test_params_of_another_space_are_a_misfit(params, why):
     space = Space.read({"lr": loguniform(0.1, 1.0), "act": choice(["a", "b"]), "command": "ls"})
 
     said = space.misfit(params)
@@ -155,7 +155,7 @@ def test_params_that_are_not_the_spaces_own_are_a_misfit(params, why):
     assert space.misfit({"lr": 0.5, "act": "b"}) is None
 
 
-def test_config_is_the_callers_to_change():
+def test_changing_a_config_does_not_change_the_space():
     space = Space.read({"layers": constant([1, 2]), "act": choice([{"k": [1]}])})
 
     config = space.config({"act": {"k": [1]}})
@@ -277,7 +277,7 @@ def test_bare_list_is_no_constant_and_the_error_says_what_to_write(value, cure):
     assert cure in str(error.value)
 
 
-def test_constant_list_goes_to_every_trial_as_it_is():
+def test_constant_list_is_given_to_every_trial_unchanged():
     space = Space.read({"lr": uniform(0, 1), "betas": constant((0.9, 0.999))})
 
     assert space.constants == {"betas": [0.9, 0.999]}
@@ -285,7 +285,7 @@ def test_constant_list_goes_to_every_trial_as_it_is():
     assert space.config({"lr": 0.5})["betas"] == [0.9, 0.999]
 
 
-def test_a_space_that_holds_itself_is_refused():
+def test_a_dict_that_contains_itself_is_refused():
     loop = {}
     loop["again"] = loop
     ring = []
@@ -382,7 +382,7 @@ def test_lograndint_hits_both_ends():
     assert domain.from_unit(LAST) == 1000
 
 
-def test_quniform_values_read_as_people_write_them():
+def test_quniform_values_have_short_decimals():
     domain = quniform(0.1, 0.95, 0.1)
 
     assert [domain.at(index) for index in range(domain.size)] == [
@@ -400,7 +400,7 @@ def test_quniform_counts_from_zero_not_from_lower():
     assert [domain.at(index) for index in range(domain.size)] == [-0.4, 0.0, 0.4, 0.8]
 
 
-def test_loguniform_is_even_on_a_logarithmic_scale():
+def test_loguniform_is_uniform_on_a_logarithmic_scale():
     domain = loguniform(1e-4, 1.0)
 
     assert domain.from_unit(0.0) == 1e-4
@@ -417,7 +417,7 @@ def test_draws_are_pinned():
     assert choice(["a", "b", "c"]).from_unit(0.3) == "a"
 
 
-def test_a_choice_tells_true_from_one_but_not_one_from_one_point_zero():
+def test_a_choice_distinguishes_true_from_one_but_not_one_from_one_point_zero():
     domain = choice([1, "x"])
 
     assert domain.contains(1.0)
@@ -426,7 +426,7 @@ def test_a_choice_tells_true_from_one_but_not_one_from_one_point_zero():
     assert domain != choice([True, "x"])
 
 
-def test_domains_are_values():
+def test_equal_domains_are_equal_and_hash_alike():
     assert (
         len({uniform(0, 1), uniform(0.0, 1.0), loguniform(1, 2), choice([{}]), choice([{}])}) == 3
     )
@@ -452,7 +452,7 @@ def test_params_hash_is_pinned():
     assert params_hash({"lr": 0.1}) == "9c9ba942d8bb6213cd855c3e8ddfeb66"
 
 
-def test_near_names_ignore_case_and_give_nothing_for_nothing():
+def test_suggestions_ignore_case_and_are_empty_without_a_like_name():
     assert did_you_mean("asha", ["ASHA", "FIFO"]) == " Did you mean 'ASHA'?"
     assert did_you_mean("qwertz", ["ASHA", "FIFO"]) == ""
 
@@ -470,12 +470,12 @@ TOO_LARGE = "x" * (MAX_CONFIG_BYTES + 1)
     ],
     ids=["constant", "nested", "choice", "sum"],
 )
-def test_space_that_no_child_could_be_sent_is_refused_and_names_the_limit(mapping):
+def test_space_that_is_too_large_is_refused_with_the_limit(mapping):
     with pytest.raises(InvalidSpec, match=r"MiB as JSON; the limit is 16 MiB"):
         Space.read(mapping)
 
 
-def test_params_that_no_child_could_be_sent_are_refused_and_name_the_limit():
+def test_params_that_are_too_large_are_refused_with_the_limit():
     space = Space.read({"data": choice(["small", "large"]), "x": uniform(0, 1)})
 
     with pytest.raises(InvalidSpec, match=r"'data' takes 16\.0 MiB as JSON; the limit is 16 MiB"):

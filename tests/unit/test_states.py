@@ -1,4 +1,4 @@
-"""The table of moves, and what is made from it."""
+"""The table of moves."""
 
 import pytest
 
@@ -21,16 +21,16 @@ def test_moves_are_those_of_the_drawing():
     assert targets == DRAWN
 
 
-def test_ended_states_are_those_without_a_way_out():
+def test_final_states_have_no_moves():
     assert {State.TERMINATED, State.ERROR} == FINAL
 
 
 @pytest.mark.parametrize("target", State)
-def test_sources_are_the_states_that_lead_there(target):
+def test_sources_are_the_states_with_a_move_to_the_target(target):
     assert sources(target) == {source for source, targets in DRAWN.items() if target in targets}
 
 
-def test_every_state_is_drawn_at_the_head_of_the_file():
+def test_every_state_is_in_the_drawing():
     assert all(state in states.__doc__ for state in State)
 
 
