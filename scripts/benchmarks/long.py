@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack, closing
@@ -17,7 +15,7 @@ from fleet.workers import Fleet
 from rich.console import Console
 
 import studydb
-from benchmarks import places
+from benchmarks import cli_usage, places
 from studydb.db import Prepared
 from studydb.db.schema import attempt, result, trial
 
@@ -117,13 +115,5 @@ def _watch(pid: int, memory: dict[str, float], done: threading.Event) -> None:
 
 def _read(url: str, arguments: tuple[str, ...]) -> str:
     began_s = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "studydb", *arguments],
-        env={**os.environ, "STUDYDB_STORAGE": url},
-        stdout=subprocess.DEVNULL,
-    )
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"studydb {' '.join(arguments)} ended with {process.returncode}.")
+    used = cli_usage.run(url, *arguments)
     return f"{time.perf_counter() - began_s:.2f} s, {used.ru_maxrss / 1024:.0f} MB"

@@ -3,8 +3,6 @@
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
@@ -20,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import studydb
-from benchmarks import ours, places, raw
+from benchmarks import cli_usage, ours, places, raw
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step, Team
 
@@ -150,15 +148,7 @@ def _cpu_s(url: str, rounds: int) -> dict[str, list[float]]:
 
 
 def _run(url: str, arguments: tuple[str, ...]) -> float:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "studydb", *arguments],
-        env={**os.environ, "STUDYDB_STORAGE": url},
-        stdout=subprocess.DEVNULL,
-    )
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"studydb {' '.join(arguments)} ended with {process.returncode}.")
+    used = cli_usage.run(url, *arguments)
     return used.ru_utime + used.ru_stime
 
 

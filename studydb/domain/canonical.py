@@ -83,7 +83,7 @@ def plain_text(text: str, *, subject: str) -> str:
 
 def _plain_int(value: int, subject: str) -> int:
     if abs(value) > _LARGEST:
-        raise InvalidSpec(f"{subject} is an integer beyond 1.7e308; give it as text.")
+        raise InvalidSpec(f"{subject} is an integer larger than 1.7e308; give it as text.")
     return value
 
 

@@ -1,10 +1,10 @@
 """
-What can go wrong; the class says what the caller should do.
+The errors of studydb; the class of an error says what the caller can do.
 
 ```
 StudydbError                     exit code 1 on the command line
 ├── UsageError (ValueError)      exit code 2: the call is wrong, correct it
-│   ├── InvalidSpec              a space, scheduler, searcher or rule cannot be understood
+│   ├── InvalidSpec              a space, scheduler, searcher or rule cannot be read
 │   ├── InvalidReport            metrics that cannot be stored; the trial fails
 │   ├── InvalidData              a value that the database cannot hold; the trial fails
 │   └── InvalidName              a study or metric name outside the rules
@@ -13,7 +13,7 @@ StudydbError                     exit code 1 on the command line
 │   └── UnknownTrial
 ├── StudyExists                  choose another name or load the study
 ├── BudgetSpent                  extend the study
-├── NoResults                    nothing to be best of yet
+├── NoResults                    no trial has a value yet
 ├── NotAllowed                   the trial or study is in a state that forbids it
 ├── StudyFailed                  exit code 3: correct the trainable, then resume or create anew
 ├── LeaseLost                    discard the local run
@@ -21,7 +21,7 @@ StudydbError                     exit code 1 on the command line
 │   ├── StorageMissing           create it
 │   ├── StorageTransient         make the same call again: it may have succeeded
 │   │   ├── StorageUnreachable   start it, or correct the URL; what was buffered is kept
-│   │   └── StorageBusy          a deadlock, a lock not had in time, a full disk
+│   │   └── StorageBusy          a deadlock, a lock that others hold too long, a full disk
 │   ├── StorageReadOnly          give the right to write
 │   ├── SchemaTooOld             `studydb db upgrade`
 │   └── SchemaTooNew             upgrade studydb
@@ -29,14 +29,14 @@ StudydbError                     exit code 1 on the command line
 ├── TrainableError               the user's function cannot be found or called
 │   └── Untrusted                sign it or allow it
 └── CheckpointError              bytes are missing, corrupt or cannot be written
-TrialStopped (BaseException)     return: a verdict stands (no bare `except` swallows it)
-StudyDiffers (UserWarning)       a study goes on as it was created, not as it was asked for now
+TrialStopped (BaseException)     return: the trial is stopped or paused
+StudyDiffers (UserWarning)       the loaded study differs from what create_study was given
 ```
 """
 
 
 class StudydbError(Exception):
-    """The root of what studydb raises; `exit_code` is the command line's."""
+    """The base of all errors of studydb; `exit_code` is that of the command line."""
 
     exit_code = 1
 
@@ -48,7 +48,7 @@ class UsageError(StudydbError, ValueError):
 
 
 class InvalidSpec(UsageError):
-    """A space, scheduler, searcher or rule that cannot be understood."""
+    """A space, scheduler, searcher or rule that cannot be read."""
 
 
 class InvalidReport(UsageError):
@@ -64,23 +64,23 @@ class InvalidName(UsageError):
 
 
 class NotFound(StudydbError, LookupError):
-    """Nothing by that name or number."""
+    """Nothing has that name or number."""
 
 
 class UnknownStudy(NotFound):
-    """No study of that name in this database."""
+    """This database has no study of that name."""
 
 
 class UnknownTrial(NotFound):
-    """No trial of that number in this study."""
+    """This study has no trial of that number."""
 
 
 class StudyExists(StudydbError):
-    """The name is taken."""
+    """A study of that name exists."""
 
 
 class BudgetSpent(StudydbError):
-    """`num_trials` trials exist; `extend` makes room."""
+    """The study has `num_trials` trials; `extend` allows more."""
 
 
 class NoResults(StudydbError):
@@ -92,7 +92,7 @@ class NotAllowed(StudydbError):
 
 
 class StudyFailed(StudydbError):
-    """The study is over, or has paused itself, and no trial has completed."""
+    """The study is done or has paused itself, and no trial has completed."""
 
     exit_code = 3
 
@@ -107,7 +107,6 @@ class LeaseLost(StudydbError):
     """
 
     def __init__(self, *, number: int, attempt: int) -> None:
-        """Name the trial and the attempt that was refused."""
         self.number, self.attempt = number, attempt
         super().__init__(
             f"Trial {number} is no longer held by attempt {attempt}. "
@@ -116,15 +115,15 @@ class LeaseLost(StudydbError):
 
 
 class StorageError(StudydbError):
-    """The database, not the call, needs attention."""
+    """The database has a problem, not the call."""
 
 
 class StorageMissing(StorageError):
-    """There is no such database, or it holds no studydb schema."""
+    """There is no such database, or it has no studydb schema."""
 
 
 class StorageTransient(StorageError):
-    """A fault that passes; make the same call again, which may have succeeded already."""
+    """A fault that passes. Make the same call again; it may have succeeded already."""
 
 
 class StorageUnreachable(StorageTransient):
@@ -132,11 +131,11 @@ class StorageUnreachable(StorageTransient):
 
 
 class StorageBusy(StorageTransient):
-    """A deadlock, a lock that was not had in time, no free connection, a full disk."""
+    """A deadlock, a lock that others hold too long, no free connection, a full disk."""
 
 
 class StorageDenied(StorageError):
-    """The login lacks a right that this takes."""
+    """The login lacks a right that the call needs."""
 
 
 class StorageReadOnly(StorageError):
@@ -160,7 +159,7 @@ class TrainableError(StudydbError):
 
 
 class Untrusted(TrainableError):
-    """What the study names was not signed by a key of this user's."""
+    """The study's trainable was not signed by one of this user's keys."""
 
 
 class CheckpointError(StudydbError):
@@ -168,8 +167,8 @@ class CheckpointError(StudydbError):
 
 
 class TrialStopped(BaseException):
-    """A verdict stands: clean up and return. No Exception, so that `except` lets it by."""
+    """The trial is stopped or paused: clean up and return. `except Exception` does not catch it."""
 
 
 class StudyDiffers(UserWarning):
-    """A study goes on as it was created, though other limits or specs were asked for."""
+    """The loaded study has other limits or specs than `create_study` was given."""

@@ -1,4 +1,4 @@
-"""Random numbers that do not depend on who draws them."""
+"""Seeds of trials."""
 
 import hashlib
 

@@ -64,7 +64,7 @@ class _Sum:
         average = math.nan
         if self.finite:
             average = math.fsum(self.parts) / self.n
-            if self.scaled_bits:  # rounding must not push it beyond the largest double
+            if self.scaled_bits:  # rounding must not make it larger than the largest double
                 smallest, largest = _scaled([self.smallest, self.largest], self.scaled_bits)
                 average = math.ldexp(min(max(average, smallest), largest), self.scaled_bits)
         return {"min": self.smallest, "max": self.largest, "avg": average} | last

@@ -82,7 +82,9 @@ def test_ctrl_c_during_imports_shows_no_traceback(tmp_path):
         ),
     ],
 )
-def test_bytes_that_are_not_unicode_are_refused_in_one_line(tmp_path, arguments, environment, words):
+def test_bytes_that_are_not_unicode_are_refused_in_one_line(
+    tmp_path, arguments, environment, words
+):
     ran = studydb(*arguments, cwd=tmp_path, **environment)
 
     assert ran.returncode == 2

@@ -165,7 +165,5 @@ def test_request_for_a_trial_precedes_the_studys_pause_and_a_stop_precedes_both(
         (PAUSE, PAUSE_BY_STUDY, PAUSE),
     ],
 )
-def test_last_request_is_carried_out_and_precedes_a_schedulers_pause(
-    verdict, asked, settled
-):
+def test_last_request_is_carried_out_and_precedes_a_schedulers_pause(verdict, asked, settled):
     assert settle(verdict, asked) == settled

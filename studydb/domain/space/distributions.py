@@ -27,7 +27,7 @@ from studydb.domain.space.domains import (
 
 def uniform(lower: float, upper: float) -> Uniform:
     """
-    A float from [lower, upper), every one equally likely.
+    A float from [lower, upper), uniformly distributed.
 
     `uniform` of Ray Tune, `suggest_float` of Optuna. An enqueued value may be `upper` itself.
     """
@@ -45,17 +45,17 @@ def loguniform(lower: float, upper: float) -> LogUniform:
 
 def quniform(lower: float, upper: float, q: float) -> QUniform:
     """
-    A multiple of q from [lower, upper], both ends included when they are multiples.
+    A multiple of q from [lower, upper], both ends included if they are multiples.
 
-    Every multiple is equally likely (Ray Tune rounds a uniform draw, so that its ends come half as
-    often). Multiples count from 0, not from `lower` as `suggest_float(step=)` of Optuna does.
+    Every multiple is equally likely; Ray Tune rounds uniform draws, so ends come half as often.
+    Multiples count from 0; those of Optuna's `suggest_float(step=)` count from `lower`.
     """
     return QUniform(lower, upper, q)
 
 
 def randint(lower: int, upper: int) -> RandInt:
     """
-    An integer from [lower, upper], BOTH ENDS INCLUDED, every one equally likely.
+    An integer from [lower, upper], BOTH ENDS INCLUDED, each equally likely.
 
     `suggest_int` of Optuna. Ray Tune's and numpy's `randint` exclude the upper end.
     """
@@ -64,9 +64,9 @@ def randint(lower: int, upper: int) -> RandInt:
 
 def lograndint(lower: int, upper: int) -> LogRandInt:
     """
-    An integer from [lower, upper], BOTH ENDS INCLUDED; k comes in proportion to log((k+1)/k).
+    An integer from [lower, upper], BOTH ENDS INCLUDED; k has a weight of log((k + 1) / k).
 
-    `lograndint(lower, upper + 1)` of Ray Tune, near to `suggest_int(log=True)` of Optuna. `lower`
+    `lograndint(lower, upper + 1)` of Ray Tune, like `suggest_int(log=True)` of Optuna. `lower`
     must be at least 1.
     """
     return LogRandInt(lower, upper)
@@ -74,7 +74,7 @@ def lograndint(lower: int, upper: int) -> LogRandInt:
 
 def choice(values: Sequence[Any]) -> Choice:
     """
-    One of a list of values, every one equally likely; one given twice comes twice as often.
+    One of a list of values, each equally likely; a value given twice is twice as likely.
 
     `choice` of Ray Tune, `suggest_categorical` of Optuna. Values are anything that JSON holds:
     numbers, texts, booleans, None, lists and dicts. Tuples become lists.
@@ -85,4 +85,4 @@ def choice(values: Sequence[Any]) -> Choice:
 DISTRIBUTIONS: dict[str, type[Domain]] = {
     cls.kind: cls for cls in (Uniform, LogUniform, QUniform, RandInt, LogRandInt, Choice)
 }
-"""The classes by the names that users call and JSON stores."""
+"""The classes by the names that stand in calls and in JSON."""
