@@ -1,4 +1,4 @@
-"""Checkpoint bytes: written so that half an object is never seen, and known again by a digest."""
+"""The bytes of checkpoints: objects are written whole, and verified by their digest when read."""
 
 from studydb.artifacts.directory import DirectoryStore
 from studydb.artifacts.inline import (

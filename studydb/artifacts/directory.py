@@ -16,12 +16,11 @@ class DirectoryStore:
     """
     A directory tree of `<study>/<trial>/<attempt>/<step>-<checkpoint>`.
 
-    An object's URL is absolute, for those who read the table; here its last four parts name it,
-    so that a tree that was moved keeps working, and a row cannot name a file outside the tree.
+    An object's URL is absolute, for people who read the table. The store uses only its last four
+    parts: so a tree may be moved, and a row cannot name a file outside the tree.
     """
 
     def __init__(self, root: Path) -> None:
-        """Use this directory, which is made when something is first stored."""
         self.root = root.absolute()
 
     @property
@@ -81,7 +80,7 @@ class DirectoryStore:
 
     def delete_study(self, study_uuid: str) -> None:
         """See `Store`."""
-        self._remove(self.root / check_uuid(study_uuid, of="study"))
+        self._remove(self.root / check_uuid(study_uuid, noun="study"))
 
     def _find(self, url: str) -> Path:
         path = self._locate(url)
@@ -101,7 +100,7 @@ class DirectoryStore:
         return self._inside(self.root.joinpath(*parts))
 
     def _inside(self, path: Path) -> Path:
-        """Refuse a path that a link below the root leads out of it."""
+        """Refuse a path that leads out of the root through a link."""
         real = os.path.realpath(path.parent)
         if not Path(real).is_relative_to(os.path.realpath(self.root)):
             raise CheckpointError(
@@ -112,7 +111,7 @@ class DirectoryStore:
 
     @contextmanager
     def _beside(self, place: Place) -> Iterator[tuple[Path, str]]:
-        """Yield a path to write to; on success it becomes the object, on failure it is gone."""
+        """Yield a path to write to; it is renamed to the object, or deleted after an error."""
         path = self._inside(self.root.joinpath(*place.parts))
         beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
@@ -129,7 +128,7 @@ class DirectoryStore:
             _discard(beside)
 
     def _remove(self, path: Path) -> None:
-        """Take an object out of sight in one step, then remove it."""
+        """Rename an object aside in one step, then delete it."""
         aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             path.rename(aside)
@@ -141,7 +140,7 @@ class DirectoryStore:
 
 
 def _make_directory(path: Path) -> None:
-    """Make a directory and its parents so that they survive a crash of the host."""
+    """Make a directory and its parents, fsynced so that they survive a crash of the host."""
     missing = [path]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)

@@ -1,4 +1,4 @@
-"""Checkpoints in the database's own rows: small, and one thing less to set up."""
+"""Checkpoints in rows of the database, of 16 MiB at most: they need no store."""
 
 import io
 import os
@@ -18,10 +18,10 @@ _TAR_BLOCK_BYTES = 512
 
 def check_inline_size(size_bytes: int, limit_bytes: int = INLINE_LIMIT_BYTES) -> None:
     """
-    Refuse what is too large for a row.
+    Refuse a checkpoint that is too large for a row.
 
     Raises:
-        CheckpointError: Naming the option that helps.
+        CheckpointError: It names the option that helps.
     """
     if size_bytes > limit_bytes:
         raise CheckpointError(
@@ -33,7 +33,7 @@ def check_inline_size(size_bytes: int, limit_bytes: int = INLINE_LIMIT_BYTES) ->
 
 def pack_directory(source: Path, *, limit_bytes: int = INLINE_LIMIT_BYTES) -> bytes:
     """
-    Pack a directory into bytes: equal directories give equal bytes.
+    Pack a directory into a tar archive; equal directories give equal bytes.
 
     Raises:
         CheckpointError: It is too large, or `scan` refuses it.
@@ -64,7 +64,7 @@ def _member(name: str, kind: bytes, mode: int, size_bytes: int) -> tarfile.TarIn
 
 
 def _checked(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Refuse what `pack_directory` does not write: it has no business in a checkpoint."""
+    """Refuse a member that `pack_directory` does not write, such as a link or an absolute path."""
     parts = member.name.split("/")
     if not (member.isreg() or member.isdir()) or member.issparse():
         raise tarfile.ExtractError(f"{member.name!r} is neither a file nor a directory")
@@ -75,7 +75,7 @@ def _checked(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def unpack_directory(data: bytes, target: Path) -> Path:
     """
-    Unpack what `pack_directory` made into a new directory.
+    Unpack an archive of `pack_directory` into a new directory.
 
     Raises:
         CheckpointError: The bytes are no such archive, or name files outside the target.

@@ -1,4 +1,4 @@
-"""Where logs and checkpoints lie: folders of this host, and the stores of a study's checkpoints."""
+"""Where logs and checkpoints are: folders of this host, and the stores of a study."""
 
 import os
 import shutil
@@ -15,41 +15,41 @@ from studydb.domain.records import Lease, Study
 from studydb.settings import expanded
 
 _LOG_PARTS = 4
-"""logs/STUDY/TRIAL/ATTEMPT: what the folders of one attempt have in common on all hosts."""
+"""logs/STUDY/TRIAL/ATTEMPT: how the log folder of an attempt ends on every host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Locations:
     """
-    Where the logs and checkpoints of one database's studies lie, as seen from this host.
+    Where the logs and checkpoints of one database's studies are, as seen from this host.
 
     Attributes:
-        database_file: The SQLite file, which has a folder beside it; None for PostgreSQL, whose
-            logs lie below `$XDG_STATE_HOME`, and whose checkpoints are inline unless the study
-            names a store.
+        database_file: The SQLite file; logs and checkpoints are in a folder beside it. None for
+            PostgreSQL: logs are below `$XDG_STATE_HOME`, and checkpoints are inline unless the
+            study names a store.
     """
 
     database_file: Path | None
 
     def checkpoint_stores(self, study: Study) -> Stores:
-        """The stores of a study's checkpoints; the database's default for those without a URL."""
+        """The stores of a study's checkpoints; the database's default where it has no URL."""
         former = (self._store_url(url) for url in study.former_checkpoints)
         return Stores(self._store_url(study.checkpoints), tuple(former))
 
     def log_dir(self, study: Study, lease: Lease) -> Path:
-        """The folder for what one attempt prints."""
+        """The folder of one attempt's output."""
         return self.log_root(study) / str(lease.number) / str(lease.attempt)
 
     def log_root(self, study: Study) -> Path:
-        """The folder for what the trials of a study print."""
-        return self._log_folder / "logs" / check_uuid(study.uuid, of="study")
+        """The folder of the output of a study's trials."""
+        return self._log_folder / "logs" / check_uuid(study.uuid, noun="study")
 
     def recorded_log_dir(self, study: Study, lease: Lease, recorded: str | None) -> Path:
         """
-        The folder that an attempt's row names, if a worker of studydb's can have used it.
+        The folder that an attempt's row names, if a worker can have used it.
 
-        Its worker may have had another home, but not another study, trial or attempt: a row that
-        names any other folder is not followed.
+        The worker may have had another home, but the end of the path must name this study, trial
+        and attempt; any other row was changed, and this host's folder is returned instead.
         """
         ours = self.log_dir(study, lease)
         path = Path(recorded or ours)
@@ -61,7 +61,7 @@ class Locations:
         Remove all checkpoints of a study, and its output on this host.
 
         Raises:
-            CheckpointError: The store refuses.
+            CheckpointError: A store cannot remove them.
             StorageError: The folder of the output cannot be removed.
         """
         for store in self.checkpoint_stores(study).directories():
@@ -96,6 +96,6 @@ def _state() -> Path:
         return expanded(configured if configured.startswith("/") else "~/.local/state") / "studydb"
     except UsageError as cause:
         raise UsageError(
-            "There is no place for what trials print: this user has no home directory. Set HOME or "
+            "The output of trials has no folder: this user has no home directory. Set HOME or "
             "XDG_STATE_HOME."
         ) from cause

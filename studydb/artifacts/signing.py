@@ -1,8 +1,8 @@
 """
-What is signed of a checkpoint, whatever its kind.
+Signatures of checkpoints, of both kinds.
 
-Opening a dict runs code, for it is a pickle. So may what the user's code does with a directory:
-most libraries load their models with pickle.
+A dict is a pickle, and opening a pickle can run code. So can opening a directory: most libraries
+load their models with pickle.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ def checkpoint_payload(
     """
     The bytes that a checkpoint's signature covers.
 
-    Sign them with a key that the study's other workers have too: `Keyring.sign(…, prefer=the
+    Sign with a key that the study's other workers have too: `Keyring.sign(…, prefer=the
     trainable's signatures)`.
     """
     return frame("studydb checkpoint 2", kind, trial_uuid, str(attempt), str(step), digest)
@@ -25,22 +25,22 @@ def checkpoint_payload(
 
 def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> bool:
     """
-    Whether a key of this user's signed a checkpoint, as this kind, for this trial and step.
+    Whether a key of this user signed a checkpoint of this kind, for this trial and step.
 
-    The first form of the payload did not say the kind. It is still believed of a dict, and not of
-    a directory: the text of a dict's pickle can be such that it is an archive, too.
+    The first form of the payload lacked the kind. It is still accepted for a dict but not for a
+    directory: the bytes of a dict's pickle could be a valid archive, too.
     """
-    told: dict[str, Any] = {
+    signed: dict[str, Any] = {
         "trial_uuid": trial_uuid,
         "attempt": checkpoint.attempt,
         "step": checkpoint.step,
         "digest": checkpoint.digest,
     }
     signatures = {checkpoint.key_id or "": checkpoint.mac or ""}
-    if keyring.verify(checkpoint_payload(kind=checkpoint.kind, **told), signatures):
+    if keyring.verify(checkpoint_payload(kind=checkpoint.kind, **signed), signatures):
         return True
     return checkpoint.kind == CheckpointKind.DICT and keyring.verify(
-        _first_payload(**told), signatures
+        _first_payload(**signed), signatures
     )
 
 

@@ -1,4 +1,4 @@
-"""What every store of checkpoints can do, and how its objects are named."""
+"""The protocol of checkpoint stores, and the names of their objects."""
 
 import hashlib
 import re
@@ -14,22 +14,22 @@ _OBJECT = re.compile(rf"{_UUID}/{_UUID}/\d+/\d+-{_UUID}")
 _DEPTH = 4
 
 
-def check_uuid(text: str, *, of: str) -> str:
+def check_uuid(text: str, *, noun: str) -> str:
     """
-    Return a UUID that becomes part of a path, if it is one: rows are written by others, too.
+    Return a text that becomes part of a path, if it is a UUID: a row may hold anything.
 
     Raises:
-        CheckpointError: It is none.
+        CheckpointError: It is no UUID.
     """
     if not re.fullmatch(_UUID, text):
         raise CheckpointError(
-            f"{text!r} is no UUID of a {of}: its row was changed by something else than studydb."
+            f"{text!r} is no UUID of a {noun}: its row was changed by something else than studydb."
         )
     return text
 
 
 def parts_of(url: str) -> tuple[str, ...] | None:
-    """The last parts of an object's URL: study, trial, attempt, name; None if it names none."""
+    """The last parts of an object's URL: study, trial, attempt, name; None for any other URL."""
     try:
         path = unquote(urlsplit(url).path)
     except ValueError:  # a bracket where a host would be
@@ -41,9 +41,9 @@ def parts_of(url: str) -> tuple[str, ...] | None:
 @dataclass(frozen=True, slots=True)
 class Place:
     """
-    Where a checkpoint's bytes belong.
+    Where a checkpoint's bytes are stored.
 
-    A directory per attempt: an orphan that still writes cannot reach into its successor's.
+    Each attempt has a directory: an old one that still writes cannot touch its successor's files.
     """
 
     study_uuid: str
@@ -58,20 +58,20 @@ class Place:
         The object's path below the root of a store.
 
         Raises:
-            CheckpointError: One of the UUIDs is none.
+            CheckpointError: One of the UUIDs is not valid.
         """
-        name = f"{self.step}-{check_uuid(self.checkpoint_uuid, of='checkpoint')}"
-        study = check_uuid(self.study_uuid, of="study")
-        return study, check_uuid(self.trial_uuid, of="trial"), str(self.attempt), name
+        name = f"{self.step}-{check_uuid(self.checkpoint_uuid, noun='checkpoint')}"
+        study = check_uuid(self.study_uuid, noun="study")
+        return study, check_uuid(self.trial_uuid, noun="trial"), str(self.attempt), name
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     """
-    An object that is safe on disk.
+    An object that is stored.
 
     Attributes:
-        digest: SHA-256 in hexadecimal: of the bytes, or of a directory's manifest.
+        digest: SHA-256 in hexadecimal, of the bytes or of a directory's manifest.
     """
 
     url: str
@@ -81,11 +81,10 @@ class Stored:
 
 class Store(Protocol):
     """
-    Keeps checkpoints: an object is either whole or not there, and is never written twice.
+    Keeps checkpoints: an object is either whole or missing, and is never written twice.
 
-    What goes wrong is a CheckpointError that tells the cause. Only reading raises OSError too,
-    where it says nothing about the object: the store cannot be reached from this host, or the
-    target cannot be written.
+    Errors are CheckpointErrors. Reading also raises OSError where the error is not the object's:
+    this host cannot reach the store, or cannot write the target.
     """
 
     @property
@@ -99,16 +98,16 @@ class Store(Protocol):
         """Store a copy of a directory; it survives a crash of the host once this returns."""
 
     def get_bytes(self, url: str, *, digest: str) -> bytes:
-        """Read bytes; nothing that differs from the digest is handed out."""
+        """Read bytes, and raise CheckpointError if their digest differs."""
 
     def get_directory(self, url: str, *, digest: str, target: Path) -> Path:
-        """Copy a stored directory to `target`, which must not exist; checked as it is copied."""
+        """Copy a directory to `target`, which must not exist; its digest is checked."""
 
     def exists(self, url: str) -> bool:
         """Whether the object is there."""
 
     def delete(self, url: str) -> None:
-        """Remove an object; one that is gone already is no error."""
+        """Remove an object, if it is there."""
 
     def delete_study(self, study_uuid: str) -> None:
         """Remove all objects of a study."""

@@ -1,4 +1,4 @@
-"""Which store a URL names."""
+"""Opens the store that a URL names."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -16,7 +16,7 @@ def open_store(url: str) -> Store:
         url: A path, or "file:///path".
 
     Raises:
-        UsageError: No such kind of store.
+        UsageError: studydb has no store for such a URL.
     """
     parsed = urlsplit(url)
     if parsed.scheme == "file" and parsed.netloc in ("", "localhost") and parsed.path:

@@ -1,4 +1,4 @@
-"""The stores that a study's checkpoints lie in: where new ones go, and where older ones are."""
+"""The stores of a study's checkpoints: the current one, and those that it had before."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,21 +16,22 @@ class Stores:
 
     Attributes:
         current: Where new checkpoints go.
-        former: Where earlier ones may still be.
+        former: Where older ones may be.
     """
 
     current: str
     former: tuple[str, ...] = ()
 
     def directories(self) -> Iterator[str]:
-        """Those outside the database, the current one first, each once."""
+        """The stores outside the database, each once, the current one first."""
         yield from dict.fromkeys(url for url in (self.current, *self.former) if url != INLINE)
 
-    def of(self, url: str) -> str:
+    def store_of(self, url: str) -> str:
         """
-        The store that holds an object: always one of the study's, whatever its row says.
+        The store that holds an object: one of the study's, whatever URL the row has.
 
-        A tree that was moved is found by the object's last parts, as `DirectoryStore` does.
+        An object is found by the last parts of its URL, as `DirectoryStore` does, so that a tree
+        may be moved.
 
         Raises:
             CheckpointError: The study has no such store, or the URL names no checkpoint.

@@ -1,4 +1,4 @@
-"""Directories as checkpoints: what is in one, a copy of it, and the digest that names it."""
+"""Directories as checkpoints: their contents, a copy, and its digest."""
 
 import hashlib
 import os
@@ -11,14 +11,14 @@ from studydb.domain.errors import CheckpointError
 from studydb.settings import frame
 
 MAX_FILES = 100_000
-"""More files than any checkpoint has; a link into a data set is noticed here."""
+"""More files than any checkpoint has; a directory with a data set in it is refused."""
 
 _CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a checkpoint: its name within, and where its bytes are."""
+    """A file of a checkpoint: its name within it, and the path of its bytes."""
 
     name: str
     path: Path
@@ -27,11 +27,11 @@ class File:
 @dataclass(frozen=True, slots=True)
 class Tree:
     """
-    The contents of a directory; what symbolic links within it stand for counts as its own.
+    The contents of a directory; symbolic links within it are replaced by their targets.
 
     Attributes:
         directories: Relative names, parents first.
-        files: In the order of their names' bytes.
+        files: Ordered by the bytes of their names.
     """
 
     directories: tuple[str, ...]
@@ -47,8 +47,8 @@ def scan(root: Path) -> Tree:
     List a directory that is to become a checkpoint.
 
     Raises:
-        CheckpointError: It is no directory, or holds what cannot be copied faithfully: links
-            that lead out of it, nowhere, or back; sockets, pipes, devices.
+        CheckpointError: It is no directory, or holds something that cannot be copied: a link that
+            leads out of it, nowhere, or back to itself; a socket, a pipe, a device.
     """
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
@@ -72,7 +72,7 @@ def scan(root: Path) -> Tree:
 
 
 def _walk(root: Path, real_root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield names and what they stand for; parents come before what is in them."""
+    """Yield names and their paths with links resolved; directories before their contents."""
     waiting = [("", real_root, frozenset({real_root}))]
     while waiting:
         prefix, directory, above = waiting.pop()
@@ -95,7 +95,7 @@ def _resolve(entry: Path, root: Path, real_root: Path) -> Path:
     if not target.is_relative_to(real_root):
         raise CheckpointError(
             f"The link {entry.name!r} in {root} leads out of it, to {target}. "
-            "Copy what it stands for into the checkpoint."
+            "Copy its target into the checkpoint."
         )
     if not target.exists():
         raise CheckpointError(f"The link {entry.name!r} in {root} leads nowhere; remove it.")
@@ -107,13 +107,13 @@ def copy(tree: Tree, target: Path, *, durable: bool) -> tuple[str, int]:
     Copy a directory to a new one, reading each file once.
 
     Args:
-        tree: What `scan` found.
-        target: Where to; must not exist.
-        durable: Whether to have every file and directory on disk before returning.
+        tree: From `scan`.
+        target: It must not exist.
+        durable: Whether to fsync every file and directory.
 
     Returns:
-        The digest of what was copied, and its size in bytes. The digest covers names and
-        contents; modes, times and empty directories do not count.
+        The digest of names and contents, without modes, times and empty directories; and the size
+        in bytes.
 
     Raises:
         CheckpointError: A file cannot be read.
@@ -158,7 +158,7 @@ def _chunks(source: Path) -> Iterator[bytes]:
 
 
 def sync_directory(path: Path) -> None:
-    """Have a directory's names on disk; file systems that cannot do so are taken as they are."""
+    """Fsync a directory, where the file system can do so."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

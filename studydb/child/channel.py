@@ -1,4 +1,4 @@
-"""Frames over a stream socket: a message and bytes that belong to it. No pickles."""
+"""Frames over a stream socket: a message and the bytes that belong to it. No pickles."""
 
 import select
 import socket
@@ -15,7 +15,7 @@ _READ_BYTES = 1 << 18
 
 
 class FrameError(ValueError):
-    """What came, or was to be sent, is no message of this protocol."""
+    """A message that this protocol does not have, received or about to be sent."""
 
 
 class Frame(NamedTuple):
@@ -23,8 +23,8 @@ class Frame(NamedTuple):
     One message.
 
     Attributes:
-        header: MessagePack (see messages.py); small, so that it may be decoded unseen.
-        payload: Bytes that are not looked into: checkpoints, the trainable's source.
+        header: MessagePack (see messages.py), at most 8 MiB.
+        payload: Bytes that are not decoded: checkpoints, the trainable's source.
     """
 
     header: bytes
@@ -33,9 +33,9 @@ class Frame(NamedTuple):
 
 class Channel:
     """
-    One end of a socket pair. One thread may receive while any number send.
+    One end of a socket pair. One thread may receive while others send.
 
-    The end of the peer is EOFError when receiving, and an OSError when sending.
+    When the peer is gone, receiving raises EOFError and sending raises OSError.
     """
 
     def __init__(self, connection: socket.socket, *, send_timeout_s: float | None = None) -> None:
@@ -44,7 +44,7 @@ class Channel:
 
         Args:
             connection: Closed with the channel.
-            send_timeout_s: How long a peer that reads nothing may hold a sender up.
+            send_timeout_s: How long to wait for a peer that reads nothing; None for ever.
         """
         self._socket = connection
         self._buffer = bytearray()
@@ -62,7 +62,7 @@ class Channel:
         self._socket.close()
 
     def detach(self) -> socket.socket:
-        """Hand the socket over to another protocol; nothing that came may be unread."""
+        """Return the socket for another protocol; all that came must have been read."""
         assert not self._buffer
         return self._socket
 
@@ -72,7 +72,7 @@ class Channel:
 
         Raises:
             FrameError: It is too large; nothing was sent.
-            OSError: The peer is gone, or reads nothing; the channel is of no more use.
+            OSError: The peer is gone, or reads nothing; the channel is unusable from now on.
         """
         header = frame.header
         if len(header) > MAX_HEADER_BYTES or len(frame.payload) > MAX_PAYLOAD_BYTES:
@@ -89,14 +89,14 @@ class Channel:
         Wait for one message.
 
         Args:
-            timeout_s: None to wait for ever, 0 to take only what is there.
+            timeout_s: None to wait for ever, 0 not to wait.
 
         Returns:
             The message, or None when none came in time.
 
         Raises:
             EOFError: The peer closed the channel or died.
-            FrameError: It sent something else than messages.
+            FrameError: It sent bytes that are no message.
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while (frame := self._take()) is None:

@@ -1,4 +1,4 @@
-"""Checkpoints at the child's end: what an attempt starts from, and what it saves."""
+"""Bytes of checkpoints in the child: the one that an attempt starts from, those that it saves."""
 
 import pickle
 import uuid
@@ -34,7 +34,6 @@ class Restored:
     """
 
     def __init__(self, step: int, *, data: bytes | None = None, path: Path | None = None) -> None:
-        """Hold the bytes of a dict, or the path of a directory; their digest has been checked."""
         self.step = step
         self._data = data
         self._path = path
@@ -47,7 +46,7 @@ class Restored:
 
     @property
     def path(self) -> Path:
-        """The directory that was saved, as a copy that may be written to; gone after the trial."""
+        """A copy of the directory that was saved; it may be changed, and is removed at the end."""
         if self._path is None:
             raise CheckpointError("The checkpoint is a dict; use its .to_dict().")
         return self._path
@@ -58,16 +57,15 @@ class Restored:
         return self._data
 
     def __repr__(self) -> str:
-        """Name kind and step."""
         return f"<checkpoint of step {self.step}: {'dict' if self._path is None else self._path}>"
 
 
 def fetch(job: Job) -> Restored | None:
     """
-    Get the checkpoint that a job starts from, whole and checked before anything is opened.
+    Fetch the checkpoint that a job starts from; its digest is checked before it is opened.
 
     Raises:
-        CheckpointError: The bytes are missing or corrupt; the supervisor has older ones.
+        CheckpointError: The bytes are missing or corrupt; the supervisor tries an older one.
         OSError: This host cannot reach the store, or has no room for a copy.
     """
     if job.restore is None:
@@ -78,7 +76,7 @@ def fetch(job: Job) -> Restored | None:
 
 def fetch_from(store_url: str, restore: Restore, *, target: Path) -> Restored:
     """
-    Get a checkpoint, whole and checked; the caller has verified its signature.
+    Fetch a checkpoint and check its digest; the caller has verified its signature.
 
     Args:
         target: Where a directory is copied to; it must not exist.
@@ -111,18 +109,17 @@ class Saver:
     """Stores what the user's code gives to `report(checkpoint=)`."""
 
     def __init__(self, job: Job) -> None:
-        """Store for this attempt."""
         self._job = job
         self._store = None if job.store == INLINE else open_store(job.store)
 
     def prepare(self, checkpoint: Mapping[Any, Any] | str | PathLike[str]) -> bytes | Path:
         """
-        Bring a checkpoint into the form that is stored.
+        Pickle a dict, or check a directory.
 
         Raises:
             UsageError: It is neither a dict nor a path.
-            CheckpointError: The user has to change something: a dict that cannot be pickled, a
-                directory that cannot be copied.
+            CheckpointError: The user has to change it: a dict that cannot be pickled, a directory
+                that cannot be copied.
         """
         if isinstance(checkpoint, Mapping):
             return _pickled(checkpoint)
@@ -140,15 +137,13 @@ class Saver:
 
         Args:
             prepared: See `prepare`.
-            kind: What was given.
             step: The last step that it contains.
 
         Returns:
-            Its record; the bytes are safe, or part of the record.
+            Its record; the bytes are in the store, or in the record if they go inline.
 
         Raises:
-            CheckpointError: The store fails, or takes no checkpoint of that size; training can go
-                on.
+            CheckpointError: The store fails or refuses the size; training can go on.
         """
         name, job = str(uuid.uuid4()), self._job
         if self._store is None:
@@ -176,6 +171,6 @@ def _pickled(checkpoint: Mapping[Any, Any]) -> bytes:
     except Exception as cause:
         raise CheckpointError(
             f"The checkpoint cannot be pickled: {cause}. "
-            "Leave out what cannot be, or save a directory."
+            "Leave out what cannot be pickled, or save a directory."
         ) from cause
     return data

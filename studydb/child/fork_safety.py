@@ -1,10 +1,9 @@
 """
-Whether a process may be forked again and again after it has imported a user's module.
+Whether a process may be forked after it has imported a user's module.
 
-A fork copies memory and descriptors, but only the thread that forks. So it is safe only for a
-process without other threads, without a context on an accelerator, and whose descriptors two
-copies may share. What an import leaves behind is looked at, not assumed; without /proc nothing can
-be seen, and nothing counts as safe.
+A fork copies memory and descriptors, but no thread except the one that forks. It is safe only in a
+process without other threads, without a context on an accelerator, and without descriptors that
+copies must not share. Each is checked in /proc; without /proc no process counts as safe.
 """
 
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 from studydb.processes import children_of
 
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg", "/dev/accel")
-"""Where accelerators of NVIDIA, AMD, Intel and others are opened."""
+"""Beginnings of the device files of NVIDIA, AMD, Intel and other accelerators."""
 
 _CUDA_LIBRARY = "/libcuda.so"
 _NVIDIA_CARD = "/dev/nvidia0"
@@ -33,30 +32,27 @@ def descriptors() -> frozenset[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """What a process had before an import: open descriptors, memory shared with other processes."""
+class Snapshot:
+    """The open descriptors of a process, and its memory that is shared with other processes."""
 
     descriptors: frozenset[int]
     shared: frozenset[str]
 
 
-def look() -> Before:
-    """Take note of what this process has now."""
-    return Before(descriptors(), frozenset(_shared_memory()))
+def take_snapshot() -> Snapshot:
+    """Note what this process has now."""
+    return Snapshot(descriptors(), frozenset(_shared_memory()))
 
 
-def reason_against(before: Before) -> str | None:
+def reason_against(before: Snapshot) -> str | None:
     """
-    Say what forbids this process to be forked.
+    Say why this process must not be forked, or return None.
 
-    Forks once to find out: libraries that are prepared for a fork (OpenBLAS) end their threads
-    before it, so that a thread that is left after it belongs to one that is not.
+    It forks once to find out. Libraries that are prepared for a fork, such as OpenBLAS, end their
+    threads before it; a thread that is still there afterwards belongs to a library that is not.
 
     Args:
-        before: What there was before the import.
-
-    Returns:
-        The reason in words, or None when a fork is safe.
+        before: Taken before the import.
     """
     if not Path("/proc/self/task").exists():
         return "this system does not show what an import leaves behind"
@@ -75,7 +71,7 @@ def _descriptor(before: AbstractSet[int]) -> str | None:
             continue
         if stat.S_ISSOCK(mode):
             return "the import has opened a socket"
-        # A place in a file that is read is shared by all copies, too.
+        # Copies would also share the position in a file.
         return f"the import has left {target} open"
     return None
 
@@ -87,7 +83,7 @@ def _memory(before: AbstractSet[str]) -> str | None:
 
 
 def _shared_memory() -> Iterator[str]:
-    """The addresses of writable mappings that a fork does not copy."""
+    """The addresses of writable mappings that processes share after a fork."""
     for fields in _mappings():
         if fields[1].startswith("rw") and fields[1].endswith("s"):
             yield fields[0]
@@ -104,7 +100,7 @@ def _device() -> str | None:
 
 
 def may_use_cuda() -> bool:
-    """Whether a trial of this host may find an NVIDIA card."""
+    """Whether this host has an NVIDIA card that trials may use."""
     return os.environ.get(_VISIBLE, "all") not in ("", "-1") and Path(_NVIDIA_CARD).exists()
 
 
@@ -142,7 +138,7 @@ def _native_threads() -> str | None:
 
 
 def _is_open(number: int) -> bool:
-    """Not the one by which the folder was listed."""
+    """False for the descriptor that listed the folder."""
     try:
         os.fstat(number)
     except OSError:

@@ -1,10 +1,10 @@
 """
-The fork server: a small process from which every attempt's process, and every template, is forked.
+The fork server: a small process from which fresh attempts and templates are forked.
 
-The supervisor starts it before any database connection exists, with an environment without
-credentials, so that no child can inherit what it is not to have; and it has imported what every
-child needs, so that a child costs milliseconds. It never imports the user's code, has one thread,
-and believes only the supervisor.
+The supervisor starts it before it connects to the database, and without credentials in its
+environment, so that no child can inherit either. It has imported the modules that every child
+needs, so that a child starts in milliseconds. It has one thread, never imports the user's code,
+and takes requests only from the supervisor.
 """
 
 import gc
@@ -18,7 +18,7 @@ from studydb.child.forking import ChildKind, ForkingServer
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve: the socket's descriptor and the supervisor's pid are the arguments."""
+    """Serve; the arguments are the socket's descriptor and the supervisor's pid."""
     control, supervisor_pid = map(int, sys.argv[1:] if arguments is None else arguments)
     server = ForkingServer(
         socket.socket(fileno=control),
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         begin={ChildKind.ATTEMPT: run.main, ChildKind.TEMPLATE: template.main},
     )
     gc.collect()
-    gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
+    gc.freeze()  # a collection in a child would write to every shared page, and so copy it
     server.serve()
 
 

@@ -1,9 +1,9 @@
 """
-Forking children on request: what the fork server and the templates have in common.
+Forking children on request: what fork server and templates have in common.
 
-Over the socket come requests: a number and a kind, with three descriptors (the child's channel,
-stdout, stderr). Back go frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child and
-its process group are gone. When the parent dies, everything that was started here is killed.
+A request is a number and a kind, with three descriptors: the child's channel, stdout, stderr. The
+replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child and its process
+group are gone. When the parent dies, all that was started here is killed.
 """
 
 import errno
@@ -38,22 +38,22 @@ REQUEST = struct.Struct("!QB")
 DESCRIPTORS_PER_REQUEST = 3
 
 CHILD_ID_VARIABLE = "STUDYDB_CHILD"
-"""In a child's environment: the request that made it, so that strays can be told whose they are."""
+"""In a child's environment: the number of its request. Processes that it starts inherit it."""
 
 SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
-In the server's environment, and so in that of all that comes of it: a random word, by which a
-supervisor that outlives the server finds what the server can no longer kill.
+In the server's environment: a random word that all its descendants inherit. After the server has
+died, the supervisor finds them by it.
 """
 
 _STRAYS_EVERY_S = 0.5
 _LAST_WAIT_S = 1.5
-_LOOK_AGAIN_S = 0.005
+_POLL_S = 0.005
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class ChildKind(IntEnum):
-    """What a child is to be."""
+    """What a child does."""
 
     ATTEMPT = 0
     TEMPLATE = 1
@@ -76,14 +76,14 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 
 class Outdated(Struct, frozen=True, tag="outdated"):
-    """There will be no child: this template is not what a fresh start would be, for a reason."""
+    """There will be no child: a fresh start would run other code, for this reason."""
 
     id: int
     reason: str
 
 
 class Exited(Struct, frozen=True, tag="exited"):
-    """A child has ended, by itself with a code or by a signal."""
+    """A child has ended, with a code or by a signal."""
 
     id: int
     code: int | None = None
@@ -97,10 +97,10 @@ _replies: msgpack.Decoder[Reply] = msgpack.Decoder(Reply)
 
 def read_reply(frame: Frame) -> Reply:
     """
-    Read what the server answers.
+    Decode a reply.
 
     Raises:
-        FrameError: It is no reply.
+        FrameError: The frame is no reply.
     """
     try:
         return _replies.decode(frame.header)
@@ -109,7 +109,7 @@ def read_reply(frame: Frame) -> Reply:
 
 
 class ForkingServer:
-    """Forks children on request, reports their ends, and leaves nothing behind."""
+    """Forks children on request, reports their ends, and kills what they leave behind."""
 
     def __init__(
         self,
@@ -121,13 +121,13 @@ class ForkingServer:
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        Serve the supervisor at the other end of this socket.
+        Take over the signals of this process; `serve` does the work.
 
         Args:
-            control: Where requests come from.
-            parent_pid: The process with which this one is to end.
-            begin: What a child of each kind does; it ends the process.
-            outdated: Asked before each fork: why there must be none, None to go on.
+            control: The socket of requests and replies.
+            parent_pid: This process ends when that one does.
+            begin: The work of each kind of child; it ends the process.
+            outdated: Asked before each fork: why not to fork, None to go on.
             at_end: Called when all children are gone, before this process exits.
         """
         self._control = control
@@ -147,7 +147,7 @@ class ForkingServer:
         signal.set_wakeup_fd(alarm.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> NoReturn:
-        """Work until the parent, or the supervisor, is gone."""
+        """Serve until the parent or the supervisor is gone."""
         die_with_parent(signal.SIGTERM, self._parent_pid)
         adopt_orphans()
         poll = select.poll()
@@ -170,7 +170,7 @@ class ForkingServer:
         with suppress(BlockingIOError):
             while self._wakeup.recv(4096):
                 pass
-        # A service manager signals every process; only the parent's death ends this one.
+        # A service manager may signal all processes; only the parent's death ends this one.
         if os.getppid() != self._parent_pid:
             self._end()
         self._reap()
@@ -197,7 +197,7 @@ class ForkingServer:
             return Outdated(number, reason)
         pid = self._fork(number, kind, descriptors)
         self._children[pid] = number
-        # A zombie has no start; one that ended at once is never asked about.
+        # A child that has ended already is a zombie, which has no start time.
         return Forked(number, pid, start_of(pid) or 0)
 
     def _reply(self, reply: Reply) -> None:
@@ -209,11 +209,11 @@ class ForkingServer:
     def _fork(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> int:
         if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the system drops what is too many
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        # A signal between fork and the child's own handlers would be taken for the server's.
+        # Without this the server's handlers would take a signal that the child gets.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             with warnings.catch_warnings():
-                # Numpy's idle threads are stopped by its own handler; ours is the only other.
+                # Python warns of threads: OpenBLAS ends its own before a fork, and no others run.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 server_pid = os.getpid()
                 pid = os.fork()
@@ -226,7 +226,7 @@ class ForkingServer:
     def _become_child(
         self, number: int, kind: ChildKind, descriptors: Sequence[int], server_pid: int
     ) -> NoReturn:
-        """Shed everything of the server's, then do a child's work; nothing returns from here."""
+        """Close what belongs to the server, then do the child's work and exit."""
         try:
             os.setsid()
             die_with_parent(signal.SIGKILL, server_pid)
@@ -238,33 +238,33 @@ class ForkingServer:
             job, stdout, stderr = descriptors
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
-            for shed in (self._control, self._wakeup, self._alarm):
-                shed.close()
+            for inherited in (self._control, self._wakeup, self._alarm):
+                inherited.close()
             _close_all_but(job)
             os.set_inheritable(job, False)
             os.environ[CHILD_ID_VARIABLE] = str(number)
             self._begin[kind](Channel(socket.socket(fileno=job)))
-        except BaseException:  # noqa: BLE001  the process ends here whatever it is
+        except BaseException:  # noqa: BLE001  the child must not return into the server's loop
             traceback.print_exc()
         finally:
             os._exit(1)
 
     def _reap(self) -> None:
-        """Report the children that ended; with them end their process groups."""
+        """Report the children that ended, and kill their process groups."""
         while (ended := reap(leaders=self._children)) is not None:
             pid, status = ended
             number = self._children.pop(pid, None)
-            if number is None:  # an orphan that was adopted
+            if number is None:  # an adopted orphan
                 continue
             self._strays_due_s = self._strays_due_s or time.monotonic() + _STRAYS_EVERY_S
             self._reply(Exited(number, status) if status >= 0 else Exited(number, signal=-status))
 
     def _kill_strays(self) -> None:
         """
-        Kill what dead children left in process groups of its own.
+        Kill orphans of dead children in other process groups.
 
-        Orphans become this process's children. Which trial one belongs to stands in its
-        environment, unless it was only forked: those end when no trial is left that may own them.
+        This process adopts orphans. The environment of one names its trial, unless it was forked
+        without exec: such an orphan is killed when no trial is left that may own it.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return
@@ -277,7 +277,7 @@ class ForkingServer:
         self._strays_due_s = time.monotonic() + _STRAYS_EVERY_S if strays else None
 
     def _end(self) -> NoReturn:
-        """Kill all children with all that came of them, and exit."""
+        """Kill all children and their descendants, and exit."""
         deadline_s = time.monotonic() + _LAST_WAIT_S
         while time.monotonic() < deadline_s:
             for pid in {*self._children, *children_of(os.getpid())}:
@@ -286,7 +286,7 @@ class ForkingServer:
                 self._children.pop(ended[0], None)
             if not self._children and not children_of(os.getpid()):
                 break
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         with suppress(Exception):
             self._at_end()
         os._exit(0)
@@ -298,13 +298,13 @@ def _receive_request(control: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _note_signal(_number: int, _frame: FrameType | None) -> None:
-    """Nothing: the wake-up descriptor tells the loop."""
+    """Do nothing: the wake-up descriptor wakes the loop."""
 
 
 def _owner_of(pid: int) -> int | None:
-    """The request whose child started this process, None if it does not say."""
-    mark = f"{CHILD_ID_VARIABLE}=".encode()
-    values = [entry[len(mark) :] for entry in environment_of(pid) if entry.startswith(mark)]
+    """The number of the request whose child started this process; None if unknown."""
+    name = f"{CHILD_ID_VARIABLE}=".encode()
+    values = [entry[len(name) :] for entry in environment_of(pid) if entry.startswith(name)]
     return int(values[0]) if values and values[0].isdigit() else None
 
 

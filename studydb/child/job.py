@@ -1,4 +1,4 @@
-"""What a child is told to do: the first message on its channel."""
+"""The job of a child: the first message on its channel."""
 
 import json
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ from studydb.domain.records import CheckpointKind, Trainable
 @dataclass(frozen=True, slots=True)
 class Restore:
     """
-    A checkpoint to start from; of a dict, the supervisor has checked the signature.
+    A checkpoint to start from; the supervisor has verified its signature.
 
     Attributes:
-        url: The object's, or "inline:".
+        url: The object's URL, or "inline:".
         step: The last step that it contains.
         data: The bytes, if inline.
-        store: Where the object is; None for the job's store.
+        store: The URL of the object's store; None for the job's store.
     """
 
     kind: CheckpointKind
@@ -42,14 +42,14 @@ class Job:
     Attributes:
         config: What the user's function is called with.
         trainable: What to run; the supervisor has checked that it is trusted.
-        signed: Whether by a signature; else it is only allowed, and found with more care.
-        workdirs: The worker's working directory, where the child runs, then the recorded one.
-            Only the first if the trainable is not signed: the second is.
-        scratch: A directory of the attempt's own, on a disk of this host, that the supervisor
-            removes after it.
+        signed: True if a key of this user signed it; False if only `--allow-import` permits it:
+            then functions that its module imports from other packages are refused.
+        workdirs: The worker's working directory, where the child runs, then the recorded one. A
+            trainable without a signature is looked for in the worker's alone.
+        scratch: A directory on this host for this attempt; the supervisor removes it afterwards.
         store: The URL of the store for checkpoints, or "inline:".
         time_total_s: Seconds of training that earlier attempts have reported.
-        next_decision_step: The step from which a report waits for its answer; None for never.
+        next_decision_step: From this step on a report waits for its answer; None for never.
     """
 
     study_uuid: str
@@ -78,7 +78,7 @@ class Job:
 
 
 class _Bulk(Struct, frozen=True):
-    """What of a job may be large; the config as JSON, whose integers have no bounds."""
+    """The large parts of a job; the config is JSON, because MessagePack's integers are bounded."""
 
     config: bytes
     source: bytes | None
@@ -90,7 +90,7 @@ _read_bulk = msgpack.Decoder(_Bulk).decode
 
 
 def write_job(job: Job) -> Frame:
-    """Write a job; the payload holds the config, the trainable's source, the checkpoint's bytes."""
+    """Encode a job; the payload holds config, trainable's source and checkpoint's bytes."""
     restore = job.restore
     small = replace(
         job,
@@ -108,10 +108,10 @@ def write_job(job: Job) -> Frame:
 
 def read_job(frame: Frame) -> Job:
     """
-    Read a job.
+    Decode a job.
 
     Raises:
-        FrameError: It is none.
+        FrameError: The frame is no job.
     """
     try:
         job, bulk = _read_job(frame.header), _read_bulk(frame.payload)

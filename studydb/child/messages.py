@@ -1,15 +1,16 @@
 """
-What supervisor and child say to each other, after the job itself (see job.py).
+The messages between supervisor and child, after the job itself (see job.py).
 
 ```
 child → supervisor                                   supervisor → child
 began    the user's function is called
 report   a result, a checkpoint's record, or both    answer   to a report or flush that has an id
-flush    have everything safe                        stop     a verdict stands, unasked
-end      how it ended; the last one                  lost     the lease is gone, unasked
+flush    store everything before                     stop     notice: a verdict stands
+end      how it ended; the last message              lost     notice: the lease is lost
 ```
-A report with an id waits for its answer, which may come only when the result and the checkpoint's
-row are safe; one without is buffered. The supervisor trusts none of it: `read_from_child` checks.
+A report with an id waits for its answer, which is sent once the result and the checkpoint's row
+are stored; a report without an id is buffered. The supervisor does not trust the child:
+`read_from_child` checks each message.
 """
 
 import math
@@ -39,21 +40,21 @@ class End(StrEnum):
     STOPPED = "stopped"
     """A verdict stood."""
     PREEMPTED = "preempted"
-    """SIGTERM came and it left at its next report."""
+    """SIGTERM came, and the code left at its next report."""
     LOST = "lost"
-    """The trial was no longer its own."""
+    """The attempt no longer held its trial."""
     UNRESTORABLE = "unrestorable"
-    """It did not begin: the bytes of its checkpoint are missing or corrupt."""
+    """It did not start: the bytes of its checkpoint are missing or corrupt."""
     UNPREPARED = "unprepared"
-    """It did not begin, for a reason of this host's: no such module, a full disk, no store."""
+    """It did not start because of this host: no such module, a full disk, no store."""
 
 
 class Saved(Struct, frozen=True):
     """
-    The record of a checkpoint whose bytes are safe, or come along.
+    The record of a checkpoint whose bytes are stored, or come with the message.
 
     Attributes:
-        url: Where the bytes are; "inline:" when they come along.
+        url: Where the bytes are; "inline:" when they come with the message.
         step: The last step that it contains.
         data: The bytes, if inline.
     """
@@ -72,10 +73,10 @@ class Reported(Struct, frozen=True, tag="report"):
     One step of the user's code.
 
     Attributes:
-        id: To be named by the answer; None when none is waited for.
+        id: The answer names it; None if the child does not wait for one.
         result: None when only a last checkpoint is saved, after a verdict.
-        saved: A checkpoint to record with it.
-        artifact_error: Why the checkpoint that the user gave could not be stored.
+        saved: A checkpoint to record with the result.
+        artifact_error: Why the user's checkpoint could not be stored.
     """
 
     id: _Count | None
@@ -85,23 +86,23 @@ class Reported(Struct, frozen=True, tag="report"):
 
 
 class Began(Struct, frozen=True, tag="began"):
-    """The user's function is called now; `at_s` is the time of the host's monotonic clock."""
+    """The user's function starts now; `at_s` is the host's monotonic clock."""
 
     at_s: float
 
 
 class FlushAsked(Struct, frozen=True, tag="flush"):
-    """The child waits until everything before is safe."""
+    """The child waits until everything before is stored."""
 
     id: _Count
 
 
 class Ended(Struct, frozen=True, tag="end"):
     """
-    The user's code has ended, and the process will; `failure` says why if it failed.
+    The user's code has ended, and the process will end; `failure` says why if it failed.
 
     Attributes:
-        config_unread: Whether the code never looked at its config.
+        config_unread: Whether the code never read its config.
     """
 
     end: End
@@ -110,7 +111,7 @@ class Ended(Struct, frozen=True, tag="end"):
 
 
 class Answered(Struct, frozen=True, tag="answer"):
-    """The answer to the report or flush of that id; everything up to it is safe unless lost."""
+    """Answers the report or flush of that id: everything up to it is stored, unless `lost`."""
 
     id: int
     verdict: Verdict | None = None
@@ -119,13 +120,13 @@ class Answered(Struct, frozen=True, tag="answer"):
 
 
 class StopNotice(Struct, frozen=True, tag="stop"):
-    """A verdict stands and the next report is to raise it; None: it was withdrawn, go on."""
+    """The next report is to raise this verdict; None: the verdict was withdrawn, go on."""
 
     verdict: Verdict | None
 
 
 class LostNotice(Struct, frozen=True, tag="lost"):
-    """The trial is somebody else's; the next report is to raise it."""
+    """The attempt no longer holds its trial; the next report is to raise LeaseLost."""
 
 
 FromChild = Reported | FlushAsked | Ended | Began
@@ -137,7 +138,7 @@ _from_supervisor: msgpack.Decoder[FromSupervisor] = msgpack.Decoder(FromSupervis
 
 
 def write(message: FromChild | FromSupervisor) -> Frame:
-    """Write a message of either side; a checkpoint's bytes are the payload."""
+    """Encode a message; a checkpoint's bytes are the payload."""
     if not isinstance(message, Reported) or message.saved is None or message.saved.data is None:
         return Frame(_encode(message))
     saved = structs.replace(message.saved, data=None)
@@ -146,16 +147,16 @@ def write(message: FromChild | FromSupervisor) -> Frame:
 
 def read_from_child(frame: Frame) -> FromChild:
     """
-    Read what a child sent, believing nothing; texts are cut to what an attempt's row holds.
+    Decode and check what a child sent; texts are cut to the size that an attempt's row holds.
 
     Raises:
-        FrameError: It is none of the child's messages.
+        FrameError: It is no message of a child.
     """
     try:
         return _checked(_from_child.decode(frame.header), frame.payload)
     except FrameError:
         raise
-    except Exception as cause:  # a decoder may raise anything at what it was not made for
+    except Exception as cause:  # a decoder may raise anything for hostile bytes
         why = f"{type(cause).__name__}: {cause}"
         raise FrameError(f"The trial's process sent what is no message: {why}.") from cause
 
@@ -187,10 +188,10 @@ def _with_bytes(saved: Saved, payload: bytes) -> Saved:
 
 def read_from_supervisor(frame: Frame) -> FromSupervisor:
     """
-    Read what the supervisor sent.
+    Decode what the supervisor sent.
 
     Raises:
-        FrameError: It is none of the supervisor's messages.
+        FrameError: It is no message of a supervisor.
     """
     try:
         return _from_supervisor.decode(frame.header)

@@ -1,4 +1,4 @@
-"""The life of a child process: receive a job, run it, say how it ended."""
+"""The work of a child process: receive a job, run it, send how it ended."""
 
 import atexit
 import faulthandler
@@ -35,10 +35,10 @@ from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.trainables import call, ignores_config, load
 
 PROGRAM = "studydb worker"
-"""All of a trial's `sys.argv`: whoever parses it sees no arguments, and this name in its usage."""
+"""A trial's `sys.argv` is this alone: argparse finds no arguments, and this name for its usage."""
 
 _USAGE = 2
-"""With what argparse exits at wrong or missing arguments."""
+"""The exit code of argparse for wrong or missing arguments."""
 
 
 def main(channel: Channel) -> None:
@@ -48,7 +48,7 @@ def main(channel: Channel) -> None:
 
 
 def end_with(serve: Callable[[Channel], int], channel: Channel) -> None:
-    """Do a process's work, and exit with the status that it returns."""
+    """Do the work of this process, and exit with the status that it returns."""
     status = 1
     try:
         status = serve(channel)
@@ -80,12 +80,10 @@ def _serve(channel: Channel, function: Callable[..., Any] | None = None) -> int:
 
 def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) -> Ended:
     """
-    Run one attempt to its end; whatever the user's code raises is part of the answer.
+    Run one attempt to its end; an error of the user's code is part of the answer.
 
     Args:
-        job: What to run.
-        channel: To the supervisor.
-        function: The trainable, if this process is a copy of one that has imported it.
+        function: The trainable, if this process was forked from a template.
     """
     try:
         if function is None:
@@ -99,7 +97,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
         if function is None:
             with current(trial):
                 function = load(job.trainable, job.workdirs, own_only=not job.signed)
-    except BaseException as cause:  # noqa: BLE001  whatever the user's module does on import
+    except BaseException as cause:  # noqa: BLE001  the user's module may raise anything
         return Ended(End.UNPREPARED, failure_of(cause))
     # All children are copies of one process and would draw the same numbers.
     _seed(job.seed)
@@ -117,10 +115,10 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
 
 def prepare(workdirs: Sequence[str], *, study_uuid: str) -> None:
     """
-    Make the process the user's, for the import: directory, arguments, random numbers.
+    Set working directory, arguments and random generators for the import of the trainable.
 
-    An import that draws random numbers draws the same in each process of a study, so that a trial
-    does not depend on how its process was started.
+    The generators are seeded by the study: an import draws the same numbers in each process, and a
+    trial does not depend on how its process was started.
 
     Raises:
         TrainableError: The first directory cannot be entered.
@@ -144,11 +142,11 @@ def _seed(seed: int) -> None:
 def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> RunningTrial:
     trial = RunningTrial(job, channel, checkpoint)
 
-    told_s: list[float] = []
+    signalled_s: list[float] = []
 
     def preempt(number: int, _frame: object) -> None:
-        told_s.append(time.monotonic())
-        if told_s[-1] - told_s[0] > SIGNAL_SPREAD_S:
+        signalled_s.append(time.monotonic())
+        if signalled_s[-1] - signalled_s[0] > SIGNAL_SPREAD_S:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         trial.preempt()
@@ -160,7 +158,7 @@ def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> RunningTr
 
     for number in STOP_SIGNALS:
         signal.signal(number, preempt)
-    # A copy that holds the socket would hide the end of this process from the supervisor.
+    # With a copy of the socket in another process, the supervisor would not see this one's end.
     os.register_at_fork(after_in_child=disown)
     return trial
 
@@ -171,28 +169,30 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
         return Ended(trial.left, None if quiet else failure_of(error))
     failure = failure_of(error)
     if isinstance(error, SystemExit):
-        told = f"The trainable called sys.exit({error.code!r}). Return from it, or raise an error."
+        message = (
+            f"The trainable called sys.exit({error.code!r}). Return from it, or raise an error."
+        )
         if error.code == _USAGE:
-            told += " If it parses sys.argv: a trial's has no arguments, its config has them."
-        failure = Failure(failure.type, told, failure.traceback)
+            message += " If it parses sys.argv: a trial has no arguments there; use its config."
+        failure = Failure(failure.type, message, failure.traceback)
     elif isinstance(error, TrialStopped):
-        told = "The trainable raised TrialStopped, but nothing had stopped it. Return instead."
-        failure = Failure(failure.type, told, failure.traceback)
+        message = "The trainable raised TrialStopped, but nothing had stopped it. Return instead."
+        failure = Failure(failure.type, message, failure.traceback)
     return Ended(End.FAILED, failure)
 
 
 def flush_streams() -> None:
-    """Write out what was printed, whatever the user has put in the place of the streams."""
+    """Write out what was printed."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # the user may have put anything in their place
+        with suppress(Exception):  # the user's code may have replaced them by anything
             stream.flush()
 
 
 def prepare_streams() -> None:
     """
-    Let what is printed be seen as it comes, and a crash leave its stack.
+    Buffer output by line only, and print the stack at a crash.
 
-    The streams are made anew: those of the fork server remember what its descriptors could do.
+    The streams are new: those of the fork server have cached what its own descriptors could do.
     """
     # typeshed calls the double-underscored names final
     sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]

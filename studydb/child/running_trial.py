@@ -177,7 +177,7 @@ class RunningTrial:
             self._supervisor.next_id() if waits else None, result, saved, artifact_error
         )
         try:
-            (self._supervisor.ask if waits else self._supervisor.tell)(report)
+            (self._supervisor.ask if waits else self._supervisor.send)(report)
         except FrameError as cause:
             raise InvalidReport(f"The report at step {result.step}: {cause}") from cause
         self._last = result

@@ -1,4 +1,4 @@
-"""The files that a process has imported, and whether they have changed since."""
+"""The source files that a process has imported, and whether they have changed since."""
 
 import os
 import site
@@ -13,7 +13,7 @@ _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file as it was when it was imported: path, size in bytes, time of the last change in ns."""
+    """A file as it was when it was imported."""
 
     path: str
     size_bytes: int
@@ -21,18 +21,18 @@ class SourceFile:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the file is gone or another one by now."""
-        return _look(self.path) != self
+        """Whether the file is gone, or its size or time differs."""
+        return _stat(self.path) != self
 
 
 def imported_files() -> tuple[SourceFile, ...]:
     """
-    The files of all loaded modules that a user may edit: not those of installed packages.
+    The files of all loaded modules outside the installed packages.
 
-    A file that is gone already is left out: it counts as changed when it comes back.
+    A file that does not exist any more is left out.
     """
     roots = _installed_roots()
-    found = {path: _look(path) for path in _module_files() if not _is_below(path, roots)}
+    found = {path: _stat(path) for path in _module_files() if not _is_below(path, roots)}
     return tuple(file for file in found.values() if file is not None)
 
 
@@ -59,7 +59,7 @@ def _is_below(path: str, roots: tuple[str, ...]) -> bool:
     return path.startswith(roots)
 
 
-def _look(path: str) -> SourceFile | None:
+def _stat(path: str) -> SourceFile | None:
     try:
         found = os.stat(path)  # noqa: PTH116  a path of another process, taken as it is
     except OSError:

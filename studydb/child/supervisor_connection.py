@@ -1,6 +1,6 @@
-"""The child's side of the conversation with its supervisor."""
+"""The child's connection to its supervisor."""
 
-from studydb.child.channel import Channel, Frame
+from studydb.child.channel import Channel
 from studydb.child.messages import (
     Answered,
     FlushAsked,
@@ -16,51 +16,47 @@ from studydb.domain.life.decisions import Verdict
 
 class SupervisorConnection:
     """
-    Speaks to the supervisor and remembers what it was told.
+    Sends messages to the supervisor and keeps what it has answered.
 
-    Once the supervisor is gone there is nothing left to train for: SystemExit.
+    Every method raises SystemExit once the supervisor is gone: no result could be stored.
 
     Attributes:
-        verdict: What stands against this attempt; None to go on.
-        lost: Whether the trial is somebody else's.
-        next_decision_step: The step from which a report waits for its answer.
+        verdict: The verdict on this attempt; None to go on.
+        lost: Whether the attempt no longer holds its trial.
+        next_decision_step: From this step on a report waits for its answer.
     """
 
     def __init__(self, channel: Channel, *, next_decision_step: int | None) -> None:
-        """Speak over this channel."""
         self.verdict: Verdict | None = None
         self.lost = False
         self.next_decision_step = next_decision_step
         self._channel = channel
         self._asked = 0
 
-    def tell(self, message: Reported) -> None:
-        """Send a report that nobody waits for."""
-        self._send(write(message))
+    def send(self, message: Reported | FlushAsked) -> None:
+        """Send a message without waiting."""
+        try:
+            self._channel.send(write(message))
+        except OSError:
+            raise SystemExit(_GONE) from None
 
     def next_id(self) -> int:
-        """Number a message that is to be answered."""
+        """The id for a message that is to be answered."""
         self._asked += 1
         return self._asked
 
     def ask(self, message: Reported | FlushAsked) -> None:
-        """Send a message with an id and wait for its answer, however long that takes."""
-        self._send(write(message))
+        """Send a message with an id, and wait without limit for its answer."""
+        self.send(message)
         while True:
             answer = self._receive(None)
             if isinstance(answer, Answered) and answer.id == message.id:
                 return
 
     def listen(self) -> None:
-        """Take in what came unasked, without waiting."""
+        """Read the notices that have come, without waiting."""
         while self._receive(0) is not None:
             pass
-
-    def _send(self, frame: Frame) -> None:
-        try:
-            self._channel.send(frame)
-        except OSError:
-            raise SystemExit(_GONE) from None
 
     def _receive(self, timeout_s: float | None) -> FromSupervisor | None:
         try:

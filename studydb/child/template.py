@@ -1,11 +1,11 @@
 """
 The template: a process that imports a study's trainable once, and from which attempts are forked.
 
-The fork server makes it like any other child: without credentials, in a process group of its own,
-its output captured. It is told what to import by the first message on its channel, answers whether
-it may be used, and from then on takes requests over the same socket as the fork server does. It is
-used only if `fork_safety` finds nothing against it, and the trainable itself does not ask for fresh
-starts (`train.studydb_start = "fresh"`).
+The fork server starts it like any other child: without credentials, in a new process group, with
+its output captured. The first message on its channel names what to import. It answers whether it
+may be used, and then takes requests over the same socket, as the fork server does. It is usable
+only if `fork_safety` finds no reason against it, and if the trainable does not demand fresh starts
+(`train.studydb_start = "fresh"`).
 """
 
 import atexit
@@ -29,20 +29,20 @@ from studydb.processes import name_process, process_name
 from studydb.trainables import load
 
 START_ATTRIBUTE = "studydb_start"
-"""What a trainable may say of itself: "fresh" to be imported anew by each attempt."""
+"""An attribute of the trainable; "fresh" to have each attempt import it."""
 
 NAME = "studydb-imports"
-"""What `ps` calls a template."""
+"""The name of a template in `ps`."""
 
 GROWTH_FACTOR = 2.0
 GROWTH_BYTES = 64 << 20
-"""A template larger than this factor and this much beyond its first size is made anew."""
+"""A template is replaced when it is larger than twice its first size and 64 MiB."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Preparation(Struct, frozen=True):
-    """What a template is to import; as in a `Job`."""
+    """What a template is to import; the fields are those of a `Job`."""
 
     study_uuid: str
     trainable: Trainable
@@ -57,7 +57,7 @@ class Ready(Struct, frozen=True, tag="ready"):
 
 
 class Unusable(Struct, frozen=True, tag="unusable"):
-    """Attempts must start afresh, because of `reason`."""
+    """All attempts must start fresh, for this reason."""
 
     reason: str
 
@@ -69,16 +69,16 @@ _answers: msgpack.Decoder[Readiness] = msgpack.Decoder(Readiness)
 
 
 def write_preparation(preparation: Preparation) -> Frame:
-    """Write what a template is to import."""
+    """Encode what a template is to import."""
     return Frame(b"", msgpack.encode(preparation))
 
 
 def read_readiness(frame: Frame) -> Readiness:
     """
-    Read what a template answers to its preparation.
+    Decode a template's answer to its preparation.
 
     Raises:
-        FrameError: It is no such answer.
+        FrameError: The frame is no such answer.
     """
     try:
         return _answers.decode(frame.header)
@@ -87,20 +87,20 @@ def read_readiness(frame: Frame) -> Readiness:
 
 
 def main(channel: Channel) -> None:
-    """Import what the first message names, and serve forks until the fork server is gone."""
+    """Import what the first message names, and fork attempts until the fork server is gone."""
     run.prepare_streams()
     run.end_with(_serve, channel)
 
 
 def _serve(channel: Channel) -> int:
-    """Answer what the first message asks; a status if there is nothing to serve."""
+    """Import, answer and serve; returns an exit status if the template is unusable."""
     frame = channel.receive()
     assert frame is not None
     preparation = _preparations.decode(frame.payload)
-    before, began_ns, began_s = fork_safety.look(), time.time_ns(), time.monotonic()
+    before, began_ns, began_s = fork_safety.take_snapshot(), time.time_ns(), time.monotonic()
     try:
         function = _import(preparation)
-    except BaseException as cause:  # noqa: BLE001  a fresh start tells it where the user looks
+    except BaseException as cause:  # noqa: BLE001  a fresh start raises it again, in a trial
         traceback.print_exc()
         _answer(channel, Unusable(f"its import raised {type(cause).__name__}"))
         return 1
@@ -109,9 +109,9 @@ def _serve(channel: Channel) -> int:
         _answer(channel, Unusable(reason))
         return 0
     outdated = _Watch(began_ns).reason
-    run.flush_streams()  # what is left in a buffer, every child would print
+    run.flush_streams()  # or every child would print what is left in the buffers
     gc.collect()
-    gc.freeze()  # the collector would otherwise write to, and so copy, every shared page
+    gc.freeze()  # a collection in a child would write to every shared page, and so copy it
     _answer(channel, Ready(time.monotonic() - began_s))
     begin = partial(_begin, function, process_name())
     with suppress(OSError):
@@ -121,12 +121,12 @@ def _serve(channel: Channel) -> int:
         parent_pid=os.getppid(),
         begin={ChildKind.ATTEMPT: begin},
         outdated=outdated,
-        at_end=atexit._run_exitfuncs,  # noqa: SLF001  what the import has registered
+        at_end=atexit._run_exitfuncs,  # noqa: SLF001  those that the import has registered
     ).serve()
 
 
 def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
-    """Run an attempt in a copy of the template, under the name that a fresh start would have."""
+    """Run an attempt in a copy of the template, with the process name of a fresh start."""
     with suppress(OSError):
         name_process(name)
     _forget_exit_functions()
@@ -135,9 +135,9 @@ def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
 
 def _forget_exit_functions() -> None:
     """
-    Leave to the template what its import has registered for the end of its process.
+    Drop the exit functions that the import has registered: they are the template's.
 
-    A copy that ran it would remove the temporary folder that the next copy needs.
+    A copy that ran them might remove a temporary folder that the next copy needs.
     """
     atexit._clear()  # noqa: SLF001  there is no other way
     for known in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
@@ -161,18 +161,19 @@ def _asks_for_fresh(function: Callable[..., Any]) -> str | None:
 
 
 class _Watch:
-    """Notices that a template no longer is what a fresh start would be."""
+    """Notices when a fresh start would run other code, or use less memory, than a template."""
 
     def __init__(self, began_ns: int) -> None:
         self._files = sources.imported_files()
-        # What was changed while it was imported may be older in memory than on disk.
-        now_ns = time.time_ns()  # a file of a clock that is ahead says nothing
+        # A file that was changed during the import may be newer on disk than in memory. Times in
+        # the future come from another clock and do not count.
+        now_ns = time.time_ns()
         late = (file for file in self._files if began_ns <= file.mtime_ns <= now_ns)
         self._late = next(late, None)
         self._first_bytes = _resident_bytes()
 
     def reason(self) -> str | None:
-        """Why the template is to be made anew, None while it may be used."""
+        """Why the template must be replaced; None while it is usable."""
         if file := self._late or sources.changed(self._files):
             return f"{file.path} has changed"
         if _resident_bytes() > self._first_bytes * GROWTH_FACTOR + GROWTH_BYTES:

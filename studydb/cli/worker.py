@@ -111,7 +111,7 @@ def worker(
         workdir=workdir,
         allow_imports=tuple(allow_import),
         spill_bytes=spill_size,
-        start=start,
+        warm_starts=start == "auto",
         say=_say,
     )
     return run_worker(options)

@@ -110,7 +110,7 @@ class Checkpoint:
         what = Restore(kind=kind, url=row.url, digest=row.digest, step=row.step, data=data)
         study = read_patiently(lambda: located(database, self._study))
         return fetch_from(
-            database.locations.checkpoint_stores(study).of(row.url), what, target=target
+            database.locations.checkpoint_stores(study).store_of(row.url), what, target=target
         )
 
     def _verify(self) -> None:

@@ -313,7 +313,7 @@ class Attempt:
         try:
             self._held.flush(patience_s=0.0, batches=1)
             progress.away_since_s = None
-            self._equipment.waiting.answered()
+            self._equipment.notices.answered()
             if self._held.buffer.needs_flushes:  # after an outage; leave the child half of the time
                 progress.quiet_until_s = 2 * time.monotonic() - began_s
         except StorageTransient as error:
@@ -324,7 +324,7 @@ class Attempt:
     def _note_outage(self, error: StorageTransient, began_s: float) -> None:
         """Go on without the database; raise once it has been away for `patience_s`."""
         progress, equipment, now_s = self._progress, self._equipment, time.monotonic()
-        equipment.waiting.unanswered(error)
+        equipment.notices.outage(error)
         progress.away_since_s = progress.away_since_s or began_s
         if now_s - progress.away_since_s > equipment.options.patience_s:
             raise error

@@ -84,7 +84,7 @@ class Checkpoints:
             digest=checkpoint.digest,
             step=checkpoint.step,
             data=data,
-            store=stores.of(checkpoint.url),
+            store=stores.store_of(checkpoint.url),
         )
 
     def record(self, held: HeldAttempt, saved: Saved, stores: Stores) -> None:
@@ -144,7 +144,7 @@ def _delete(checkpoint: Checkpoint, stores: Stores) -> bool:
     if checkpoint.url == INLINE:
         return True
     try:
-        open_store(stores.of(checkpoint.url)).delete(checkpoint.url)
+        open_store(stores.store_of(checkpoint.url)).delete(checkpoint.url)
     except CheckpointError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""How many threads a library may start in each trial: BLAS and OpenMP take all cores otherwise."""
+"""How many threads BLAS and OpenMP may start in each trial; by default they take all cores."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -20,10 +20,10 @@ _CGROUP_OF_SELF = Path("/proc/self/cgroup")
 
 def thread_limits(environ: Mapping[str, str], *, parts: int) -> dict[str, str]:
     """
-    What to add to an environment so that so many processes share the cores of this one.
+    The variables that give each of `parts` processes its share of this process's cores.
 
     Returns:
-        The same number for each library; nothing if the user has set one of them.
+        The same number for each library; nothing if the user has set one of the variables.
     """
     if any(environ.get(name) for name in THREAD_VARIABLES):
         return {}
@@ -31,7 +31,7 @@ def thread_limits(environ: Mapping[str, str], *, parts: int) -> dict[str, str]:
 
 
 def available_cores(of_self: Path = _CGROUP_OF_SELF, cgroups: Path = _CGROUPS) -> int:
-    """The cores that this process may use: by its affinity, and by the quota of its cgroups."""
+    """The cores that this process may use, by its affinity and the quotas of its cgroups."""
     if hasattr(os, "sched_getaffinity"):
         by_affinity = len(os.sched_getaffinity(0))
     else:
@@ -40,7 +40,7 @@ def available_cores(of_self: Path = _CGROUP_OF_SELF, cgroups: Path = _CGROUPS) -
 
 
 def _quotas(of_self: Path, cgroups: Path) -> list[int]:
-    """Whole cores that each cgroup above this process grants; a large number for no limit."""
+    """Whole cores that each cgroup of this process grants; a large number for no limit."""
     found = [1 << 30]
     with suppress(OSError):
         for line in of_self.read_text().splitlines():
@@ -53,7 +53,7 @@ def _quotas(of_self: Path, cgroups: Path) -> list[int]:
 
 
 def _up(root: Path, path: str, quota: Callable[[Path], int]) -> list[int]:
-    """The quotas of a cgroup and of those above it; in a container its path may not be there."""
+    """The quotas of a cgroup and of its parents; in a container its path may not exist."""
     place = root / path.lstrip("/")
     found = []
     for folder in (place, *place.parents):

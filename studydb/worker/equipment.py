@@ -26,9 +26,9 @@ class Equipment:
     What the slots of one worker share.
 
     Attributes:
-        signed: Whether a key of ours signed the trainable; else it is only allowed.
-        workdirs: Where the trainable is looked for, in this order.
-        told: What is said once per worker, by kind.
+        signed: Whether a key of this user signed the trainable; else `--allow-import` permits it.
+        workdirs: The directories where the trainable is looked for, in this order.
+        warnings: The warnings that were given, each once per worker.
     """
 
     options: WorkerOptions
@@ -42,25 +42,25 @@ class Equipment:
     checkpoints: Checkpoints
     heartbeat: Heartbeat
     interruption: Interruption
-    waiting: Notices
+    notices: Notices
     room: Room
-    told: dict[str, object] = field(default_factory=dict)
+    warnings: dict[str, object] = field(default_factory=dict)
     first_trials: FirstTrials = field(default_factory=FirstTrials)
 
     def log_dir(self, lease: Lease) -> Path:
-        """The folder for what one attempt prints."""
+        """The folder of one attempt's output."""
         return self.database.locations.log_dir(self.study, lease)
 
     def record_artifact_error(self, held: HeldAttempt, error: str) -> None:
         """Record that a checkpoint could not be stored; training goes on."""
         number = held.lease.number
         self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
-        self._tell(held, "checkpoint failed", error)
+        self._record(held, "checkpoint failed", error)
 
     def record_config_unread(self, held: HeldAttempt) -> None:
-        """Say once per worker that the parameters of trials do not reach the user's code."""
+        """Warn once per worker that the user's code does not read the parameters of its trials."""
         kind, mine = "config not read", object()
-        if self.told.setdefault(kind, mine) is not mine:
+        if self.warnings.setdefault(kind, mine) is not mine:
             return
         name = self.study.trainable.name if self.study.trainable else ""
         error = (
@@ -68,9 +68,9 @@ class Equipment:
             "first argument; sys.argv holds none of them."
         )
         self.options.say(f"warning: {error}")
-        self._tell(held, kind, error)
+        self._record(held, kind, error)
 
-    def _tell(self, held: HeldAttempt, kind: str, error: str) -> None:
+    def _record(self, held: HeldAttempt, kind: str, error: str) -> None:
         lease, token = held.lease, uuid4().hex
         persist(
             lambda: tell(

@@ -1,24 +1,23 @@
-"""The guard against a worker that fails whatever it is given."""
+"""Notices a host where every trial fails."""
 
 import threading
 
 from studydb.domain.life.states import Reason
 
 FAILED_LIMIT = 3
-"""So many first trials of a worker that fail, while others succeed elsewhere, end the worker."""
+"""The worker ends when its first 3 trials have failed while trials of others completed."""
 
 
 class FirstTrials:
     """How the first trials of a worker ended; shared by its slots."""
 
     def __init__(self) -> None:
-        """Suspect nothing."""
         self._failed: set[int] = set()
         self._is_cleared = False
         self._lock = threading.Lock()
 
     def all_failed(self, number: int, reason: Reason) -> bool:
-        """Count one that has ended; True once enough trials have failed and nothing else ended."""
+        """Count a trial that ended; True once 3 have failed and none has ended otherwise."""
         with self._lock:
             if reason is Reason.FAILED:
                 self._failed.add(number)

@@ -1,4 +1,4 @@
-"""The fork server's process: started before the first connection, replaced when it dies."""
+"""Starts the fork server before the first connection, and a new one when it dies."""
 
 import os
 import socket
@@ -19,32 +19,32 @@ from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
 from studydb.worker.cores import thread_limits
 
-# The very studydb that runs here, were it a checkout beside an installed one; then its place goes
-# to the end of the path, because Python's own modules come first.
+# Import the same studydb that runs here, which may be a checkout beside an installed one. Then move
+# its folder to the end of the path, so that it hides no module of Python's.
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); import studydb; "
     "sys.path.append(sys.path.pop(0)); "
     "from studydb.child.fork_server import main; main(sys.argv[2:])"
 )
-# -P: what lies in the working directory must not shadow a module of the server's.
+# -P: a file in the working directory must not shadow a module of the server's.
 _COMMAND = (sys.executable, "-P", "-c", _START, str(Path(studydb.__file__).parents[1]))
 _CLOSE_TIMEOUT_S = 2.0
 _TICK_S = 0.01
 
 
 class _Server:
-    """One process of the fork server; when it dies, another takes its place."""
+    """One process of the fork server."""
 
     def __init__(self, slots: int) -> None:
         ours, theirs = socket.socketpair()
-        brand = uuid4().hex
-        self._brand = f"{SERVER_ID_VARIABLE}={brand}".encode()
+        server_id = uuid4().hex
+        self._marked = f"{SERVER_ID_VARIABLE}={server_id}".encode()
         with theirs:
             self._popen = subprocess.Popen(
                 [*_COMMAND, str(theirs.fileno()), str(os.getpid())],
                 env=scrubbed_environment()
                 | thread_limits(os.environ, parts=slots)
-                | {SERVER_ID_VARIABLE: brand},
+                | {SERVER_ID_VARIABLE: server_id},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
@@ -69,15 +69,15 @@ class _Server:
         self._kill_strays()
 
     def _kill_strays(self) -> None:
-        """Kill what children have put into other sessions: no process is left to adopt it."""
+        """Kill processes that children have put into other sessions."""
         deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
-        while (pids := pids_with_environment(self._brand)) and time.monotonic() < deadline_s:
+        while (pids := pids_with_environment(self._marked)) and time.monotonic() < deadline_s:
             for pid in pids:
                 kill_group(pid)
             time.sleep(_TICK_S)
 
     def close(self) -> None:
-        """Have the server kill its children and end; if it does not, do both here."""
+        """Have the server kill its children and exit; after 2 s do both here."""
         self.forker.shut()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(_CLOSE_TIMEOUT_S)
@@ -88,18 +88,17 @@ class _Server:
 
 class ForkServer:
     """
-    Gives a supervisor children that cost milliseconds and inherit nothing of it.
+    Starts children in milliseconds, which inherit nothing of the supervisor; threads may share it.
 
-    Threads may share it. When the server's process dies its children end, and the next `spawn`
-    starts another.
+    When the server's process dies, its children end; the next `spawn` starts another server.
     """
 
     def __init__(self, *, slots: int = 1) -> None:
         """
-        Start nothing yet.
+        Prepare; `start` starts the process.
 
         Args:
-            slots: How many children share the cores.
+            slots: The number of children that share the cores.
         """
         self._slots = slots
         self._lock = threading.Lock()
@@ -108,14 +107,14 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        """The server's pid, None before the start."""
+        """The server's pid; None before the start."""
         return None if self._server is None else self._server.pid
 
     def start(self) -> None:
         """
         Start the server, before there is a database connection that it could inherit.
 
-        From the main thread: Linux takes the end of the starting thread for the supervisor's.
+        Call it from the main thread: the server ends with the thread that started it.
         """
         self._living()
 
@@ -124,9 +123,8 @@ class ForkServer:
         Start the process of one attempt, which imports the trainable itself.
 
         Args:
-            job: What it is to do.
-            stdout: A descriptor for its output, to be closed here afterwards.
-            stderr: The same for its errors.
+            stdout: A descriptor for its output; the caller closes it.
+            stderr: A descriptor for its errors; the caller closes it.
 
         Raises:
             OSError: No process can be started.
@@ -135,7 +133,7 @@ class ForkServer:
         return self.fork(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
 
     def fork(self, kind: ChildKind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
-        """Start a child of a kind with its first message; see `spawn`."""
+        """Start a child of any kind, and send it its first message; see `spawn`."""
         try:
             return self._living().forker.spawn(kind, first, stdout=stdout, stderr=stderr)
         except ForkerDied:
@@ -150,7 +148,7 @@ class ForkServer:
             return self._server
 
     def close(self) -> None:
-        """Kill all children with all that came of them, and end the server."""
+        """Kill all children and their descendants, and end the server."""
         with self._lock:
             self._closed = True
             server, self._server = self._server, None

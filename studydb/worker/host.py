@@ -1,4 +1,4 @@
-"""What this host lacks to run a trial, in words for people: fact, cause, cure."""
+"""Errors of this host, such as a full disk, in words for people: fact, cause, cure."""
 
 import errno
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from studydb.domain.errors import HostError
 
 START_PAUSES_S = (0.5, 1.0, 2.0, 4.0)
-"""Before each further try to start a trial: what lacks may be free by then."""
+"""Pauses before each further try to start a trial."""
 
 _SCRATCH = "Make room in its temporary directory, or name another in TMPDIR."
 _CURES: dict[int | None, str] = {
@@ -26,7 +26,7 @@ _NO_THREAD = "can't start new thread"
 
 
 def lacks(error: BaseException) -> bool:
-    """Whether an error is the host's, and not a mistake in this program."""
+    """Whether an error is the host's and not a bug."""
     return isinstance(error, OSError) or str(error) == _NO_THREAD
 
 

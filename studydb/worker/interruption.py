@@ -1,4 +1,4 @@
-"""How a worker is told to go: signals, a person's drain, or a database that stays away."""
+"""Why a worker stops: a signal, a person's drain, or an error such as a long outage."""
 
 import signal
 import threading
@@ -9,18 +9,16 @@ from types import FrameType
 
 class Interruption:
     """
-    Whether and why a worker is to go; threads wait on it.
+    Whether and why a worker is stopping; threads wait on it.
 
     Attributes:
-        signal: The first signal that came, None if none did.
-        is_drained: Whether a person has asked this worker to go.
-        gave_up: Why the worker ends with an error, None if it does not.
-        hurries_since_s: When a signal came or the worker gave up, on the monotonic clock; None
-            while it has time.
+        signal: The first signal that came; None before that.
+        is_drained: Whether a person has drained this worker.
+        gave_up: The error with which the worker ends; None for no error.
+        hurries_since_s: When the first signal or error came, by the monotonic clock; None before.
     """
 
     def __init__(self) -> None:
-        """Nobody has asked yet."""
         self._stopping = threading.Event()
         self.signal: int | None = None
         self.gave_up: str | None = None
@@ -29,16 +27,16 @@ class Interruption:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no more trials are to be claimed, and those that run are to be given back."""
+        """Whether to claim no more trials and to release those that run."""
         return self._stopping.is_set()
 
     def drain(self) -> None:
-        """Give back what runs and go, because a person has asked for it."""
+        """Stop because a person has drained the worker."""
         self.is_drained = True
         self._stopping.set()
 
     def give_up(self, why: str) -> None:
-        """Go with an error."""
+        """Stop with an error."""
         self.gave_up = self.gave_up or why
         self._hurry()
 
@@ -47,15 +45,15 @@ class Interruption:
         self._stopping.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is time to go; False when the time is over."""
+        """Wait until the worker is stopping; False after the timeout."""
         return self._stopping.wait(timeout_s)
 
     def listen(self, at_once: Callable[[int], None]) -> None:
         """
-        Obey SIGTERM, SIGINT, and SIGHUP unless nohup has it ignored; from the main thread.
+        Handle SIGTERM, SIGINT, and SIGHUP unless nohup ignores it; from the main thread.
 
-        A terminal that closes may send SIGHUP twice, and a service manager beside its SIGTERM: it
-        is neither the signal that ends the process at once nor the one before it.
+        A second signal ends the process. SIGHUP counts neither as the first nor as the second: a
+        terminal that closes may send it twice, a service manager together with SIGTERM.
 
         Args:
             at_once: Called by the second signal, to end the process.

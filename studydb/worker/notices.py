@@ -1,4 +1,4 @@
-"""Saying once what a worker waits for, so that nobody takes it for hung."""
+"""Lines that say why a worker does not work now, each printed once per cause."""
 
 import shlex
 import threading
@@ -10,38 +10,37 @@ from studydb.operations.study_progress import StudyProgress
 
 
 class Notices:
-    """What the slots of one worker wait for; a reason is said when it is a new one."""
+    """Prints what the slots of one worker wait for, whenever the reason is a new one."""
 
     def __init__(self, study_name: str, say: Callable[[str], None]) -> None:
-        """Wait for nothing yet."""
         self._name, self._say = study_name, say
-        self._told: str | None = None
+        self._last: str | None = None
         self._is_away = False
         self._lock = threading.Lock()
 
-    def because(self, progress: StudyProgress) -> None:
-        """Say why nothing was claimed, unless that was said last."""
+    def nothing_claimed(self, progress: StudyProgress) -> None:
+        """Say why nothing was claimed, unless the last line said the same."""
         why = self._why(progress)
         with self._lock:
-            if why is None or why == self._told:
+            if why is None or why == self._last:
                 return
-            self._told = why
+            self._last = why
         self._say(why)
 
-    def over(self) -> None:
-        """Something was claimed: the same reason is worth a line again."""
+    def claimed(self) -> None:
+        """Note a claim: from now on the same reason is printed again."""
         with self._lock:
-            self._told = None
+            self._last = None
 
-    def unanswered(self, error: StorageTransient) -> None:
-        """Say that the database does not answer a trial that runs, once per outage."""
+    def outage(self, error: StorageTransient) -> None:
+        """Say once per outage that the database does not answer a trial that runs."""
         with self._lock:
             was_away, self._is_away = self._is_away, True
         if not was_away:
             self._say(f"training goes on without the database, results wait: {error}")
 
     def answered(self) -> None:
-        """Say that an outage is over."""
+        """Say that the outage is over, if there was one."""
         with self._lock:
             was_away, self._is_away = self._is_away, False
         if was_away:

@@ -1,4 +1,4 @@
-"""A slot: a thread that claims one trial after another and sees each to its end."""
+"""A slot: a thread that claims one trial after another and runs each to its end."""
 
 import shlex
 import threading
@@ -22,19 +22,18 @@ from studydb.worker.equipment import Equipment
 from studydb.worker.first_trials import FAILED_LIMIT
 
 BEST_EVERY_S = 1.0
-"""Between two reads of the study's best value, for the lines that a worker prints."""
+"""Least time between two reads of the study's best value, for a worker's lines."""
 
 
 class TrialLimit:
     """How many more trials the worker may claim; shared by its slots."""
 
-    def __init__(self, most: int | None) -> None:
-        """Allow so many; None for no limit."""
-        self._left = most
+    def __init__(self, limit: int | None) -> None:
+        self._left = limit
         self._lock = threading.Lock()
 
     def take(self) -> bool:
-        """Take one, False if none is left."""
+        """Count one claim; False if the limit is reached."""
         with self._lock:
             if self._left is None:
                 return True
@@ -44,17 +43,16 @@ class TrialLimit:
             return True
 
     def give_back(self) -> None:
-        """Return one that came to nothing."""
+        """Undo a `take` that was followed by no claim."""
         with self._lock:
             if self._left is not None:
                 self._left += 1
 
 
 class Slot(threading.Thread):
-    """Claims and runs trials until the study is done or the worker is told to go."""
+    """Claims and runs trials until the study is done or the worker is stopping."""
 
     def __init__(self, equipment: Equipment, trial_limit: TrialLimit, *, number: int) -> None:
-        """Prepare a slot; `start` starts it."""
         super().__init__(name=f"studydb-slot-{number}", daemon=True)
         self._equipment, self._trial_limit = equipment, trial_limit
         self._acquirer = Acquirer(
@@ -68,7 +66,7 @@ class Slot(threading.Thread):
         self._away_since_s: float | None = None
 
     def run(self) -> None:
-        """Work; whatever goes wrong here ends the worker in an orderly way."""
+        """Work; an error stops the worker in order."""
         interruption = self._equipment.interruption
         try:
             self._work()
@@ -76,7 +74,7 @@ class Slot(threading.Thread):
             interruption.give_up(f"The database stayed away for too long. {error}")
         except StudydbError as error:
             interruption.give_up(str(error))
-        except Exception:  # noqa: BLE001  a bug of ours must not leave a slot silently dead
+        except Exception:  # noqa: BLE001  a bug must not end a slot in silence
             interruption.give_up(traceback.format_exc())
 
     def _work(self) -> None:
@@ -84,7 +82,7 @@ class Slot(threading.Thread):
             claim = self._acquire()
             if claim is not None:
                 self._patience.reset()
-                self._equipment.waiting.over()
+                self._equipment.notices.claimed()
                 self._run(claim)
                 continue
             self._trial_limit.give_back()
@@ -100,7 +98,7 @@ class Slot(threading.Thread):
         try:
             claim = self._acquirer.acquire()
         except StorageTransient as error:
-            self._endure(error)
+            self._wait_for_database(error)
             return None
         self._note_answer()
         return claim
@@ -114,17 +112,17 @@ class Slot(threading.Thread):
         try:
             progress = self._acquirer.look()
         except StorageTransient as error:
-            self._endure(error)
+            self._wait_for_database(error)
             return False
         if progress.can_claim:
             self._patience.shorten()
         if progress.is_done and not self._equipment.options.wait:
             return True
-        self._equipment.waiting.because(progress)
+        self._equipment.notices.nothing_claimed(progress)
         return False
 
-    def _endure(self, error: StorageTransient) -> None:
-        """Bear that the database is away; raise when patience is over."""
+    def _wait_for_database(self, error: StorageTransient) -> None:
+        """Say that the database is away; raise once it has been away for `patience_s`."""
         now_s = time.monotonic()
         if self._away_since_s is None:
             self._away_since_s = now_s
@@ -154,7 +152,7 @@ class Slot(threading.Thread):
             if is_of_values(error):
                 self._fail(held, attempt, error)
                 return
-            with suppress(Exception):  # the first error says more
+            with suppress(Exception):  # the first error is the one to raise
                 why = failure_of(error, whole=True)
                 held.end(Reason.LOST, failure=why, process=attempt.process, patience_s=0.0)
             raise
@@ -164,12 +162,12 @@ class Slot(threading.Thread):
 
     def _end(self, held: HeldAttempt, attempt: Attempt, outcome: Outcome) -> None:
         ending = held.end(outcome.reason, failure=outcome.failure, process=attempt.process)
-        self._equipment.waiting.answered()
+        self._equipment.notices.answered()
         self._equipment.options.say(self._line(attempt, held, outcome, ending))
         self._suspect_this_host(held, ending.attempt_reason if ending else outcome.reason)
 
     def _suspect_this_host(self, held: HeldAttempt, reason: Reason) -> None:
-        """End the worker if all of its trials fail and others' do not."""
+        """End the worker if all of its trials fail while other workers' trials complete."""
         equipment, number = self._equipment, held.lease.number
         if not equipment.study.guard or not equipment.first_trials.all_failed(number, reason):
             return
@@ -183,7 +181,7 @@ class Slot(threading.Thread):
                 )
 
     def _fail(self, held: HeldAttempt, attempt: Attempt, error: Exception) -> None:
-        """End an attempt whose content has raised here: the attempt fails, the worker goes on."""
+        """Fail an attempt whose content has raised an error here; the worker goes on."""
         say, outcome = self._equipment.options.say, Outcome(Reason.FAILED, failure_of(error))
         try:
             ending = held.fail(error, process=attempt.process)
@@ -191,7 +189,7 @@ class Slot(threading.Thread):
             say(str(lost))
         except StorageError:
             raise
-        except Exception as second:  # noqa: BLE001  its lease runs out, and a sweep takes it back
+        except Exception as second:  # noqa: BLE001  its lease expires and a sweep recovers it
             say(f"trial {held.lease.number} cannot be ended: {_words(failure_of(second))}")
         else:
             say(self._line(attempt, held, outcome, ending))

@@ -1,4 +1,4 @@
-"""The supervisor: starts the fork server, registers, claims with its slots, and goes in order."""
+"""The supervisor: starts the fork server, registers, runs its slots, and shuts down in order."""
 
 import os
 import shlex
@@ -51,16 +51,16 @@ from studydb.worker.templates import Templates
 from studydb.worker.worker_options import WorkerOptions
 
 START_PATIENCE_S = 30.0
-"""A server that starts with us gets so long; a wrong URL shows itself at once."""
+"""How long to wait for a server that does not answer at the start."""
 
 SHORTEST_SILENCE_S = 10.0
-"""A lock that is not had in time is an answer after so long, whatever the patience is."""
+"""The least time for one answer, however short the patience is: a lock may have to be awaited."""
 
 LAST_SILENCE_S = 5.0
-"""For a worker that is told to go."""
+"""The time for one answer once the worker is stopping."""
 
 LATE_SILENCE_S = 1.0
-"""For one that was told so long ago that it is about to be killed."""
+"""The same once the grace is over and the worker may be killed soon."""
 
 SHORTEST_LEASE_S = 1.0
 JOIN_S = 0.5
@@ -74,7 +74,7 @@ def run_worker(options: WorkerOptions) -> int:
         The exit code, as workers/README.md lists them.
 
     Raises:
-        StudydbError: The worker cannot begin: no such study, not trusted, no database.
+        StudydbError: The worker cannot start: no such study, not trusted, no database.
     """
     options = _checked(options)
     interruption = Interruption()
@@ -93,11 +93,11 @@ def run_worker(options: WorkerOptions) -> int:
         except StorageTransient:
             if interruption.signal is None:
                 raise
-            return 128 + interruption.signal  # told to go while it waited for the database
+            return 128 + interruption.signal  # it came during a wait for the database
 
 
 def _end_with_parent() -> None:
-    """A script that is killed in `study.run` leaves no worker behind."""
+    """End with the process of `study.run`, even if that is killed."""
     parent = os.environ.pop(PARENT, None)
     if parent == str(os.getppid()):
         die_with_parent(signal.SIGTERM, os.getppid())
@@ -129,7 +129,7 @@ def _work(
 ) -> int:
     database = _connect(options, interruption, connections=1)
     stack.callback(database.close)
-    patiently = partial(persist, patience_s=options.patience_s, give_up=_asked_to_go(interruption))
+    patiently = partial(persist, patience_s=options.patience_s, give_up=_is_stopping(interruption))
     study = patiently(lambda: load(database, options.study))
     database.locations.log_root(study)  # a user without a home is told before any trial runs
     keyring = load_keyring()
@@ -151,9 +151,9 @@ def _work(
         forkserver,
         pump,
         directory=database.locations.log_root(study) / "templates",
-        enabled=options.start == "auto",
+        enabled=options.warm_starts,
         say=options.say,
-        is_stopping=_asked_to_go(interruption),
+        is_stopping=_is_stopping(interruption),
     )
     stack.callback(templates.close)
     equipment = Equipment(
@@ -173,7 +173,7 @@ def _work(
         ),
         heartbeat=heartbeat,
         interruption=interruption,
-        waiting=Notices(study.name, options.say),
+        notices=Notices(study.name, options.say),
         room=Room(spill_bytes=options.spill_bytes, say=options.say),
     )
     heartbeat.start()
@@ -181,19 +181,19 @@ def _work(
     _run_slots(equipment)
     code = _exit_code(interruption, options)
     if code == 0 and not interruption.is_drained:
-        code = _say_how_it_stands(equipment)
+        code = _say_how_study_stands(equipment)
     return code
 
 
-def _asked_to_go(interruption: Interruption) -> Callable[[], bool]:
+def _is_stopping(interruption: Interruption) -> Callable[[], bool]:
     return lambda: interruption.is_stopping
 
 
 def _connect(options: WorkerOptions, interruption: Interruption, *, connections: int) -> Database:
-    """Connect; a server that is just starting is waited for, but not in silence."""
+    """Connect; wait for a server that does not answer yet, and say so."""
     patience_s = min(START_PATIENCE_S, options.patience_s)
     deadline_s = time.monotonic() + patience_s
-    told = False
+    was_said = False
     while True:
         try:
             return connect(
@@ -204,9 +204,9 @@ def _connect(options: WorkerOptions, interruption: Interruption, *, connections:
         except StorageUnreachable as error:
             if time.monotonic() >= deadline_s or interruption.is_stopping:
                 raise
-            if not told:
+            if not was_said:
                 options.say(f"{error} Trying again for {patience_s:.0f} s.")
-                told = True
+                was_said = True
             interruption.wait(1.0)
 
 
@@ -223,10 +223,10 @@ def _check_trust(study: Study, keyring: Keyring, options: WorkerOptions) -> Trus
     if study.trainable is None:
         raise NotAllowed(
             f"Study {study.name!r} has no trainable: its trials are run by own loops, with "
-            "study.ask(). Workers have nothing to run here."
+            "study.ask(). A worker has nothing to run."
         )
     trust = check_trusted(study.trainable, study.uuid, keyring, options.allow_imports)
-    check_python(study.trainable)  # here, or each trial of the study would fail on this worker
+    check_python(study.trainable)  # now, or every trial would fail here
     return trust
 
 
@@ -253,10 +253,10 @@ def _register(
         version=__version__,
     )
     worker_id: int = patiently(lambda: write(database, send, role=Role.WORKER))
-    taken = patiently(lambda: recover_host(database, study, process=process, is_alive=is_alive))
+    recovered = patiently(lambda: recover_host(database, study, process=process, is_alive=is_alive))
     options.say(f"worker {uuid[:8]} works on {study.name!r} in {database.url}")
-    if taken:
-        options.say(f"took back {counted(taken, 'trial')} of workers that died on this host")
+    if recovered:
+        options.say(f"recovered {counted(recovered, 'trial')} of workers that died on this host")
     return worker_id
 
 
@@ -279,18 +279,18 @@ def _run_slots(equipment: Equipment) -> None:
         except RuntimeError as error:
             equipment.interruption.give_up(str(cannot("start a slot", error)))
     for slot in slots:
-        while slot.is_alive():  # in short turns, so that this thread hears signals
+        while slot.is_alive():  # join in short turns: Python runs signal handlers in between
             slot.join(JOIN_S)
             if isinstance(trouble := equipment.heartbeat.trouble, StorageMissing):
                 equipment.interruption.give_up(str(trouble))
 
 
-def _say_how_it_stands(equipment: Equipment) -> int:
+def _say_how_study_stands(equipment: Equipment) -> int:
     """
-    Tell a person whether a worker left because nothing is left to do, and what came of it.
+    Say whether the study is done, with its counts.
 
     Returns:
-        The exit code: 3 if the study is over, or has paused itself, and no trial has completed.
+        The exit code: 3 if the study is done, or has paused itself, and no trial has completed.
     """
     study, say = equipment.study, equipment.options.say
     with suppress(StudydbError):
@@ -318,10 +318,10 @@ def _exit_code(interruption: Interruption, options: WorkerOptions) -> int:
     if interruption.signal is not None:
         if interruption.gave_up is None:
             name = signal.Signals(interruption.signal).name
-            options.say(f"gave back what was running, because of {name}; run it again to go on")
+            options.say(f"released its trials, because of {name}; run it again to go on")
         return 128 + interruption.signal
     if interruption.gave_up is not None:
         return 1
     if interruption.is_drained:
-        options.say("gave back what was running, because somebody drained this worker")
+        options.say("released its trials, because a person has drained this worker")
     return 0

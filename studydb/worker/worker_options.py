@@ -1,4 +1,4 @@
-"""What a worker is told on its command line."""
+"""The options of a worker's command line."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from studydb.lease.retries import PATIENCE_S
 from studydb.lease.room import SPILL_BYTES
 
 GRACE_S = 30.0
-"""How long a child that was told to stop may take to save and leave, by default."""
+"""Default time for a child that was asked to stop, to save and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +18,18 @@ class WorkerOptions:
 
     Attributes:
         storage: The URL, with its password.
-        slots: Trials at a time.
-        max_trials: Leave after so many attempts; None for no limit.
-        wait: Whether to stay when the study is done, for what may be enqueued.
+        say: Prints one line.
+        slots: The number of trials that run at a time.
+        max_trials: The worker ends after so many attempts; None for no limit.
+        wait: Whether to stay when the study is done, for trials that may be enqueued.
         lease_s: How long a claim holds without a renewal.
         patience_s: How long to go on without the database.
         workdir: Where the trainable is looked for first, and where children run.
-        grace_s: How long a child that is told to stop or to make room may take before it is killed.
-        allow_imports: Prefixes of import paths that may run although no key of ours signed them.
+        allow_imports: Prefixes of import paths that may run without a signature.
+        grace_s: Time for a child that was asked to stop, before it is killed.
         spill_bytes: The most that waits on disk while the database is away.
-        say: Takes one line for people.
-        start: "auto" to fork attempts from a process that has imported the trainable where that
-            is safe; "fresh" to have each attempt import it.
+        warm_starts: Whether attempts may be forked from a process that has imported the trainable;
+            False to have each attempt import it.
     """
 
     storage: str = field(repr=False)
@@ -44,4 +44,4 @@ class WorkerOptions:
     allow_imports: tuple[str, ...] = ()
     grace_s: float = GRACE_S
     spill_bytes: int = SPILL_BYTES
-    start: str = "auto"
+    warm_starts: bool = True

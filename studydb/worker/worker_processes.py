@@ -1,4 +1,4 @@
-"""Worker processes on this machine, for `study.run`: `python -m studydb worker`, nothing else."""
+"""Worker processes on this machine, for `study.run`: each is `python -m studydb worker`."""
 
 import os
 import signal
@@ -14,22 +14,23 @@ from studydb.settings import PARENT, STORAGE
 from studydb.worker.cores import thread_limits
 
 TERMINATE_S = 60.0
-"""Longer than a worker's grace for its children."""
+"""Time for a worker to end; longer than its grace for its children."""
 
-WORDS_BYTES = 4000
+OUTPUT_BYTES = 4000
+"""How much of a worker's last output an error shows."""
 
 _COMMON_CAUSES = {"SIGKILL": ", by hand or for want of memory"}
 
 
 class WorkerProcesses:
-    """Some workers of one study; leaving the `with` block ends them in order."""
+    """Workers of one study; leaving the `with` block ends them in order."""
 
     def __init__(self, *, storage: str, study: str, workers: int) -> None:
         """
         Prepare workers; entering the `with` block starts them.
 
         Args:
-            storage: The URL; it reaches the workers through their environment, never their argv.
+            storage: The URL; workers get it in their environment, never in their argv.
         """
         self._storage, self._study, self._number = storage, study, workers
         self._running: list[tuple[subprocess.Popen[bytes], IO[Any]]] = []
@@ -57,7 +58,7 @@ class WorkerProcesses:
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,
-            start_new_session=True,  # Ctrl-C is ours to pass on, once
+            start_new_session=True,  # this process passes Ctrl-C on, once
         )
         self._running.append((popen, words))
 
@@ -67,7 +68,7 @@ class WorkerProcesses:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Have those that still run give their trials back and end; a second Ctrl-C kills them."""
+        """Have the workers release their trials and end; a second Ctrl-C kills them."""
         try:
             self._send(signal.SIGTERM)
             for popen, _ in self._running:
@@ -87,7 +88,7 @@ class WorkerProcesses:
 
     @property
     def pids(self) -> Sequence[int]:
-        """Of those that were started."""
+        """The pids of all that were started."""
         return [popen.pid for popen, _ in self._running]
 
     @property
@@ -105,7 +106,7 @@ class WorkerProcesses:
 
     @property
     def failed(self) -> str | None:
-        """What one of them died of, if all have ended with an error; None otherwise."""
+        """Why the first of them failed, if all have ended with an error; None otherwise."""
         codes = [popen.poll() for popen, _ in self._running]
         if any(code in (None, 0) for code in codes):
             return None
@@ -114,6 +115,6 @@ class WorkerProcesses:
             name = signal.Signals(-popen.returncode).name
             return f"a worker was killed by {name}{_COMMON_CAUSES.get(name, '')}."
         size_bytes = words.seek(0, os.SEEK_END)
-        words.seek(max(0, size_bytes - WORDS_BYTES))
+        words.seek(max(0, size_bytes - OUTPUT_BYTES))
         last = bytes(words.read()).decode(errors="replace").strip()
         return last or f"a worker ended with code {popen.returncode}."

@@ -161,7 +161,7 @@ class Supervised:
             heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=90.0),
             interruption=interruption,
             room=Room(say=self.log.append),
-            waiting=Notices(study.name, self.log.append),
+            notices=Notices(study.name, self.log.append),
         )
 
     def close(self) -> None:

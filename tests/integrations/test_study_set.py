@@ -65,11 +65,11 @@ def test_object_is_looked_for_in_the_stores_of_its_study_alone(console, database
     foreign = stored_in(tmp_path / "foreign", study)
 
     assert stores.current == b
-    assert stores.of(stored_in(tmp_path / "a", study)) == a
-    assert stores.of(foreign) == a  # an object of these parts, and not the one that is named
+    assert stores.store_of(stored_in(tmp_path / "a", study)) == a
+    assert stores.store_of(foreign) == a  # an object of these parts, and not the one that is named
     DirectoryStore(tmp_path / "a").delete(foreign)
     with pytest.raises(CheckpointError, match="cannot be read"):
-        open_store(stores.of(foreign)).get_bytes(foreign, digest="")
+        open_store(stores.store_of(foreign)).get_bytes(foreign, digest="")
 
 
 def test_delete_removes_the_files_of_all_stores(console, database, tmp_path):

@@ -52,7 +52,7 @@ def test_script_that_requires_arguments_is_told_where_they_are(sqlite_stage):
     (attempt,) = stage.attempts()
     assert attempt.error_message == (
         "The trainable called sys.exit(2). Return from it, or raise an error. If it parses "
-        "sys.argv: a trial's has no arguments, its config has them."
+        "sys.argv: a trial has no arguments there; use its config."
     )
     logs = studydb("logs", "staged", "0", storage=stage.storage)
     assert "usage: studydb worker [-h] --lr LR" in logs

@@ -46,7 +46,7 @@ def test_libcuda_forbids_a_fork_where_a_trial_may_use_a_card(
 def test_import_of_a_common_library_is_no_reason_against_a_fork(module):
     script = (
         "from studydb.child import fork_safety\n"
-        "before = fork_safety.look()\n"
+        "before = fork_safety.take_snapshot()\n"
         f"import {module}\n"
         "print(fork_safety.reason_against(before))\n"
     )

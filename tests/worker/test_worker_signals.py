@@ -26,7 +26,7 @@ def test_worker_told_to_go_gives_its_trial_back_and_spends_nothing(stage, number
     worker.send(number)
 
     assert worker.exit_code() == code
-    told = f"gave back what was running, because of {number.name}; run it again to go on"
+    told = f"released its trials, because of {number.name}; run it again to go on"
     assert worker.words().count(told) == 1
     assert "(will run again)" in worker.words()
     assert "Traceback" not in worker.words()
