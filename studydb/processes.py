@@ -1,4 +1,4 @@
-"""Facts about processes, by which one is told apart from every other that ever ran."""
+"""Processes of this host: their identity, their ends, and signals to them."""
 
 import ctypes
 import functools
@@ -20,20 +20,20 @@ _COMMAND_TIMEOUT_S = 5.0
 _UNKNOWN_START = 0
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that ask a worker, or a child, to save and leave: a service manager's, a terminal's."""
+"""Signals of a service manager or a terminal that ask a worker or a child to save and end."""
 
 SIGNAL_SPREAD_S = 1.0
-"""In which a signal for all processes of a worker reaches each of them, once or twice."""
+"""A signal to all processes of a worker reaches each of them within this time, maybe twice."""
 
 
 def this_process() -> Process:
-    """The facts about the calling process."""
+    """The identity of the calling process."""
     pid = os.getpid()
     return process_record(pid, start_of(pid) or _UNKNOWN_START)
 
 
 def process_record(pid: int, started: int) -> Process:
-    """The record of another process of this host, in this namespace of pids."""
+    """The identity of a process of this host, in this namespace of pids."""
     return Process(
         host=socket.gethostname(),
         boot_id=_boot_id(),
@@ -44,16 +44,16 @@ def process_record(pid: int, started: int) -> Process:
 
 
 def is_local(process: Process) -> bool:
-    """Whether its pid means something here: same boot, same namespace of pids."""
+    """Whether its pid is valid here: the same boot and the same namespace of pids."""
     return (process.boot_id, process.pid_namespace) == (_boot_id(), _pid_namespace())
 
 
 def is_alive(process: Process) -> bool:
     """
-    Whether a process may still run; False only for one that certainly does not.
+    Whether a process may still run; False only if it has certainly ended. A zombie has ended.
 
-    Of another host, or another container on this one, nothing is known: it counts as alive, and so
-    does a process of another user that /proc hides (hidepid). A zombie is dead.
+    A process of another host or another container counts as alive, and so does one of another user
+    that /proc hides (hidepid).
     """
     if not is_local(process):
         return True
@@ -78,7 +78,7 @@ def start_of(pid: int) -> int | None:
 
 
 class _UnseenError(Exception):
-    """Nothing can be read of a process: it has ended, it is hidden, or this process may not."""
+    """Nothing can be read of a process: it has ended, or it is hidden."""
 
 
 def _look_at(pid: int) -> int | None:
@@ -86,7 +86,7 @@ def _look_at(pid: int) -> int | None:
     When a process started, None for a zombie.
 
     Raises:
-        _UnseenError: Nothing can be read of it, which does not prove that it has ended.
+        _UnseenError: Nothing can be read of it; it may run all the same.
     """
     if not _has_proc():
         return _start_by_ps(pid)
@@ -98,7 +98,7 @@ def _look_at(pid: int) -> int | None:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is a process of this number; one of another user refuses the signal."""
+    """Whether there is a process with this pid; one of another user refuses the signal."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -109,7 +109,7 @@ def _exists(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes whose parent this is; empty without /proc."""
+    """The pids of a process's children; empty without /proc."""
     if not _has_proc():
         return []
     found = []
@@ -123,7 +123,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def pids_with_environment(entry: bytes) -> list[int]:
-    """The processes whose environment held NAME=value when they began; empty without /proc."""
+    """The pids of processes that started with NAME=value; empty without /proc."""
     if not _has_proc():
         return []
     names = os.listdir("/proc")  # noqa: PTH208  as above
@@ -131,7 +131,7 @@ def pids_with_environment(entry: bytes) -> list[int]:
 
 
 def environment_of(pid: int) -> list[bytes]:
-    """What a process began with, NAME=value each; empty where it cannot be read."""
+    """The environment that a process started with, NAME=value each; empty if unreadable."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -139,15 +139,15 @@ def environment_of(pid: int) -> list[bytes]:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """The fields from the third (state) on; the second is a name that may hold anything."""
+    """The fields from the third (state) on; the second, a name, may contain any character."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def kill_group(pid: int) -> None:
     """
-    SIGKILL a process and its group.
+    Kill a process and its group.
 
-    The process alone, too: one that was just forked may not have made its group yet.
+    The process gets a signal of its own: just after the fork it may not have its group yet.
     """
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
@@ -156,14 +156,14 @@ def kill_group(pid: int) -> None:
 
 def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
     """
-    Take note of one child that has ended, and kill its process group if it led one.
+    Reap one child that has ended, and kill its process group if it led one.
 
-    Where the system can, the group is killed while the dead child still keeps its number from
-    being given to another process.
+    Where the system has waitid, the group is killed before the child is reaped: until then no
+    other process can get its pid.
 
     Returns:
         Its pid, and its exit code or the negative number of the signal that ended it; None when
-        no other child has ended.
+        no child has ended.
     """
     try:
         if hasattr(os, "waitid"):
@@ -187,9 +187,9 @@ def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
 
 def die_with_parent(number: int, parent_pid: int) -> None:
     """
-    Ask Linux for a signal when the parent dies, and act on it if that has happened already.
+    Get a signal when the parent dies, on Linux; send it now if the parent is already dead.
 
-    Elsewhere nothing is asked: the end of the parent's socket has to be noticed.
+    On other systems the caller has to notice that the parent's socket is closed.
     """
     if sys.platform == "linux":
         _prctl(_SET_PARENT_DEATH_SIGNAL, number)
@@ -198,19 +198,19 @@ def die_with_parent(number: int, parent_pid: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants that outlive theirs, where the system can do so."""
+    """Become the parent of orphaned descendants, on Linux."""
     if sys.platform == "linux":
         _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def name_process(name: str) -> None:
-    """Have `ps` and `top` call this process so, where the system can: 15 characters of ASCII."""
+    """Set this process's name in `ps` and `top`, on Linux: 15 characters of ASCII."""
     if sys.platform == "linux":
         Path("/proc/self/comm").write_text(name, encoding="ascii")
 
 
 def process_name() -> str:
-    """What `ps` calls this process; empty where it cannot be seen."""
+    """This process's name in `ps`; empty if unreadable."""
     try:
         return Path("/proc/self/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
     except OSError:

@@ -1,4 +1,4 @@
-"""What a user sets once for every command: environment, defaults, and the keys that make trust."""
+"""Settings of a user for all commands: environment variables, defaults, signing keys."""
 
 import hashlib
 import hmac
@@ -12,16 +12,16 @@ from pathlib import Path
 from studydb.domain.errors import UsageError
 
 STORAGE = "STUDYDB_STORAGE"
-"""The database's URL; often with a password."""
+"""The database's URL; it may hold a password."""
 
 SIGNING_KEY = "STUDYDB_SIGNING_KEY"
-"""A key in hexadecimal that comes before those of the key file."""
+"""Hexadecimal signing key; it takes precedence over the key file."""
 
 KEY_FILE = "STUDYDB_KEY_FILE"
-"""Where the keys are instead of the user's configuration directory."""
+"""Path of the key file; default: in the user's configuration directory."""
 
 PARENT = "STUDYDB_PARENT"
-"""The process that has started a worker, if the worker is to end with it."""
+"""The pid of the process that has started a worker, if the worker is to end with it."""
 
 DEFAULT_STORAGE = "sqlite:///studydb.db"
 
@@ -33,26 +33,26 @@ _OTHERS_MODE_BITS = 0o077
 
 def storage_url(explicit: str | None = None, environ: Mapping[str, str] | None = None) -> str:
     """
-    The database to use: the one that was named, else the environment's, else the default.
+    The database's URL: the explicit one, else the environment's, else the default.
 
     Raises:
-        UsageError: It was copied from where its password is masked.
+        UsageError: Its password is masked: it was copied from a message.
     """
     environ = os.environ if environ is None else environ
     url = explicit or environ.get(STORAGE) or DEFAULT_STORAGE
     if ":***@" in url:
         raise UsageError(
-            "The storage URL holds ***, which studydb prints in the place of a password. Write the "
-            "password, or leave it to ~/.pgpass."
+            "The storage URL contains ***, which studydb prints instead of a password. Write the "
+            "password, or put it into ~/.pgpass."
         )
     return url
 
 
 def scrubbed_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """
-    The environment for processes that run the user's code: without credentials.
+    The environment without credentials, for processes that run the user's code.
 
-    Hygiene, not isolation: such a process runs as the same user.
+    This is hygiene, not isolation: such a process runs as the same user.
     """
     environ = os.environ if environ is None else environ
     return {
@@ -63,12 +63,12 @@ def scrubbed_environment(environ: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def key_file_path(environ: Mapping[str, str] | None = None) -> Path:
-    """Where this user's keys are, whether or not the file exists yet."""
+    """The path of this user's key file, which may not exist yet."""
     environ = os.environ if environ is None else environ
     if named := environ.get(KEY_FILE):
         return expanded(named).absolute()
     configured = environ.get("XDG_CONFIG_HOME", "")
-    # The XDG specification has relative paths ignored.
+    # The XDG specification says to ignore relative paths.
     if not configured.startswith("/"):
         configured = "~/.config"
     try:
@@ -82,7 +82,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     A path with "~" replaced.
 
     Raises:
-        UsageError: There is no such home: no HOME and no such user, as in many a container.
+        UsageError: There is no such home directory, as in a container without HOME.
     """
     try:
         return Path(path).expanduser()
@@ -95,9 +95,9 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 def frame(*fields: str | bytes) -> bytes:
     """
-    Join fields into bytes to be signed.
+    Join fields into bytes to be signed, each after its length.
 
-    Each is preceded by its length, so that none can be shifted into its neighbour.
+    Without lengths, bytes could move from one field to the next under the same signature.
     """
     encoded = [text.encode() if isinstance(text, str) else text for text in fields]
     return b"".join(struct.pack("!Q", len(data)) + data for data in encoded)
@@ -109,14 +109,13 @@ class Key:
     A secret and its public name.
 
     Attributes:
-        id: A fingerprint of the secret; says nothing about it and may be stored anywhere.
+        id: A fingerprint, which does not reveal the secret.
     """
 
     secret: bytes = field(repr=False)
     id: str = field(init=False)
 
     def __post_init__(self) -> None:
-        """Derive the fingerprint."""
         fingerprint = hmac.digest(self.secret, b"studydb key id", hashlib.sha256).hex()[:16]
         object.__setattr__(self, "id", fingerprint)
 
@@ -131,7 +130,7 @@ class Keyring:
     The keys of this user: the first signs, all verify.
 
     Attributes:
-        path: The key file, for messages that tell how to get a key to another machine.
+        path: The key file, for messages.
     """
 
     keys: tuple[Key, ...]
@@ -141,8 +140,8 @@ class Keyring:
         """
         Sign with the first key, or with the first that `prefer` names.
 
-        What workers of several users exchange (checkpoints) has to be signed by a key that they
-        share: prefer the keys that signed the study's trainable.
+        Checkpoints that workers of several users exchange must be signed by a key that they share:
+        prefer the keys that signed the study's trainable.
 
         Returns:
             The key's id and the MAC.
@@ -159,8 +158,7 @@ class Keyring:
         Whether any of these keys signed exactly this payload.
 
         Args:
-            payload: What is said to be signed.
-            signatures: MACs by key id, as they were read from the database: anything at all.
+            signatures: MACs by key id, as read from the database; they may be any text.
         """
         return any(
             hmac.compare_digest(
@@ -171,18 +169,17 @@ class Keyring:
         )
 
     def holds(self, key_ids: Collection[str]) -> bool:
-        """Whether one of these keys is here."""
+        """Whether the keyring has one of these keys."""
         return any(key.id in key_ids for key in self.keys)
 
 
 def load_keyring(environ: Mapping[str, str] | None = None, *, create: bool = True) -> Keyring:
     """
-    Read the environment's key and the key file, making the file on first use.
+    Read the environment's key and the key file; the file is made on first use.
 
     Args:
-        environ: Instead of the process's own environment.
-        create: Whether to make a key when there is none; with a key in the environment the file
-            is never made.
+        environ: Instead of `os.environ`.
+        create: Whether to make a key file if there is none and the environment has no key.
 
     Raises:
         UsageError: The file is readable by others, is damaged, or cannot be made.
@@ -193,7 +190,7 @@ def load_keyring(environ: Mapping[str, str] | None = None, *, create: bool = Tru
     if not path.is_absolute():
         if not given:
             raise UsageError(
-                f"There is no place for the key file {path}: this user has no home directory. Set "
+                f"The key file {path} has no folder: this user has no home directory. Set "
                 f"HOME, {KEY_FILE}, or {SIGNING_KEY} to a key in hexadecimal."
             )
         return Keyring(tuple(given), path)
@@ -220,7 +217,7 @@ def _environment_key(text: str) -> Key:
 
 
 def _parse_key(text: str) -> Key | None:
-    """Read `hex` or `key_id:hex`; None when it is damaged."""
+    """Parse `hex` or `key_id:hex`; None if it is damaged."""
     named, _, digits = text.strip().rpartition(":")
     try:
         key = Key(bytes.fromhex(digits))
@@ -232,7 +229,7 @@ def _parse_key(text: str) -> Key | None:
 
 
 def _make_key_file(path: Path) -> None:
-    """Write a new key beside, then link it: of many first uses one wins, and none reads half."""
+    """Write a key to a new file and link it: one of many first uses wins, and none reads half."""
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -246,7 +243,7 @@ def _make_key_file(path: Path) -> None:
             os.fsync(file.fileno())
         os.link(beside, path)
     except FileExistsError:
-        pass  # another first use was faster, and its key is the one
+        pass  # another process was faster; its key is used
     finally:
         beside.unlink()
 

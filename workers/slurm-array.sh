@@ -21,12 +21,12 @@ fi
 study=$1
 shift
 
-# Set before there is a worker, so that no signal finds the shell without it.
+# Set before the worker starts, so that no signal comes too early for it.
 trap 'interrupted=yes; [ -z "${!:-}" ] || kill -TERM "$!" 2>/dev/null' TERM
 studydb worker --study "$study" "$@" &
 worker=$!
 
-# A trapped signal ends a wait early; only one that ran to its end tells the worker's exit code.
+# A trapped signal interrupts `wait`; only an uninterrupted one returns the worker's exit code.
 interrupted=yes
 while [ "$interrupted" = yes ]; do
     interrupted=no

@@ -109,7 +109,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
         ended = Ended(trial.left or End.COMPLETED)
     except BaseException as error:  # noqa: BLE001  sys.exit() too is the user's failure
         ended = _ended_by(error, trial)
-    unread = bool(job.config) and not trial.config_was_asked_for and ignores_config(function)
+    unread = bool(job.config) and not trial.config_was_read and ignores_config(function)
     return structs.replace(ended, config_unread=unread)
 
 

@@ -38,19 +38,18 @@ class RunningTrial:
 
     Attributes:
         given_config: `config`, for the call of the user's function.
-        config_was_asked_for: Whether the code has looked at `config` here, beside its argument.
+        config_was_read: Whether the code has read `trial.config`, beside its first argument.
         number: The trial's number within its study.
-        attempt: How often the trial was begun, this time included.
-        seed: For random numbers; the same at every attempt of the trial.
+        attempt: The number of this attempt at the trial, from 1.
+        seed: For random numbers; the same in every attempt at the trial.
         metric: The study's metric.
-        checkpoint: What to start from, None to start from scratch.
-        left: Why `report` raised, once it has.
+        checkpoint: The checkpoint to start from; None to start from scratch.
+        left: Why `report` raised; None before.
     """
 
     def __init__(self, job: Job, channel: Channel, checkpoint: Restored | None) -> None:
-        """Begin the attempt: its time runs from here."""
         self.given_config: dict[str, Any] = copy.deepcopy(dict(job.config))
-        self.config_was_asked_for = False
+        self.config_was_read = False
         self.number = job.number
         self.attempt = job.attempt
         self.seed = job.seed
@@ -70,8 +69,8 @@ class RunningTrial:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Parameters and constants; the code's own, to be changed at will."""
-        self.config_was_asked_for = True
+        """Parameters and constants, as a copy that the code may change."""
+        self.config_was_read = True
         return self.given_config
 
     @answering_keywords
@@ -79,20 +78,20 @@ class RunningTrial:
         """
         Report the metrics of one step, and save a checkpoint that contains it.
 
-        Returns at once, except where the trial may end: then when that is decided. With a
-        checkpoint it returns when result and checkpoint are safe. If the store of checkpoints
-        fails, training goes on with the older one.
+        It returns at once, but waits for the decision at steps where the trial may end. With a
+        checkpoint it returns when result and checkpoint are stored. If the store of checkpoints
+        fails, training goes on and the older checkpoint stays.
 
         Args:
-            metrics: The study's metric and others; `training_iteration` is the step, else it
-                counts on.
+            metrics: The study's metric and others. `training_iteration` is the step; without it
+                the step is the last one + 1.
             checkpoint: A dict, or the path of a directory.
 
         Raises:
             InvalidReport: The metrics cannot be stored; a ValueError.
-            TrialStopped: A verdict stands, or the worker is told to go: clean up and return. From
+            TrialStopped: A verdict stands, or the worker is stopping: clean up and return. From
                 then on `report` only saves a last checkpoint, and raises again.
-            LeaseLost: The trial is somebody else's.
+            LeaseLost: This attempt no longer holds the trial.
         """
         with self._own_turn():
             if self.left is not None:
@@ -111,11 +110,11 @@ class RunningTrial:
             elif checkpoint is not None and not self._supervisor.lost:
                 self._send_checkpoint(checkpoint, result.step)
             self._last_step = self._rises_from = result.step
-            self._leave_if_told()
+            self._raise_if_ended()
 
     def flush(self) -> None:
         """
-        Return when everything reported so far is safe.
+        Return when everything that was reported is stored.
 
         Raises:
             TrialStopped: See `report`.
@@ -123,16 +122,16 @@ class RunningTrial:
         """
         with self._own_turn():
             self._supervisor.listen()
-            self._leave_if_told()
+            self._raise_if_ended()
             self._supervisor.ask(FlushAsked(self._supervisor.next_id()))
-            self._leave_if_told()
+            self._raise_if_ended()
 
     def finish(self, returned: Any) -> None:
         """
-        Report what the user's function returned, unless that was its last report already.
+        Report what the user's function returned, unless it equals its last report.
 
         Raises:
-            TrainableError: It returned what is no metric, or never reported at all.
+            TrainableError: It returned no metric, or never reported one.
         """
         if self.left is not None:
             return
@@ -149,15 +148,15 @@ class RunningTrial:
         """Have the next report raise TrialStopped; safe in a signal handler."""
         self._preempted = True
 
-    if not TYPE_CHECKING:  # a checker is to find wrong names by itself
+    if not TYPE_CHECKING:  # a type checker finds wrong names itself
 
         def __getattr__(self, name: str) -> Any:
-            """Answer another tool's word for what trials do with the studydb word."""
+            """Name the studydb attribute for another tool's name."""
             raise missing_attribute(self, name)
 
     @contextmanager
     def _own_turn(self) -> Iterator[None]:
-        # Before the lock: a fork may have copied it while it was held.
+        # Checked before the lock: a fork may have copied a lock that is held.
         if os.getpid() != self._pid:
             raise UsageError(
                 f"report() was called in process {os.getpid()}, a copy of the trial's process "
@@ -185,7 +184,7 @@ class RunningTrial:
     def _save(
         self, checkpoint: CheckpointLike | None, step: int
     ) -> tuple[Saved | None, str | None]:
-        """Store a checkpoint; a store that fails is a note beside the result, not an error."""
+        """Store a checkpoint; an error of the store is sent beside the result."""
         if checkpoint is None:
             return None, None
         prepared = self._saver.prepare(checkpoint)
@@ -203,16 +202,16 @@ class RunningTrial:
     def _save_after_the_end(
         self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None
     ) -> None:
-        """What is saved after TrialStopped contains the last step, unless the metrics say more."""
+        """Save a checkpoint after TrialStopped, of the last step or of a later one in `metrics`."""
         if checkpoint is not None and not self._supervisor.lost:
             named = metrics.get(STEP) if isinstance(metrics, Mapping) else None
             step = self._last_step
             if isinstance(named, int) and step < named < STEPS_END:
                 step = named
             self._send_checkpoint(checkpoint, step)
-        self._leave_if_told()
+        self._raise_if_ended()
 
-    def _leave_if_told(self) -> None:
+    def _raise_if_ended(self) -> None:
         if self._supervisor.lost:
             self.left = End.LOST
             raise LeaseLost(number=self.number, attempt=self.attempt)
@@ -224,7 +223,7 @@ class RunningTrial:
             raise TrialStopped(f"Trial {self.number} is to make room; it will be resumed.")
 
     def _repeats_the_last(self, metrics: Mapping[str, Any]) -> bool:
-        """Whether each returned metric equals the last report's; NaN equals NaN here."""
+        """Whether each returned metric equals that of the last report; NaN equals NaN."""
         if self._last is None:
             return False
         returned = read_report(metrics, metric=self.metric, last_step=0)

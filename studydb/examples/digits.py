@@ -1,5 +1,5 @@
 """
-A small network that learns to read handwritten digits: real training, half a second at most.
+A small network that learns to read handwritten digits: real training of half a second at most.
 
 Create a study with ``--trainable studydb.examples.digits:train --metric error --mode min`` and the
 space that `train` names. Needs scikit-learn: ``pip install studydb[examples]``.
@@ -14,17 +14,17 @@ from sklearn.neural_network import MLPClassifier
 
 EPOCHS = 27
 CHECKPOINT_EVERY = 3
-BRIGHTEST = 16  # of a pixel
+BRIGHTEST = 16  # the largest value of a pixel
 
 
 def train(config: dict[str, Any], trial: Any) -> None:
     """
-    Train for 27 epochs and report the share of wrong answers on unseen digits after each.
+    Train for 27 epochs, and report after each the share of unseen digits that it reads wrongly.
 
     Args:
         config: `lr` (1e-4 to 1), `h` (hidden units, 4 to 256), `alpha` (weight decay, 1e-6 to 1),
             `bs` (batch size, 8 to 256) and `mom` (momentum, 0 to 0.99).
-        trial: The handle to report to; its checkpoint, if any, is where training goes on.
+        trial: The handle to report to; training goes on from its checkpoint, if there is one.
     """
     images, unseen_images, digits, unseen_digits = load()
     network, epoch = make_network(config), 0
@@ -40,7 +40,7 @@ def train(config: dict[str, Any], trial: Any) -> None:
 
 
 def make_network(config: dict[str, Any]) -> MLPClassifier:
-    """Every trial starts from the same weights, so that only its config tells it from others."""
+    """Every trial starts from the same weights, so that trials differ only in their config."""
     return MLPClassifier(
         hidden_layer_sizes=(config["h"],),
         solver="sgd",
@@ -54,7 +54,7 @@ def make_network(config: dict[str, Any]) -> MLPClassifier:
 
 @cache
 def load() -> Any:
-    """Images to learn from, unseen images, and the digits on both: one half each."""
+    """Split the images, and the digits that they show, into a training half and an unseen half."""
     images, digits = load_digits(return_X_y=True)
     return train_test_split(
         images / BRIGHTEST, digits, test_size=0.5, random_state=0, stratify=digits

@@ -8,11 +8,11 @@ LOWEST_AT = 3.0
 
 def train(config: dict[str, Any], trial: Any) -> None:
     """
-    Descend from `x` at `rate` for 9 steps and report `loss`, the squared distance to 3, after each.
+    Descend from `x` at `rate` for 9 steps, and report `loss`, the squared distance to 3.
 
     Args:
         config: `x` (any number, where to start) and `rate` (0 to 1; above 1 it climbs).
-        trial: The handle to report to; its checkpoint, if any, is where the walk goes on.
+        trial: The handle to report to; the walk goes on from its checkpoint, if there is one.
     """
     x, step = config["x"], 0
     if trial.checkpoint is not None:

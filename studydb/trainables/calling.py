@@ -1,4 +1,4 @@
-"""How the user's function is called: every signature that studydb understands."""
+"""How what `load` has found is run: today a function, with every signature that studydb knows."""
 
 import inspect
 from collections.abc import Callable, Generator, Mapping
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from studydb.domain.errors import TrainableError
 
 EXTRAS = ("trial", "reporter", "checkpoint_dir")
-"""The parameters that a trainable may have beside the config, by name."""
+"""The names of the parameters that a trainable may have beside the config."""
 
 
 class Restored(Protocol):
@@ -19,7 +19,7 @@ class Restored(Protocol):
 
 
 class Reports(Protocol):
-    """As much of a trial as a call needs."""
+    """The part of a trial that a call needs."""
 
     @property
     def metric(self) -> str:
@@ -27,17 +27,16 @@ class Reports(Protocol):
 
     @property
     def checkpoint(self) -> Restored | None:
-        """What to start from, None for nothing."""
+        """The checkpoint to start from; None to start from scratch."""
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
         """Report one step."""
 
 
 class Reporter:
-    """The `reporter` of `f(config, reporter)`: takes metrics as keywords."""
+    """The `reporter` of `f(config, reporter)`, which takes metrics as keywords."""
 
     def __init__(self, trial: Reports) -> None:
-        """Report to this trial."""
         self._trial = trial
 
     def __call__(
@@ -49,10 +48,10 @@ class Reporter:
 
 def check_signature(function: Callable[..., Any]) -> None:
     """
-    Refuse what cannot be called with a config.
+    Refuse an object that cannot be called with a config.
 
     Raises:
-        TrainableError: With the parameter that is in the way.
+        TrainableError: It names the parameter that is wrong.
     """
     name = _name(function)
     if not callable(function) or inspect.isclass(function):
@@ -77,13 +76,13 @@ def check_signature(function: Callable[..., Any]) -> None:
 
 def call(function: Callable[..., Any], config: dict[str, Any], trial: Reports) -> Any:
     """
-    Run a trainable to its end; what a generator yields is reported on the way.
+    Run a trainable to its end, and report the metrics that a generator yields.
 
     Returns:
-        What it returned at last (see `returned_metrics`).
+        What it returned (see `returned_metrics`).
 
     Raises:
-        TrainableError: Its signature is none of those that studydb knows.
+        TrainableError: studydb does not know its signature.
     """
     check_signature(function)
     positional, named = _extras(function, trial)
@@ -93,7 +92,7 @@ def call(function: Callable[..., Any], config: dict[str, Any], trial: Reports) -
 
 def returned_metrics(value: Any, metric: str) -> dict[str, Any] | None:
     """
-    Read what a trainable returned or yielded: a dict of metrics, or the study's metric itself.
+    Read what a trainable returned or yielded: a dict of metrics, or a value of the study's metric.
 
     Raises:
         TrainableError: It is neither.
@@ -105,7 +104,7 @@ def returned_metrics(value: Any, metric: str) -> dict[str, Any] | None:
     if hasattr(type(value), "__float__") and not isinstance(value, bool):
         return {metric: value}
     raise TrainableError(
-        f"The trainable gave back a {type(value).__name__}; give a dict of metrics, "
+        f"The trainable returned or yielded a {type(value).__name__}; return a dict of metrics, "
         f"a number for {metric!r}, or nothing."
     )
 
@@ -149,7 +148,7 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
     try:
         return list(inspect.signature(function).parameters.values())
-    except ValueError:  # some functions written in C do not tell
+    except ValueError:  # some functions written in C have no signature
         return None
 
 

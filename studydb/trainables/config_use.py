@@ -1,4 +1,4 @@
-"""Whether a trainable reads the config that it is given, as its code says."""
+"""Whether a trainable reads its config, by its bytecode."""
 
 import dis
 import inspect
@@ -7,17 +7,17 @@ from types import CodeType
 from typing import Any
 
 _LOOKS_EVERYWHERE = {"locals", "vars", "eval", "exec", "dir"}
-"""Functions that reach a variable without naming it."""
+"""Functions that can read a variable without its name in the code."""
 
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 
 def ignores_config(function: Callable[..., Any]) -> bool:
     """
-    Whether a function never reads its first parameter, or assigns to it before it does.
+    Whether a function never reads its first parameter, or assigns to it first.
 
-    As of a script whose `main(args=None)` parses the command line: in every trial it would run
-    its defaults. False where the code cannot tell.
+    An example is a script whose `main(args=None)` parses the command line: every trial would run
+    its defaults. False where the code does not show it.
     """
     code = _code_of(function)
     if code is None or code.co_argcount < 1:
@@ -48,8 +48,8 @@ def _is_loaded(code: CodeType, name: str) -> bool:
                 return True
             stores_it = each.opname.startswith(("STORE", "DELETE")) and names[0] == name
             if stores_it and is_straight:
-                return False  # what comes later is another value
+                return False  # later reads get another value
             if not stores_it:
-                return True  # one of two in an instruction of both kinds
+                return True  # one instruction that both stores and loads
         is_straight = is_straight and each.opcode not in _JUMPS
     return False

@@ -1,4 +1,4 @@
-"""How a study's row names its function: by import path where that finds it again, else by value."""
+"""How a row describes a function: by import path if workers can import it, else by value."""
 
 import inspect
 import json
@@ -27,7 +27,7 @@ from studydb.trainables.calling import check_signature
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 MAX_SOURCE_BYTES = 16 << 20
-"""What a function sent by value may weigh: its row is read at the start of every worker."""
+"""The most that a function by value may have: each worker reads its row at the start."""
 
 IMPORT_PATH = re.compile(
     r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)"
@@ -38,11 +38,11 @@ _INTERPRETER_TIMEOUT_S = 60.0
 
 def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trainable:
     """
-    Say how workers are to get at a function.
+    Describe a function so that workers can find it.
 
-    By import path if a fresh interpreter in `workdir` would find the same object and the modules
-    that its own refers to, so that the study runs what the file says when a worker starts; else by
-    value. None of the user's code is run for it.
+    By import path, if a fresh interpreter in `workdir` would find the same module and the modules
+    that it refers to: the study then runs what the file says when a worker starts. Otherwise by
+    value. None of the user's code is run.
 
     Args:
         function: The function, or its path "module:function".
@@ -52,7 +52,7 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
         The trainable, not yet signed (see `sign`).
 
     Raises:
-        TrainableError: It cannot be found, called with a config, or sent.
+        TrainableError: The function cannot be found, pickled, or called with a config.
     """
     workdir = Path(workdir).absolute()
     if isinstance(function, str):
@@ -84,7 +84,7 @@ def _trainable(
 
 
 def _import_path(function: Callable[..., Any]) -> str | None:
-    """`module:function` if this process finds the very object there, None for any other."""
+    """`module:function` if that is this object in this process; None otherwise."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
@@ -97,10 +97,10 @@ def _import_path(function: Callable[..., Any]) -> str | None:
 
 def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
     """
-    The function's module and every other that is neither Python's nor an installed library's.
+    The function's module, and all other modules outside Python and the installed libraries.
 
-    A function sent by value may refer to any of them, and those that a worker cannot find have
-    to travel with it.
+    A function by value may refer to any of them; those that a worker cannot import must be pickled
+    with it.
     """
     libraries = {
         os.path.realpath(path)
@@ -123,9 +123,10 @@ def _not_importable(
     own: Mapping[str, ModuleType], elsewhere: Container[str]
 ) -> dict[str, ModuleType]:
     """
-    The modules that a worker cannot import: it does not find them, or what they refer to.
+    The modules that a worker cannot import: it does not find them, or a module they refer to.
 
-    Many a test module is found by its path, and what its conftest.py puts on `sys.path` is not.
+    A test module may be found by its path, while a folder that conftest.py has put on `sys.path`
+    is not.
     """
     lost = {name for name in own if name in elsewhere}
     referring = {name: {*_homes(list(vars(module).values()))} for name, module in own.items()}
@@ -135,7 +136,7 @@ def _not_importable(
 
 
 def _homes(values: Iterable[Any]) -> Iterator[str]:
-    """The modules that values are or come from."""
+    """The names of the modules that values are, or were defined in."""
     for value in values:
         name = value.__name__ if isinstance(value, ModuleType) else None
         home = name or inspect.getattr_static(value, "__module__", None)
@@ -148,7 +149,7 @@ def _same(module: ModuleType, place: list[str] | None) -> bool:
 
 
 def _fresh_places(names: Iterable[str], workdir: Path) -> dict[str, list[str] | None]:
-    """Where a fresh interpreter in the working directory finds modules; see `modules.place_of`."""
+    """Where a fresh interpreter in the working directory finds modules (see `modules.place_of`)."""
     try:
         answer = subprocess.run(
             [sys.executable, "-P", str(modules.__file__)],
@@ -181,18 +182,16 @@ def _check_path(path: str, workdir: Path) -> None:
     if place is None:
         near = did_you_mean(module, [file.stem for file in workdir.glob("*.py")])
         if module.endswith(".py"):
-            near = (
-                f" Without its ending, perhaps: {module.removesuffix('.py')}:{match['attribute']}."
-            )
+            near = f" Did you mean {module.removesuffix('.py')}:{match['attribute']}, without .py?"
         raise TrainableError(
-            f"There is no module {module!r} for an interpreter in {workdir}. "
+            f"Python finds no module {module!r} from {workdir}. "
             f"Create the study in the directory that holds it, or install its package.{near}"
         )
     _check_mentioned(match["attribute"].partition(".")[0], place)
 
 
 def _check_mentioned(name: str, place: list[str]) -> None:
-    """Catch a misspelt function before a worker does, without running its module."""
+    """Refuse a misspelt function now, without running its module."""
     if not place or not place[0].endswith(".py"):
         return
     text = Path(place[0]).read_text(encoding="utf-8", errors="replace")
@@ -212,7 +211,7 @@ def _pickle(function: Callable[..., Any], missing: Iterable[ModuleType], workdir
         ) from cause
     if len(source) > MAX_SOURCE_BYTES:
         raise TrainableError(
-            f"{_name(function)} carries {len(source) >> 20} MiB of data with it, more than "
+            f"{_name(function)} contains {len(source) >> 20} MiB of data, more than "
             f"{MAX_SOURCE_BYTES >> 20} MiB. Load the data inside the function."
         )
     return source
@@ -220,7 +219,7 @@ def _pickle(function: Callable[..., Any], missing: Iterable[ModuleType], workdir
 
 @contextmanager
 def _by_value(missing: Iterable[ModuleType]) -> Iterator[None]:
-    """Have cloudpickle send what refers to these modules by value; what was registered stays."""
+    """Have cloudpickle pickle these modules by value; registrations of the user stay."""
     added = [m for m in missing if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     try:
         for module in added:

@@ -1,4 +1,4 @@
-"""How a child gets at the function that its trial runs."""
+"""How a child finds the object that its trial runs."""
 
 import importlib
 import pickle
@@ -19,17 +19,17 @@ def load(
     trainable: Trainable, workdirs: Sequence[str | Path], *, own_only: bool = False
 ) -> Callable[..., Any]:
     """
-    Find a trainable's function; its module is imported, or its bytes are opened, here.
+    Find a trainable's function: import its module, or unpickle its bytes.
 
-    Leaves the directory in which it was found first on `sys.path`. Errors of the module's own
-    code come through as they are.
+    The directory in which it was found stays first on `sys.path`. Errors of the module's own code
+    are raised as they are.
 
     Args:
-        trainable: As recorded; whoever calls has checked that it is trusted.
+        trainable: The caller has checked that it is trusted.
         workdirs: Where to look, in order: the worker's working directory, then the recorded one.
-        own_only: Refuse a function that the module merely imported from another package, such
-            as `train:system`: for a name that is allowed but not signed. Give only the worker's
-            own directory then.
+        own_only: Refuse a function that the module has imported from another package, such as
+            `train:system`. True for a trainable without a signature, and then `workdirs` is the
+            worker's directory alone.
 
     Raises:
         TrainableError: Not found, not callable, or pickled by another version of Python.
@@ -69,7 +69,7 @@ def _by_path(name: str, directories: list[str], *, own_only: bool) -> Any:
         found = getattr(found, part)
     if own_only and not _is_own(found, module):
         raise TrainableError(
-            f"{name!r} is not {match['module']}'s own function, and the study is not signed. "
+            f"{name!r} is not defined in {match['module']}, and the study is not signed. "
             "Sign the study, or allow the module that defines it."
         )
     return found
@@ -99,10 +99,10 @@ def _is_own(function: Any, module: ModuleType) -> bool:
 
 def check_python(trainable: Trainable) -> None:
     """
-    Refuse a function that another version of Python has sent by value.
+    Refuse a function that another version of Python has pickled.
 
     Raises:
-        TrainableError: With both versions.
+        TrainableError: It names both versions.
     """
     if trainable.kind == TrainableKind.PICKLE and trainable.python_version != PYTHON_VERSION:
         raise TrainableError(

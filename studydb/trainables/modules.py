@@ -1,8 +1,8 @@
 """
 Where a module would be imported from, without running any of its code.
 
-Run as a script, it answers for a fresh interpreter in the working directory: a JSON list of names
-on stdin, a JSON dict of places on stdout. So it imports nothing of studydb.
+As a script it answers for a fresh interpreter in the working directory: a JSON list of names on
+stdin, a JSON dict of places on stdout. It imports nothing of studydb.
 """
 
 import json
@@ -17,8 +17,8 @@ def place_of(name: str) -> list[str] | None:
     """
     Where the interpreter would find a module.
 
-    Packages above it are walked, not imported: one that moves its own `__path__` when it is
-    imported hides what is below.
+    Its packages are searched but not imported. A module below a package that changes its
+    `__path__` when it is imported is not found.
 
     Returns:
         The module's file, or the directories of a namespace package; None when it is not found.
@@ -52,7 +52,7 @@ def _find(name: str, within: Iterable[str] | None) -> ModuleSpec | None:
 
 
 def _stand_in(package: str, within: list[str] | None, stubs: list[str]) -> None:
-    """A namespace package below another asks for its parent among the imported modules."""
+    """Register a stub: a namespace package looks up its parent in `sys.modules`."""
     if package not in sys.modules and within is not None:
         stub = ModuleType(package)
         stub.__path__ = within
@@ -62,7 +62,7 @@ def _stand_in(package: str, within: list[str] | None, stubs: list[str]) -> None:
 
 def main() -> None:
     """Answer one question on stdin."""
-    sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109  without what `pathlib` costs to import
+    sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109  importing pathlib takes time
     names = json.load(sys.stdin)
     sys.stdout.write(json.dumps({name: place_of(name) for name in names}))
 

@@ -1,4 +1,4 @@
-"""Who may run what: signatures over everything executable that a study's rows name."""
+"""Which trainables a worker may run: those that are signed, or allowed by name."""
 
 import dataclasses
 from collections.abc import Collection
@@ -11,14 +11,14 @@ from studydb.trainables.describing import IMPORT_PATH
 
 
 class Trust(Enum):
-    """Why a trainable may run. What is only allowed is searched with more care (see `load`)."""
+    """Why a trainable may run; `load` is stricter with one that is only allowed."""
 
     SIGNED = auto()
     ALLOWED = auto()
 
 
 def signed_payload(trainable: Trainable, study_uuid: str) -> bytes:
-    """The bytes that a signature covers: all that decides what runs, and in which study."""
+    """The bytes that a signature covers: all that decides what runs, and the study."""
     return frame(
         "studydb trainable 1",
         study_uuid,
@@ -43,13 +43,12 @@ def check_trusted(
     allow_imports: Collection[str] = (),
 ) -> Trust:
     """
-    Decide whether this worker may run a trainable: whoever can write rows must not run code.
+    Decide whether this worker may run a trainable: write access to rows must not run code.
 
     Args:
-        trainable: As read from the database.
-        study_uuid: The study that names it; a signature holds for this one alone.
+        study_uuid: A signature holds for this study alone.
         keyring: This user's keys.
-        allow_imports: Prefixes from `--allow-import`: a package, a module, or `module:function`.
+        allow_imports: From `--allow-import`: packages, modules, or `module:function`.
 
     Raises:
         Untrusted: No key of this user signed it, and no prefix covers it.
@@ -62,7 +61,7 @@ def check_trusted(
 
 
 def _is_allowed(name: str, allow_imports: Collection[str]) -> bool:
-    """Whether a prefix covers a function of a module; never an attribute of an attribute."""
+    """Whether a prefix covers a function of a module; an attribute of an attribute is refused."""
     match = IMPORT_PATH.fullmatch(name)
     if match is None or "." in match["attribute"]:
         return False

@@ -83,7 +83,7 @@ URLS = [
     ("sqlite:///missing.db", 1, "here/missing.db. `studydb create` or `studydb db upgrade` makes"),
     ("sqlite:///no/folder/studydb.db", 1, "here/no/folder of the database does not exist"),
     ("sqlite:////", 1, "is a folder"),
-    ("postgresql://me:***@localhost:1/db", 2, "holds ***, which studydb prints in the place of"),
+    ("postgresql://me:***@localhost:1/db", 2, "contains ***, which studydb prints instead of"),
 ]
 
 
@@ -227,7 +227,7 @@ STUDY = [
     (("worker", "--study", "digits"), 1, "has no trainable: its trials are run by own loops"),
     (CREATE, 1, "There is a study 'digits' in {url} already. Choose another name"),
     ((*CREATE, "--if-not-exists"), 1, "Study 'digits' exists with another metric"),
-    (("create", "x", *CREATE[2:], "--trainable", "nope:f"), 1, "There is no module 'nope'"),
+    (("create", "x", *CREATE[2:], "--trainable", "nope:f"), 1, "Python finds no module 'nope'"),
     (("create", "x", *CREATE[2:], "--trainable", "nope"), 1, "is no import path; write 'module:"),
     (("query", "SELECT nope FROM v_trial"), 2, "The database refuses the query: "),
     (("query", "SELECT * FROM nope"), 2, "The database refuses the query: "),

@@ -455,5 +455,5 @@ def test_allowed_module_does_not_lend_out_what_it_has_imported(first, database):
 
     told = first.work("digits", "--allow-import", "mytrain", code=1)
 
-    assert "'mytrain:system' is not mytrain's own function, and the study is not signed." in told
+    assert "'mytrain:system' is not defined in mytrain, and the study is not signed." in told
     assert [state for state, *_ in reasons(database)] == ["PENDING"]

@@ -101,7 +101,7 @@ def test_keyboard_interrupt_and_homemade_stops_are_failures(run):
 
 def test_ending_without_any_report_is_a_failure_that_says_so(run):
     expect_failure(run(lambda config: None), "TrainableError", "without reporting 'loss'")
-    expect_failure(run(lambda config: "good"), "TrainableError", "gave back a str")
+    expect_failure(run(lambda config: "good"), "TrainableError", "returned or yielded a str")
 
 
 def test_os_exit_leaves_no_end_but_a_code(start):

@@ -17,7 +17,7 @@ FAILURES = [
     (
         "returns_text",
         "studydb.domain.errors.TrainableError",
-        "The trainable gave back a str; give a dict of metrics, a number for 'loss', or nothing.",
+        "The trainable returned or yielded a str; return a dict of metrics, a number for 'loss', or nothing.",
     ),
     (
         "exits",
