@@ -147,7 +147,7 @@ def kill_group(pid: int) -> None:
     """
     Kill a process and its group.
 
-    The process gets a signal of its own: just after the fork it may not have its group yet.
+    The process gets a second signal: just after the fork it may not have its group yet.
     """
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):

@@ -41,7 +41,7 @@ class Stores:
         stores = list(self.directories())
         if not stores:
             raise CheckpointError(
-                f"{url!r} lies in no store of the study's; its row was damaged or changed."
+                f"{url!r} is in no store of the study; its row was damaged or changed."
             )
         if len(stores) == 1:
             return stores[0]

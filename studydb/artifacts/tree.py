@@ -44,7 +44,7 @@ class Tree:
 
 def scan(root: Path) -> Tree:
     """
-    List a directory that is to become a checkpoint.
+    List the contents of a directory for a checkpoint.
 
     Raises:
         CheckpointError: It is no directory, or holds something that cannot be copied: a link that

@@ -67,7 +67,7 @@ def _descriptor(before: AbstractSet[int]) -> str | None:
         target = _target(number)
         try:
             mode = os.fstat(number).st_mode
-        except OSError:  # closed meanwhile
+        except OSError:  # it is closed by now
             continue
         if stat.S_ISSOCK(mode):
             return "the import has opened a socket"

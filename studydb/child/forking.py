@@ -127,7 +127,7 @@ class ForkingServer:
             control: The socket of requests and replies.
             parent_pid: This process ends when that one does.
             begin: The work of each kind of child; it ends the process.
-            outdated: Asked before each fork: why not to fork, None to go on.
+            outdated: Called before each fork; returns why not to fork, or None.
             at_end: Called when all children are gone, before this process exits.
         """
         self._control = control

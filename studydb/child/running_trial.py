@@ -217,10 +217,10 @@ class RunningTrial:
             raise LeaseLost(number=self.number, attempt=self.attempt)
         if (verdict := self._supervisor.verdict) is not None:
             self.left = End.STOPPED
-            raise TrialStopped(f"Trial {self.number} is to end: {verdict.reason} ({verdict.by}).")
+            raise TrialStopped(f"Trial {self.number} ends: {verdict.reason} ({verdict.by}).")
         if self._preempted:
             self.left = End.PREEMPTED
-            raise TrialStopped(f"Trial {self.number} is to make room; it will be resumed.")
+            raise TrialStopped(f"Trial {self.number} is preempted; a worker will resume it.")
 
     def _repeats_the_last(self, metrics: Mapping[str, Any]) -> bool:
         """Whether each returned metric equals that of the last report; NaN equals NaN."""

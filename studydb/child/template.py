@@ -42,7 +42,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Preparation(Struct, frozen=True):
-    """What a template is to import; the fields are those of a `Job`."""
+    """The trainable that a template imports; the fields are those of a `Job`."""
 
     study_uuid: str
     trainable: Trainable
@@ -69,7 +69,7 @@ _answers: msgpack.Decoder[Readiness] = msgpack.Decoder(Readiness)
 
 
 def write_preparation(preparation: Preparation) -> Frame:
-    """Encode what a template is to import."""
+    """Encode a preparation."""
     return Frame(b"", msgpack.encode(preparation))
 
 

@@ -1,1 +1,1 @@
-"""A worker: claims trials and runs each in a child process of its own."""
+"""A worker: claims trials and runs each in a child process."""

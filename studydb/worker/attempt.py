@@ -138,7 +138,7 @@ class Attempt:
         self._progress = _Progress(oom_kills=oom_kills())
         with ExitStack() as stack:
             try:
-                started, output = self._begin_patiently(restore, directory, stack)
+                started, output = self._start_child_with_retries(restore, directory, stack)
             except FrameError as error:
                 return Outcome(Reason.FAILED, failure_of(error))
             except OSError as error:
@@ -157,7 +157,7 @@ class Attempt:
                 self._record_process(output, directory)
                 self._equipment.templates.close_retired()
 
-    def _begin_patiently(
+    def _start_child_with_retries(
         self, restore: Restore | None, directory: Path, stack: ExitStack
     ) -> tuple[Started, AttemptOutput]:
         """
@@ -169,16 +169,16 @@ class Attempt:
         """
         for pause_s in START_PAUSES_S:
             with suppress(OSError):
-                return self._begin(restore, directory, stack)
+                return self._start_child(restore, directory, stack)
             if self._equipment.interruption.wait(pause_s):
                 break
-        return self._begin(restore, directory, stack)
+        return self._start_child(restore, directory, stack)
 
-    def _begin(
+    def _start_child(
         self, restore: Restore | None, directory: Path, stack: ExitStack
     ) -> tuple[Started, AttemptOutput]:
-        with ExitStack() as begun:
-            scratch = begun.enter_context(
+        with ExitStack() as opened:
+            scratch = opened.enter_context(
                 tempfile.TemporaryDirectory(prefix="studydb-", ignore_cleanup_errors=True)
             )
             output = self._equipment.pump.open(directory)
@@ -193,7 +193,7 @@ class Attempt:
                 output.finish()
                 raise
             output.release()
-            stack.push(begun.pop_all())
+            stack.push(opened.pop_all())
             return started, output
 
     def _give_up(self, why: HostError) -> Outcome:
@@ -225,7 +225,7 @@ class Attempt:
         )
 
     def _died_at_its_start(self, started: Started) -> bool:
-        """Whether a copy of a template was killed before it reported, and is to start again."""
+        """Whether a copy of a template was killed before it reported: the attempt starts again."""
         progress, child = self._progress, started.child
         if started.template is None or progress.notice is not None or self._held.is_lost:
             return False
@@ -419,7 +419,7 @@ class Attempt:
         how = f"The process of the trial {exit_ or 'closed its channel and hung'}."
         was_killed = exit_ is not None and exit_.signal == signal.SIGKILL
         if was_killed and oom_kills() > progress.oom_kills:
-            how += " Perhaps out of memory: the kernel has killed a process for that meanwhile."
+            how += " Perhaps out of memory: the kernel has killed a process of this host for that."
         return Outcome(Reason.LOST, Failure(DIED, how))
 
     def _of_end(self, ended: Ended) -> Outcome:
@@ -450,7 +450,7 @@ class Attempt:
                 "The trial's process said that it was stopped, and nothing stopped it."
             )
         if end is End.UNPREPARED and progress.began:
-            raise FrameError("The trial's process said that it did not begin, and it has reported.")
+            raise FrameError("The trial's process has reported, and then said that it never began.")
 
     def _was_told_to_go(self) -> bool:
         """Whether the worker is stopping, too: a service manager may signal the child first."""

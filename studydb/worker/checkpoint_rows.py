@@ -118,15 +118,15 @@ class Checkpoints:
             mac=mac,
         )
         try:
-            retired = held.save(checkpoint, saved.data)
+            expired = held.save(checkpoint, saved.data)
         except LeaseLost:
             _delete(checkpoint, stores)
             raise
-        self._discard(held, retired, stores)
+        self._discard(held, expired, stores)
 
-    def _discard(self, held: HeldAttempt, retired: list[Checkpoint], stores: Stores) -> None:
+    def _discard(self, held: HeldAttempt, expired: list[Checkpoint], stores: Stores) -> None:
         """Delete bytes, then rows: after a crash between the two, the row still names the bytes."""
-        gone = [one for one in retired if not self._is_its_own(held, one) or _delete(one, stores)]
+        gone = [one for one in expired if not self._is_its_own(held, one) or _delete(one, stores)]
         if gone:
             with suppress(StorageTransient):
                 forget(self._database, removed=gone)

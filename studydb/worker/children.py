@@ -221,7 +221,7 @@ class Forker:
     def _ask(self, child: ChildProcess, kind: ChildKind, descriptors: list[int]) -> None:
         with self._lock:
             if self.dead:
-                raise ForkerDied("The process that forks has ended; what it printed says why.")
+                raise ForkerDied("The process that forks has ended; its output says why.")
             number = next(_numbers)
             self._children[number] = child
             try:

@@ -45,7 +45,7 @@ def cannot(what: str, error: BaseException) -> HostError:
 
 
 def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
-    """How many processes of this host the kernel has killed for want of memory; 0 if unknown."""
+    """How many processes of this host the kernel has killed because memory ran out; or 0."""
     with suppress(OSError, ValueError):
         for line in vmstat.read_text(encoding="ascii").splitlines():
             name, _, number = line.partition(" ")

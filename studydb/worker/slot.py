@@ -210,14 +210,14 @@ class Slot(threading.Thread):
         study = self._equipment.study
         if value is None:
             return ""
-        told = f", {study.metric} {value_text(value)}"
+        text = f", {study.metric} {value_text(value)}"
         if time.monotonic() < self._best_due_s:
-            return told
+            return text
         self._best_due_s = time.monotonic() + BEST_EVERY_S
         with suppress(StudydbError):
             best = best_trials(self._equipment.database, study)[0]
-            told += f" (best {best_text(best.best_value)}, trial {best.number})"
-        return told
+            text += f" (best {best_text(best.best_value)}, trial {best.number})"
+        return text
 
 
 def _refused(claim: Claim) -> Outcome | None:

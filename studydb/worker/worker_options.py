@@ -14,7 +14,7 @@ GRACE_S = 30.0
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
     """
-    How a worker is to work.
+    The options of one worker.
 
     Attributes:
         storage: The URL, with its password.

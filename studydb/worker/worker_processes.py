@@ -19,7 +19,7 @@ TERMINATE_S = 60.0
 OUTPUT_BYTES = 4000
 """How much of a worker's last output an error shows."""
 
-_COMMON_CAUSES = {"SIGKILL": ", by hand or for want of memory"}
+_COMMON_CAUSES = {"SIGKILL": ", by a person or because memory ran out"}
 
 
 class WorkerProcesses:

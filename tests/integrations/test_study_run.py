@@ -218,8 +218,8 @@ def test_all_workers_killed_is_an_error_that_says_what_to_do(create, tmp_path):
 
     assert str(error.value) == (
         "All workers of 'digits' have ended before it was done; what they had saved is kept, and "
-        "running it again goes on from there. The cause: a worker was killed by SIGKILL, by hand "
-        "or for want of memory."
+        "running it again goes on from there. The cause: a worker was killed by SIGKILL, by a person "
+        "or because memory ran out."
     )
     assert counts.terminated == 1
     assert [step for (step,) in rows(study, "SELECT step FROM v_result")] == [1, 2, 3, 4]
