@@ -139,7 +139,7 @@ def test_unsigned_name_is_found_with_more_care(run, tmp_path):
 
     messages = run(trainable, signed=False)
 
-    expect_failure(messages, "TrainableError", "not mine's own", end=End.UNPREPARED)
+    expect_failure(messages, "TrainableError", "is not defined in mine", end=End.UNPREPARED)
 
 
 def test_error_in_the_users_module_shows_its_line(run, tmp_path):
