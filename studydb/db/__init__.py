@@ -1,7 +1,9 @@
 """The database below all SQL: schema, engine, dialect, codecs, faults, migrations."""
 
 from studydb.db.chain import Chain
-from studydb.db.engine import LONGEST_SILENCE_S, Database, connect
+from studydb.db.connecting import connect
+from studydb.db.database import Database
+from studydb.db.sessions import LONGEST_SILENCE_S
 from studydb.db.statement import Prepared
 from studydb.db.transaction import Txn
 

@@ -1,6 +1,8 @@
-"""The few connections of a database: opened when they are needed, and kept for the next."""
+"""The few connections of a database: opened when one is needed, and kept for the next use."""
 
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -9,39 +11,42 @@ from studydb.domain.errors import StorageBusy
 
 WAIT_S = 30.0
 
+_of_this_process: "weakref.WeakSet[Connections]" = weakref.WeakSet()
+
 
 class Connections:
     """
-    Cursors, each on a connection of its own; safe to share among threads, not across a fork.
+    Cursors, each with its own connection; safe to share among threads.
 
-    Cursors, because a driver's cursor that runs the statement of last time again does so in less
-    time than a new one.
+    Cursors are kept, because one that runs the same statement again takes less time than a new one.
+    A process that is forked opens connections anew.
     """
 
-    def __init__(self, open_cursor: Callable[[], Any], *, most: int, url: str) -> None:
+    def __init__(self, open_cursor: Callable[[], Any], *, limit: int, url: str) -> None:
         """
-        Open nothing yet.
+        Keep places for connections, and open none.
 
         Args:
-            most: How many there may be at a time.
+            limit: How many there may be at a time.
             url: The database's, with its password masked.
         """
-        self._open, self._most, self._url = open_cursor, most, url
+        self._open, self._limit, self._url = open_cursor, limit, url
         self.forget()
+        _of_this_process.add(self)
 
     def forget(self) -> None:
-        """Begin anew without a word to the server: after a fork they are the parent's."""
-        self._free: list[Any] = [None] * self._most  # places without a connection
+        """Drop all connections without closing them; after a fork they belong to the parent."""
+        self._free: list[Any] = [None] * self._limit  # None: a place without a connection
         self._lock = threading.Lock()
         self._given_back = threading.Condition(self._lock)
         self._n_waiting = 0
 
     def take(self) -> Any:
         """
-        Take the cursor that was used last; nobody else has it until it is given back.
+        Take the cursor that was used last, until it is given back.
 
         Raises:
-            StorageBusy: All were taken for too long.
+            StorageBusy: All were taken for 30 s.
         """
         with self._lock:
             if not self._free:
@@ -67,21 +72,21 @@ class Connections:
             self._n_waiting -= 1
 
     def give_back(self, cursor: Any) -> None:
-        """Keep a connection, on which no transaction is open, for the next."""
+        """Keep a connection without an open transaction for the next use."""
         with self._lock:
             self._free.append(cursor)
-            if self._n_waiting:  # nearly never, and a notification costs more than all of this
+            if self._n_waiting:  # seldom; a notification costs more than the rest of this
                 self._given_back.notify()
 
     def discard(self, cursor: Any) -> None:
-        """Close a connection that may be of no more use."""
+        """Close a connection that may be broken."""
         try:
             _hang_up(cursor)
         finally:
             self.give_back(None)
 
     def close(self) -> None:
-        """Close those that nobody has taken."""
+        """Close the connections that are not in use."""
         with self._lock:
             free, self._free = self._free, [None] * len(self._free)
         for cursor in free:
@@ -92,3 +97,11 @@ class Connections:
 def _hang_up(cursor: Any) -> None:
     with suppress(Exception):
         cursor.connection.close()
+
+
+def _forget_all() -> None:
+    for connections in list(_of_this_process):
+        connections.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

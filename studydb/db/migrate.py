@@ -18,13 +18,9 @@ from alembic.config import Config
 from alembic.util import CommandError
 
 from studydb.db import faults, revisions, stable_views
-from studydb.db.engine import (
-    Database,
-    begin_immediate,
-    check_schema,
-    connect,
-    current_version,
-)
+from studydb.db.compatibility import check_schema, current_version
+from studydb.db.connecting import connect
+from studydb.db.database import Database
 from studydb.db.silence import for_ever
 from studydb.db.urls import check_file
 from studydb.domain.errors import SchemaTooNew, StorageDenied, StorageError, UsageError
@@ -208,6 +204,11 @@ def _lock_database(connection: sa.Connection) -> bool:
         return False
     connection.commit()
     return True
+
+
+def begin_immediate(connection: sa.Connection) -> None:
+    """Begin a transaction of SQLAlchemy's on SQLite, as `Database.begin` does for ours."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 @contextmanager

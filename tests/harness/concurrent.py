@@ -11,7 +11,7 @@ import pytest
 from harness import postgres
 from harness.arrange import at_once
 from harness.interleaver import catch_up, step_by_step
-from studydb.db.engine import Block
+from studydb.db.transaction_block import TransactionBlock
 
 PATIENCE_S = 20.0
 
@@ -48,7 +48,7 @@ def send_twice(call, first, second, url, *, at=None):
     The first send is held where it commits, or `at` another function.
     """
     answered = threading.Event()
-    with held_at(*at or (Block, "_end")) as (there, go):
+    with held_at(*at or (TransactionBlock, "_end")) as (there, go):
 
         def send_again():
             assert there.wait(PATIENCE_S)

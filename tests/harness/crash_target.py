@@ -27,7 +27,7 @@ from harness.arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_s
 from harness.snapshot import BEGINNING
 from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
-from studydb.db.engine import Block
+from studydb.db.transaction_block import TransactionBlock
 from studydb.operations.delete import close, delete
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.save import forget
@@ -143,9 +143,9 @@ def file_of(folder: Path, name: str, point: str, nth: int) -> Path:
 
 def die_at(point: str, nth: int) -> None:
     """Kill this very process at its n-th COMMIT from now on."""
-    end, seen = Block._end, iter(range(1, MOST_COMMITS + 1))
+    end, seen = TransactionBlock._end, iter(range(1, MOST_COMMITS + 1))
 
-    def end_or_die(block: Block, *, commit: bool) -> None:
+    def end_or_die(block: TransactionBlock, *, commit: bool) -> None:
         is_it = commit and next(seen) == nth
         if is_it and point == "before":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -153,7 +153,7 @@ def die_at(point: str, nth: int) -> None:
         if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(Block, "_end", end_or_die)  # noqa: B010  the observer is called before, never after
+    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  the observer is called before, never after
 
 
 def is_killed(template: Path, path: Path, arranged: Any, point: str, nth: int) -> bool:

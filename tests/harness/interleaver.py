@@ -19,7 +19,9 @@ import pytest
 
 from harness import postgres
 from harness.actions import outcome_of
-from studydb.db import Database, connect, engine
+from studydb.db import Database, connect
+from studydb.db.transaction import no_pipeline
+from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.errors import StorageBusy
 
 PATIENCE_S = 30.0
@@ -181,7 +183,7 @@ def _pid_of(database: Database) -> int:
 
 def catch_up() -> None:
     """Within `step_by_step`: wait until the server has executed what this thread has sent."""
-    getattr(_of_thread, "sync", engine.no_pipeline)()
+    getattr(_of_thread, "sync", no_pipeline)()
 
 
 @contextmanager
@@ -191,17 +193,17 @@ def step_by_step() -> Iterator[None]:
 
     Otherwise the server would execute them some time later, in an order left to chance.
     """
-    enter, leave = engine.Block._enter_pipeline, engine.Block._leave_pipeline
+    enter, leave = TransactionBlock._enter_pipeline, TransactionBlock._leave_pipeline
 
-    def enter_synced(block: engine.Block) -> Callable[[], None]:
+    def enter_synced(block: TransactionBlock) -> Callable[[], None]:
         _of_thread.sync = enter(block)
         return _of_thread.sync
 
-    def leave_synced(block: engine.Block) -> None:
-        _of_thread.sync = engine.no_pipeline
+    def leave_synced(block: TransactionBlock) -> None:
+        _of_thread.sync = no_pipeline
         leave(block)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.Block, "_enter_pipeline", enter_synced)
-        patch.setattr(engine.Block, "_leave_pipeline", leave_synced)
+        patch.setattr(TransactionBlock, "_enter_pipeline", enter_synced)
+        patch.setattr(TransactionBlock, "_leave_pipeline", leave_synced)
         yield

@@ -10,8 +10,8 @@ from typing import Any
 from unittest import mock
 
 from studydb.db.dialect import NOW
-from studydb.db.engine import Block as TransactionBlock
 from studydb.db.transaction import Txn
+from studydb.db.transaction_block import TransactionBlock
 
 
 @dataclass(frozen=True)

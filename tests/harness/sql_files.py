@@ -147,7 +147,7 @@ def _imports() -> grimp.ImportGraph:
 
 
 def _part(database: Database, one: Sent, before: Sent) -> Iterator[str]:
-    if one.sql in ("BEGIN", "COMMIT"):
+    if one.sql in ("BEGIN", "COMMIT", "ROLLBACK"):
         yield f"{one.sql};"
         return
     yield _comment(

@@ -13,7 +13,7 @@ from harness import postgres
 from harness.arrange import PERSON, SimulatedWorker, change, enqueued, new_study, rows, token
 
 from studydb.db import connect, migrate, revisions
-from studydb.db.engine import begin_immediate
+from studydb.db.migrate import begin_immediate
 from studydb.db.schema import METADATA, trial
 from studydb.domain.errors import SchemaTooOld, StorageError, StorageMissing, UsageError
 from studydb.domain.life.states import Reason

@@ -7,7 +7,7 @@ import pytest
 from harness import postgres
 from harness.arrange import change, dump, new_study, rows
 
-from studydb.db import connect, engine, migrate, revisions, urls
+from studydb.db import connect, connecting, migrate, revisions, urls
 from studydb.domain.errors import (
     SchemaTooNew,
     SchemaTooOld,
@@ -286,7 +286,7 @@ def test_url_that_is_none_of_ours_is_refused_without_its_password(url, why):
 
 
 def test_old_sqlite_is_refused(sqlite_url, monkeypatch):
-    monkeypatch.setattr(engine, "SQLITE_OLDEST", (99, 0, 0))
+    monkeypatch.setattr(connecting, "SQLITE_OLDEST", (99, 0, 0))
 
     with pytest.raises(StorageError, match=r"SQLite .* is too old"):
         connect(sqlite_url)

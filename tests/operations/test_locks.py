@@ -22,7 +22,7 @@ from harness.arrange import (
 from harness.concurrent import PATIENCE_S, held_at, is_free, is_waiting_for_a_lock, kept_waiting
 
 from studydb.db import connect
-from studydb.db.engine import Block
+from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.errors import StorageBusy
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.space.search_space import Space, uniform
@@ -321,7 +321,7 @@ def test_lock_and_entries_agree_only_when_read_one_after_the_other(
         with other.begin() as txn:
             return read(txn, study)
 
-    with held_at(Block, "_end") as (there, go), ThreadPoolExecutor(2) as pool:
+    with held_at(TransactionBlock, "_end") as (there, go), ThreadPoolExecutor(2) as pool:
         pool.submit(late.report, 0.1)
         assert there.wait(PATIENCE_S)
         future = pool.submit(read_here)
@@ -343,7 +343,7 @@ def test_claim_passes_over_what_another_is_claiming(database, postgres_url, monk
         enqueued(database, study)
     first, second = SimulatedWorker(database, study), SimulatedWorker(database, study)
 
-    with held_at(Block, "_end") as (there, go), ThreadPoolExecutor(1) as pool:
+    with held_at(TransactionBlock, "_end") as (there, go), ThreadPoolExecutor(1) as pool:
         future = pool.submit(first.claim)
         assert there.wait(PATIENCE_S)
         passed = second.claim()

@@ -17,7 +17,7 @@ from harness.arrange import (
 )
 from harness.duplicate_requests import FINISHES, OPERATIONS, claiming_or_asking, summing_up
 
-from studydb.db.engine import Block
+from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.errors import StorageTransient, StorageUnreachable
 from studydb.lease.acquire import Acquirer
 
@@ -30,7 +30,7 @@ def _standing_clock(clock):
 @contextmanager
 def cut(database, when, *, nth=1):
     """Lose the connection "before" the n-th COMMIT arrives, or "after" it, before its reply."""
-    end, commits = Block._end, iter(range(1, nth + 1))
+    end, commits = TransactionBlock._end, iter(range(1, nth + 1))
 
     def cut_end(block, *, commit):
         if commit and next(commits) < nth:
@@ -48,14 +48,14 @@ def cut(database, when, *, nth=1):
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Block, "_end", cut_end)
+        patch.setattr(TransactionBlock, "_end", cut_end)
         patch.setattr(database, "pooler", database.postgresql)  # what is one statement has a COMMIT
         yield
 
 
 def last_commit(database, arranged):
     """The number of a call's COMMITs: some look before they write."""
-    end, commits = Block._end, []
+    end, commits = TransactionBlock._end, []
 
     def count(block, *, commit):
         commits.append(commit)
@@ -63,7 +63,7 @@ def last_commit(database, arranged):
 
     call = arranged(database)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Block, "_end", count)
+        patch.setattr(TransactionBlock, "_end", count)
         patch.setattr(database, "pooler", database.postgresql)
         call(database)
     return sum(commits)

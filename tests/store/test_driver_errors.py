@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy.exc
 from harness.arrange import change, dump, new_study, rows, token
 
-from studydb.db import Chain, connect, connections, engine, sqlite_file
+from studydb.db import Chain, connect, connections, sessions, sqlite_file
 from studydb.db.faults import Duplicate, LockTimeout, is_disconnect, is_of_values, translate
 from studydb.db.schema import METADATA
 from studydb.domain.errors import (
@@ -255,9 +255,9 @@ def test_client_that_freezes_does_not_hold_its_rows_for_ever(
     postgres_url, monkeypatch, frozen_while
 ):
     if frozen_while == "idle":
-        monkeypatch.setitem(engine._TIMEOUTS_MS, "idle_in_transaction_session_timeout", 100)
+        monkeypatch.setitem(sessions._TIMEOUTS_MS, "idle_in_transaction_session_timeout", 100)
     else:
-        monkeypatch.setattr(engine, "TRANSACTION_TIMEOUT_S", 0.4)
+        monkeypatch.setattr(sessions, "TRANSACTION_TIMEOUT_S", 0.4)
     frozen = connect(postgres_url)
     monkeypatch.undo()
     other = connect(postgres_url)
@@ -319,7 +319,7 @@ def test_pooler_is_given_no_prepared_statements(postgres_url):
 
 
 def test_lock_that_is_not_had_in_time_is_a_fault_that_passes(postgres_url, monkeypatch):
-    monkeypatch.setitem(engine._TIMEOUTS_MS, "lock_timeout", 50)
+    monkeypatch.setitem(sessions._TIMEOUTS_MS, "lock_timeout", 50)
     holder, waiter = connect(postgres_url), connect(postgres_url)
     new_study(holder)
 

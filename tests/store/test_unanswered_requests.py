@@ -8,7 +8,7 @@ from harness import arrange, postgres
 from harness.arrange import new_study, rows, token
 from harness.proxy import Proxy
 
-from studydb.db import connect, engine, migrate, revisions
+from studydb.db import connect, migrate, revisions, sessions
 from studydb.domain.errors import StorageUnreachable
 from studydb.operations import control
 from studydb.store import events
@@ -94,7 +94,7 @@ def test_answer_that_came_too_late_is_not_taken_for_that_to_another_request(line
 
 
 def test_migration_waits_for_another_as_long_as_that_takes(empty_postgres_url, monkeypatch):
-    monkeypatch.setattr(engine, "LONGEST_SILENCE_S", SHORT_S)
+    monkeypatch.setattr(sessions, "LONGEST_SILENCE_S", SHORT_S)
     with postgres.connect(empty_postgres_url) as other:
         other.execute(f"SELECT pg_advisory_lock({revisions.ADVISORY_LOCK})")
         ended = []

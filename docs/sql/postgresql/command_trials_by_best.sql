@@ -1,9 +1,9 @@
--- studydb/db/engine.py connect: Connect to a database whose schema is the one that this studydb
---   needs.
+-- studydb/db/connecting.py connect: Connect to a database whose schema is the one that this
+--   studydb needs.
 
 BEGIN;
 
--- studydb/db/engine.py connect
+-- studydb/db/connecting.py connect
 SELECT version_num
 FROM studydb_version;
 -- Plan:

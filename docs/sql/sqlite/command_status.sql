@@ -1,13 +1,12 @@
--- studydb/db/engine.py connect: Connect to a database whose schema is the one that this studydb
---   needs.
+-- studydb/db/connecting.py connect: Connect to a database whose schema is the one that this
+--   studydb needs.
 
 BEGIN;
 
--- studydb/db/engine.py connect
+-- studydb/db/connecting.py connect
 SELECT version_num
 FROM studydb_version;
 
--- studydb/db/engine.py connect
 ROLLBACK;
 
 -- studydb/operations/create.py load: Read a study with its specs.
@@ -36,8 +35,6 @@ ORDER BY trainable.id DESC
 LIMIT 1
 OFFSET 0;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;
 
 -- studydb/operations/listing.py study: One study's row of `v_study`; the study exists.
@@ -51,8 +48,6 @@ SELECT v_study.study, v_study.status, v_study.metric, v_study.mode, v_study.num_
 FROM v_study
 WHERE v_study.study = :study_name;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;
 
 -- studydb/operations/listing.py live_rows: Rows of `v_trial` of some trials that have not
@@ -108,8 +103,6 @@ WHERE v_trial.study = :study_name
     AND v_trial.number IN (SELECT value FROM json_each(:numbers)) = 1
 ORDER BY v_trial.number;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;
 
 -- studydb/operations/listing.py roll: The newest workers, of one study or of all.
@@ -128,8 +121,6 @@ ORDER BY worker.id DESC
 LIMIT :most
 OFFSET 0;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;
 
 -- studydb/operations/listing.py troubles: What went wrong lately with what a study stores: a
@@ -161,8 +152,6 @@ JOIN (
 JOIN trial ON trial.id = event.trial_id
 ORDER BY event.id DESC;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;
 
 -- studydb/operations/listing.py pace: How the newest trials of a study ended and how fast, and
@@ -186,8 +175,6 @@ FROM (
     OFFSET 0
 ) AS anon_1;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;
 
 -- studydb/operations/failing.py last_error: What failed last, among the newest events of a
@@ -214,8 +201,6 @@ ORDER BY anon_1.id DESC
 LIMIT 1
 OFFSET 0;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;
 
 -- studydb/operations/look.py look: Read a study's budget, counts and whether something waits.
@@ -249,8 +234,6 @@ ORDER BY trial.resource_class, trial.priority, trial.number
 LIMIT 1
 OFFSET 0;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;
 
 -- studydb/operations/reading.py best_trials: The best trials by `best_value`, best first.
@@ -296,6 +279,4 @@ ORDER BY trial.best_score, trial.number
 LIMIT :most
 OFFSET 0;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;

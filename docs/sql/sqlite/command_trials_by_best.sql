@@ -1,13 +1,12 @@
--- studydb/db/engine.py connect: Connect to a database whose schema is the one that this studydb
---   needs.
+-- studydb/db/connecting.py connect: Connect to a database whose schema is the one that this
+--   studydb needs.
 
 BEGIN;
 
--- studydb/db/engine.py connect
+-- studydb/db/connecting.py connect
 SELECT version_num
 FROM studydb_version;
 
--- studydb/db/engine.py connect
 ROLLBACK;
 
 -- studydb/operations/create.py load: Read a study with its specs.
@@ -36,8 +35,6 @@ ORDER BY trainable.id DESC
 LIMIT 1
 OFFSET 0;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;
 
 -- studydb/operations/listing.py trial_rows: Rows of `v_trial` by number, or best first (see
@@ -57,6 +54,4 @@ ORDER BY trial.best_score IS NULL, trial.best_score, trial.number
 LIMIT 5
 OFFSET 0;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;

@@ -32,6 +32,4 @@ ORDER BY trial.resource_class, trial.priority, trial.number
 LIMIT 1
 OFFSET 0;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;

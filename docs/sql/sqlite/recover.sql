@@ -16,8 +16,6 @@ WHERE trial.study_id = :study
     AND worker.pid_namespace = :of_namespace
 ORDER BY trial.id + 0;
 
--- studydb/db/engine.py Block.__exit__: Commit and give the connection back; on an error roll
---   back.
 ROLLBACK;
 
 BEGIN;

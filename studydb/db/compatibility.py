@@ -1,0 +1,64 @@
+"""Whether a database has the schema that this studydb needs."""
+
+from studydb.db import revisions
+from studydb.db.database import Database
+from studydb.db.urls import check_file
+from studydb.domain.errors import (
+    SchemaTooNew,
+    SchemaTooOld,
+    StorageMissing,
+    StorageUnreachable,
+)
+
+
+def check_schema(database: Database) -> None:
+    """
+    Hold the database's schema against this studydb's.
+
+    Raises:
+        StorageMissing: No database or no studydb tables in it.
+        SchemaTooOld: `studydb db upgrade` is needed.
+        SchemaTooNew: This studydb is older than the schema.
+    """
+    found = current_version(database)
+    if found == revisions.HEAD:
+        return
+    if found is None:
+        raise StorageMissing(
+            f"{database.url} has no studydb tables. Run `studydb db upgrade` on it."
+        )
+    if found in revisions.REVISIONS:
+        raise SchemaTooOld(
+            f"{database.url} has schema {found}, this studydb needs {revisions.HEAD}. "
+            "Run `studydb db upgrade`; workers of the older version must have ended."
+        )
+    raise SchemaTooNew(
+        f"{database.url} has schema {found}, this studydb knows {revisions.HEAD} at most. "
+        "Upgrade studydb on this machine."
+    )
+
+
+def current_version(database: Database) -> str | None:
+    """
+    The schema's revision; None when there are no studydb tables.
+
+    Raises:
+        StorageMissing: There is no such file or database.
+    """
+    if not database.postgresql:
+        check_file(database.path)
+        if not database.path.exists():
+            raise StorageMissing(
+                f"There is no database at {database.path}. `studydb create` or "
+                "`studydb db upgrade` makes one; or give --storage or $STUDYDB_STORAGE."
+            )
+    try:
+        with database.begin(write=False) as txn:
+            rows = txn.raw(f"SELECT version_num FROM {revisions.TABLE}")[1]  # noqa: S608
+    except StorageUnreachable:
+        raise
+    except StorageMissing as error:
+        if "no studydb tables" in str(error):
+            return None
+        raise
+    return str(rows[0][0]) if rows else None

@@ -1,0 +1,170 @@
+"""The `with` block of a transaction: takes a connection, begins, commits or rolls back."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from studydb.db import faults, sessions, sqlite_file
+from studydb.db.transaction import Txn, no_pipeline
+
+if TYPE_CHECKING:
+    from studydb.db.database import Database
+
+
+class TransactionBlock:
+    """
+    The `with` block of a transaction; see `Database.begin`.
+
+    A writer of PostgreSQL sends its statements through a pipeline: it waits only for rows that it
+    reads. An error comes with the next rows, at the latest with the COMMIT; the server skips what
+    was sent after the statement that failed.
+    """
+
+    def __init__(self, database: "Database", *, write: bool, durable: bool, single: bool) -> None:
+        self._database = database
+        self._write, self._durable = write, durable
+        # Behind a pooler BEGIN is needed: the timeouts are set after it.
+        self._alone = single and database.postgresql and not database.pooler
+        self._cursor: Any = None
+        self._pipeline: Any = None
+
+    def __enter__(self) -> Txn:
+        """Take a connection and begin."""
+        self._cursor = None  # another thread may have that of an earlier use by now
+        try:
+            self._cursor = self._database.connections.take()
+            sync = self._enter_pipeline()
+            if not self._alone:
+                self._start()
+            self._txn = self._join(sync)
+        except BaseException as error:
+            self._undo(error)
+            raise
+        return self._txn
+
+    def _join(self, sync: Callable[[], None]) -> Txn:
+        return Txn(
+            self._cursor,
+            self._database.engine.dialect,
+            clock=self._database.clock,
+            observer=self._database.observer,
+            prepare=None if self._database.pooler else True,
+            durable=self._durable,
+            single=self._alone,
+            sync=sync,
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit and give the connection back; on an error roll back."""
+        if error is not None:
+            self._undo(error)
+            return
+        try:
+            if not self._alone:
+                self._commit()
+            self._leave_pipeline()
+        except BaseException as fault:
+            self._undo(fault)
+            raise
+        connections = self._database.connections
+        if self._database.postgresql or not self._is_of_archive():
+            connections.give_back(self._cursor)
+        else:
+            connections.discard(self._cursor)  # the next one looks anew
+
+    def _enter_pipeline(self) -> Callable[[], None]:
+        """
+        Enter the pipeline, if there is one.
+
+        Returns:
+            A function that waits for the answers to all that was sent. To wait for rows alone would
+            leave the pipeline open: a client that freezes then counts as sending, not as idle, and
+            keeps its locks.
+        """
+        if self._alone or not self._write or not self._database.postgresql:
+            return no_pipeline
+        self._pipeline = self._cursor.connection.pipeline()
+        sync: Callable[[], None] = self._pipeline.__enter__().sync
+        return sync
+
+    def _leave_pipeline(self) -> None:
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.__exit__(None, None, None)
+
+    def _start(self) -> None:
+        self._observe("BEGIN")
+        if not self._database.postgresql:
+            self._database.check_place()
+            self._cursor.execute("BEGIN IMMEDIATE" if self._write else "BEGIN")
+            return
+        self._cursor.execute("BEGIN" if self._write else "BEGIN READ ONLY", prepare=False)
+        if self._database.pooler:
+            version = self._cursor.connection.info.server_version
+            read_only = self._database.read_only
+            self._cursor.execute(sessions.set_for_transaction(version, read_only=read_only))
+
+    def _commit(self) -> None:
+        # A reader commits, too: at a ROLLBACK the driver forgets its prepared statements.
+        commit = not self._txn.abandoned and (self._write or self._database.postgresql)
+        if commit and self._database.postgresql and not self._txn.waits_for_disk:
+            self._cursor.execute("SET LOCAL synchronous_commit = off", prepare=False)
+        self._end(commit=commit)
+        if self._is_of_archive():
+            self._cursor.connection.check_unchanged()
+
+    def _is_of_archive(self) -> bool:
+        return isinstance(self._cursor.connection, sqlite_file.ArchiveConnection)
+
+    def _end(self, *, commit: bool) -> None:
+        if not commit:
+            self._roll_back()
+            return
+        self._observe("COMMIT")
+        if self._database.postgresql:
+            self._cursor.execute("COMMIT", prepare=False)
+        else:
+            self._database.check_place()
+            self._cursor.execute("COMMIT")
+
+    def _undo(self, error: BaseException) -> None:
+        """Roll back, keep or close the connection, and translate a driver's error."""
+        connections, gone = self._database.connections, faults.is_disconnect(error)
+        usable = False
+        try:
+            usable = self._could_roll_back() and not gone and isinstance(error, Exception)
+            usable = usable and not self._is_of_archive()
+        finally:
+            if self._cursor is not None:
+                (connections.give_back if usable else connections.discard)(self._cursor)
+        if gone:
+            connections.close()
+        translated = faults.translate(error, url=self._database.url)
+        if translated is not None:
+            raise translated from error
+
+    def _could_roll_back(self) -> bool:
+        try:
+            with suppress(Exception):  # the error that led here is raised
+                self._leave_pipeline()
+            self._roll_back()
+        except Exception:  # noqa: BLE001  the error that led here is raised
+            return False
+        return True
+
+    def _roll_back(self) -> None:
+        self._observe("ROLLBACK")
+        if self._database.postgresql:
+            self._cursor.connection.rollback()  # the driver forgets what it has prepared
+        elif self._cursor.connection.in_transaction:
+            self._cursor.execute("ROLLBACK")
+
+    def _observe(self, what: str) -> None:
+        if self._database.observer is not None:
+            self._database.observer(what)
