@@ -172,7 +172,7 @@ def _tell(study: "Study", storage: Storage) -> None:
         return
     name = shlex.quote(study.name)
     print_next(f"studydb worker --study {name}{again}", f"studydb status {name}{again}")
-    if study.database.postgresql:
+    if study.database.features.several_hosts:
         note = "    # *** is the password" if "***" in study.storage else ""
         click.echo(
             "\nOn another machine, with your code and a copy of the key:\n"

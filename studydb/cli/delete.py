@@ -47,7 +47,7 @@ def _output_elsewhere(study: "Study") -> str:
 
     workers = reading.list_workers(study.database, study.record, most=MOST_WORKERS)
     hosts = sorted({worker.process.host for worker in workers} - {socket.gethostname()})
-    if not hosts or not study.database.postgresql:
+    if not hosts or not study.database.features.several_hosts:
         return ""
     return (
         f"\nWhat was printed on {visible(', '.join(hosts))} is still there, below "

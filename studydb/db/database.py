@@ -20,6 +20,7 @@ from sqlalchemy.engine import URL
 from studydb.artifacts import Locations
 from studydb.db import sessions, sqlite_file
 from studydb.db.connections import Connections
+from studydb.db.dialect import FEATURES
 from studydb.db.silence import BoundedConnection
 from studydb.db.transaction import Observer
 from studydb.db.transaction_block import TransactionBlock
@@ -38,6 +39,8 @@ class Database:
 
     Attributes:
         url: As it may be shown: the password is masked.
+        features: What the rooms above db/ ask about it.
+        postgresql: For db/ alone; else it is SQLite.
         pooler: Whether a transaction pooler is in between, whose sessions keep no settings.
         engine: SQLAlchemy's, for migrations; it opens connections and keeps none.
         longest_silence: Seconds for which PostgreSQL may leave a request without an answer; called
@@ -49,6 +52,7 @@ class Database:
 
     def __init__(self, url: URL, *, connections: int = 2, read_only: bool = False) -> None:
         self.secret_url, self.url = url, mask(url)
+        self.features = FEATURES[url.get_backend_name()]
         self.postgresql = url.get_backend_name() == "postgresql"
         self.pooler = self.postgresql and url.query.get("pooler") == "transaction"
         self.read_only = read_only
@@ -145,7 +149,12 @@ class Database:
         return Locations(None if self.postgresql else self.path)
 
     def begin(
-        self, *, write: bool = True, durable: bool = True, single: bool = False
+        self,
+        *,
+        write: bool = True,
+        durable: bool = True,
+        single: bool = False,
+        snapshot: bool = False,
     ) -> TransactionBlock:
         """
         Open a transaction: committed at the end of the block, rolled back when it raises.
@@ -156,12 +165,16 @@ class Database:
                 the server may take the change back, until a later durable COMMIT.
             single: The block runs one statement or chain, which PostgreSQL takes without BEGIN and
                 COMMIT.
+            snapshot: All reads of the block see the database as the first one does. On SQLite they
+                always do.
 
         Raises:
             StorageTransient: The fault will pass; the COMMIT may or may not have happened.
             StorageError: The database needs attention.
         """
-        return TransactionBlock(self, write=write, durable=durable, single=single)
+        return TransactionBlock(
+            self, write=write, durable=durable, single=single, snapshot=snapshot
+        )
 
     def close(self) -> None:
         """Close the connections that are not in use."""

@@ -1,6 +1,11 @@
-"""Every expression that PostgreSQL and SQLite spell differently."""
+"""
+What PostgreSQL and SQLite do or spell differently.
+
+The rooms above db/ ask for a feature, never for the name of a database.
+"""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,6 +14,35 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from studydb.db.types import UtcDateTime
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """
+    What one kind of database can do.
+
+    Attributes:
+        several_hosts: Processes on several machines can use it.
+        roles: A login has rights, and can be allowed only to read.
+        writing_ctes: A CTE may write, so that a chain is one statement.
+        concurrent_writers: Several transactions may write at a time; else BEGIN waits for its turn.
+    """
+
+    several_hosts: bool
+    roles: bool
+    writing_ctes: bool
+    concurrent_writers: bool
+
+
+FEATURES = {
+    "postgresql": Features(
+        several_hosts=True, roles=True, writing_ctes=True, concurrent_writers=True
+    ),
+    "sqlite": Features(
+        several_hosts=False, roles=False, writing_ctes=False, concurrent_writers=False
+    ),
+}
+"""By SQLAlchemy's name of the backend."""
 
 NOW = "now"
 """The bind that `Txn` fills: a test's clock, or on SQLite the host's; NULL for the server's own."""

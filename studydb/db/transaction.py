@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from studydb.db.chain import FIRST, Chain
-from studydb.db.dialect import NOW, now
+from studydb.db.dialect import FEATURES, NOW, now
 from studydb.db.statement import BulkInsert, Compiled, Prepared, Rows, compile_for
 from studydb.db.types import to_text
 
@@ -28,7 +28,8 @@ class Txn:
     Runs statements on the driver's cursor; store functions take it, operations commit it.
 
     Attributes:
-        postgresql: Whether this is PostgreSQL; else it is SQLite.
+        features: What the rooms above db/ ask about the database.
+        postgresql: For db/ alone; else it is SQLite.
         abandoned: Whether the block has asked for a rollback.
         waits_for_disk: Whether its COMMIT is to wait; a chain may have told the server already.
     """
@@ -60,6 +61,7 @@ class Txn:
         self._clock = clock
         self._single, self._ran = single, False
         self.waits_for_disk = durable
+        self.features = FEATURES[dialect.name]
         self.postgresql = dialect.name == "postgresql"
         self.abandoned = False
         self._now: datetime | None = self._injected_now()

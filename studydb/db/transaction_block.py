@@ -21,9 +21,11 @@ class TransactionBlock:
     was sent after the statement that failed.
     """
 
-    def __init__(self, database: "Database", *, write: bool, durable: bool, single: bool) -> None:
+    def __init__(
+        self, database: "Database", *, write: bool, durable: bool, single: bool, snapshot: bool
+    ) -> None:
         self._database = database
-        self._write, self._durable = write, durable
+        self._write, self._durable, self._snapshot = write, durable, snapshot
         # Behind a pooler BEGIN is needed: the timeouts are set after it.
         self._alone = single and database.postgresql and not database.pooler
         self._cursor: Any = None
@@ -104,7 +106,9 @@ class TransactionBlock:
             self._database.check_place()
             self._cursor.execute("BEGIN IMMEDIATE" if self._write else "BEGIN")
             return
-        self._cursor.execute("BEGIN" if self._write else "BEGIN READ ONLY", prepare=False)
+        isolation = " ISOLATION LEVEL REPEATABLE READ" if self._snapshot else ""
+        access = "" if self._write else " READ ONLY"
+        self._cursor.execute(f"BEGIN{isolation}{access}", prepare=False)
         if self._database.pooler:
             version = self._cursor.connection.info.server_version
             read_only = self._database.read_only

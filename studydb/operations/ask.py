@@ -37,7 +37,7 @@ def ask(
         None when `num_trials` exist, the searcher has no more points, the study is not RUNNING, or
         `max_concurrent` trials run.
     """
-    is_kept = database.postgresql and proposals.are_kept(study)
+    is_kept = database.features.writing_ctes and proposals.are_kept(study)
     try:
         claimed = (_ask_at_once if is_kept else _ask_in_steps)(
             database,

@@ -55,7 +55,8 @@ def claim(
 
 
 def _is_plain(database: Database, study: Study) -> bool:
-    return database.postgresql and study.max_concurrent is None and study.space.is_flat
+    is_single = database.features.writing_ctes
+    return is_single and study.max_concurrent is None and study.space.is_flat
 
 
 def _claim_at_once(

@@ -1,7 +1,6 @@
 """What tables and frames read: rows of the stable views, whole or in pages; without locks."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -198,7 +197,7 @@ def troubles(database: Database, study: Study) -> list[Any]:
 
 def trial_pages(database: Database, study: Study) -> Iterator[list[Any]]:
     """Rows of `v_trial` by number, in pages, of one moment."""
-    with _one_moment(database) as txn:
+    with database.begin(write=False, snapshot=True) as txn:
         beyond = view_rows.beyond_numbers(txn, study_id=study.id)
         for first in range(0, beyond, TRIALS_PER_PAGE):
             yield view_rows.trial_page(
@@ -213,7 +212,7 @@ def result_pages(database: Database, study: Study) -> Iterator[list[Any]]:
     The columns are those of `v_result` without `study`, and `metrics` without the study's own.
     """
     place = (0, 0, 0)
-    with _one_moment(database) as txn:
+    with database.begin(write=False, snapshot=True) as txn:
         while page := view_rows.result_page(
             txn, study_id=study.id, after=place, most=RESULTS_PER_PAGE
         ):
@@ -221,17 +220,3 @@ def result_pages(database: Database, study: Study) -> Iterator[list[Any]]:
             place = (page[-1].trial_id, page[-1].attempt, page[-1].step)
             if len(page) < RESULTS_PER_PAGE:
                 return
-
-
-@contextmanager
-def _one_moment(database: Database) -> Iterator[Txn]:
-    """
-    Read several pages as of one moment, so that no result is seen beside one that superseded it.
-
-    On SQLite every transaction is like this. Behind a transaction pooler the isolation cannot be
-    chosen any more once its settings have been sent: there each page is of its own moment.
-    """
-    with database.begin(write=False) as txn:
-        if database.postgresql and "pooler" not in database.secret_url.query:
-            txn.raw("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        yield txn

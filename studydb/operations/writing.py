@@ -35,7 +35,7 @@ def write(database: Database, call: Callable[[], Answered], *, role: Role) -> An
 
 
 def _refuse_reader(database: Database, role: Role) -> None:
-    if not database.postgresql:
+    if not database.features.roles:
         return
     with database.begin(write=False) as txn:
         reader = connection.reader(txn)

@@ -329,7 +329,7 @@ def await_claims(txn: Txn, *, study_id: int) -> None:
 
     Its COMMIT may be on its way, with the attempt that would show it: only its lock is there.
     """
-    if txn.postgresql:  # SQLite has one writer at a time
+    if txn.features.concurrent_writers:
         txn.all(_BEING_CLAIMED, study=study_id)
 
 

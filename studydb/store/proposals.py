@@ -239,7 +239,7 @@ def await_asks(txn: Txn, *, study_id: int) -> None:
         LockTimeout: The turn did not come within `RESEND_TIMEOUT_S`. The asks that queued have had
             theirs, or have given up, by then: the queue is held by what is no ask.
     """
-    if txn.postgresql:  # SQLite has one writer at a time
+    if txn.features.concurrent_writers:
         txn.all(_QUEUE_UP, study=study_id)
 
 
