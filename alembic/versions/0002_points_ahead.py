@@ -1,4 +1,4 @@
-"""Keep the points of the next draws in the study's row, so that an ask is one statement."""
+"""Keep the proposals for the next draws in the study's row, so that an ask is one statement."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -12,10 +12,10 @@ JSON = sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=Tru
 
 
 def upgrade() -> None:
-    """Add the column; a study without points gets them at its next ask."""
+    """Add the column; a study without proposals gets them at its next ask."""
     op.add_column("study", sa.Column("points", JSON))
 
 
 def downgrade() -> None:
-    """Drop the column; the points are proposed anew."""
+    """Drop the column; the proposals are made again."""
     op.drop_column("study", "points")

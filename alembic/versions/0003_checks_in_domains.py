@@ -1,4 +1,4 @@
-"""Move PostgreSQL's CHECKs into domains, which it does not parse anew in each statement."""
+"""Move PostgreSQL's CHECKs into domains, which are parsed once a connection, not each time."""
 
 from alembic import op
 
@@ -11,7 +11,7 @@ _REASONS = (
 )
 
 LOCK = "LOCK TABLE trial, attempt, study"
-"""As those lock who may still be there: trials before studies."""
+"""In the order in which running workers lock: trials before studies."""
 
 COLUMNS = {
     "study": {"status": "text", "mode": "text"},
@@ -51,7 +51,7 @@ CHECKS = {
 
 
 def upgrade() -> None:
-    """Replace each table's CHECKs by one, and keep the points of the next draws uncompressed."""
+    """Replace each table's CHECKs by one, and store the proposals uncompressed."""
     if op.get_bind().dialect.name != "postgresql":
         return
     op.execute(LOCK)

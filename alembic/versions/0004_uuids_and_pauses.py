@@ -1,4 +1,4 @@
-"""Refuse what is no UUID where paths are made of UUIDs; say who paused a study, and why."""
+"""Refuse other texts where paths are made of UUIDs; record who paused a study, and why."""
 
 import sqlalchemy as sa
 
@@ -8,7 +8,7 @@ revision = "0004"
 down_revision = "0003"
 
 LOCK = "LOCK TABLE trial, study, trainable, checkpoint, worker"
-"""As those lock who may still be there: trials before studies."""
+"""In the order in which running workers lock: trials before studies."""
 
 HEX = "ltrim({uuid}, '0123456789abcdef-') = ''"
 UUID = f"length({{uuid}}) = 36 AND {HEX}"

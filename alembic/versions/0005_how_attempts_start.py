@@ -1,4 +1,4 @@
-"""Keep how an attempt's process was started, and how long after the claim its function began."""
+"""Record how an attempt's process was started, and the seconds from the claim to its function."""
 
 import sqlalchemy as sa
 
@@ -25,14 +25,14 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them out of the view, and drop them."""
+    """Drop the columns, and leave them out of the view."""
     _make_again(_query().replace(MORE, LAST))
     op.drop_column("attempt", "start_s")
     op.drop_column("attempt", "start")
 
 
 def _grant(table: str, columns: tuple[str, ...], *, like: str) -> None:
-    """Let those roles write the columns of 0004 and 0005 that may write another of the table."""
+    """Let the roles that may write a column of the table write those of 0004 and 0005, too."""
     found = _rows(
         "SELECT DISTINCT grantee FROM information_schema.column_privileges WHERE table_schema = "
         f"current_schema() AND table_name = '{table}' AND column_name = '{like}' "
@@ -67,7 +67,7 @@ def _rows(sql: str) -> list[str]:
 
 
 def _query() -> str:
-    """What the view selects now, its spaces made one."""
+    """The present query of the view, with single spaces."""
     if op.get_bind().dialect.name == "postgresql":
         found = "SELECT pg_get_viewdef('v_attempt'::regclass)"
     else:

@@ -6,7 +6,7 @@ from typing import Any
 from studydb.analysis.naming import spread_names
 from studydb.db import Database
 from studydb.db.literals import ValueKind
-from studydb.db.stable_views import FIXED, Column, Kind, WideView, bounded_names, view_name
+from studydb.db.wide_view_sql import FIXED, Column, Kind, WideView, bounded_names, view_name
 from studydb.domain.canonical import is_number
 from studydb.domain.records import Study
 from studydb.domain.roles import Role

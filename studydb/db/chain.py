@@ -1,8 +1,8 @@
 """
-Statements that are one on PostgreSQL, and one after another on SQLite.
+Chains: several statements that PostgreSQL takes as one, and SQLite one after another.
 
-A statement of its own is a transaction of its own: no BEGIN, no COMMIT, one round trip. PostgreSQL
-lets CTEs write; SQLite does not, but has no round trips either.
+A single statement needs no BEGIN and no COMMIT, so it costs one round trip. PostgreSQL lets CTEs
+write. SQLite does not, but it runs inside the process, without round trips.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ FIRST = "first"
 _IF_FIRST = "EXISTS (SELECT FROM first)"
 _ROW = "SELECT * FROM first"
 LAZILY = "set_config('synchronous_commit', 'off', true) = 'off'"
-"""For this transaction alone, which ends with the statement: no SET of its own."""
+"""Do not wait for the disk in this transaction, which ends with the statement."""
 
 _ROW_LAZILY = f"{_ROW} WHERE {LAZILY}"
 
@@ -39,7 +39,7 @@ class _OfFirst(sa.ColumnElement[Any]):
 
 @compiles(_OfFirst, "postgresql")
 def _of_first_postgresql(element: _OfFirst, *_: Any, **_kw: Any) -> str:
-    return f"(SELECT {FIRST}.{element.column.key} FROM {FIRST})"  # noqa: S608  names of ours
+    return f"(SELECT {FIRST}.{element.column.key} FROM {FIRST})"  # noqa: S608  the names are constants
 
 
 @compiles(_OfFirst, "sqlite")
@@ -48,7 +48,7 @@ def _of_first_sqlite(element: _OfFirst, compiler: SQLCompiler, **kw: Any) -> str
     return compiler.process(bind, **kw)
 
 
-def of_first(column: sa.ColumnElement[Any]) -> Any:
+def of_first(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """A column of the row that the first statement of a chain returns."""
     return _OfFirst(column)
 
@@ -57,26 +57,25 @@ class Chain:
     """
     A first statement that returns at most one row, and links that follow only if it does.
 
-    Links are UPDATE … WHERE without RETURNING, INSERT … SELECT without WHERE, or a `BulkInsert`;
-    they lock nothing before the first one's row, and PostgreSQL chooses the order among them. Binds
-    of one name have one value throughout.
+    Links are UPDATE … WHERE without RETURNING, INSERT … SELECT without WHERE, or a `BulkInsert`.
+    They lock nothing before the first statement's row; PostgreSQL chooses the order among them. A
+    bind has the same value in all of them.
     """
 
     __slots__ = ("_links", "_whole", "first", "then")
 
     def __init__(self, first: sa.Executable, **then: Link) -> None:
-        """Keep the statements; nothing is compiled before its first use."""
         self.first, self.then = first, then
         self._whole: dict[tuple[bool, bool], Compiled] = {}
         self._links: tuple[Compiled, ...] = ()
 
     def whole(self, dialect: Dialect, *, durable: bool, alone: bool = False) -> Compiled:
         """
-        The one statement that PostgreSQL takes.
+        The single statement that PostgreSQL takes.
 
         Args:
             durable: False not to wait for the disk at its commit.
-            alone: Whether its `BulkInsert` inserts one row.
+            alone: Whether its `BulkInsert` inserts a single row.
         """
         whole = self._whole.get((durable, alone))
         if whole is None:
@@ -126,7 +125,7 @@ def _merged(mappings: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _apart(parts: Mapping[str, Compiled]) -> dict[str, Compiled]:
-    """Rename constants of one name but several values: each gets its part's name before it."""
+    """Give constants that share a name but not a value the name of their part as a prefix."""
     values: dict[str, set[Any]] = {}
     for compiled in parts.values():
         for name, value in compiled.defaults.items():

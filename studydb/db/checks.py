@@ -1,13 +1,13 @@
 """
-CHECK constraints that cost little: what a row must not say, refused by the database itself.
+CHECK constraints that cost little.
 
-PostgreSQL parses the CHECKs of a table anew in every statement that writes to it: the eleven of
-`trial` and three more were a sixth of the server's work on a trial. The checks of a domain it
-parses once per connection. So a table has one CHECK, which casts the facts to a domain that has the
-rest; SQLite has them all.
+PostgreSQL parses the CHECKs of a table in every statement that writes to it: the eleven of `trial`
+and three more were a sixth of the server's work on a trial. It parses the CHECKs of a domain once
+per connection. So a table of PostgreSQL has one CHECK, which casts the row's values to a domain
+that has the others. A table of SQLite has all of them.
 
-A migration that changes a condition drops and adds the table's CHECK, too: nothing else looks at
-the rows that are there.
+A migration that changes a condition must also drop and add the table's CHECK: only that checks the
+rows that exist.
 """
 
 from string import Formatter
@@ -18,11 +18,11 @@ from sqlalchemy.dialects import postgresql
 
 def guard(table: sa.Table, **checks: str) -> None:
     """
-    Give a table its CHECK constraints; its `info` names the "type" and the "domain" of PostgreSQL.
+    Give a table its CHECK constraints; `table.info` gets PostgreSQL's names of "type" and "domain".
 
     Args:
-        checks: SQL conditions by name, which the violation is reported by; NULL is no violation.
-            Columns stand in braces: "({state} = 'RUNNING') = ({token} IS NOT NULL)".
+        checks: SQL conditions by the name that a violation reports; NULL is no violation. Columns
+            stand in braces: "({state} = 'RUNNING') = ({token} IS NOT NULL)".
     """
     named = (part[1] for text in checks.values() for part in Formatter().parse(text))
     columns = dict.fromkeys(name for name in named if name)

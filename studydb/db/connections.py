@@ -3,13 +3,37 @@
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from studydb.domain.errors import StorageBusy
 
 WAIT_S = 30.0
+
+
+class Cursor(Protocol):
+    """
+    What the cursors of both drivers can do.
+
+    Attributes:
+        connection: The driver's connection.
+    """
+
+    @property
+    def connection(self) -> Any: ...
+
+    @property
+    def description(self) -> Sequence[Any] | None: ...
+
+    def execute(self, sql: Any, params: Any = ..., /, **options: Any) -> "Cursor": ...
+
+    def executemany(self, sql: Any, rows: Any, /) -> object: ...
+
+    def fetchone(self) -> tuple[Any, ...] | None: ...
+
+    def fetchall(self) -> list[tuple[Any, ...]]: ...
+
 
 _of_this_process: "weakref.WeakSet[Connections]" = weakref.WeakSet()
 
@@ -22,13 +46,13 @@ class Connections:
     A process that is forked opens connections anew.
     """
 
-    def __init__(self, open_cursor: Callable[[], Any], *, limit: int, url: str) -> None:
+    def __init__(self, open_cursor: Callable[[], Cursor], *, limit: int, url: str) -> None:
         """
         Keep places for connections, and open none.
 
         Args:
             limit: How many there may be at a time.
-            url: The database's, with its password masked.
+            url: The database's URL, with its password masked.
         """
         self._open, self._limit, self._url = open_cursor, limit, url
         self.forget()
@@ -36,12 +60,12 @@ class Connections:
 
     def forget(self) -> None:
         """Drop all connections without closing them; after a fork they belong to the parent."""
-        self._free: list[Any] = [None] * self._limit  # None: a place without a connection
+        self._free: list[Cursor | None] = [None] * self._limit  # None: a place without a connection
         self._lock = threading.Lock()
         self._given_back = threading.Condition(self._lock)
         self._n_waiting = 0
 
-    def take(self) -> Any:
+    def take(self) -> Cursor:
         """
         Take the cursor that was used last, until it is given back.
 
@@ -71,14 +95,14 @@ class Connections:
         finally:
             self._n_waiting -= 1
 
-    def give_back(self, cursor: Any) -> None:
+    def give_back(self, cursor: Cursor | None) -> None:
         """Keep a connection without an open transaction for the next use."""
         with self._lock:
             self._free.append(cursor)
             if self._n_waiting:  # seldom; a notification costs more than the rest of this
                 self._given_back.notify()
 
-    def discard(self, cursor: Any) -> None:
+    def discard(self, cursor: Cursor) -> None:
         """Close a connection that may be broken."""
         try:
             _hang_up(cursor)
@@ -94,7 +118,7 @@ class Connections:
                 _hang_up(cursor)
 
 
-def _hang_up(cursor: Any) -> None:
+def _hang_up(cursor: Cursor) -> None:
     with suppress(Exception):
         cursor.connection.close()
 

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL
 
 from studydb.artifacts import Locations
 from studydb.db import sessions, sqlite_file
-from studydb.db.connections import Connections
+from studydb.db.connections import Connections, Cursor
 from studydb.db.dialect import FEATURES
 from studydb.db.silence import BoundedConnection
 from studydb.db.transaction import Observer
@@ -84,12 +84,12 @@ class Database:
             poolclass=sa.pool.NullPool,
         )
 
-    def _open_cursor(self) -> Any:
+    def _open_cursor(self) -> Cursor:
         pooled = self.engine.raw_connection()
         connection: Any = pooled.driver_connection
         pooled.detach()
         if not self.postgresql:
-            return connection.cursor()
+            return cast("Cursor", connection.cursor())
         try:
             check_encoding(connection.info.parameter_status("server_encoding"), self.secret_url)
         except BaseException:
@@ -99,7 +99,7 @@ class Database:
         setting = sessions.set_for_session(connection.info.server_version)
         if setting is not None and not self.pooler:
             connection.execute(setting)
-        return psycopg.RawCursor(connection)
+        return cast("Cursor", psycopg.RawCursor(connection))
 
     def _connect_postgresql(
         self, _dialect: Any, _record: Any, arguments: Any, options: Any

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
 
 from studydb.db.types import UtcDateTime
 
@@ -45,11 +46,11 @@ FEATURES = {
 """By SQLAlchemy's name of the backend."""
 
 NOW = "now"
-"""The bind that `Txn` fills: a test's clock, or on SQLite the host's; NULL for the server's own."""
+"""The bind that `Txn` sets: a test's clock, or on SQLite the host's; NULL for the server's."""
 
 
 class _Now(FunctionElement[Any]):
-    """The database's clock: one for all workers, whatever theirs say."""
+    """The database's clock, which is the same for all workers."""
 
     type = UtcDateTime()
     inherit_cache = True
@@ -88,17 +89,17 @@ def _after_sqlite(element: _After, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 def now() -> sa.ColumnElement[Any]:
-    """The moment of this statement by the database's clock."""
+    """The time of this statement by the database's clock."""
     return _Now()
 
 
-def after(moment: sa.ColumnElement[Any], seconds: sa.ColumnElement[float]) -> Any:
+def after(moment: sa.ColumnElement[Any], seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
     """`moment` plus `seconds`."""
     return _After(moment, seconds)
 
 
 class _IsListed(FunctionElement[Any]):
-    type = sa.Boolean()
+    type = sa.types.NULLTYPE  # a Boolean would be followed by "= 1" on SQLite
     inherit_cache = True
 
 
@@ -130,7 +131,7 @@ def _is_object_sqlite(element: _IsObject, compiler: SQLCompiler, **kw: Any) -> s
 
 
 def is_object(document: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-    """Whether a JSON column holds an object, as a dict is called there."""
+    """Whether a JSON column holds an object."""
     return _IsObject(document)
 
 
@@ -144,12 +145,12 @@ class _List(sa.types.TypeDecorator[Any]):
         super().__init__()
         self.of = of
 
-    def load_dialect_impl(self, dialect: sa.engine.Dialect) -> Any:
+    def load_dialect_impl(self, dialect: sa.engine.Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
             return dialect.type_descriptor(sa.ARRAY(self.of))
         return dialect.type_descriptor(sa.Text())
 
-    def process_bind_param(self, value: Any, dialect: sa.engine.Dialect) -> Any:
+    def process_bind_param(self, value: Any, dialect: sa.engine.Dialect) -> list[Any] | str:
         return list(value) if dialect.name == "postgresql" else json.dumps(list(value))
 
 

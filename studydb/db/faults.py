@@ -1,7 +1,7 @@
 """
-What a driver's error means: which faults pass, and how to tell the user of those that don't.
+What a driver's error means: our error for it, with a message for the user.
 
-The layers above know no driver; they catch `StorageTransient` and retry.
+The rooms above know no driver. They retry after a `StorageTransient`.
 """
 
 import sqlite3
@@ -33,21 +33,21 @@ _DENIED = "42501"
 _NO_LOGIN = {"28P01", "28000"}
 _UNIQUE = "23505"
 _UNFIT = {"22001", "22003", "22008", "22021", "22P02", "22P03", "22P05", "54000"}
-"""Values that PostgreSQL does not take; the driver's own checks have no code."""
+"""Values that PostgreSQL refuses; an error of the driver's checks has no code."""
 
 _LOGIN = ("authentication failed", "no password supplied")
 
 
 class Duplicate(Exception):
-    """A UNIQUE constraint refused a row: somebody, perhaps our own ghost, was first."""
+    """A UNIQUE constraint refused a row, which an earlier send of the same call may have made."""
 
 
 class LockTimeout(StorageBusy):
-    """A lock did not come within `lock_timeout`."""
+    """A lock was not free within `lock_timeout`."""
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """The driver's error below SQLAlchemy's wrapping."""
+    """The driver's error inside SQLAlchemy's."""
     if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None:
         return error.orig
     return error
@@ -55,10 +55,10 @@ def driver_error(error: BaseException) -> BaseException:
 
 def translate(error: BaseException, *, url: str) -> Exception | None:
     """
-    Our error for a driver's, None if it is no fault of the database's (a bug of ours).
+    Our error for a driver's; None if it is a bug of ours, not a fault of the database.
 
     Args:
-        url: The database's, with its password masked.
+        url: The database's URL, with its password masked.
     """
     error = driver_error(error)
     if isinstance(error, SilentServerError):
@@ -101,13 +101,13 @@ def _translate_postgresql(  # noqa: C901, PLR0911  a table in code
         return UsageError(f"{url} cannot be used: {_first_line(error)}.")
     if code is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return _cannot_connect(error, url)
-    if isinstance(error, psycopg.OperationalError):  # a full disk, no memory: somebody will help
+    if isinstance(error, psycopg.OperationalError):  # a full disk or no memory, which passes
         return StorageBusy(f"{url} fails: {_first_line(error)}. See the server's log.")
     return None
 
 
 def _is_unfit(error: BaseException) -> bool:
-    """Whether a value was refused; drivers refuse some before they send anything."""
+    """Whether a value was refused, by the database or by the driver before it sent anything."""
     if isinstance(error, psycopg.Error):
         code = error.sqlstate
         return code in _UNFIT or (code is None and isinstance(error, psycopg.DataError))
@@ -159,23 +159,25 @@ def _first_line(error: Any) -> str:
 
 
 def is_disconnect(error: BaseException) -> bool:
-    """Whether the connection is of no more use."""
+    """Whether the connection cannot be used any more."""
     error = driver_error(error)
     if not isinstance(error, psycopg.Error):
         return False
     code = error.sqlstate
-    if isinstance(error, psycopg.DataError):  # a value was refused, with a code or before it left
+    if isinstance(error, psycopg.DataError):  # a value was refused, by the server or by the driver
         return False
-    if code == _READ_ONLY:  # the server has become a standby; the next connection asks for another
+    if (
+        code == _READ_ONLY
+    ):  # the server has become a standby; the next connection looks for the primary
         return True
     return code is None or code in _GONE or code.startswith("08")
 
 
 def is_of_values(error: BaseException) -> bool:
     """
-    Whether a fault came from the values of one trial, as far as anybody can tell.
+    Whether a fault came from the values of one trial.
 
-    Not so the faults of the database, of the host, and of a statement: those meet every trial.
+    Faults of the database, of the host and of a statement do not: they meet every trial.
     """
     error = driver_error(error)
     if isinstance(error, psycopg.Error | sqlite3.Error):

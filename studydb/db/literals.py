@@ -1,15 +1,15 @@
-"""SQL as text, for DDL: identifiers, literals, and what a JSON document holds below some keys."""
+"""SQL as text, for DDL: identifiers, literals, and the value at some keys of a JSON document."""
 
-# ruff: noqa: S608  identifiers and texts are quoted here: that is this file's business
+# ruff: noqa: S608  this file quotes identifiers and texts
 
 from collections.abc import Sequence
 from enum import StrEnum
 
 NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
-"""How JSON, and a double on SQLite, holds such numbers; see `types.encode_json`."""
+"""The texts of such numbers in JSON, and in a double on SQLite; see `types.encode_json`."""
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-"""Of a bigint, as numbers of jsonb: one that a row should not hold breaks no query."""
+"""The bounds of a bigint; a larger number in jsonb becomes NULL instead of an error."""
 
 
 class ValueKind(StrEnum):
@@ -32,11 +32,11 @@ def literal(text: str) -> str:
 
 def postgresql_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:
     """
-    The value below some keys as a number, or as text with lists and objects as JSON.
+    The value at some keys as a number, or as text with lists and objects as JSON.
 
     Args:
         document: A column of type jsonb.
-        kind: For a double or an integer: what is no number is NULL.
+        kind: For a double or an integer, a value that is not a number is NULL.
     """
     path = ", ".join(map(literal, keys))
     found = f"({document} #> ARRAY[{path}])"
@@ -59,7 +59,7 @@ def sqlite_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:
     """
     The same on SQLite, where NaN and ±Inf stay texts.
 
-    Through `json_each`, key by key: a path would take a quote or an accent in a key amiss.
+    It goes through `json_each`, key by key: a JSON path misreads a quote or an accent in a key.
     """
     sources, wanted = [], []
     for depth, key in enumerate(keys):
@@ -86,7 +86,7 @@ def sqlite_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """A text that reads like a number's name has a backslash in JSON."""
+    """Take away the backslash that a text like "NaN" has in JSON."""
     return (
         f"CASE WHEN substr({text}, 1, 1) = '\\' AND ltrim({text}, '\\') IN {NOT_FINITE} "
         f"THEN substr({text}, 2) ELSE {text} END"

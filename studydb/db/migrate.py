@@ -1,13 +1,14 @@
 """
 Making and changing the schema: Alembic, run from the installed package or from a checkout.
 
-Any number of processes may start at once: the version is read without a lock; only who finds it old
-locks (PostgreSQL: a session's advisory lock; SQLite: BEGIN IMMEDIATE), reads again, and upgrades.
+Several processes may start at the same time. Each reads the version without a lock. If the version
+is old, it locks (PostgreSQL: a session's advisory lock; SQLite: BEGIN IMMEDIATE), reads the version
+again, and upgrades.
 """
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 from alembic.config import Config
 from alembic.util import CommandError
 
-from studydb.db import faults, revisions, stable_views
+from studydb.db import faults, revisions, wide_view_sql
 from studydb.db.compatibility import check_schema, current_version
 from studydb.db.connecting import connect
 from studydb.db.database import Database
@@ -85,7 +86,7 @@ def downgrade(storage: str, revision: str) -> None:
         _refuse_newer(database, current_version(database))
         with _migrating(database) as connection:
             txn = _Texts(connection)
-            stable_views.drop(txn, stable_views.found(txn))
+            wide_view_sql.drop(txn, wide_view_sql.found(txn))
             alembic.command.downgrade(_config(connection), revision)
     finally:
         database.close()
@@ -139,9 +140,9 @@ def _migrating(database: Database) -> Iterator[sa.Connection]:
             else:
                 with _locked_sqlite(database.engine) as connection:
                     yield connection
-        except CommandError as error:  # what a migration has to say about the rows
+        except CommandError as error:  # a migration refuses the rows
             raise StorageError(str(error)) from error
-        except Exception as error:  # of Alembic's connection, or of the driver's below it
+        except Exception as error:  # of Alembic's connection, or of the driver's
             translated = faults.translate(error, url=database.url)
             if translated is None:
                 raise
@@ -160,7 +161,7 @@ def _locked_postgresql(engine: sa.Engine) -> Iterator[sa.Connection]:
         try:
             with connection.begin():
                 if _has_tables(connection):
-                    stable_views.lock(_Texts(connection))
+                    wide_view_sql.lock(_Texts(connection))
                     _act_as_owner(connection)
                 yield connection
         finally:
@@ -176,11 +177,11 @@ def _has_tables(connection: sa.Connection) -> bool:
 
 def _act_as_owner(connection: sa.Connection) -> None:
     """
-    Make what is new the tables' owner's, whichever of its members upgrades.
+    Let the role that owns the tables own the new ones, too, whichever member upgrades.
 
-    Up to the end of the transaction.
+    It holds until the transaction ends.
     """
-    owner = stable_views.owner_to_act_for(_Texts(connection), revisions.TABLE)
+    owner = wide_view_sql.owner_to_act_for(_Texts(connection), revisions.TABLE)
     if owner is not None:
         connection.exec_driver_sql(f"SET LOCAL ROLE {owner}")
 
@@ -190,9 +191,9 @@ def _lock_database(connection: sa.Connection) -> bool:
     Wait until no other process makes the tables.
 
     Returns:
-        False when the turn does not come in time: every role that may connect can hold this lock.
-        Tables that exist are then protected by that of the version's table; of two processes
-        that make them at the same time, one fails and changes nothing.
+        False after 20 s: every role that may connect can hold this lock. Tables that exist are then
+        protected by the lock of the version's table. If two processes make the tables at the same
+        time, one fails and changes nothing.
     """
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(TURN_TIMEOUT_S * 1000)}")
     try:
@@ -217,7 +218,9 @@ def _locked_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
     with engine.connect() as connection:
         driver: Any = connection.connection.driver_connection
         driver.execute(f"PRAGMA busy_timeout={int(CREATE_WAIT_S * 1000)}")
-        driver.execute("PRAGMA foreign_keys=OFF")  # a table rebuild drops the parent of rows
+        driver.execute(
+            "PRAGMA foreign_keys=OFF"
+        )  # a table is rebuilt by dropping it, and rows refer to it
         with connection.begin():
             yield connection
             broken = driver.execute("PRAGMA foreign_key_check").fetchall()
@@ -228,13 +231,13 @@ def _locked_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 class _Texts:
-    """Runs SQL that is made as text on the connection of a migration; see `views.Texts`."""
+    """Runs SQL that is made as text on a migration's connection; see `wide_view_sql.Texts`."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self.postgresql = connection.dialect.name == "postgresql"
-        self._connection = connection.connection  # the driver's: a "%" is a "%"
+        self._connection = connection.connection  # the driver's, for which "%" is no placeholder
 
-    def fetch_text(self, sql: str) -> Any:
+    def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
         cursor = self._connection.cursor()
         cursor.execute(sql)
         return cursor.fetchall()
@@ -245,13 +248,13 @@ class _Texts:
 
 @contextmanager
 def _without_wide_views(connection: sa.Connection) -> Iterator[None]:
-    """Take wide views out of the way, since PostgreSQL changes nothing below a view."""
+    """Drop wide views meanwhile, because PostgreSQL alters no column that a view uses."""
     txn = _Texts(connection)
-    wide = stable_views.found(txn)
-    stable_views.drop(txn, wide)
+    wide = wide_view_sql.found(txn)
+    wide_view_sql.drop(txn, wide)
     yield
     for view in wide:
-        stable_views.make(txn, view)
+        wide_view_sql.make(txn, view)
 
 
 def _config(connection: sa.Connection) -> Config:

@@ -1,12 +1,12 @@
 """
-Roles on PostgreSQL: what an owner, a worker and a viewer need, and no more.
+Roles on PostgreSQL: the rights that an owner, a worker and a viewer need.
 
-A worker cannot change the schema, a study's specs, what it runs and who signed that, the params of
-a trial, or a result that is stored. It can claim and end any trial, pause and stop a study, report
-what is not true, and delete rows of checkpoints, as it does with those that a newer one replaces.
+A worker cannot change the schema, a study's specs, its trainable and the signatures of that, the
+params of a trial, or a stored result. It can claim and end any trial, pause and stop a study,
+report false values, and delete rows of checkpoints, as retention does.
 """
 
-# ruff: noqa: S608  names and texts are quoted here: that is this file's business
+# ruff: noqa: S608  this file quotes names and texts
 
 import re
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from textwrap import dedent
 from studydb.db import revisions
 from studydb.db.literals import literal, quoted
 from studydb.db.schema import METADATA
-from studydb.db.stable_views import MARK
+from studydb.db.wide_view_sql import MARK
 from studydb.domain.roles import Role
 
 STABLE_VIEWS = ("v_study", "v_trial", "v_result", "v_attempt", "v_checkpoint", "v_worker")
@@ -53,7 +53,7 @@ WORKER_UPDATES = {
     "rung": ("n_entries", "n_ranked", "cut_rank", "cut_score", "cut_trial_id"),
     "counter": ("pending", "running", "paused", "terminated", "error"),
 }
-"""By table; a test holds them against the statements of every operation that workers call."""
+"""By table; a test compares them with the statements of every operation that workers call."""
 
 
 _HEAD = """
@@ -67,13 +67,13 @@ BEGIN;
 @dataclass(frozen=True, slots=True)
 class Roles:
     """
-    What the three roles are called, who is a member of each, and where the tables are.
+    The names of the three roles, the members of each, and where the tables are.
 
-    The roles are groups; people log in as members. PostgreSQL hands a group's rights down to its
-    members, but not its settings, so that a viewer's limits are set for each login.
+    The roles are groups; people log in as members. On PostgreSQL a member inherits a group's rights
+    but not its settings, so that a viewer's limits are set for each login.
 
     Attributes:
-        members: Logins and the role that each is to have.
+        members: Logins, each with its role.
     """
 
     database: str
@@ -84,7 +84,7 @@ class Roles:
     members: tuple[tuple[str, Role], ...] = ()
 
     def script(self) -> str:
-        """The SQL that makes the roles and gives each its rights; running it again is harmless."""
+        """The SQL that makes the roles and grants their rights; it may be run again."""
         parts = (
             *(_HEAD, self._create(), self._owner(), self._worker(), self._viewer()),
             *(self._membership(login, role) for login, role in self.members),
@@ -105,9 +105,9 @@ class Roles:
 
     def _create(self) -> str:
         """
-        Make the roles that are missing, or say who has to.
+        Make the roles that are missing, or raise an error that says who can.
 
-        A role is looked for first: CREATE ROLE fails where the caller may create none, even if the
+        Existing roles are skipped: CREATE ROLE fails for a caller without that right even if the
         role exists.
         """
         logins = [name for name, _ in self.members]
@@ -154,7 +154,7 @@ class Roles:
         )
 
     def _present_owners(self) -> str:
-        """Who owns the tables now, or runs this, stays an owner as a member."""
+        """Make the present owner of the tables, and who runs this, members of the owner role."""
         return dedent(f"""\
             DO $$ DECLARE holder oid; BEGIN
               FOR holder IN SELECT relowner FROM pg_class
@@ -207,7 +207,7 @@ class Roles:
             """
 
     def _membership(self, login: str, role: Role) -> str:
-        """Make a login a member of its role, and of the two others no longer."""
+        """Make a login a member of its role, and of neither of the two others."""
         by_role = dict(zip(Role, self._names, strict=True))
         group = by_role.pop(role)
         others = ", ".join(f"{literal(_name(name))}::regrole" for name in by_role.values())
@@ -224,10 +224,10 @@ class Roles:
 
     def _limits(self) -> str:
         """
-        Set the limits of each login that is a viewer and no more.
+        Set the limits of each login that is only a viewer.
 
-        They are taken from a login that becomes a worker or an owner. Who runs this may be allowed
-        to give rights, but not to change a login that somebody else has made: that is a warning.
+        A login that becomes a worker or an owner loses them. The caller may have the right to grant
+        rights, but not to change another's login; then a warning names the line to run.
         """
         writes = " OR ".join(
             f"pg_has_role(oid, {literal(name)}, 'MEMBER')" for name in (self.owner, self.worker)
@@ -265,7 +265,7 @@ def _array(texts: Iterable[str]) -> str:
 
 
 def _name(text: str) -> str:
-    """An identifier, quoted unless it certainly needs no quotes."""
+    """An identifier, in quotes unless it surely needs none."""
     is_plain = re.fullmatch(r"[a-z]+_[a-z0-9_]+", text) and not text.startswith(
         ("current_", "session_")
     )

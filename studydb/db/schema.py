@@ -1,10 +1,10 @@
 """
 The tables: one schema for PostgreSQL and SQLite.
 
-Rules that the columns follow: ids are never reused; nothing that a heartbeat or a report changes
-stands in an index, so that those updates stay HOT on PostgreSQL; `result` and `rung_entry` have no
-foreign keys, because the fence proves the parent; what a planner must know of a partial index is
-written as a literal, never bound.
+Ids are never reused. No index has a column that a heartbeat or a report changes, so that those
+updates stay HOT on PostgreSQL. `result` and `rung_entry` have no foreign keys, because the fence
+proves that the parent exists. A condition that a partial index needs is written as a literal, never
+bound.
 """
 
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ def _one_of(column: str, values: Iterable[StrEnum]) -> dict[str, str]:
 
 _HEX = "ltrim({uuid}, '0123456789abcdef-') = ''"
 UUID = f"length({{uuid}}) = 36 AND {_HEX}"
-"""Paths are made of these: what is none must not get into a row."""
+"""Paths are made of UUIDs, so that a row must not hold another text."""
 
 
 def _required(name: str, kind: Any, *args: Any, **options: Any) -> sa.Column[Any]:
@@ -89,9 +89,9 @@ study = sa.Table(
     sqlite_autoincrement=True,
 )
 """
-`n_counted` is held against `num_trials`, `n_running` (kept if there is one) against
-`max_concurrent`. `points` holds what the searcher proposes for the next draws, by block.
-`paused_by`: what kind of cause paused it ('person', …); `pause_reason`: why, in words.
+`n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without that limit
+`n_running` is not kept. `points` holds the searcher's proposals for the next draws, by block.
+`paused_by` is who or what paused it ('person', …), and `pause_reason` says why.
 """
 
 guard(
@@ -224,9 +224,9 @@ trial = sa.Table(
     sqlite_autoincrement=True,
 )
 """
-`priority`: lower runs first. `rank_score` follows `best_score` whenever the state changes, so that
-"best" is one index probe and reports stay HOT. `checkpoint_step` is the furthest ever saved.
-`flush_no` is the running attempt's; it goes to the attempt's row when the attempt ends.
+`priority`: lower runs first. `rank_score` is set to `best_score` when the state changes, so that
+"best" is one index probe and reports stay HOT. `checkpoint_step` is the highest step ever saved.
+`flush_no` is the running attempt's; its end copies it to the attempt's row.
 """
 
 guard(
@@ -276,8 +276,9 @@ attempt = sa.Table(
     sa.PrimaryKeyConstraint("trial_id", "attempt"),
 )
 """
-`start_step`: its first; `restored_id`: the checkpoint it began from, `source_trial_id`: whose.
-`start`: "warm" or "fresh"; `start_s`: seconds from the claim to the function's first line.
+`start_step` is its first step, `restored_id` the checkpoint that it began from, `source_trial_id`
+that checkpoint's trial. `start` is "warm" or "fresh", and `start_s` the seconds from the claim to
+the function's first line.
 """
 
 guard(attempt, **_one_of("reason", Reason))
@@ -319,7 +320,7 @@ checkpoint = sa.Table(
     sa.Column("removed_at", UtcDateTime),
     sqlite_autoincrement=True,
 )
-"""`removed_at`: no restore will ask for it again and its bytes may go; `pins` forbids that."""
+"""`removed_at`: no restore needs it and its bytes may be deleted, unless `pins` forbids that."""
 
 guard(checkpoint, uuid=UUID)
 
@@ -346,7 +347,7 @@ worker = sa.Table(
     sqlite_autoincrement=True,
 )
 
-guard(worker, uuid=f"length({{uuid}}) IN (32, 36) AND {_HEX}")  # own loops' have no hyphens
+guard(worker, uuid=f"length({{uuid}}) IN (32, 36) AND {_HEX}")  # those of own loops have no hyphens
 
 bracket = sa.Table(
     "bracket",
@@ -374,8 +375,8 @@ rung = sa.Table(
     sqlite_autoincrement=True,
 )
 """
-`cut_rank` counts from the worst entry (0), and `cut_score`, `cut_trial_id` name the entry that
-stands there: the lower neighbour of the quantile among the `n_ranked` entries that are not NaN.
+`cut_rank` counts from the worst entry (0). `cut_score` and `cut_trial_id` name the entry at that
+rank: the lower neighbour of the quantile among the `n_ranked` entries that are not NaN.
 """
 
 rung_entry = sa.Table(
@@ -402,7 +403,7 @@ rung_entry = sa.Table(
         sqlite_where="ranked = 1",
     ),
 )
-"""`ordinal`: 0-based order of arrival; `cutoff` is what the score was held against."""
+"""`ordinal` is the 0-based order of arrival; `cutoff` is what the score was compared with."""
 
 counter = sa.Table(
     "counter",
@@ -412,7 +413,7 @@ counter = sa.Table(
     *(_required(state.lower(), sa.BigInteger) for state in State),
     sa.PrimaryKeyConstraint("study_id", "shard"),
 )
-"""Trials per state, spread over a few rows: the sum over shards is the count."""
+"""Trials per state; the count is the sum over a study's shards."""
 
 event = sa.Table(
     "event",
@@ -457,22 +458,22 @@ tag = sa.Table(
 
 
 def in_state(state: State) -> sa.ColumnElement[bool]:
-    """`state = '…'` with a literal, or no planner would know that a partial index serves."""
+    """`state = '…'` with a literal, by which a planner knows that a partial index can be used."""
     return trial.c.state == sa.literal_column(f"'{state}'", sa.Text)
 
 
 def is_still(state: State) -> sa.ColumnElement[bool]:
     """
-    `state = …` with a bound value: the guard of a row that is found by its id.
+    `state = …` with a bound value, for the guard of a row that is found by its id.
 
-    A literal would let a plan that was made for a small table walk the partial index of that state
-    instead: every report past every trial that runs.
+    With a literal, a plan that was made for a small table would scan the partial index of that
+    state: every report would read every running trial.
     """
     return trial.c.state == sa.bindparam(f"still_{state.lower()}", state, sa.Text)
 
 
 BY_ID = trial.c.id + 0
 """
-An order of locks that no index has: for `id` itself, a plan may walk all trials in that order and
-look for the few that are meant, as SQLite does without statistics.
+Orders locks by id without the index on id: to sort by `id` itself, a plan may scan all trials in
+that order, as SQLite does without statistics.
 """

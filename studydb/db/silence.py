@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL that waits only so long for a server that says nothing."""
+"""A connection to PostgreSQL that bounds how long it waits for a silent server."""
 
 import math
 import time
@@ -13,39 +13,39 @@ from psycopg.waiting import Ready
 Returned = TypeVar("Returned")
 
 _LOOK_S = 0.1
-"""Between two looks at the clock while nothing comes; the driver's own interval."""
+"""How often the clock is read while nothing comes; the driver's interval, too."""
 
 _FIRST_S = 0.5
-"""Nearly every answer is whole by then; until it is, nothing of ours runs in between."""
+"""Nearly every answer is complete by then, and is read by the driver's loop without ours."""
 
 
 class SilentServerError(psycopg.OperationalError):
     """
-    The server has taken a request and does not answer; what became of the request is unknown.
+    The server has taken a request and does not answer; whether it did the request is unknown.
 
-    The system's keepalives do not notice: a server that is stopped, or that waits for a standby,
-    still acknowledges what it is sent.
+    TCP keepalives do not detect this: the system of a server that is stopped, or that waits for a
+    standby, still acknowledges packets.
     """
 
 
 def for_ever() -> float:
-    """Set no bound: a migration takes as long as it takes."""
+    """No bound: a migration may take hours."""
     return math.inf
 
 
 class BoundedConnection(psycopg.Connection[Any]):
     """
-    Ends a wait once the server has said nothing for too long.
+    Ends a wait after the server has been silent for too long.
 
     Attributes:
-        longest_silence: Asked again and again during a wait, so that a process that is told to go
-            can cut one short; seconds.
+        longest_silence: Returns the bound in seconds. It is called repeatedly during a wait, so
+            that a process that is to end can shorten it.
     """
 
     longest_silence: Callable[[], float]
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Begin without a bound; connecting has one of its own."""
+        """Connect without this bound; `connect_timeout` bounds connecting."""
         super().__init__(*args, **options)
         self.longest_silence = for_ever
 
@@ -56,8 +56,8 @@ class BoundedConnection(psycopg.Connection[Any]):
         Consume a generator of the driver's.
 
         Raises:
-            SilentServerError: Nothing came for too long. The connection is closed: an answer that
-                comes later must not be taken for that to another request.
+            SilentServerError: Nothing came for too long. The connection is closed, so that a late
+                answer is not taken for the answer to another request.
         """
         try:
             return super().wait(gen, interval, _FIRST_S if timeout is None else timeout)

@@ -1,4 +1,4 @@
-"""Opening an SQLite file, also one that may only be read: looking takes no right to write."""
+"""Opening an SQLite file, also one that may only be read."""
 
 import os
 import sqlite3
@@ -11,17 +11,20 @@ BUSY_TIMEOUT_S = 5
 
 _NO_WAL = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 """
-What a reader gets of a file in WAL mode whose `-shm` is missing and cannot be made: it holds the
-locks of readers and writers.
+The errors of a reader of a file in WAL mode whose `-shm` is missing and cannot be made; that file
+holds the locks of readers and writers.
 """
 
 
 class ArchiveConnection(sqlite3.Connection):
     """
-    A reader of a file that no process has open for writing, as far as can be seen: without locks.
+    A reader without locks, of a file that no process seems to have open for writing.
 
-    It would read pages that a writer changes under it, and never see what is in a `-wal`. So it is
-    opened for one transaction, and what was read counts only if the file is still the same.
+    It would read pages while a writer changes them, and never see what is in a `-wal`. So it is
+    opened for one transaction, whose reads count only if the file is the same afterwards.
+
+    Attributes:
+        seen: The file's identity, time and size when it was opened; see `_look`.
     """
 
     path: Path
@@ -29,7 +32,7 @@ class ArchiveConnection(sqlite3.Connection):
 
     def check_unchanged(self) -> None:
         """
-        Make sure at the end of a transaction that nobody wrote during it.
+        Make sure at the end of a transaction that no process wrote during it.
 
         Raises:
             StorageBusy: The file has changed, or a writer has begun.
@@ -43,7 +46,7 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
     Open an SQLite file that exists.
 
     Returns:
-        A connection; an `ArchiveConnection` where there is no other way to read the file.
+        A connection; an `ArchiveConnection` if the file cannot be read in another way.
 
     Raises:
         StorageDenied: The file has changes in a `-wal` that cannot be read without writing.
@@ -100,7 +103,7 @@ def _is_closed_to_us(path: Path) -> bool:
 
 
 def _look(path: Path) -> tuple[int, ...]:
-    """What a change of the file changes; last the size of its `-wal`."""
+    """Numbers that a write to the file changes; the last is the size of its `-wal`."""
     found = path.stat()
     wal = 0
     with suppress(FileNotFoundError):

@@ -2,16 +2,16 @@
 The seam between Core and the driver.
 
 Every statement is written in SQLAlchemy Core, compiled once per dialect, and run on the driver's
-own cursor: a claim through Core's execution costs 0.8 ms of CPU, through psycopg's prepared
-statement 0.09 ms (see PEERS). Binds and columns pass through the same type codecs either way.
+own cursor: a claim costs 0.8 ms of CPU through Core's execution, and 0.09 ms through psycopg's
+prepared statement. Binds and columns pass through Core's type codecs in both cases.
 """
 
 import re
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
@@ -21,10 +21,21 @@ from studydb.db.types import Json, dump_json
 
 Codec = Callable[[Any], Any]
 Rows = Sequence[tuple[Any, ...]]
+Value = TypeVar("Value")
+
+
+class Row(Protocol):
+    """A row that a statement returns: a named tuple with an attribute per column."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+    def __getitem__(self, position: int) -> Any: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
 
 
 BIND = re.compile(r"%\((\w+)\)s")
-"""psycopg's spelling of a bind: what PostgreSQL's Core statements are compiled to."""
+"""A bind in psycopg's spelling, which Core compiles PostgreSQL's statements to."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +45,16 @@ class Compiled:
 
     Attributes:
         sql: With named binds, in the driver's spelling.
-        defaults: Of binds that need not be given, encoded.
-        encode: What the values of some binds pass through.
+        defaults: The values of binds that need not be given, encoded.
+        encode: The codecs of the binds that have one.
+        decode: The codecs of the columns that have one, by position.
     """
 
     sql: str
     defaults: Mapping[str, Any]
     encode: Mapping[str, Codec]
     required: frozenset[str]
-    row: Callable[[Sequence[Any]], Any]
+    row: Callable[[Sequence[Any]], Row]
     decode: tuple[tuple[int, Codec], ...]
 
     def bind(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,16 +71,16 @@ class Compiled:
     @cached_property
     def numbered(self) -> tuple[bytes, tuple[str, ...]]:
         """
-        The SQL with PostgreSQL's own $1, $2, … and the names that they stand for.
+        The SQL with PostgreSQL's $1, $2, …, and the names of the binds in that order.
 
-        psycopg translates named binds, and texts to bytes, anew at each execution.
+        psycopg would translate named binds, and text to bytes, at each execution.
         """
         names = tuple(dict.fromkeys(BIND.findall(self.sql)))
         numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
         sql = BIND.sub(lambda found: numbers[found[1]], self.sql).replace("%%", "%")
         return sql.encode(), names
 
-    def read(self, values: Sequence[Any]) -> Any:
+    def read(self, values: Sequence[Any]) -> Row:
         """One row, decoded, as a named tuple."""
         if not self.decode:
             return self.row(values)
@@ -79,7 +91,7 @@ class Compiled:
 
 
 def compile_for(statement: sa.Executable, dialect: Dialect) -> Compiled:
-    """Compile a Core statement and collect the codecs of its binds and columns."""
+    """Compile a Core statement, and collect the codecs of its binds and columns."""
     compiled = statement.compile(  # type: ignore[attr-defined]
         dialect=dialect, compile_kwargs={"render_postcompile": True}
     )
@@ -94,32 +106,36 @@ def compile_for(statement: sa.Executable, dialect: Dialect) -> Compiled:
     decode = tuple(
         (position, codec)
         for position, column in enumerate(columns)
-        if not isinstance(column.type, sa.Numeric | sa.Float)  # both drivers hand over plain floats
+        if not isinstance(column.type, sa.Numeric | sa.Float)  # both drivers return floats
         and (codec := column.type.dialect_impl(dialect).result_processor(dialect, None))
     )
-    row = namedtuple("Row", [column.key for column in columns], rename=True)  # type: ignore[misc] # noqa: PYI024
     return Compiled(
         sql=compiled.string,
         defaults={name: encode.get(name, _plain)(value) for name, value in defaults.items()},
         encode=encode,
         required=frozenset(name for name, bind in binds.items() if bind.required),
-        row=row._make,
+        row=_row_type([column.key for column in columns]),
         decode=decode,
     )
 
 
+def _row_type(names: Sequence[str]) -> Callable[[Sequence[Any]], Row]:
+    row = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    make: Callable[[Sequence[Any]], Row] = row._make
+    return make
+
+
 class Prepared:
-    """A constant statement: compiled at first use on each dialect, prepared by the driver."""
+    """A constant statement: compiled at its first use on each dialect, prepared by the driver."""
 
     __slots__ = ("_by_dialect", "statement")
 
     def __init__(self, statement: sa.Executable) -> None:
-        """Keep the Core statement; nothing is compiled before its first use."""
         self.statement = statement
         self._by_dialect: dict[str, Compiled] = {}
 
     def compiled(self, dialect: Dialect) -> Compiled:
-        """The statement in this dialect (one name, one dialect, one compilation)."""
+        """The statement in this dialect; a dialect is known by its name."""
         compiled = self._by_dialect.get(dialect.name)
         if compiled is None:
             compiled = self._by_dialect[dialect.name] = compile_for(self.statement, dialect)
@@ -133,14 +149,14 @@ class BulkInsert:
     """
     One INSERT of many rows.
 
-    PostgreSQL takes arrays through `unnest` in one statement (faster than COPY or a pipelined
-    executemany, see PEERS), and a row that comes alone as it is, which spares it a twelfth of the
-    work; SQLite runs one prepared statement over the rows, inside the process.
+    PostgreSQL takes arrays through `unnest` in one statement, which is faster than COPY and than a
+    pipelined executemany. A single row is sent without arrays, which saves a twelfth of the work.
+    SQLite runs one prepared statement per row, inside the process.
 
     Attributes:
-        common: Columns that have one value for all rows.
-        columns: Columns of which each row gives its own, in this order.
-        stamped: The column that gets the database's clock.
+        common: Columns that have the same value in all rows.
+        columns: Columns that have a value of each row, in this order.
+        stamped: The column that is set to the database's clock.
     """
 
     __slots__ = ("_codecs", "_compiled", "columns", "common", "stamped", "table")
@@ -148,13 +164,12 @@ class BulkInsert:
     def __init__(
         self, table: sa.Table, *, common: Sequence[str], columns: Sequence[str], stamped: str
     ) -> None:
-        """Name the table and its columns."""
         self.table, self.common, self.columns, self.stamped = table, common, columns, stamped
         self._compiled: dict[tuple[str, bool], Compiled] = {}
         self._codecs: dict[str, tuple[Codec, ...]] = {}
 
     def compiled(self, dialect: Dialect, *, alone: bool = False) -> Compiled:
-        """The statement in this dialect; for PostgreSQL another one if the row comes `alone`."""
+        """The statement in this dialect; `alone` is PostgreSQL's form for a single row."""
         compiled = self._compiled.get((dialect.name, alone))
         if compiled is None:
             compiled = self._compiled[dialect.name, alone] = self._compile(dialect, alone=alone)
@@ -176,12 +191,12 @@ class BulkInsert:
             defaults={NOW: None},
             encode={},
             required=frozenset((*self.common, *self.columns)),
-            row=tuple,
+            row=_row_type([]),
             decode=(),
         )
 
     def encoded(self, dialect: Dialect, rows: Rows) -> list[Sequence[Any]]:
-        """The rows' values by column, as the driver takes them; the statement is compiled."""
+        """The rows' values by column, encoded; the statement must have been compiled."""
         columns = zip(*rows, strict=True) if rows else [()] * len(self.columns)
         return [
             column if codec is _unchanged else [codec(value) for value in column]
@@ -190,9 +205,9 @@ class BulkInsert:
 
     def binds(self, dialect: Dialect, rows: Rows) -> dict[str, Any]:
         """
-        What PostgreSQL takes by column: the values of a row that is alone, or arrays for `unnest`.
+        PostgreSQL's parameters by column: the values of a single row, or arrays for `unnest`.
 
-        Those are written out, because psycopg looks up a dumper for each element.
+        Arrays are written as text, because psycopg looks up a dumper for each element.
         """
         values: Iterable[Any]
         if len(rows) == 1:
@@ -218,7 +233,7 @@ _NUMBERS = frozenset((int, float))
 
 
 def array_literal(values: Sequence[Any]) -> str:
-    """Numbers, texts and None as PostgreSQL reads an array; NaN and infinities by their names."""
+    """Numbers, texts and None as the text of a PostgreSQL array; NaN and ±Inf by their names."""
     written = repr if _NUMBERS.issuperset(map(type, values)) else _element
     return f"{{{','.join(map(written, values))}}}"
 
@@ -238,10 +253,10 @@ def _codec(kind: Any, dialect: Dialect) -> Codec:
     return kind.dialect_impl(dialect).bind_processor(dialect) or _unchanged
 
 
-def _unchanged(value: Any) -> Any:
+def _unchanged(value: Value) -> Value:
     return value
 
 
-def _plain(value: Any) -> Any:
-    """A text for a StrEnum: drivers look at the class before they see what it is."""
+def _plain(value: object) -> object:
+    """A plain text for a StrEnum, because drivers look up a codec by the exact class."""
     return str(value) if isinstance(value, str) else value

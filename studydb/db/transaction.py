@@ -1,4 +1,4 @@
-"""A transaction: a driver's cursor, the database's clock, and one way to run statements."""
+"""A transaction: a driver's cursor, the database's clock, and the ways to run statements."""
 
 import sqlite3
 from collections.abc import Callable
@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from studydb.db.chain import FIRST, Chain
+from studydb.db.connections import Cursor
 from studydb.db.dialect import FEATURES, NOW, now
-from studydb.db.statement import BulkInsert, Compiled, Prepared, Rows, compile_for
+from studydb.db.statement import BulkInsert, Compiled, Prepared, Row, Rows, compile_for
 from studydb.db.types import to_text
 
 Observer = Callable[[str], None]
@@ -20,23 +21,23 @@ _READ_NOW = Prepared(sa.select(now().label("now")))
 
 
 def no_pipeline() -> None:
-    """Wait for nothing: each statement has waited for its answer."""
+    """Do nothing: without a pipeline each statement has waited for its answer."""
 
 
 class Txn:
     """
-    Runs statements on the driver's cursor; store functions take it, operations commit it.
+    Runs statements on the driver's cursor. Store functions take it; operations commit it.
 
     Attributes:
         features: What the rooms above db/ ask about the database.
         postgresql: For db/ alone; else it is SQLite.
         abandoned: Whether the block has asked for a rollback.
-        waits_for_disk: Whether its COMMIT is to wait; a chain may have told the server already.
+        waits_for_disk: Whether COMMIT waits for the disk; a chain may have set that on the server.
     """
 
     def __init__(
         self,
-        cursor: Any,
+        cursor: Cursor,
         dialect: Dialect,
         *,
         clock: Callable[[], datetime] | None,
@@ -50,11 +51,12 @@ class Txn:
         Join a transaction that is or will be open.
 
         Args:
-            cursor: Of its connection; nobody else uses it meanwhile.
+            cursor: A cursor of its connection that no other thread uses meanwhile.
+            prepare: psycopg's argument of that name.
             durable: Whether a chain that is the whole transaction waits for the disk.
             single: Whether the driver commits after each statement, so that only one may run.
-            sync: Awaits the answers to all that was sent through a pipeline. The server counts a
-                client as idle only then, and ends the transaction of one that has frozen.
+            sync: Waits for the answers to all that was sent through a pipeline. Only then does the
+                server count a client as idle, and end the transaction of one that has frozen.
         """
         self._cursor, self._dialect = cursor, dialect
         self._observer, self._prepare, self._sync = observer, prepare, sync
@@ -67,7 +69,7 @@ class Txn:
         self._now: datetime | None = self._injected_now()
 
     def abandon(self) -> None:
-        """Roll back at the end of the block instead of committing: there was nothing to do."""
+        """Roll back at the end of the block instead of committing."""
         self.abandoned = True
 
     def _injected_now(self) -> datetime | None:
@@ -77,33 +79,33 @@ class Txn:
 
     @property
     def now(self) -> datetime:
-        """The database's clock, read once; statements should prefer `db.dialect.now()`."""
+        """The database's clock, read once; a statement should use `db.dialect.now()`."""
         if self._now is None:
             self._now = self.all(_READ_NOW)[0].now
         return self._now
 
-    def all(self, statement: Prepared | sa.Executable, **params: Any) -> list[Any]:
-        """Run a statement and return its rows as named tuples."""
+    def all(self, statement: Prepared | sa.Executable, **params: Any) -> list[Row]:
+        """Run a statement and return its rows."""
         compiled = self._compiled(statement)
         cursor = self._execute(compiled, params)
         self._sync()
         return [compiled.read(values) for values in cursor.fetchall()]
 
-    def first(self, statement: Prepared | sa.Executable, **params: Any) -> Any | None:
-        """Run a statement and return its first row, None if there is none."""
+    def first(self, statement: Prepared | sa.Executable, **params: Any) -> Row | None:
+        """Run a statement and return its first row."""
         rows = self.all(statement, **params)
         return rows[0] if rows else None
 
     def run(self, statement: Prepared | sa.Executable, **params: Any) -> None:
-        """Run a statement whose effect nobody asks for; in a pipeline it costs no round trip."""
+        """Run a statement without reading its result; in a pipeline it costs no round trip."""
         self._execute(self._compiled(statement), params)
 
     def count(self, statement: Prepared | sa.Executable, **params: Any) -> int:
-        """Run a statement that returns a row for each one it changed, and count them."""
+        """Run a statement that returns each row that it changed, and count them."""
         return len(self.all(statement, **params))
 
     def insert_many(self, statement: BulkInsert, rows: Rows, **common: Any) -> None:
-        """Insert rows, each in the order of the statement's columns, with the common values."""
+        """Insert rows, each in the order of the statement's columns; `common` is for all rows."""
         if not rows:
             return
         alone = self.postgresql and len(rows) == 1
@@ -116,12 +118,12 @@ class Txn:
         encoded = zip(*statement.encoded(self._dialect, rows), strict=True)
         self._cursor.executemany(compiled.sql, [[*before, *row, stamp] for row in encoded])
 
-    def chain(self, chain: Chain, rows: Rows = (), **params: Any) -> Any | None:
+    def chain(self, chain: Chain, rows: Rows = (), **params: Any) -> Row | None:
         """
-        Run a chain and return the row of its first statement, None if nothing was done.
+        Run a chain and return the row of its first statement; None if that changed nothing.
 
         Args:
-            rows: What its `BulkInsert` inserts.
+            rows: The rows of its `BulkInsert`.
         """
         if not self.postgresql:
             return self._run_links(chain, rows, params)
@@ -129,21 +131,21 @@ class Txn:
         self._sync()
         return _row(whole, self._cursor)
 
-    def chain_later(self, chain: Chain, rows: Rows = (), **params: Any) -> Callable[[], Any | None]:
+    def chain_later(self, chain: Chain, rows: Rows = (), **params: Any) -> Callable[[], Row | None]:
         """
-        Run a chain whose row is read once the transaction has ended: no round trip of its own.
+        Run a chain whose row is read after the transaction has ended, which saves a round trip.
 
         Returns:
-            What reads the row; see `chain`.
+            A function that reads the row; see `chain`.
         """
         if not self.postgresql:
             row = self._run_links(chain, rows, params)
             return lambda: row
-        cursor = psycopg.RawCursor(self._cursor.connection)  # ours is somebody else's by then
+        cursor = psycopg.RawCursor(self._cursor.connection)  # ours has been given back by then
         whole = self._send_whole(chain, rows, params, cursor)
         return lambda: _row(whole, cursor)
 
-    def _run_links(self, chain: Chain, rows: Rows, params: dict[str, Any]) -> Any | None:
+    def _run_links(self, chain: Chain, rows: Rows, params: dict[str, Any]) -> Row | None:
         first, *links = chain.links(self._dialect)
         found = self._execute(first, dict(params)).fetchone()
         if found is None:
@@ -158,7 +160,7 @@ class Txn:
         return row
 
     def _send_whole(
-        self, chain: Chain, rows: Rows, params: dict[str, Any], cursor: Any
+        self, chain: Chain, rows: Rows, params: dict[str, Any], cursor: Cursor
     ) -> Compiled:
         whole = chain.whole(self._dialect, durable=self.waits_for_disk, alone=len(rows) == 1)
         self.waits_for_disk = True
@@ -169,7 +171,7 @@ class Txn:
         return whole
 
     def raw(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Run a user's own SQL: column names and rows, uncoded."""
+        """Run a user's SQL; returns column names and rows, not decoded."""
         cursor = self._cursor
         self._observe(sql)
         cursor.execute(sql)
@@ -179,10 +181,10 @@ class Txn:
 
     def single(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """
-        Run a user's own SQL if it is a single statement: column names and rows, uncoded.
+        Run a user's SQL if it is a single statement; returns column names and rows, not decoded.
 
-        PostgreSQL takes several only by the simple protocol, which a pipeline does without. SQLite
-        takes one; what would make or open another file is refused.
+        PostgreSQL takes several statements only by the simple protocol, which a pipeline does not
+        use. SQLite takes one; a statement that would make or open another file is refused.
         """
         if not self.postgresql:
             connection = self._cursor.connection
@@ -199,7 +201,7 @@ class Txn:
             return names, self._cursor.fetchall() if names else []
 
     def fetch_text(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a query of ours that is made as text; its rows, uncoded."""
+        """Run a query that is made as text; returns its rows, not decoded."""
         self._observe(sql)
         self._cursor.execute(sql)
         self._sync()
@@ -207,7 +209,7 @@ class Txn:
         return rows
 
     def run_text(self, sql: str) -> None:
-        """Run a statement of ours that is made as text and has no rows: DDL."""
+        """Run a statement that is made as text and returns no rows, such as DDL."""
         self._observe(sql)
         self._cursor.execute(sql)
 
@@ -217,8 +219,8 @@ class Txn:
         return compile_for(statement, self._dialect)
 
     def _execute(
-        self, compiled: Compiled, params: dict[str, Any], cursor: Any | None = None
-    ) -> Any:
+        self, compiled: Compiled, params: dict[str, Any], cursor: Cursor | None = None
+    ) -> Cursor:
         if self._single:
             assert not self._ran, "a second statement would be a transaction of its own"
             self._ran = True
@@ -242,6 +244,6 @@ def _attach_nothing(action: int, *_: Any) -> int:
     return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
 
 
-def _row(compiled: Compiled, cursor: Any) -> Any | None:
+def _row(compiled: Compiled, cursor: Cursor) -> Row | None:
     found = cursor.fetchone()
     return None if found is None else compiled.read(found)

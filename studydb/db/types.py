@@ -1,9 +1,9 @@
 """
-Column types: the one codec between Python's values and each database's.
+Column types: the codecs between Python's values and each database's.
 
-NaN and ±Inf are legal metrics. jsonb rejects them and SQLite turns NaN into NULL, so JSON holds
-them as the texts PostgreSQL itself would cast ("NaN", "Infinity", "-Infinity"), and so does a
-double on SQLite. Nothing orders by such a column; scores are finite or +Inf and plain.
+NaN and ±Inf are legal metrics. jsonb rejects them and SQLite turns NaN into NULL. So JSON, and a
+double on SQLite, hold them as the texts that PostgreSQL casts to doubles: "NaN", "Infinity",
+"-Infinity". No query orders by such a column; scores are finite or +Inf, and stored as numbers.
 """
 
 import json
@@ -30,8 +30,8 @@ def _name_of(number: float) -> str:
     return "Infinity" if number > 0 else "-Infinity"
 
 
-def encode_json(value: Any) -> Any:
-    """Replace NaN and ±Inf by their names; a text that reads like one gets a backslash."""
+def encode_json(value: Any) -> object:
+    """Replace NaN and ±Inf by their names; a text that is such a name gets a backslash."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _name_of(value)
     if isinstance(value, str):
@@ -43,7 +43,7 @@ def encode_json(value: Any) -> Any:
     return value
 
 
-def decode_json(value: Any) -> Any:
+def decode_json(value: Any) -> object:
     """Undo `encode_json`."""
     if isinstance(value, str):
         if _ESCAPED.fullmatch(value):
@@ -51,7 +51,7 @@ def decode_json(value: Any) -> Any:
         return value
     if isinstance(value, dict):
         return {
-            key: item if type(item) is float else decode_json(item)  # nearly all
+            key: item if type(item) is float else decode_json(item)  # the usual case
             for key, item in value.items()
         }
     if isinstance(value, list):
@@ -60,15 +60,15 @@ def decode_json(value: Any) -> Any:
 
 
 UNREADABLE = "(JSON that studydb cannot read)"
-"""The only key of what stands for it."""
+"""The only key of the object that replaces it."""
 
 
 def load_json(text: str | bytes) -> Any:
     """
-    Read the text of a JSON column, whatever it holds.
+    Read the text of a JSON column; text that Python refuses becomes an object that says so.
 
-    Another program can have written what Python refuses: thousands of lists in each other, an
-    integer of thousands of digits. Reading a listing, or claiming a trial, must not end for it.
+    Another program may have written thousands of nested lists, or an integer of thousands of
+    digits. A listing or a claim must not fail because of it.
     """
     try:
         return json.loads(text)
@@ -98,10 +98,10 @@ class Json(TypeDecorator[Any]):
             return dialect.type_descriptor(postgresql.JSONB(none_as_null=True))
         return dialect.type_descriptor(sa.JSON(none_as_null=True))
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+    def process_bind_param(self, value: Any, dialect: Dialect) -> object:
         return None if value is None else encode_json(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+    def process_result_value(self, value: Any, dialect: Dialect) -> object:
         try:
             return decode_json(value)
         except RecursionError as error:
@@ -109,7 +109,7 @@ class Json(TypeDecorator[Any]):
 
 
 class Number(TypeDecorator[float]):
-    """A double that holds NaN and ±Inf on both databases; on SQLite those three are texts."""
+    """A double that can be NaN or ±Inf on both databases; on SQLite those three are texts."""
 
     impl = sa.Double
     cache_ok = True
@@ -135,7 +135,7 @@ def to_text(moment: datetime) -> str:
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment, aware and in UTC; SQLite alone would hand back naive ones."""
+    """A moment, aware and in UTC; SQLite has no type for one and holds text."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -145,7 +145,7 @@ class UtcDateTime(TypeDecorator[datetime]):
             return dialect.type_descriptor(sa.Text())
         return dialect.type_descriptor(sa.DateTime(timezone=True))
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | str | None:
         if value is None:
             return None
         if value.tzinfo is None:

@@ -1,4 +1,4 @@
-"""Storage URLs: what users write, what the engines need, what may be shown."""
+"""Storage URLs: what users write, what SQLAlchemy needs, what may be shown."""
 
 import os
 import re
@@ -75,7 +75,7 @@ def read_url(text: str) -> URL:
 
 
 def mask_text(text: str) -> str:
-    """A text that could be no URL at all, without what could be a password."""
+    """A text that may not be a URL, without what could be a password."""
     text = _PASSWORD.sub(r"\1***", text)
     head, at, tail = text.rpartition("@")
     scheme = head.partition("://")[0] + "://" if "://" in head else ""
@@ -83,7 +83,7 @@ def mask_text(text: str) -> str:
 
 
 def mask(url: URL) -> str:
-    """A URL as it may be shown: without its password, in the words that users write."""
+    """A URL as users write it, without its password."""
     shown = url.set(drivername=url.get_backend_name())
     secrets = {name: "xxx" for name in shown.query if "password" in name}
     shown = shown.update_query_dict(secrets)
@@ -91,7 +91,7 @@ def mask(url: URL) -> str:
 
 
 def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """The type of the file system that holds `path`; empty where the system does not say."""
+    """The type of the file system that holds `path`; empty if the system has no list of mounts."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
@@ -109,7 +109,7 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 def refuse_network_file_system(path: Path, kind_of: Callable[[Path], str] = file_system_of) -> None:
     """
-    Refuse an SQLite file where WAL corrupts: its shared memory does not cross hosts.
+    Refuse an SQLite file on a network file system: WAL's shared memory works on one host only.
 
     Raises:
         StorageError: The folder is on a network file system.
@@ -124,7 +124,7 @@ def refuse_network_file_system(path: Path, kind_of: Callable[[Path], str] = file
 
 def check_file(path: Path) -> None:
     """
-    Refuse a file that cannot serve as an embedded database.
+    Refuse a path at which no SQLite database can be.
 
     Raises:
         StorageError: On a network file system, or its folder is missing.
@@ -143,7 +143,7 @@ def check_encoding(encoding: str | None, url: URL) -> None:
     Refuse a PostgreSQL database that cannot hold every text.
 
     Args:
-        encoding: What the server calls it at connect; None where a pooler does not say.
+        encoding: The server's name of it at connect; None behind a pooler that does not pass it on.
 
     Raises:
         StorageError: It is not UTF-8.

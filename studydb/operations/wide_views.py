@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from studydb.db import Database, Txn, stable_views
-from studydb.db.stable_views import WideView
+from studydb.db import Database, Txn, wide_view_sql
+from studydb.db.wide_view_sql import WideView
 from studydb.domain.records import Study
 
 
 def metric_kinds(database: Database, study: Study) -> dict[str, bool]:
     """Whether each metric that the study's trials have reported is a number throughout."""
     with database.begin(write=False) as txn:
-        return stable_views.metric_kinds(txn, study_id=study.id)
+        return wide_view_sql.metric_kinds(txn, study_id=study.id)
 
 
 def make_views(database: Database, study: Study, new: Sequence[WideView]) -> list[str]:
@@ -24,12 +24,12 @@ def make_views(database: Database, study: Study, new: Sequence[WideView]) -> lis
         NotAllowed: Something else has the name of one, or it would have too many columns.
     """
     with database.begin() as txn:
-        stable_views.lock(txn)
+        wide_view_sql.lock(txn)
         old = _of_study(txn, study)
 
-        stable_views.drop(txn, old)
+        wide_view_sql.drop(txn, old)
         for view in new:
-            stable_views.make(txn, view)
+            wide_view_sql.make(txn, view)
     made = {view.name for view in new}
     return [view.name for view in old if view.name not in made]
 
@@ -48,4 +48,4 @@ def drop_views(database: Database, study: Study) -> list[str]:
 
 
 def _of_study(txn: Txn, study: Study) -> list[WideView]:
-    return [view for view in stable_views.found(txn) if view.study_id == study.id]
+    return [view for view in wide_view_sql.found(txn) if view.study_id == study.id]

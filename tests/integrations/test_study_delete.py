@@ -8,7 +8,7 @@ from harness import arrange
 
 import studydb
 from studydb.analysis.wide import make_wide_views
-from studydb.db import stable_views
+from studydb.db import wide_view_sql
 from studydb.domain.errors import CheckpointError, UnknownStudy
 from studydb.domain.life.states import State
 from studydb.operations.create import load
@@ -45,7 +45,7 @@ def test_delete_leaves_no_row_of_the_study_and_every_row_of_others(console, data
     assert n_rows(database) == before
     assert console("studies", "--format", "json").json[0]["study"] == "kept"
     with database.begin(write=False) as txn:
-        assert stable_views.found(txn) == []
+        assert wide_view_sql.found(txn) == []
 
 
 def test_delete_without_yes_says_what_would_go_and_changes_nothing(console, database):

@@ -7,8 +7,8 @@ import pytest
 from harness import arrange
 
 from studydb.analysis.wide import make_wide_views
-from studydb.db import migrate, stable_views
-from studydb.db.stable_views import FIXED, Kind, view_name
+from studydb.db import migrate, wide_view_sql
+from studydb.db.wide_view_sql import FIXED, Kind, view_name
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.states import Mode
 from studydb.domain.space.search_space import (
@@ -31,13 +31,13 @@ METRICS = [*NAMES, "/* x */", "val/acc", "new\nline"]
 def wide_rows(database, name):
     """The rows of a view as dicts, in the order of their numbers and steps."""
     with database.begin(write=False) as txn:
-        columns, rows = txn.raw(f"SELECT * FROM {stable_views.quoted(name)} ORDER BY number")
+        columns, rows = txn.raw(f"SELECT * FROM {wide_view_sql.quoted(name)} ORDER BY number")
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def names_of(database):
     with database.begin(write=False) as txn:
-        return [view.name for view in stable_views.found(txn)]
+        return [view.name for view in wide_view_sql.found(txn)]
 
 
 def test_fixed_columns_are_those_of_the_stable_views():
@@ -150,14 +150,14 @@ def test_values_are_integers_doubles_or_texts(database):
 
 def test_mark_from_before_there_were_integers_is_read():
     old = (
-        stable_views.MARK
+        wide_view_sql.MARK
         + '{"study": 7, "kind": "trial", "columns": [[["n"], "n", true], [["a"], "a", false]]}'
     )
 
-    view = stable_views.read_mark("v_trial_old", old)
+    view = wide_view_sql.read_mark("v_trial_old", old)
 
     assert [column.kind for column in view.columns] == ["double", "text"]
-    assert stable_views.read_mark("v_trial_old", view.mark) == view
+    assert wide_view_sql.read_mark("v_trial_old", view.mark) == view
 
 
 def test_nan_and_infinity_are_what_they_are_in_the_stable_views(database):

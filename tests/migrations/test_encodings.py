@@ -1,4 +1,4 @@
-"""Databases hold every text, or are refused at the first contact."""
+"""A database that cannot hold every text is refused when it is first opened."""
 
 import os
 import shlex
@@ -19,7 +19,7 @@ TEXT = "\N{RIGHTWARDS ARROW}\N{GRINNING FACE}"
 
 @pytest.fixture(params=["SQL_ASCII", "LATIN1", "EUC_JP"])
 def narrow_url(request, postgres_server):
-    """A database of another encoding."""
+    """A database with another encoding than UTF-8."""
     name = f"studydb_narrow_{uuid.uuid4().hex}"
     with postgres.connect(postgres_server) as connection:
         connection.execute(

@@ -1,4 +1,4 @@
-"""The schema comes, goes and comes again, with rows in place; and is what the program thinks it is."""
+"""Upgrades and downgrades with rows in place, and a schema that equals the one in schema.py."""
 
 import ast
 import re
@@ -158,7 +158,7 @@ def test_database_refuses_a_uuid_that_is_none(database, table):
 
 
 def draws_of(database):
-    """Trials that were asked for."""
+    """Trials that an ask made."""
     with database.begin(write=False) as txn:
         return txn.all(sa.select(trial.c.draw).where(trial.c.draw.is_not(None)).order_by("draw"))
 
@@ -236,7 +236,7 @@ SHAPE_POSTGRESQL = """
 
 
 def shape(database):
-    """Every constraint, index and column, as the database itself spells them."""
+    """Every constraint, index and column, as the database spells them."""
     if database.postgresql:
         found = rows(database, SHAPE_POSTGRESQL)
     else:

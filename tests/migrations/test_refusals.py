@@ -1,4 +1,4 @@
-"""A database that cannot serve says so, and what to do about it."""
+"""A database that cannot be used is refused with the cause and the cure."""
 
 import re
 from pathlib import Path

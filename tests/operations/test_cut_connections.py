@@ -29,7 +29,7 @@ from harness.proxy import IDLE, Proxy
 from harness.snapshot import take_snapshot
 
 from studydb import operations
-from studydb.db import Database, connect, stable_views
+from studydb.db import Database, connect, wide_view_sql
 from studydb.domain.errors import StorageTransient
 from studydb.operations.create import load
 
@@ -228,7 +228,7 @@ def code_run_by(arranged, template, folder):
 def everything(database):
     """Every row, and every wide view."""
     with database.begin(write=False) as txn:
-        made = sorted(view.name for view in stable_views.found(txn))
+        made = sorted(view.name for view in wide_view_sql.found(txn))
     return dump(database) | {"views": made}
 
 
@@ -241,7 +241,7 @@ def rows_since(database, study_id):
     """What the rows say of every study that is newer, and its wide views."""
     with database.begin(write=False) as txn:
         names = txn.raw(f"SELECT name FROM study WHERE id > {study_id} ORDER BY id")[1]
-        made = [view.columns for view in stable_views.found(txn) if view.study_id > study_id]
+        made = [view.columns for view in wide_view_sql.found(txn) if view.study_id > study_id]
     return [take_snapshot(database, load(database, name)) for (name,) in names], made
 
 

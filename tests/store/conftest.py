@@ -1,4 +1,4 @@
-"""Here every test that runs on both databases runs through a transaction pooler, too."""
+"""Every test here that runs on both databases also runs through a transaction pooler."""
 
 from harness.pooler import pgbouncer, pooled_url, storage_url
 

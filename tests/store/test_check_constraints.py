@@ -1,4 +1,4 @@
-"""The database itself refuses rows that contradict themselves."""
+"""The database refuses rows whose columns contradict each other."""
 
 import sqlite3
 

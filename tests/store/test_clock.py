@@ -1,4 +1,4 @@
-"""One clock: the database's; a test's stands in for it."""
+"""All times are of the database's clock, which a test can replace."""
 
 from datetime import UTC, datetime, timedelta
 

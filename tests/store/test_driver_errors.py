@@ -1,4 +1,4 @@
-"""What a driver's error means, and what becomes of the connection that raised it."""
+"""Our error for each driver's error, and whether its connection is kept."""
 
 import os
 import sqlite3

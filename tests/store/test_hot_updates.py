@@ -1,9 +1,9 @@
 """
-What every statement pays for on PostgreSQL.
+What makes every statement cheaper on PostgreSQL.
 
-What a report and a renewal change stands in no index, so that such rows stay on their page; a
-table's CHECKs are parsed in each statement, so that one has all of them; what every ask reads is
-not compressed.
+No index has a column that a report or a renewal changes, so that the row stays on its page. CHECKs
+of a table are parsed in each statement, so that a table has one. The columns that every ask reads
+are not compressed.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The plans of the hot statements on many trials: each goes through the index made for it."""
+"""The plans of the hot statements on many trials: each uses the index made for it."""
 
 import re
 from datetime import UTC, datetime
@@ -27,14 +27,14 @@ def study(database):
 KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
 
 TRIAL_KEY = r"trial_pkey|SEARCH trial USING INTEGER PRIMARY KEY"
-"""Not the study's, of which a fence reads the status."""
+"""Not the key of `study`, whose status a fence reads."""
 
 FROM_END_TO_END = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! USING)"
 
 SORT = r"Sort Key|TEMP B-TREE"
 
 SORTED = ("claim", "claim at once", "look", "neighbours", "list", "fence")
-"""They take the first rows of an index; a sort would read all of them."""
+"""They read the first rows of an index; a sort would read all rows."""
 
 LEASE = Lease(1, 1, 0, 0, 1, "token", LEASE_S)
 CUT = Cut(n=ENTRIES, rank=ENTRIES // 2, entry=(ENTRIES / 2, 100_000 + ENTRIES // 2))
@@ -50,7 +50,7 @@ OF_EACH_TRIAL = (
     "renew",
     "ghost",
 )
-"""What runs before the server has statistics; sweeps are seldom, and planned anew once it has."""
+"""Statements that run before the server has statistics; sweeps are rare and planned again later."""
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 
@@ -114,7 +114,7 @@ HOT = {
 
 
 def plans(database, call):
-    """What the database would do for each statement of a call, as text."""
+    """The plan of each statement of a call."""
     explained = []
     with database.begin() as txn:
         execute = txn._execute

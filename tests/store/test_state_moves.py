@@ -1,4 +1,4 @@
-"""Every pair of states, through every function that moves a trial."""
+"""Every pair of states, for every function that moves a trial."""
 
 import pytest
 from harness.arrange import (

@@ -1,4 +1,4 @@
-"""A server that takes requests and does not answer: no wait is for ever."""
+"""A server that takes requests and does not answer: every wait has a bound."""
 
 import threading
 import time
@@ -18,14 +18,14 @@ SHORT_S = 0.5
 
 @pytest.fixture
 def line(postgres_url):
-    """A way to the server that can be frozen."""
+    """A proxy to the server that can be frozen."""
     with Proxy(postgres_url) as line:
         yield line
 
 
 @pytest.fixture
 def database(line):
-    """A database on that way, of short patience."""
+    """A database behind that proxy, with a short bound."""
     database = connect(line.url(), connections=1, longest_silence=lambda: SHORT_S)
     yield database
     database.close()

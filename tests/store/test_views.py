@@ -1,4 +1,4 @@
-"""The stable views say what the rows say."""
+"""The stable views show what the rows hold."""
 
 import json
 import math
@@ -43,13 +43,13 @@ def view(database, name, order="1, 2"):
 
 
 def as_json(value):
-    """SQLite hands JSON over as text."""
+    """SQLite returns JSON as text."""
     return decode_json(json.loads(value) if isinstance(value, str) else value)
 
 
 @pytest.fixture
 def study(database, clock):
-    """Trials of many fates, among them one of three attempts."""
+    """Trials with different endings, one of them with three attempts."""
     study = new_study(database, name="fates", max_failures=2)
     worker = SimulatedWorker(database, study)
 
@@ -102,7 +102,7 @@ def test_v_trial_equals_the_trials(database, study):
 
 
 def number(value):
-    """A value as text, so that NaN equals NaN; SQLite hands some over as text."""
+    """A value as text, so that NaN equals NaN; SQLite returns some values as text."""
     return None if value is None else str(float(value))
 
 

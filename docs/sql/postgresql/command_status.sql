@@ -177,7 +177,7 @@ LIMIT :most;
 --                         Index Cond: (study_id = w.study_id)
 --                         Filter: (worker_id = w.id)
 
--- studydb/db/transaction.py Txn.now: The database's clock, read once; statements should prefer
+-- studydb/db/transaction.py Txn.now: The database's clock, read once; a statement should use
 --   `db.dialect.now()`.
 SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
 -- Plan:
@@ -258,7 +258,7 @@ FROM (
 --           ->  Index Scan Backward using trial_study_id_number_key on trial
 --                 Index Cond: (study_id = $8)
 
--- studydb/db/transaction.py Txn.now: The database's clock, read once; statements should prefer
+-- studydb/db/transaction.py Txn.now: The database's clock, read once; a statement should use
 --   `db.dialect.now()`.
 SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
 -- Plan:
@@ -300,7 +300,8 @@ LIMIT 1;
 
 COMMIT;
 
--- studydb/operations/look.py look: Read a study's budget, counts and whether something waits.
+-- studydb/operations/study_progress.py read_progress: Read a study's budget and counts, and
+--   whether a trial can be claimed.
 
 BEGIN;
 

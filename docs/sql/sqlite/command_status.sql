@@ -100,7 +100,7 @@ SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.par
     v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s
 FROM v_trial
 WHERE v_trial.study = :study_name
-    AND v_trial.number IN (SELECT value FROM json_each(:numbers)) = 1
+    AND v_trial.number IN (SELECT value FROM json_each(:numbers))
 ORDER BY v_trial.number;
 
 ROLLBACK;
@@ -203,7 +203,8 @@ OFFSET 0;
 
 ROLLBACK;
 
--- studydb/operations/look.py look: Read a study's budget, counts and whether something waits.
+-- studydb/operations/study_progress.py read_progress: Read a study's budget and counts, and
+--   whether a trial can be claimed.
 
 BEGIN;
 

@@ -7,8 +7,8 @@ BEGIN;
 WITH mine AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
-    WHERE trial.id IN (SELECT value FROM json_each(:ids)) = 1
-        AND trial.token IN (SELECT value FROM json_each(:tokens)) = 1
+    WHERE trial.id IN (SELECT value FROM json_each(:ids))
+        AND trial.token IN (SELECT value FROM json_each(:tokens))
         AND trial.state = 'RUNNING'
     ORDER BY trial.id + 0
 )

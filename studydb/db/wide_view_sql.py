@@ -1,12 +1,12 @@
 """
 Wide views: `v_trial` and `v_result` of one study, with a column per parameter or metric.
 
-Each carries a mark that says what it shows, as a comment: by it the views of a study are found
-whatever the study is called by now, a view of somebody else's is never dropped, and a migration can
-take all of them away and make them anew.
+Each view has a comment, its mark, that says what it shows. By their marks the views of a study are
+found after the study was renamed, other people's views are never dropped, and a migration can drop
+all wide views and make them again.
 """
 
-# ruff: noqa: S608  identifiers and texts are quoted here: that is this file's business
+# ruff: noqa: S608  this file quotes identifiers and texts
 
 import hashlib
 import json
@@ -31,10 +31,10 @@ MOST_COLUMNS = 1000
 """PostgreSQL has room for 1,600 in a view and 1,664 in a query's answer."""
 
 MOST_NAME_BYTES = 63
-"""Of an identifier; PostgreSQL cuts longer ones off, and two could become one."""
+"""The longest identifier; PostgreSQL cuts longer ones off, so that two could become the same."""
 
 NEWEST_RESULTS = 100_000
-"""In so many rows the names of metrics are looked for, beside the summaries of ended trials."""
+"""How many rows are searched for names of metrics, beside the summaries of ended trials."""
 
 MARK = "studydb wide view "
 
@@ -44,14 +44,14 @@ _MARKED: dict[ValueKind, Any] = {
     ValueKind.INTEGER: "integer",
 }
 _KINDS = {marked: kind for kind, marked in _MARKED.items()}
-"""What a mark says of a column: there were doubles and texts before there were integers."""
+"""A column's kind as a mark writes it; marks are older than integer columns."""
 
 _HASH_DIGITS = 8
 _SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 
 
 class Texts(Protocol):
-    """Runs SQL that is made as text, in the caller's transaction: a `Txn`, or a migration."""
+    """Runs SQL that is made as text, in the caller's transaction: a `Txn` or a migration."""
 
     @property
     def postgresql(self) -> bool:
@@ -65,7 +65,7 @@ class Texts(Protocol):
 
 
 class Kind(StrEnum):
-    """What a row of the view is."""
+    """What a row of a view stands for."""
 
     TRIAL = "trial"
     RESULT = "result"
@@ -81,7 +81,7 @@ FIXED: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     Kind.RESULT: (("study", "number", "step", "value"), ("attempt", "reported_at")),
 }
-"""The columns before and after those of parameters or metrics: the stable views' own."""
+"""The columns of `v_trial` and `v_result` that stand before and after the wide ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,9 @@ class Column:
     A parameter or metric as a column.
 
     Attributes:
-        keys: Where the value is: the keys of nested objects; none for the study's own metric.
-        name: The column's.
-        kind: What the values are; of a text, lists and objects are JSON.
+        keys: The keys of the nested objects that lead to the value; none for the study's metric.
+        name: The column's name.
+        kind: What the values are; a text column shows lists and objects as JSON.
     """
 
     keys: tuple[str, ...]
@@ -111,7 +111,7 @@ class WideView:
 
     @property
     def mark(self) -> str:
-        """What the view says of itself: ASCII that neither begins nor ends a comment."""
+        """The view's comment: ASCII text that neither begins nor ends an SQL comment."""
         columns = [
             [list(column.keys), column.name, _MARKED[column.kind]] for column in self.columns
         ]
@@ -120,7 +120,7 @@ class WideView:
 
 
 def read_mark(name: str, text: str) -> WideView | None:
-    """The view that a mark describes; None for what is no mark of ours."""
+    """The view that a mark describes; None for another comment."""
     try:
         what = json.loads(text.removeprefix(MARK)) if text.startswith(MARK) else {}
         columns = [
@@ -148,9 +148,9 @@ def view_name(kind: Kind, study_name: str, study_id: int) -> str:
 
 def bounded_names(names: Iterable[str], *, taken: Iterable[str]) -> list[str]:
     """
-    Shorten column names to what both databases hold, and keep them apart.
+    Shorten column names to what both databases can hold, without making two the same.
 
-    SQLite takes "lr" and "LR" for the same.
+    SQLite takes "lr" and "LR" for the same name.
     """
     used = {name.lower() for name in taken}
     bounded = []
@@ -173,17 +173,17 @@ def _shortened(name: str) -> str:
 
 def lock(txn: Texts) -> None:
     """
-    Make processes that make views or migrate wait for one another, until the transaction ends.
+    Let one process at a time make views or migrate, until the transaction ends.
 
-    A table's lock, which takes a right to write to the table: an advisory lock can be held by
-    every role that may connect. Readers of the version are not in its way. SQLite has one writer.
+    It locks a table, for which a role needs a right to write; every role that may connect can hold
+    an advisory lock. Readers of the version do not wait for it. SQLite has one writer.
     """
     if txn.postgresql:
         txn.run_text(f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE")
 
 
 def found(txn: Texts) -> list[WideView]:
-    """Every wide view that there is, by its mark."""
+    """Every wide view of the database."""
     if txn.postgresql:
         sql = (
             "SELECT relname, obj_description(oid, 'pg_class') FROM pg_class WHERE relkind = 'v' "
@@ -206,17 +206,17 @@ def _comment_in(text: str) -> str:
 
 
 def drop(txn: Texts, views: Iterable[WideView]) -> None:
-    """Drop views that `found` has found."""
+    """Drop views that `found` returned."""
     for view in views:
         txn.run_text(f"DROP VIEW {quoted(view.name)}")
 
 
 def make(txn: Texts, view: WideView) -> None:
     """
-    Make a view; who may read `v_trial` may read it, too.
+    Make a view, and let those read it who may read `v_trial`.
 
     Raises:
-        NotAllowed: There is something else by its name.
+        NotAllowed: The name belongs to something else.
     """
     if _is_taken(txn, view.name):
         raise NotAllowed(
@@ -247,9 +247,9 @@ def _is_taken(txn: Texts, name: str) -> bool:
 
 def owner_to_act_for(txn: Texts, name: str) -> str | None:
     """
-    The owner of a table or view, quoted, if we are another member of that role; PostgreSQL.
+    The owner of a table or view, quoted, if our login is a member of that role; PostgreSQL.
 
-    What one member makes is to be every member's. None also if the owner may create nothing here.
+    What a member makes is given to the role. None if the owner may create nothing in this schema.
     """
     rows = txn.fetch_text(
         "SELECT quote_ident(rolname) FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner "
@@ -271,40 +271,53 @@ def _readers(txn: Texts) -> list[str]:
 
 def metric_kinds(txn: Texts, *, study_id: int) -> dict[str, bool]:
     """
-    Whether each metric of a study is a number throughout.
+    Whether each metric of a study is a number in all results.
 
-    Numeric ones are found in the summaries of all trials that have ended, others in the newest
-    results only: a walk over all results would take minutes where there are millions.
+    Numeric metrics are found in the summaries of all trials that have ended, others in the newest
+    results only: reading millions of results would take minutes.
     """
-    summed, listed = (
-        txn.fetch_text(
-            sql[txn.postgresql].format(study=study_id, most=NEWEST_RESULTS, finite=NOT_FINITE)
-        )
-        for sql in (_SUMMED, _LISTED)
-    )
+    queries = _POSTGRESQL_METRICS if txn.postgresql else _SQLITE_METRICS
+    given = {"study": study_id, "limit": NEWEST_RESULTS, "finite": NOT_FINITE}
+    summed = txn.fetch_text(queries.summed.format(**given))
+    listed = txn.fetch_text(queries.listed.format(**given))
     numeric = {str(name): True for (name,) in summed}
     return numeric | {str(name): bool(is_numeric) for name, is_numeric in listed}
 
 
 _NEWEST = (
     "(SELECT metrics FROM result WHERE study_id = {study} "
-    "ORDER BY trial_id DESC, attempt DESC, step DESC LIMIT {most})"
+    "ORDER BY trial_id DESC, attempt DESC, step DESC LIMIT {limit})"
 )
-_SUMMED = {
-    True: "SELECT DISTINCT jsonb_object_keys(metric_summary) AS name FROM trial "
+
+
+@dataclass(frozen=True, slots=True)
+class _MetricQueries:
+    """
+    The names of a study's metrics.
+
+    Attributes:
+        summed: Those in the summaries of ended trials.
+        listed: Those in the newest results, each with whether it is numeric.
+    """
+
+    summed: str
+    listed: str
+
+
+_POSTGRESQL_METRICS = _MetricQueries(
+    summed="SELECT DISTINCT jsonb_object_keys(metric_summary) AS name FROM trial "
     "WHERE study_id = {study} ORDER BY name",
-    False: "SELECT DISTINCT e.key FROM trial t, json_each(t.metric_summary) e "
-    "WHERE t.study_id = {study} ORDER BY e.key",
-}
-_LISTED = {
-    True: "SELECT e.key, bool_and(jsonb_typeof(e.value) IN ('number', 'null') "
+    listed="SELECT e.key, bool_and(jsonb_typeof(e.value) IN ('number', 'null') "
     "OR (jsonb_typeof(e.value) = 'string' AND e.value #>> '{{}}' IN {finite})) "
     f"FROM {_NEWEST} r CROSS JOIN LATERAL jsonb_each(r.metrics) e GROUP BY e.key ORDER BY e.key",
-    False: "SELECT e.key, min(e.type IN ('integer', 'real', 'null') "
+)
+_SQLITE_METRICS = _MetricQueries(
+    summed="SELECT DISTINCT e.key FROM trial t, json_each(t.metric_summary) e "
+    "WHERE t.study_id = {study} ORDER BY e.key",
+    listed="SELECT e.key, min(e.type IN ('integer', 'real', 'null') "
     "OR (e.type = 'text' AND e.value IN {finite})) "
     f"FROM {_NEWEST} r, json_each(r.metrics) e GROUP BY e.key ORDER BY e.key",
-}
-"""As `_SUMMED`: whether the database is PostgreSQL, and its words."""
+)
 
 _RESULTS = (
     "FROM result r JOIN attempt a ON a.trial_id = r.trial_id AND a.attempt = r.attempt "
@@ -315,7 +328,7 @@ _TRIALS = "FROM v_trial v WHERE v.study = (SELECT name FROM study WHERE id = {st
 
 
 def _select(view: WideView, *, postgresql: bool) -> str:
-    """By the study's id throughout: a view outlives its study's name."""
+    """The view's query, which finds the study by its id: its name may change."""
     if len(view.columns) > MOST_COLUMNS:
         raise NotAllowed(
             f"{view.name!r} would have {len(view.columns)} columns of parameters or metrics, and "
