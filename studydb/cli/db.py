@@ -95,12 +95,11 @@ def roles(
     nothing but old checkpoints; a viewer can only read. Nothing is changed by this command: pipe
     it to psql.
     """
-    from studydb.db.dialect import FEATURES
     from studydb.db.role_script import Roles
-    from studydb.db.urls import read_url
+    from studydb.db.urls import features_of, read_url
 
     url = read_url(storage.url)
-    if not FEATURES[url.get_backend_name()].roles:
+    if not features_of(url).roles:
         raise UsageError(
             "SQLite has no roles: who can write the file can do everything. "
             "Give --storage postgresql://…"

@@ -20,12 +20,11 @@ from sqlalchemy.engine import URL
 from studydb.artifacts import Locations
 from studydb.db import sessions, sqlite_file
 from studydb.db.connections import Connections, Cursor
-from studydb.db.dialect import FEATURES
 from studydb.db.silence import BoundedConnection
 from studydb.db.transaction import Observer
 from studydb.db.transaction_block import TransactionBlock
 from studydb.db.types import load_json
-from studydb.db.urls import check_encoding, mask
+from studydb.db.urls import check_encoding, features_of, mask
 from studydb.domain.errors import StorageMissing
 
 
@@ -52,7 +51,7 @@ class Database:
 
     def __init__(self, url: URL, *, connections: int = 2, read_only: bool = False) -> None:
         self.secret_url, self.url = url, mask(url)
-        self.features = FEATURES[url.get_backend_name()]
+        self.features = features_of(url)
         self.postgresql = url.get_backend_name() == "postgresql"
         self.pooler = self.postgresql and url.query.get("pooler") == "transaction"
         self.read_only = read_only

@@ -9,6 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
+from studydb.db.dialect import FEATURES, Features
 from studydb.domain.errors import StorageError, UsageError
 from studydb.settings import expanded
 
@@ -72,6 +73,11 @@ def read_url(text: str) -> URL:
             "Give a file: sqlite:///studydb.db."
         )
     return url.set(drivername="sqlite", database=str(expanded(url.database).absolute()))
+
+
+def features_of(url: URL) -> Features:
+    """What the database of a URL can do."""
+    return FEATURES[url.get_backend_name()]
 
 
 def mask_text(text: str) -> str:

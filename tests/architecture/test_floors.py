@@ -1,5 +1,6 @@
 """The drawing in ARCHITECTURE.md is what the imports are."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,3 +16,15 @@ def test_imports_only_point_down():
     )
 
     assert linted.returncode == 0, linted.stdout + linted.stderr
+
+
+def test_rooms_above_db_ask_for_features_of_a_database_and_not_for_its_name():
+    asks = re.compile(r"\.postgresql\b|get_backend_name|dialect\.name")
+
+    asking = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "studydb").rglob("*.py")
+        if asks.search(path.read_text()) and path.parent.name != "db"
+    ]
+
+    assert asking == []
