@@ -430,7 +430,7 @@ sa.Table(
     sa.PrimaryKeyConstraint("trainable_id", "key_id", name="signature_pkey"),
 )
 
-# What a database must be told: hot rows stay on their page (HOT), and their dead versions go early.
+# Leave room on a page for new versions of its hot rows (HOT), and vacuum dead versions early.
 STORAGE = {
     "trial": "fillfactor=70, autovacuum_vacuum_scale_factor=0.02",
     "attempt": "fillfactor=80, autovacuum_vacuum_scale_factor=0.05",

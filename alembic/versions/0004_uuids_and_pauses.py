@@ -20,7 +20,7 @@ CHECKS = {
     "worker": f"length({{uuid}}) IN (32, 36) AND {HEX}",
 }
 WITH_DOMAIN = ("study", "trial")
-"""The tables whose other checks revision 0003 has put into a domain."""
+"""The tables whose other checks are in a domain since revision 0003."""
 
 
 def upgrade() -> None:

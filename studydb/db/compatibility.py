@@ -13,7 +13,7 @@ from studydb.domain.errors import (
 
 def check_schema(database: Database) -> None:
     """
-    Hold the database's schema against this studydb's.
+    Compare the database's schema with the one that this studydb needs.
 
     Raises:
         StorageMissing: No database or no studydb tables in it.

@@ -24,12 +24,12 @@ def connect(
 
     Args:
         storage: The URL.
-        connections: The most that the pool will open.
+        connections: How many the pool opens.
         check: False to skip the check of file and schema, for migrations.
         longest_silence: See `Database`; None for the usual bound.
 
     Raises:
-        UsageError: The URL is none of ours.
+        UsageError: The URL is not one of a PostgreSQL or SQLite database.
         StorageError: Missing, unreachable, too old, too new: each names its cure.
     """
     url = read_url(storage)

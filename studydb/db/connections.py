@@ -43,7 +43,7 @@ class Connections:
     Cursors, each with its own connection; safe to share among threads.
 
     Cursors are kept, because one that runs the same statement again takes less time than a new one.
-    A process that is forked opens connections anew.
+    A forked process opens its own connections.
     """
 
     def __init__(self, open_cursor: Callable[[], Cursor], *, limit: int, url: str) -> None:

@@ -1,4 +1,4 @@
-"""What a PostgreSQL session of ours is set to: timeouts, plans by index only, isolation."""
+"""The settings of our PostgreSQL sessions: timeouts, plans by index only, isolation."""
 
 from typing import Any
 

@@ -33,7 +33,7 @@ FROM_END_TO_END = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! US
 
 SORT = r"Sort Key|TEMP B-TREE"
 
-SORTED = ("claim", "claim at once", "look", "neighbours", "list", "fence")
+SORTED = ("claim", "claim in a single statement", "look", "neighbours", "list", "fence")
 """They read the first rows of an index; a sort would read all rows."""
 
 LEASE = Lease(1, 1, 0, 0, 1, "token", LEASE_S)
@@ -41,26 +41,26 @@ CUT = Cut(n=ENTRIES, rank=ENTRIES // 2, entry=(ENTRIES / 2, 100_000 + ENTRIES //
 
 OF_EACH_TRIAL = (
     "claim",
-    "claim at once",
+    "claim in a single statement",
     "draw",
-    "ask at once",
+    "ask in a single statement",
     "fence",
-    "report at once",
-    "finish at once",
+    "report in a single statement",
+    "finish in a single statement",
     "renew",
-    "ghost",
+    "earlier send",
 )
 """Statements that run before the server has statistics; sweeps are rare and planned again later."""
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 
 
-def claim_at_once(txn):
+def claim_in_single_statement(txn):
     study = SimpleNamespace(id=1, space=Space.read({}))
     at_once.claim(txn, study=study, worker_id=1, token=token(), lease_s=LEASE_S, beyond=leases.HEAD)
 
 
-def ask_at_once(txn):
+def ask_in_single_statement(txn):
     if txn.postgresql:
         study = SimpleNamespace(
             id=1, space=Space.read({}), space_version=1, searcher=RandomSearch()
@@ -72,11 +72,11 @@ def ask_at_once(txn):
         proposals.take(txn, study_id=1, if_nothing_waits=True)
 
 
-def report_at_once(txn):
+def report_in_single_statement(txn):
     at_once.report(txn, lease=LEASE, batch=BATCH, summary=Summary())
 
 
-def finish_at_once(txn):
+def finish_in_single_statement(txn):
     at_once.finish(
         txn, lease=LEASE, batch=BATCH, summary=Summary(), metric_summary=None, process=None
     )
@@ -99,16 +99,16 @@ HOT = {
     ),
     "best": (lambda txn: trials.best(txn, study_id=1, mode=Mode.MIN, most=3), "trial_rank"),
     "fence": (lambda txn: leases.hold(txn, lease=LEASE), TRIAL_KEY),
-    "claim at once": (claim_at_once, "trial_claim"),
-    "report at once": (report_at_once, TRIAL_KEY),
-    "finish at once": (finish_at_once, TRIAL_KEY),
+    "claim in a single statement": (claim_in_single_statement, "trial_claim"),
+    "report in a single statement": (report_in_single_statement, TRIAL_KEY),
+    "finish in a single statement": (finish_in_single_statement, TRIAL_KEY),
     "draw": (lambda txn: proposals.take(txn, study_id=1, if_nothing_waits=True), "trial_claim"),
-    "ask at once": (ask_at_once, "trial_claim"),
+    "ask in a single statement": (ask_in_single_statement, "trial_claim"),
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
     "page": (lambda txn: results.page(txn, results.Span(1, 7, 1, 0, 9), most=5), KEY),
     "last": (lambda txn: results.last(txn, [results.Span(1, 7, 1, 0, 9)]), KEY),
     "list": (lambda txn: trials.listing(txn, study_id=1, limit=10, offset=0), KEY),
-    "ghost": (lambda txn: attempts.by_token(txn, token=token()), KEY),
+    "earlier send": (lambda txn: attempts.by_token(txn, token=token()), KEY),
     "how far attempts came": (lambda txn: attempts.reached(txn, lease=LEASE, most=3), KEY),
 }
 
