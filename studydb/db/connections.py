@@ -1,11 +1,14 @@
 """The few connections of a database: opened when one is needed, and kept for the next use."""
 
 import os
+import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
+
+import psycopg
 
 from studydb.domain.errors import StorageBusy
 
@@ -36,6 +39,13 @@ class Cursor(Protocol):
 
 
 _of_this_process: "weakref.WeakSet[Connections]" = weakref.WeakSet()
+
+
+def new_cursor(connection: psycopg.Connection[Any] | sqlite3.Connection) -> Cursor:
+    """Make a cursor that takes binds as its server does: $1 for PostgreSQL, :name for SQLite."""
+    if isinstance(connection, sqlite3.Connection):
+        return cast("Cursor", connection.cursor())
+    return cast("Cursor", psycopg.RawCursor(connection))
 
 
 class Connections:

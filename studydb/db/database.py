@@ -11,15 +11,14 @@ import sqlite3
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import psycopg
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from studydb.artifacts import Locations
 from studydb.db import sessions, sqlite_file
-from studydb.db.connections import Connections, Cursor
+from studydb.db.connections import Connections, Cursor, new_cursor
 from studydb.db.silence import BoundedConnection
 from studydb.db.transaction import Observer
 from studydb.db.transaction_block import TransactionBlock
@@ -88,7 +87,7 @@ class Database:
         connection: Any = pooled.driver_connection
         pooled.detach()
         if not self.postgresql:
-            return cast("Cursor", connection.cursor())
+            return new_cursor(connection)
         try:
             check_encoding(connection.info.parameter_status("server_encoding"), self.secret_url)
         except BaseException:
@@ -98,7 +97,7 @@ class Database:
         setting = sessions.set_for_session(connection.info.server_version)
         if setting is not None and not self.pooler:
             connection.execute(setting)
-        return cast("Cursor", psycopg.RawCursor(connection))
+        return new_cursor(connection)
 
     def _connect_postgresql(
         self, _dialect: Any, _record: Any, arguments: Any, options: Any

@@ -11,7 +11,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
@@ -121,8 +121,7 @@ def compile_for(statement: sa.Executable, dialect: Dialect) -> Compiled:
 
 def _row_type(names: Sequence[str]) -> Callable[[Sequence[Any]], Row]:
     row = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    make: Callable[[Sequence[Any]], Row] = row._make
-    return make
+    return cast("Callable[[Sequence[Any]], Row]", row._make)
 
 
 class Prepared:

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import psycopg
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from studydb.db.chain import FIRST, Chain
-from studydb.db.connections import Cursor
+from studydb.db.connections import Cursor, new_cursor
 from studydb.db.dialect import FEATURES, NOW, now
 from studydb.db.statement import BulkInsert, Compiled, Prepared, Row, Rows, compile_for
 from studydb.db.types import to_text
@@ -141,7 +140,7 @@ class Txn:
         if not self.postgresql:
             row = self._run_links(chain, rows, params)
             return lambda: row
-        cursor = psycopg.RawCursor(self._cursor.connection)  # ours has been given back by then
+        cursor = new_cursor(self._cursor.connection)  # ours has been given back by then
         whole = self._send_whole(chain, rows, params, cursor)
         return lambda: _row(whole, cursor)
 
