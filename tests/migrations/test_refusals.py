@@ -7,7 +7,7 @@ import pytest
 from harness import postgres
 from harness.arrange import change, dump, new_study, rows
 
-from studydb.db import connect, connecting, migrate, revisions, urls
+from studydb.db import connect, connecting, migrate, revisions, sessions, urls
 from studydb.domain.errors import (
     SchemaTooNew,
     SchemaTooOld,
@@ -181,19 +181,22 @@ def test_server_that_has_become_a_standby_is_left_for_another_connection(postgre
     database.close()
 
 
-def test_worker_asks_for_the_primary_and_a_reader_takes_any(postgres_url):
-    given = f"{postgres_url}{'&' if '?' in postgres_url else '?'}target_session_attrs=any"
+def test_worker_asks_for_the_primary_and_a_reader_takes_any():
+    url = urls.read_url("postgresql://ann@host/studies")
+    given = url.update_query_dict({"target_session_attrs": "any"})
 
     wanted = {
-        name: database._postgresql_options().get("target_session_attrs")
-        for name, database in {
-            "worker": connect(postgres_url, check=False),
-            "reader": connect(postgres_url, check=False, read_only=True),
-            "check=False": connect(given, check=False),
-        }.items()
+        name: sessions.connect_arguments(url, pooler=False, read_only=read_only).get(
+            "target_session_attrs"
+        )
+        for name, url, read_only in (
+            ("worker", url, False),
+            ("reader", url, True),
+            ("given", given, False),
+        )
     }
 
-    assert wanted == {"worker": "primary", "reader": None, "check=False": None}
+    assert wanted == {"worker": "primary", "reader": None, "given": None}
 
 
 # --- places that cannot hold SQLite
