@@ -150,7 +150,7 @@ class Saver:
             prepared = self._packed(prepared)
             digest, size_bytes = digest_of(prepared), len(prepared)
             return Saved(name, kind, INLINE, digest, size_bytes, step, prepared)
-        place = Place(job.study_uuid, job.trial_uuid, job.attempt, step, name)
+        place = Place(job.to_import.study_uuid, job.trial_uuid, job.attempt, step, name)
         if isinstance(prepared, bytes):
             stored = self._store.put_bytes(place, prepared)
         else:

@@ -35,24 +35,39 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainableImport:
+    """
+    The trainable that a process imports, and where it is looked for.
+
+    Attributes:
+        study_uuid: Seeds the random generators for the import.
+        trainable: The supervisor has checked that it is trusted.
+        signed: True if a key of this user signed it; False if only `--allow-import` permits it:
+            then functions that its module imports from other packages are refused.
+        workdirs: The worker's working directory, where the child runs, then the recorded one. A
+            trainable without a signature is looked for in the worker's alone.
+    """
+
+    study_uuid: str
+    trainable: Trainable
+    signed: bool
+    workdirs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """
     One attempt of one trial, as its process receives it.
 
     Attributes:
         config: What the user's function is called with.
-        trainable: What to run; the supervisor has checked that it is trusted.
-        signed: True if a key of this user signed it; False if only `--allow-import` permits it:
-            then functions that its module imports from other packages are refused.
-        workdirs: The worker's working directory, where the child runs, then the recorded one. A
-            trainable without a signature is looked for in the worker's alone.
         scratch: A directory on this host for this attempt; the supervisor removes it afterwards.
         store: The URL of the store for checkpoints, or "inline:".
         time_total_s: Seconds of training that earlier attempts have reported.
         next_decision_step: From this step on a report waits for its answer; None for never.
     """
 
-    study_uuid: str
+    to_import: TrainableImport
     trial_uuid: str
     number: int
     attempt: int
@@ -60,9 +75,6 @@ class Job:
     seed: int
     metric: str
     mode: Mode
-    trainable: Trainable
-    signed: bool
-    workdirs: tuple[str, ...]
     scratch: str
     store: str
     inline_limit_bytes: int = INLINE_LIMIT_BYTES
@@ -75,6 +87,11 @@ class Job:
     def start_step(self) -> int:
         """The step that the first report counts on from."""
         return 0 if self.restore is None else self.restore.step
+
+    def with_source(self, source: bytes | None) -> "Job":
+        """The same job with other bytes of the trainable, without the signatures of the row."""
+        trainable = replace(self.to_import.trainable, source=source, signatures={})
+        return replace(self, to_import=replace(self.to_import, trainable=trainable))
 
 
 class _Bulk(Struct, frozen=True):
@@ -93,14 +110,11 @@ def write_job(job: Job) -> Frame:
     """Encode a job; the payload holds config, trainable's source and checkpoint's bytes."""
     restore = job.restore
     small = replace(
-        job,
-        config={},
-        trainable=replace(job.trainable, source=None, signatures={}),
-        restore=restore and replace(restore, data=None),
+        job.with_source(None), config={}, restore=restore and replace(restore, data=None)
     )
     bulk = _Bulk(
         json.dumps(job.config, separators=(",", ":")).encode(),
-        job.trainable.source,
+        job.to_import.trainable.source,
         restore.data if restore else None,
     )
     return Frame(msgpack.encode(small), msgpack.encode(bulk))
@@ -116,9 +130,8 @@ def read_job(frame: Frame) -> Job:
     try:
         job, bulk = _read_job(frame.header), _read_bulk(frame.payload)
         return replace(
-            job,
+            job.with_source(bulk.source),
             config=json.loads(bulk.config),
-            trainable=replace(job.trainable, source=bulk.source),
             restore=job.restore and replace(job.restore, data=bulk.checkpoint),
         )
     except ValueError as cause:

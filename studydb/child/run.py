@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy import random as numpy_random
 
 from studydb.child.channel import Channel
 from studydb.child.checkpoint_files import Restored, fetch
-from studydb.child.job import Job, read_job
+from studydb.child.job import Job, TrainableImport, read_job
 from studydb.child.messages import Began, End, Ended, write
 from studydb.child.running_trial import RunningTrial, current
 from studydb.domain.errors import (
@@ -87,7 +87,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
     """
     try:
         if function is None:
-            prepare(job.workdirs, study_uuid=job.study_uuid)
+            prepare(job.to_import)
         trial = _begin(job, channel, fetch(job))
     except CheckpointError as cause:
         return Ended(End.UNRESTORABLE, failure_of(cause))
@@ -96,7 +96,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
     try:
         if function is None:
             with current(trial):
-                function = load(job.trainable, job.workdirs, own_only=not job.signed)
+                function = import_trainable(job.to_import)
     except BaseException as cause:  # noqa: BLE001  the user's module may raise anything
         return Ended(End.UNPREPARED, failure_of(cause))
     # All children are copies of one process and would draw the same numbers.
@@ -113,7 +113,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
     return structs.replace(ended, config_unread=unread)
 
 
-def prepare(workdirs: Sequence[str], *, study_uuid: str) -> None:
+def prepare(to_import: TrainableImport) -> None:
     """
     Set working directory, arguments and random generators for the import of the trainable.
 
@@ -123,15 +123,21 @@ def prepare(workdirs: Sequence[str], *, study_uuid: str) -> None:
     Raises:
         TrainableError: The first directory cannot be entered.
     """
+    workdir = to_import.workdirs[0]
     try:
-        os.chdir(workdirs[0])
+        os.chdir(workdir)
     except OSError as cause:
         raise TrainableError(
-            f"The working directory {workdirs[0]} cannot be entered: {cause.strerror}. "
+            f"The working directory {workdir} cannot be entered: {cause.strerror}. "
             "Start the worker with --workdir naming one that exists here."
         ) from cause
     sys.argv = [PROGRAM]
-    _seed(zlib.crc32(study_uuid.encode()))
+    _seed(zlib.crc32(to_import.study_uuid.encode()))
+
+
+def import_trainable(to_import: TrainableImport) -> Callable[..., Any]:
+    """Find the trainable's function, after `prepare`; it may raise anything."""
+    return load(to_import.trainable, to_import.workdirs, own_only=not to_import.signed)
 
 
 def _seed(seed: int) -> None:

@@ -24,9 +24,9 @@ from msgspec import MsgspecError, Struct, msgpack
 from studydb.child import fork_safety, run, sources
 from studydb.child.channel import Channel, Frame, FrameError
 from studydb.child.forking import ChildKind, ForkingServer
-from studydb.domain.records import Start, Trainable
+from studydb.child.job import TrainableImport
+from studydb.domain.records import Start
 from studydb.processes import name_process, process_name
-from studydb.trainables import load
 
 START_ATTRIBUTE = "studydb_start"
 """An attribute of the trainable; "fresh" to have each attempt import it."""
@@ -39,15 +39,6 @@ GROWTH_BYTES = 64 << 20
 """A template is replaced when it is larger than twice its first size and 64 MiB."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-class Preparation(Struct, frozen=True):
-    """The trainable that a template imports; the fields are those of a `Job`."""
-
-    study_uuid: str
-    trainable: Trainable
-    signed: bool
-    workdirs: tuple[str, ...]
 
 
 class Ready(Struct, frozen=True, tag="ready"):
@@ -64,18 +55,18 @@ class Unusable(Struct, frozen=True, tag="unusable"):
 
 Readiness = Ready | Unusable
 
-_preparations = msgpack.Decoder(Preparation)
+_imports = msgpack.Decoder(TrainableImport)
 _answers: msgpack.Decoder[Readiness] = msgpack.Decoder(Readiness)
 
 
-def write_preparation(preparation: Preparation) -> Frame:
-    """Encode a preparation."""
-    return Frame(b"", msgpack.encode(preparation))
+def write_import(to_import: TrainableImport) -> Frame:
+    """Encode the first message to a template."""
+    return Frame(b"", msgpack.encode(to_import))
 
 
 def read_readiness(frame: Frame) -> Readiness:
     """
-    Decode a template's answer to its preparation.
+    Decode a template's answer to its first message.
 
     Raises:
         FrameError: The frame is no such answer.
@@ -96,10 +87,11 @@ def _serve(channel: Channel) -> int:
     """Import, answer and serve; returns an exit status if the template is unusable."""
     frame = channel.receive()
     assert frame is not None
-    preparation = _preparations.decode(frame.payload)
+    to_import = _imports.decode(frame.payload)
     before, began_ns, began_s = fork_safety.take_snapshot(), time.time_ns(), time.monotonic()
     try:
-        function = _import(preparation)
+        run.prepare(to_import)
+        function = run.import_trainable(to_import)
     except BaseException as cause:  # noqa: BLE001  a fresh start raises it again, in a trial
         traceback.print_exc()
         _answer(channel, Unusable(f"its import raised {type(cause).__name__}"))
@@ -143,11 +135,6 @@ def _forget_exit_functions() -> None:
     for known in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
         known.atexit = False
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]  # noqa: SLF001
-
-
-def _import(preparation: Preparation) -> Callable[..., Any]:
-    run.prepare(preparation.workdirs, study_uuid=preparation.study_uuid)
-    return load(preparation.trainable, preparation.workdirs, own_only=not preparation.signed)
 
 
 def _answer(channel: Channel, readiness: Readiness) -> None:

@@ -31,7 +31,7 @@ from studydb.domain.life.decisions import Action
 from studydb.domain.life.ending import DIED
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import STEP, Result, read_report
-from studydb.domain.records import AttemptProcess, Failure, Start, Trainable
+from studydb.domain.records import AttemptProcess, Failure, Start
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.worker.attempt_output import AttemptOutput
@@ -203,9 +203,8 @@ class Attempt:
 
     def _job(self, restore: Restore | None, scratch: str) -> Job:
         claim, study = self._held.claim, self._equipment.study
-        assert isinstance(study.trainable, Trainable)
         return Job(
-            study_uuid=study.uuid,
+            to_import=self._equipment.to_import,
             trial_uuid=claim.uuid,
             number=claim.lease.number,
             attempt=claim.lease.attempt,
@@ -213,9 +212,6 @@ class Attempt:
             seed=claim.seed,
             metric=study.metric,
             mode=study.mode,
-            trainable=study.trainable,
-            signed=self._equipment.signed,
-            workdirs=self._equipment.workdirs,
             scratch=scratch,
             store=self._stores.current,
             rules=study.rules,

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from studydb.child.job import TrainableImport
 from studydb.db import Database
 from studydb.domain.records import Lease, Study
 from studydb.lease.heartbeat import Heartbeat
@@ -26,8 +27,6 @@ class Equipment:
     What the slots of one worker share.
 
     Attributes:
-        signed: Whether a key of this user signed the trainable; else `--allow-import` permits it.
-        workdirs: The directories where the trainable is looked for, in this order.
         warnings: The warnings that were given, each once per worker.
     """
 
@@ -35,8 +34,7 @@ class Equipment:
     database: Database
     study: Study
     worker_id: int
-    signed: bool
-    workdirs: tuple[str, ...]
+    to_import: TrainableImport
     templates: Templates
     pump: OutputPump
     checkpoints: Checkpoints
@@ -62,10 +60,9 @@ class Equipment:
         kind, mine = "config not read", object()
         if self.warnings.setdefault(kind, mine) is not mine:
             return
-        name = self.study.trainable.name if self.study.trainable else ""
         error = (
-            f"{name} never reads its config, so the parameters change nothing. Take them from its "
-            "first argument; sys.argv holds none of them."
+            f"{self.to_import.trainable.name} never reads its config, so the parameters change "
+            "nothing. Take them from its first argument; sys.argv holds none of them."
         )
         self.options.say(f"warning: {error}")
         self._record(held, kind, error)

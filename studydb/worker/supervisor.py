@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from studydb.child.job import TrainableImport
 from studydb.db import LONGEST_SILENCE_S, Database, connect
 from studydb.domain.errors import (
     NotAllowed,
@@ -133,7 +134,7 @@ def _work(
     study = patiently(lambda: load(database, options.study))
     database.locations.log_root(study)  # a user without a home is told before any trial runs
     keyring = load_keyring()
-    trust = _check_trust(study, keyring, options)
+    to_import = _trusted_import(study, keyring, options)
     beats = _connect(options, interruption, connections=1)
     stack.callback(beats.close)
 
@@ -161,8 +162,7 @@ def _work(
         database=database,
         study=study,
         worker_id=worker_id,
-        signed=trust is Trust.SIGNED,
-        workdirs=_workdirs(study, options, trust),
+        to_import=to_import,
         templates=templates,
         pump=pump,
         checkpoints=Checkpoints(
@@ -219,7 +219,7 @@ def _longest_silence_s(options: WorkerOptions, interruption: Interruption) -> fl
     return LATE_SILENCE_S if late else LAST_SILENCE_S
 
 
-def _check_trust(study: Study, keyring: Keyring, options: WorkerOptions) -> Trust:
+def _trusted_import(study: Study, keyring: Keyring, options: WorkerOptions) -> TrainableImport:
     if study.trainable is None:
         raise NotAllowed(
             f"Study {study.name!r} has no trainable: its trials are run by own loops, with "
@@ -227,14 +227,10 @@ def _check_trust(study: Study, keyring: Keyring, options: WorkerOptions) -> Trus
         )
     trust = check_trusted(study.trainable, study.uuid, keyring, options.allow_imports)
     check_python(study.trainable)  # now, or every trial would fail here
-    return trust
-
-
-def _workdirs(study: Study, options: WorkerOptions, trust: Trust) -> tuple[str, ...]:
+    signed = trust is Trust.SIGNED
     own = str(options.workdir or Path.cwd())
-    if trust is not Trust.SIGNED or study.trainable is None:
-        return (own,)
-    return (own, study.trainable.workdir)
+    workdirs = (own, study.trainable.workdir) if signed else (own,)
+    return TrainableImport(study.uuid, study.trainable, signed, workdirs)
 
 
 def _register(

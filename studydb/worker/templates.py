@@ -10,11 +10,10 @@ from studydb.child.channel import FrameError
 from studydb.child.forking import ChildKind
 from studydb.child.job import Job, write_job
 from studydb.child.template import (
-    Preparation,
     Ready,
     Unusable,
     read_readiness,
-    write_preparation,
+    write_import,
 )
 from studydb.domain.records import Start
 from studydb.worker.attempt_output import AttemptOutput, OutputPump
@@ -232,12 +231,11 @@ class Templates:
 
     def _make(self, job: Job) -> Template | None:
         """Make a template; None if it is unusable, and then no other is made."""
-        preparation = Preparation(job.study_uuid, job.trainable, job.signed, job.workdirs)
         output = self._pump.open(self._directory)
         try:
             process = self._forkserver.fork(
                 ChildKind.TEMPLATE,
-                write_preparation(preparation),
+                write_import(job.to_import),
                 stdout=output.stdout,
                 stderr=output.stderr,
             )

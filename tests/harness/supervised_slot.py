@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from harness.arrange import new_study, process
 from studydb.child.channel import Channel
-from studydb.child.job import Job
+from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import End, Ended, Reported, write
 from studydb.db import Database
 from studydb.domain.metrics import Result
@@ -100,10 +100,10 @@ class Supervised:
     """One slot of a worker on a study whose trials have one attempt each."""
 
     def __init__(self, database: Database, folder: Path, **study: Any) -> None:
-        trainable = Trainable(
+        self._trainable = Trainable(
             str(uuid4()), TrainableKind.IMPORT, "nowhere:train", str(folder), "3.11"
         )
-        given = {"num_trials": None, "max_losses": 0, "trainable": trainable, **study}
+        given = {"num_trials": None, "max_losses": 0, "trainable": self._trainable, **study}
         self.database = database
         self.study: Study = new_study(database, **given)
         self.log: list[str] = []
@@ -148,8 +148,9 @@ class Supervised:
             database=database,
             study=study,
             worker_id=self._worker_id,
-            signed=True,
-            workdirs=(str(self._folder),),
+            to_import=TrainableImport(
+                study.uuid, self._trainable, signed=True, workdirs=(str(self._folder),)
+            ),
             templates=templates,
             pump=self._pump,
             checkpoints=Checkpoints(

@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 from fleet.stage import Stage
 
-from studydb.child.job import Job
+from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import Answered, Began, Ended, FromChild, read_from_child, write
 from studydb.domain.life.states import Mode
 from studydb.domain.records import Trainable, TrainableKind
@@ -134,8 +134,14 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
         server = job.pop("server", fork_server)
         output = job.pop("output", None) or pump.open(directory)
         trainable = function if isinstance(function, Trainable) else by_value(function)
+        to_import = TrainableImport(
+            job.pop("study_uuid", str(uuid.uuid4())),
+            trainable,
+            job.pop("signed", True),
+            job.pop("workdirs", (str(tmp_path),)),
+        )
         complete = {
-            "study_uuid": str(uuid.uuid4()),
+            "to_import": to_import,
             "trial_uuid": str(uuid.uuid4()),
             "number": 7,
             "attempt": 1,
@@ -143,9 +149,6 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
             "seed": 11,
             "metric": "loss",
             "mode": Mode.MIN,
-            "trainable": trainable,
-            "signed": True,
-            "workdirs": (str(tmp_path),),
             "scratch": str(directory / "scratch"),
             "store": "inline:",
             **job,

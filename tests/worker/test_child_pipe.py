@@ -14,7 +14,7 @@ from msgspec import msgpack
 
 from studydb.artifacts import digest_of
 from studydb.child.channel import Channel, Frame, FrameError
-from studydb.child.job import Job, Restore, read_job, write_job
+from studydb.child.job import Job, Restore, TrainableImport, read_job, write_job
 from studydb.child.messages import (
     Answered,
     End,
@@ -198,7 +198,7 @@ def test_job_arrives_as_it_was_sent(tmp_path):
     config = {"big": 2**200, "deep": [[{"a": None}]], "text": "\N{SNOWMAN}"}
     trainable = Trainable("u", TrainableKind.PICKLE, "f", "/", "3.11", source=b"source")
     job = Job(
-        study_uuid="s",
+        to_import=TrainableImport("s", trainable, signed=True, workdirs=("/a", "/b")),
         trial_uuid="t",
         number=3,
         attempt=2,
@@ -206,9 +206,6 @@ def test_job_arrives_as_it_was_sent(tmp_path):
         seed=2**32 - 1,
         metric="loss",
         mode=Mode.MAX,
-        trainable=trainable,
-        signed=True,
-        workdirs=("/a", "/b"),
         scratch="/c",
         store="inline:",
         rules=(Threshold("loss", "<=", -math.inf),),
@@ -217,7 +214,7 @@ def test_job_arrives_as_it_was_sent(tmp_path):
     )
 
     assert read_job(write_job(job)) == job
-    bare = replace(job, restore=None, trainable=replace(trainable, source=None))
+    bare = replace(job.with_source(None), restore=None)
     assert read_job(write_job(bare)) == bare
 
 
