@@ -232,7 +232,7 @@ def _run_trial(worker: _Worker, took: Took, rest_s: float) -> None:
     began_s = time.perf_counter()
     answer = report(client.database, client.study, lease=claim.lease, batch=batch)
     took["report"].append(time.perf_counter() - began_s)
-    tally = Tally(client.study.metric).add(batch.results)
+    tally = Tally(client.study.objective.metric).add(batch.results)
     batch = Batch(2, _results(claim, half + 1, REPORTS), half, answer.summary)
     began_s = time.perf_counter()
     finish(

@@ -8,7 +8,7 @@ from studydb.domain.life.rules import Threshold
 from studydb.domain.records import Study, Trainable, TrainableKind
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.search_space import Space
-from studydb.operations.create import NewStudy
+from studydb.domain.study_spec import DEFAULTS, StudySpec
 
 LONGEST_LEAF = 200
 """Characters of a distribution or constant on its line; JSON has all of it."""
@@ -63,19 +63,15 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     return {
         "study": study.name,
         "uuid": study.uuid,
-        "metric": study.metric,
-        "mode": str(study.mode),
+        "metric": study.objective.metric,
+        "mode": str(study.objective.mode),
         "space": study.space.to_json(),
         "scheduler": study.scheduler.to_json(),
         "searcher": None if study.searcher is None else study.searcher.to_json(),
         "seed": study.seed,
         "stop": [rule_text(rule) for rule in study.rules],
-        "num_trials": study.num_trials,
         "grid_size": study.num_draws,
-        "max_concurrent": study.max_concurrent,
-        "max_failures": study.max_failures,
-        "max_losses": study.max_losses,
-        "losses_at_step": study.losses_at_step,
+        **study.settings(),
         "checkpoints": checkpoints,
         "trainable": trainable and trainable.name,
         "trainable_kind": trainable and trainable.kind,
@@ -94,7 +90,7 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
         budget += f" (the grid has {study.num_draws})"
     return {
         "study": study.name,
-        "metric": f"{study.metric} ({study.mode})",
+        "metric": str(study.objective),
         "trainable": trainable_text(study.trainable),
         "scheduler": call_text(study.scheduler.to_json()),
         "searcher": call_text(study.searcher.to_json() if study.searcher else None),
@@ -105,42 +101,48 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
         "failures": f"a trial survives {_limit(study.max_failures)}",
         "losses": f"a trial survives {_limit(study.max_losses)} between two checkpoints"
         + ("" if at_step is None else f", but not {at_step} in a row at the same step"),
+        **{
+            name: str(value)
+            for name, value in study.settings().items()
+            if name not in _WITH_LINES and value != DEFAULTS[name]
+        },
         "checkpoints": checkpoints,
         "created": f"{study.created_at:%Y-%m-%d %H:%M:%SZ}"
         + (f" by {study.created_by}" if study.created_by else ""),
     }
 
 
-def differences(found: Study, asked: NewStudy, defaults: Mapping[str, Any]) -> dict[str, str]:
+_WITH_LINES = ("num_trials", "max_concurrent", "max_failures", "max_losses", "losses_at_step")
+"""Settings with a line of their own; each other one is shown if it is not the default."""
+
+
+def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict[str, str]:
     """
-    In what a study differs from what was asked for, in words; what was not asked for is left out.
+    In what a study differs from what a user asked for, in words.
 
     Args:
-        defaults: What `create_study` takes where an argument is not given.
+        defaults: A setting of `asked` that equals its default here was not asked for.
 
     Returns:
-        By argument: "num_trials is 30, not 50".
+        By argument of `create_study`: "num_trials is 30, not 50".
     """
     told = {}
-    for name in (
-        *("num_trials", "scheduler", "searcher", "stop", "max_concurrent", "max_failures"),
-        *("max_losses", "checkpoints", "guard"),
-    ):
-        old, new = _spec(found, name), _spec(asked, name)
-        if new not in (old, defaults.get(name)):
+    for name in ("scheduler", "searcher", "stop", "checkpoints", *DEFAULTS):
+        old, new, default = (_spec_text(each, name) for each in (found, asked, defaults))
+        if new not in (old, default) and name != "losses_at_step":  # it follows max_losses
             told[name] = f"{name} is {old}, not {new}"
     return told
 
 
-def _spec(study: Study | NewStudy, name: str) -> str:
+def _spec_text(spec: StudySpec, name: str) -> str:
     match name:
         case "scheduler":
-            return call_text(study.scheduler.to_json()) or ""
+            return call_text(spec.scheduler.to_json()) or ""
         case "searcher":
-            return call_text(study.searcher.to_json() if study.searcher else None) or "none"
+            return call_text(spec.searcher.to_json() if spec.searcher else None) or "none"
         case "stop":
-            return ", ".join(map(rule_text, study.rules)) or "none"
-    return str(getattr(study, name))
+            return ", ".join(map(rule_text, spec.rules)) or "none"
+    return str(getattr(spec, name))
 
 
 def _limit(number: int) -> str:

@@ -74,7 +74,7 @@ def results_dataframe(database: Database, study: Study) -> "pd.DataFrame":
             "number": Integers(),
             "step": Integers(),
             "value": Floats(),
-            "metrics": Open("metric", [study.metric]),
+            "metrics": Open("metric", [study.objective.metric]),
             "attempt": Integers(),
             "reported_at": Moments(),
         },
@@ -82,7 +82,7 @@ def results_dataframe(database: Database, study: Study) -> "pd.DataFrame":
     for page in listing.result_pages(database, study):
         columns = dict(zip(page[0]._fields, zip(*page, strict=True), strict=True))
         columns["metrics"] = [
-            {**(metrics or {}), study.metric: value}
+            {**(metrics or {}), study.objective.metric: value}
             for metrics, value in zip(columns["metrics"], columns["value"], strict=True)
         ]
         frame.extend(columns)

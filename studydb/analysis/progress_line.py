@@ -6,7 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from studydb.domain.life.states import Mode, State
+from studydb.domain.life.states import State
+from studydb.domain.objective import Objective
 from studydb.domain.records import Counts
 from studydb.domain.text.display import best_text, duration_text, visible
 
@@ -28,8 +29,7 @@ class ProgressLine:
     def __init__(
         self,
         study_name: str,
-        metric: str,
-        mode: Mode,
+        objective: Objective,
         *,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -41,7 +41,7 @@ class ProgressLine:
             stream: Where to write; None for stderr.
             clock: Seconds; paces plain lines.
         """
-        self._name, self._metric, self._mode = study_name, metric, mode
+        self._name, self._objective = study_name, objective
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._live: Live | None = None
@@ -98,7 +98,7 @@ class ProgressLine:
         if num_trials is not None:
             ended = counts.terminated + counts.error
             share = f"{min(100, 100 * ended // num_trials)} % of {num_trials}, "
-        best = f"best {self._metric} ({self._mode}): {best_text(best_value)}"
+        best = f"best {self._objective}: {best_text(best_value)}"
         return visible(f"{self._name}: {share}{numbers}; {best}")
 
     def _draw(self) -> None:

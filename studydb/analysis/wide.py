@@ -59,10 +59,10 @@ def result_view(study: Study, kinds: Mapping[str, bool]) -> WideView:
     Args:
         kinds: Whether all values of a metric are numbers, by its name.
     """
-    names = _names(Kind.RESULT, [study.metric], kinds, prefix="metric/")
+    names = _names(Kind.RESULT, [study.objective.metric], kinds, prefix="metric/")
     columns = [
         Column((), name, ValueKind.DOUBLE)
-        if metric == study.metric
+        if metric == study.objective.metric
         else Column((metric,), name, ValueKind.DOUBLE if kinds[metric] else ValueKind.TEXT)
         for metric, name in names.items()
     ]

@@ -10,7 +10,7 @@ from msgspec import Struct, msgpack
 from studydb.artifacts import INLINE_LIMIT_BYTES
 from studydb.child.channel import Frame, FrameError
 from studydb.domain.life.rules import Threshold
-from studydb.domain.life.states import Mode
+from studydb.domain.objective import Objective
 from studydb.domain.records import CheckpointKind, Trainable
 
 
@@ -73,8 +73,7 @@ class Job:
     attempt: int
     config: Mapping[str, Any]
     seed: int
-    metric: str
-    mode: Mode
+    objective: Objective
     scratch: str
     store: str
     inline_limit_bytes: int = INLINE_LIMIT_BYTES

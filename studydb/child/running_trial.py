@@ -53,10 +53,10 @@ class RunningTrial:
         self.number = job.number
         self.attempt = job.attempt
         self.seed = job.seed
-        self.metric = job.metric
+        self.metric = job.objective.metric
         self.checkpoint = checkpoint
         self.left: End | None = None
-        self._rules = job.rules
+        self._objective, self._rules = job.objective, job.rules
         self._saver = Saver(job)
         self._supervisor = SupervisorConnection(channel, next_decision_step=job.next_decision_step)
         self._last_step = job.start_step
@@ -170,7 +170,7 @@ class RunningTrial:
         waits = (
             saved is not None
             or (decides is not None and result.step >= decides)
-            or first_hit(self._rules, result, study_metric=self.metric) is not None
+            or first_hit(self._rules, result, objective=self._objective) is not None
         )
         report = Reported(
             self._supervisor.next_id() if waits else None, result, saved, artifact_error

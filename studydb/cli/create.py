@@ -4,7 +4,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -80,22 +80,13 @@ if TYPE_CHECKING:
 def create(
     *,
     name: str,
-    trainable: str | None,
-    metric: str,
-    mode: str,
     param: Sequence[str],
     space: str | None,
-    num_trials: int | None,
-    max_concurrent: int | None,
     scheduler: str | None,
     searcher: str | None,
-    stop: Sequence[str],
-    max_failures: int,
-    max_losses: int | None,
-    guard: bool,
-    checkpoints: str | None,
     if_not_exists: bool,
     storage: Storage,
+    **settings: Any,
 ) -> None:
     """
     Create the study NAME; an SQLite file is made when missing.
@@ -105,20 +96,11 @@ def create(
     with created_study(
         storage,
         name,
-        trainable=trainable,
-        metric=metric,
-        mode=mode,
         space=read_space(param, space),
-        num_trials=num_trials,
-        max_concurrent=max_concurrent,
         scheduler=_read_scheduler(scheduler),
         searcher=_read_searcher(searcher),
-        stop=stop,
-        max_failures=max_failures,
-        max_losses=max_losses,
-        guard=guard,
-        checkpoints=checkpoints,
         load_if_exists=if_not_exists,
+        **settings,
     ) as study:
         _tell(study, storage)
 
@@ -159,9 +141,7 @@ def read_space(params: Sequence[str], file: str | None) -> Space:
 def _tell(study: "Study", storage: Storage) -> None:
     record, again = study.record, storage.again(study.storage)
     budget = "endless" if record.num_trials is None else counted(record.num_trials, "trial")
-    click.echo(
-        f"Study {study.name!r} in {study.storage}: {record.metric} ({record.mode}), {budget}."
-    )
+    click.echo(f"Study {study.name!r} in {study.storage}: {record.objective}, {budget}.")
     for line in space_lines(record.space):
         click.echo(f"  {visible(line)}")
     if record.trainable is None:

@@ -63,7 +63,7 @@ def show(*, name: str, number: int | None, form: str, storage: Storage) -> None:
         attempts = listing.attempt_rows(study.database, study.record, number)
         last = listing.last_result(study.database, study.record, details.trial)
         record = study.record
-    judged = [judgement(entry, record.mode) for entry in details.entries]
+    judged = [judgement(entry, record.objective.mode) for entry in details.entries]
     why = explain(details, record, judged, last)
     traceback = details.attempts[-1].traceback if details.attempts else None
     if form == "json":
@@ -144,14 +144,14 @@ def _spent(trial: "TrialRow") -> str:
 
 def _explain_rung(judged: dict[str, Any], study: "Study") -> str:
     value, cutoff = (table_cell(judged[name], brief=True) for name in ("value", "cutoff"))
-    at = f"{study.metric} ({study.mode}) at rung {judged['rung']} was {value}"
+    at = f"{study.objective} at rung {judged['rung']} was {value}"
     if judged["cutoff"] is None:
         return f"{at}, which ranks worst"
     return f"{at}, worse than the cutoff {cutoff} of those that came before"
 
 
 def _explain_rule(study: "Study", last: "Result") -> str | None:
-    rule = first_hit(study.rules, last, study_metric=study.metric)
+    rule = first_hit(study.rules, last, objective=study.objective)
     if rule is None:
         return None
     return f"the rule {rule.metric}{rule.op}{rule.bound:g} was hit at step {last.step}"
@@ -199,7 +199,7 @@ def _fields(details: "Details", study: "Study") -> dict[str, Any]:
 
 def _print_trial(details: "Details", study: "Study", why: str | None) -> None:
     fields = _fields(details, study)
-    metric = f"{study.metric} ({study.mode})"
+    metric = str(study.objective)
     reason = fields.pop("reason")
     print_fields(
         {

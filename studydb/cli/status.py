@@ -17,7 +17,8 @@ from studydb.cli.options import Storage, format_option, storage_option
 from studydb.cli.printing import print_fields, print_json, print_next, print_rows, print_table
 from studydb.cli.values import table_cell
 from studydb.domain.errors import NoResults
-from studydb.domain.life.states import State, Status
+from studydb.domain.life.states import Mode, State, Status
+from studydb.domain.objective import Objective
 from studydb.domain.records import TrialRow
 from studydb.domain.text.display import best_text, visible
 
@@ -127,17 +128,17 @@ def share(sizes: Mapping[Any, int], most: int) -> dict[Any, int]:
 def _document(row: Any, best: TrialRow | None, live: list[Any], roll: "Roll") -> dict[str, Any]:
     return {
         **row._asdict(),
-        "best": best and best_fields(row, best),
+        "best": best and best_fields(Objective(row.metric, Mode(row.mode)), best),
         "workers_alive": roll.n_alive,
         "live": [{name: getattr(each, name) for name in LIVE_COLUMNS} for each in live],
     }
 
 
-def best_fields(study: Any, best: TrialRow) -> dict[str, Any]:
+def best_fields(objective: Objective, best: TrialRow) -> dict[str, Any]:
     """What is said of the best trial, always with metric and mode."""
     return {
-        "metric": study.metric,
-        "mode": study.mode,
+        "metric": objective.metric,
+        "mode": objective.mode,
         "number": best.number,
         "best_value": best.best_value,
         "best_step": best.summary.best_step,

@@ -167,7 +167,7 @@ def results(*, name: str, number: int, limit: int | None, form: str, storage: St
             print_rows(listing.RESULT_COLUMNS, found.rows(), form=form)
             return
         whole = listing.RESULT_COLUMNS if form == "csv" else RESULT_TABLE_COLUMNS
-        metric = study.record.metric
+        metric = study.record.objective.metric
         columns, read = spreading(whole, "metrics", "metric/", [metric], found.names())
         rows = (read(dict(zip(listing.RESULT_COLUMNS, row, strict=True))) for row in found.rows())
         print_rows(columns, rows, form=form, of="results")
@@ -189,16 +189,15 @@ def best(*, name: str, form: str, storage: Storage) -> None:
     """
     with opened_study(storage, name) as study:
         found = study.best_trial
-    fields = best_fields(study.record, found)
+    fields = best_fields(study.record.objective, found)
     if form == "json":
         print_json(fields)
     elif form == "csv":
         print_rows(tuple(fields), [tuple(fields.values())], form=form)
     else:
-        metric, mode = fields["metric"], fields["mode"]
         print_fields(
             {
-                f"best {metric} ({mode})": best_text(found.best_value),
+                f"best {study.record.objective}": best_text(found.best_value),
                 "trial": f"{found.number} ({found.state})",
                 "step": str(found.summary.best_step),
                 "params": assignments(study.record.space.flatten(found.params)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from studydb.domain.canonical import MAX_DEPTH
 from studydb.domain.errors import InvalidReport
-from studydb.domain.life.states import Mode
+from studydb.domain.objective import Objective
 
 STEP = "training_iteration"
 """The key of the step among the metrics, named as in Ray Tune."""
@@ -18,18 +18,6 @@ STEPS_END = 2**62
 
 _LARGEST_INTEGER = 2**63 - 1
 """Larger integers become the nearest double."""
-
-
-def score(value: float, mode: Mode) -> float:
-    """
-    Turn a value into a score: lower is better.
-
-    Returns:
-        A number that every database sorts alike: NaN becomes +Inf (worst), -0 becomes 0.
-    """
-    if math.isnan(value):
-        return math.inf
-    return (value if mode is Mode.MIN else -value) + 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +235,7 @@ class Summary:
     The summary of a trial's live results, stored in its row.
 
     Attributes:
-        best_score: The `score` of `best_value`; None without results.
+        best_score: The score of `best_value` (`Objective.score`); None without results.
     """
 
     n_results: int = 0
@@ -257,13 +245,13 @@ class Summary:
     best_step: int | None = None
     best_score: float | None = None
 
-    def add(self, results: Sequence[Result], mode: Mode) -> "Summary":
+    def add(self, results: Sequence[Result], objective: Objective) -> "Summary":
         """Add later results; of equal values the first one stays the best."""
         if not results:
             return self
         best_value, best_step, best_score = self.best_value, self.best_step, self.best_score
         for result in results:
-            oriented = score(result.value, mode)
+            oriented = objective.score(result.value)
             if (
                 best_value is None
                 or best_score is None

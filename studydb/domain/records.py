@@ -8,11 +8,9 @@ from enum import StrEnum
 from typing import Any
 
 from studydb.domain.life.decisions import Verdict
-from studydb.domain.life.rules import Threshold
-from studydb.domain.life.states import Mode, Origin, Reason, State, Status
+from studydb.domain.life.states import Origin, Reason, State, Status
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.space.search_space import Space
-from studydb.domain.view import Scheduler, Searcher
+from studydb.domain.study_spec import StudySpec
 
 LONGEST_PARAMS = 100
 """Characters of params in the `repr` of a trial."""
@@ -135,48 +133,41 @@ class Trainable:
     signatures: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewStudy(StudySpec):
+    """
+    A study that is to be created.
+
+    Attributes:
+        uuid: Made by the caller: signatures of the trainable name it, and a duplicate request is
+            known by it.
+        seed: What the searcher's random numbers begin from.
+        trainable: What workers run, signed for this study; None if own loops run its trials.
+        created_by: user@host.
+    """
+
+    uuid: str
+    name: str
+    seed: int
+    trainable: Trainable | None
+    created_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study(NewStudy):
     """
     A study's row with its specs read.
 
     Attributes:
-        num_trials: The budget; None for endless.
-        num_draws: How many points the searcher has (a grid's size); None for endless.
-        max_failures: Exceptions of the user's code that a trial survives; -1 for ever.
-        max_losses: Deaths without an exception that a trial survives between checkpoints.
-        losses_at_step: So many losses in a row at the same step end a trial; None: no limit.
-        checkpoints: URL of the store; None for the database's default.
-        former_checkpoints: Those that it had before, whose checkpoints stay readable.
-        guard: Whether the study pauses itself when its trials all fail alike.
+        former_checkpoints: The stores that it had before; what they hold stays readable.
         status: As stored, so never FINISHED.
-        created_by: user@host.
     """
 
     id: int
-    uuid: str
-    name: str
-    metric: str
-    mode: Mode
-    seed: int
-    space: Space
     space_version: int
-    scheduler: Scheduler
-    searcher: Searcher | None
-    rules: tuple[Threshold, ...]
-    num_trials: int | None
-    num_draws: int | None
-    max_concurrent: int | None
-    max_failures: int
-    max_losses: int
-    checkpoints: str | None
-    trainable: Trainable | None
+    former_checkpoints: tuple[str | None, ...]
     status: Status
     created_at: datetime
-    created_by: str = ""
-    guard: bool = True
-    losses_at_step: int | None = None
-    former_checkpoints: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Buffer:
         self._next_decision_step = claim.next_decision_step
         is_first = claim.lease.attempt == 1
         self._summary = Summary() if is_first else None
-        self.tally: Tally | None = Tally(study.metric) if is_first else None
+        self.tally: Tally | None = Tally(study.objective.metric) if is_first else None
         self._oldest_s = 0.0
         self.last_step = self._after_step
         self.rises_from = 0
@@ -68,7 +68,7 @@ class Buffer:
                 (due is not None and result.step >= due)
                 or self._waiting.n_waiting >= FLUSH_ROWS
                 or self._waiting.memory_bytes >= FLUSH_BYTES
-                or first_hit(self._study.rules, result, study_metric=self._study.metric) is not None
+                or first_hit(self._study.rules, result, objective=self._study.objective) is not None
             )
 
     def is_overdue(self) -> bool:

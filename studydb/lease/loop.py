@@ -125,7 +125,7 @@ class OwnLoop:
                     continue
                 return OwnTrial(
                     held,
-                    metric=self._study.metric,
+                    metric=self._study.objective.metric,
                     forget=self._heartbeat.discard,
                     dropped=self._dropped,
                 )

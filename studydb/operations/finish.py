@@ -122,7 +122,7 @@ def _known(
     study: Study, tally: Tally | None, stored: Sequence[Result], summary: Summary
 ) -> Analysis | None:
     """What a tally of all results before says with those that are stored now; None if not all."""
-    tally = tally or Tally(study.metric)
+    tally = tally or Tally(study.objective.metric)
     if tally.n_results + len(stored) != summary.n_results:
         return None
     return tally.analysis(stored)

@@ -13,7 +13,7 @@ from studydb.domain.errors import LeaseLost
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.rules import first_hit
 from studydb.domain.life.states import Reason
-from studydb.domain.metrics import Result, Summary, score
+from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Lease, Study
 from studydb.domain.view import Report
 from studydb.store import attempts, results, rungs
@@ -62,12 +62,12 @@ def foresee(study: Study, batch: Batch) -> Summary | None:
         return None
     if batch.results and summary.n_results == 0 and batch.results[0].step != batch.after_step + 1:
         return None  # the attempt is told where it began
-    return summary.add(batch.results, study.mode)
+    return summary.add(batch.results, study.objective)
 
 
 def _hits(study: Study, batch: Batch) -> bool:
     return bool(study.rules) and any(
-        first_hit(study.rules, result, study_metric=study.metric) for result in batch.results
+        first_hit(study.rules, result, objective=study.objective) for result in batch.results
     )
 
 
@@ -90,7 +90,7 @@ def store_batch(
     summary, time_total_s = held.summary, held.time_total_s
     if stored and held.flush_no == 0:
         summary = _supersede(txn, study, summary, lease=lease, first=stored[0], batch=batch)
-    summary = summary.add(stored, study.mode)
+    summary = summary.add(stored, study.objective)
     results.append(txn, lease=lease, results=stored)
 
     if stored and stored[-1].time_total_s is not None:
@@ -110,7 +110,7 @@ def _judge(
     due = {result.step for result in due_results(study, batch)}
     for position, result in enumerate(batch.results, 1):
         verdict = None
-        if first_hit(study.rules, result, study_metric=study.metric):
+        if first_hit(study.rules, result, objective=study.objective):
             verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         elif result.step in due:
             verdict = _ask_scheduler(txn, study, view, lease=lease, result=result, locked=locked)
@@ -128,7 +128,7 @@ def _ask_scheduler(
     result: Result,
     locked: dict[int, Rung],
 ) -> Verdict | None:
-    oriented = score(result.value, study.mode)
+    oriented = study.objective.score(result.value)
     report = Report(result.step, oriented, math.isnan(result.value), lease.bracket)
     decision = study.scheduler.judge(report, view)
     if decision.rung_step is not None:
@@ -153,7 +153,9 @@ def _supersede(
             attempts.begin_at(txn, lease=lease, step=first.step)
         return summary
     attempts.begin_at(txn, lease=lease, step=first.step)
-    return results.summary(txn, study_id=study.id, trial_id=lease.trial_id, mode=study.mode)
+    return results.summary(
+        txn, study_id=study.id, trial_id=lease.trial_id, objective=study.objective
+    )
 
 
 def next_step(study: Study, batch: Batch) -> int | None:

@@ -108,7 +108,7 @@ class Reports:
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Rows with `RESULT_COLUMNS` by step; read in pages, as often as they are asked for."""
-        name, number, metric = self._study.name, self._number, self._study.metric
+        name, number, metric = self._study.name, self._number, self._study.objective.metric
         for page in pages(self._spans, reader(self._database)):
             for row in page:
                 metrics = {**(row.metrics or {}), metric: row.value}

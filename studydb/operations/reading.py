@@ -47,10 +47,10 @@ def best_trials(database: Database, study: Study, *, most: int = 1) -> list[Tria
         NoResults: No trial has a value that is not NaN.
     """
     with database.begin(write=False) as txn:
-        found = trials.best(txn, study_id=study.id, mode=study.mode, most=most)
+        found = trials.best(txn, study_id=study.id, objective=study.objective, most=most)
     if not found:
         raise NoResults(
-            f"No trial of study {study.name!r} has reported {study.metric!r} yet. "
+            f"No trial of study {study.name!r} has reported {study.objective.metric!r} yet. "
             f"`studydb status {study.name}` shows what it is doing."
         )
     return found

@@ -62,7 +62,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
     """
     if n_results > MOST_IN_TRANSACTION:
         return None
-    tally, size = Tally(study.metric), 0
+    tally, size = Tally(study.objective.metric), 0
     spans = results.spans(txn, study_id=study.id, trial_id=trial_id)
     for page in pages(spans, lambda span, most: results.page(txn, span, most=most)):
         tally.add(map(results.read, page))
@@ -78,7 +78,7 @@ def after_end(database: Database, study: Study, *, trial_id: int) -> None:
         if not trials.lacks_summary(txn, trial_id=trial_id):
             return
         spans = results.spans(txn, study_id=study.id, trial_id=trial_id)
-    tally = Tally(study.metric)
+    tally = Tally(study.objective.metric)
     for page in pages(spans, reader(database)):
         tally.add(map(results.read, page))
     with database.begin() as txn:

@@ -11,7 +11,8 @@ from studydb.db import Prepared, Txn
 from studydb.db.schema import FOR_EVER, attempt, result
 from studydb.db.statement import BulkInsert
 from studydb.domain.life.states import Mode
-from studydb.domain.metrics import Result, Summary, score
+from studydb.domain.metrics import Result, Summary
+from studydb.domain.objective import Objective
 from studydb.domain.records import Lease
 
 APPEND = BulkInsert(
@@ -193,9 +194,9 @@ def read(row: Any) -> Result:
     return Result(row.step, row.value, row.metrics or {}, row.time_total_s)
 
 
-def summary(txn: Txn, *, study_id: int, trial_id: int, mode: Mode) -> Summary:
+def summary(txn: Txn, *, study_id: int, trial_id: int, objective: Objective) -> Summary:
     """Count the live results of a trial and find the last and the best, as `Summary.add` does."""
-    sign = 1.0 if mode is Mode.MIN else -1.0
+    sign = 1.0 if objective.mode is Mode.MIN else -1.0
     row = txn.first(
         _SUMMARY,
         study=study_id,
@@ -213,5 +214,5 @@ def summary(txn: Txn, *, study_id: int, trial_id: int, mode: Mode) -> Summary:
         row.last_value,
         row.best_value,
         row.best_step,
-        score(row.best_value, mode),
+        objective.score(row.best_value),
     )

@@ -12,8 +12,10 @@ from studydb.domain.life.alike_failures import GUARD
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Mode, Status
-from studydb.domain.records import Study, Trainable
+from studydb.domain.objective import Objective
+from studydb.domain.records import NewStudy, Study, Trainable
 from studydb.domain.space.search_space import Space
+from studydb.domain.study_spec import DEFAULTS, read_settings
 from studydb.schedulers import read as read_scheduler
 from studydb.searchers import read as read_searcher
 
@@ -24,6 +26,10 @@ OPEN = sa.and_(
 HAS_DRAWS = sa.or_(study.c.num_draws.is_(None), study.c.next_draw < study.c.num_draws)
 HAS_ROOM = sa.or_(study.c.max_concurrent.is_(None), study.c.n_running < study.c.max_concurrent)
 _SPENT = sa.or_(study.c.n_counted >= study.c.num_trials, study.c.next_draw >= study.c.num_draws)
+_IN_COLUMNS = [name for name in DEFAULTS if name in study.c]
+_IN_JSON = [name for name in DEFAULTS if name not in study.c]
+"""Settings that no query filters by: keys of the JSON column `settings`."""
+
 THIS = study.c.id == sa.bindparam("study")
 
 _SPEC = Prepared(
@@ -134,19 +140,39 @@ _LOCKED_STATUS = Prepared(sa.select(study.c.status).where(THIS).with_for_update(
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
 
 
-def insert(txn: Txn, *, columns: Mapping[str, Any], space: Space) -> int:
+def insert(txn: Txn, *, new: NewStudy) -> int:
     """
     Insert a study with version 1 of its space.
 
     Raises:
         Duplicate: The name is taken.
     """
+    settings = new.settings()
     row = txn.all(
-        sa.insert(study).values(**columns, space_version=1, created_at=now()).returning(study.c.id)
+        sa.insert(study)
+        .values(
+            uuid=new.uuid,
+            name=new.name,
+            status=Status.RUNNING,
+            metric=new.objective.metric,
+            mode=new.objective.mode,
+            seed=new.seed,
+            space_version=1,
+            scheduler=new.scheduler.to_json(),
+            searcher=None if new.searcher is None else new.searcher.to_json(),
+            rules=[rule.to_json() for rule in new.rules],
+            num_draws=new.num_draws,
+            checkpoints=new.checkpoints,
+            created_by=new.created_by,
+            created_at=now(),
+            **{name: settings[name] for name in _IN_COLUMNS},
+            settings={name: settings[name] for name in _IN_JSON},
+        )
+        .returning(study.c.id)
     )[0]
     txn.run(
         sa.insert(search_space).values(
-            study_id=row.id, version=1, space=space.to_json(), created_at=now()
+            study_id=row.id, version=1, space=new.space.to_json(), created_at=now()
         )
     )
     return int(row.id)
@@ -187,28 +213,26 @@ def find(txn: Txn, *, name: str) -> Study | None:
         id=row.id,
         uuid=row.uuid,
         name=row.name,
-        metric=row.metric,
-        mode=Mode(row.mode),
+        objective=Objective(row.metric, Mode(row.mode)),
         seed=row.seed,
         space=Space.from_json(row.space),
         space_version=row.space_version,
         scheduler=read_scheduler(row.scheduler),
         searcher=read_searcher(row.searcher),
         rules=tuple(Threshold(**rule) for rule in row.rules),
-        num_trials=row.num_trials,
-        num_draws=row.num_draws,
-        max_concurrent=row.max_concurrent,
-        max_failures=row.max_failures,
-        max_losses=row.max_losses,
         checkpoints=row.checkpoints,
-        former_checkpoints=_former(row),
-        losses_at_step=(row.settings or {}).get("losses_at_step"),
-        guard=bool((row.settings or {}).get("guard", True)),
+        former_checkpoints=_former(row.settings),
         trainable=_trainable(txn, study_id=row.id),
         status=Status(row.status),
         created_at=row.created_at,
         created_by=row.created_by or "",
+        **{name: getattr(row, name) for name in _IN_COLUMNS},
+        **_settings(row.settings or {}),
     )
+
+
+def _settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return read_settings(**{name: stored[name] for name in _IN_JSON if name in stored})
 
 
 def _trainable(txn: Txn, *, study_id: int) -> Trainable | None:
@@ -283,20 +307,20 @@ def extend(txn: Txn, *, study_id: int, by: int) -> int | None:
 def places(txn: Txn, *, study_id: int) -> tuple[str | None, tuple[str | None, ...]]:
     """The store of a study's checkpoints, and its former ones; None is the database's default."""
     row = txn.all(_PLACES, study=study_id)[0]
-    return row.checkpoints, _former(row)
+    return row.checkpoints, _former(row.settings)
 
 
 def relocate(txn: Txn, *, study_id: int, url: str) -> None:
     """Have checkpoints go to another store; the one before it is kept among the former ones."""
     row = txn.all(_LOCKED_PLACES, study=study_id)[0]
-    known = dict.fromkeys((row.checkpoints, *_former(row)))
+    known = dict.fromkeys((row.checkpoints, *_former(row.settings)))
     former = [store for store in known if store != url]
     settings = {**(row.settings or {}), "former_checkpoints": former}
     txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
 
 
-def _former(row: Any) -> tuple[str | None, ...]:
-    return tuple((row.settings or {}).get("former_checkpoints", ()))
+def _former(settings: Mapping[str, Any] | None) -> tuple[str | None, ...]:
+    return tuple((settings or {}).get("former_checkpoints", ()))
 
 
 def rename(txn: Txn, *, study_id: int, name: str) -> None:

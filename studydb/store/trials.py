@@ -10,8 +10,9 @@ from studydb.db.dialect import now
 from studydb.db.schema import in_state, is_still, study, trial
 from studydb.domain.life.alike_failures import GUARD
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
-from studydb.domain.life.states import Mode, Origin, Reason, State, Status, sources
-from studydb.domain.metrics import Summary, score
+from studydb.domain.life.states import Origin, Reason, State, Status, sources
+from studydb.domain.metrics import Summary
+from studydb.domain.objective import Objective
 from studydb.domain.records import TrialRow
 from studydb.domain.space.search_space import params_hash
 
@@ -234,7 +235,7 @@ def listing(
     return [read(row) for row in txn.all(query, study=study_id)]
 
 
-def best(txn: Txn, *, study_id: int, mode: Mode, most: int = 1) -> list[TrialRow]:
+def best(txn: Txn, *, study_id: int, objective: Objective, most: int = 1) -> list[TrialRow]:
     """
     The trials with the best `best_value`, best first; ties go to the lower number.
 
@@ -245,7 +246,7 @@ def best(txn: Txn, *, study_id: int, mode: Mode, most: int = 1) -> list[TrialRow
     running = txn.all(_BEST_RUNNING, study=study_id, most=most)
     trials = [read(row) for row in (*ended, *running)]
     ranked = [one for one in trials if one.summary.rank_score is not None]
-    ranked.sort(key=lambda one: (score(one.best_value or 0.0, mode), one.number))
+    ranked.sort(key=lambda one: (objective.score(one.best_value or 0.0), one.number))
     return ranked[:most]
 
 

@@ -7,21 +7,23 @@ import shlex
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
-from studydb.analysis.definition import call_text, differences
+from studydb.analysis.definition import differences
 from studydb.db import Database
 from studydb.domain.errors import InvalidSpec, StudyDiffers, StudyExists
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.life.rules import read_rules
+from studydb.domain.objective import Objective
+from studydb.domain.records import NewStudy, Trainable
 from studydb.domain.records import Study as Record
-from studydb.domain.records import Trainable
 from studydb.domain.space.search_space import Space
-from studydb.domain.text.names import check_metric_name, check_study_name
+from studydb.domain.study_spec import DEFAULTS, StudySpec, read_settings
+from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import answering_keywords
 from studydb.domain.view import Scheduler, Searcher
-from studydb.operations.create import NewStudy, create, load
+from studydb.operations.create import create, load
 from studydb.operations.revise import revise
 from studydb.schedulers import FIFO
 from studydb.searchers import RandomSearch
@@ -37,18 +39,7 @@ from studydb.study.storage import (
 )
 from studydb.trainables import describe, sign, signed_payload
 
-_NOT_ASKED = {
-    "num_trials": "None",
-    "max_concurrent": "None",
-    "scheduler": call_text(FIFO().to_json()),
-    "searcher": call_text(RandomSearch().to_json()),
-    "stop": "none",
-    "max_failures": "0",
-    "max_losses": str(MAX_LOSSES),
-    "checkpoints": "None",
-    "guard": "True",
-}
-"""The defaults of `create_study`, as `differences` writes them."""
+Made = TypeVar("Made")
 
 
 @answering_keywords
@@ -96,39 +87,94 @@ def create_study(
         UsageError: An argument makes no sense; nothing was written.
         StorageError: The database needs attention.
     """
-    place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
-    new = _new_study(
-        name=check_study_name(name),
-        metric=check_metric_name(metric),
-        mode=checking.mode(mode),
+    check_study_name(name)
+    spec = StudySpec(
+        objective=Objective.read(metric, mode),
         space=Space.read(space),
-        scheduler=checking.made(
-            "scheduler", scheduler, FIFO(), has="judge", like="studydb.ASHA(max_t=27)"
-        ),
-        searcher=checking.made(
-            "searcher", searcher, RandomSearch(), has="propose", like="studydb.RandomSearch(seed=0)"
+        scheduler=_made("scheduler", scheduler, FIFO(), has="judge", like="ASHA(max_t=27)"),
+        searcher=_made(
+            "searcher", searcher, RandomSearch(), has="propose", like="RandomSearch(seed=0)"
         ),
         rules=read_rules(stop),
-        num_trials=checking.count_or_none("num_trials", num_trials, least=1),
-        max_concurrent=checking.count_or_none("max_concurrent", max_concurrent, least=1),
-        max_failures=checking.count("max_failures", max_failures, least=-1),
-        **_limits_of_losses(checking.count_or_none("max_losses", max_losses, least=0)),
         checkpoints=checking.store_url(checkpoints),
-        guard=checking.flag("guard", guard),
-        trainable=None if trainable is None else describe(trainable, workdir=place),
+        **_limits_of_losses(max_losses),
+        **read_settings(
+            num_trials=num_trials,
+            max_concurrent=max_concurrent,
+            max_failures=max_failures,
+            guard=guard,
+        ),
     )
+    new = _new_study(name, spec, _described(trainable, workdir))
     database = open_database(storage, make=True)
     with closed_on_error(database):
         record = _create(database, new, load_if_exists=load_if_exists)
-        _tell_differences(record, new)
+        _warn_of_differences(record, new)
         return Study(database, record)
 
 
-def _limits_of_losses(asked: int | None) -> dict[str, int | None]:
-    """What is asked for counts alone; the default also ends what dies at one step each time."""
+def _made(name: str, given: Made | None, default: Made, *, has: str, like: str) -> Made:
+    """
+    Check a scheduler or searcher.
+
+    Args:
+        given: The user's; None for the default.
+        has: A method that only such objects have.
+        like: How to make one.
+
+    Raises:
+        InvalidSpec: It is a name, a class, or an object of another kind.
+    """
+    if given is None:
+        return default
+    if isinstance(given, type) or not (hasattr(given, "to_json") and hasattr(given, has)):
+        raise InvalidSpec(f"{name} is {given!r}; give an object, such as studydb.{like}.")
+    return given
+
+
+def _limits_of_losses(asked: int | None) -> dict[str, Any]:
+    """The default has a second limit: losses in a row at the same step."""
     if asked is None:
         return {"max_losses": MAX_LOSSES, "losses_at_step": LOSSES_AT_STEP}
-    return {"max_losses": asked, "losses_at_step": None}
+    return read_settings(max_losses=asked)
+
+
+def _described(
+    trainable: Callable[..., Any] | str | None, workdir: str | Path | None
+) -> Trainable | None:
+    place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
+    return None if trainable is None else describe(trainable, workdir=place)
+
+
+def _new_study(name: str, spec: StudySpec, trainable: Trainable | None) -> NewStudy:
+    _check_end(spec, trainable)
+    uuid, searcher = str(uuid4()), spec.searcher
+    seed = None if searcher is None else searcher.seed
+    return NewStudy(
+        uuid=uuid,
+        name=name,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        trainable=trainable and sign(trainable, uuid, load_keyring()),
+        created_by=whoami(),
+        **{each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)},
+    )
+
+
+def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
+    """
+    Refuse a study that would run one configuration for ever, and a grid that has no end.
+
+    An own loop may record trials without parameters.
+    """
+    space = spec.space
+    is_endless = spec.num_draws is None and spec.num_trials is None
+    if space.parameters or not is_endless or (trainable is None and not space.constants):
+        return
+    held = f"only constants ({', '.join(space.constants)})" if space.constants else "nothing"
+    raise InvalidSpec(
+        f"The space holds {held}, and there is no budget: the same trial would be run for ever. "
+        "Give num_trials, or a distribution to sample from, such as lr=loguniform(1e-4, 1)."
+    )
 
 
 def _create(database: Database, new: NewStudy, *, load_if_exists: bool) -> Record:
@@ -141,9 +187,14 @@ def _create(database: Database, new: NewStudy, *, load_if_exists: bool) -> Recor
     return _revised(database, _same_study(found, new), new)
 
 
-def _tell_differences(found: Record, asked: NewStudy) -> None:
-    """Warn at the line of the user's that asked for something else than there is."""
-    told = {} if found.uuid == asked.uuid else differences(found, asked, _NOT_ASKED)
+def _warn_of_differences(found: Record, asked: NewStudy) -> None:
+    """Name what the user asked for that an existing study does not have."""
+    if found.uuid == asked.uuid:
+        return
+    defaults = dataclasses.replace(
+        asked, scheduler=FIFO(), searcher=RandomSearch(), rules=(), checkpoints=None, **DEFAULTS
+    )
+    told = differences(found, asked, defaults)
     if not told:
         return
     name = shlex.quote(found.name)
@@ -160,49 +211,15 @@ def _tell_differences(found: Record, asked: NewStudy) -> None:
         f"Study {found.name!r} goes on as it was created: {', '.join(told.values())}. "
         f"What changes it: {'; '.join(cures)}.",
         StudyDiffers,
-        stacklevel=4,  # this, create_study, the check of its keywords, the user's line
-    )
-
-
-def _new_study(*, trainable: Trainable | None, searcher: Searcher, **columns: Any) -> NewStudy:
-    uuid = str(uuid4())
-    if trainable is not None:
-        trainable = sign(trainable, uuid, load_keyring())
-    _check_end(searcher, columns["space"], columns["num_trials"], trainable)
-    seed = secrets.randbelow(2**31) if searcher.seed is None else searcher.seed
-    return NewStudy(
-        uuid=uuid,
-        seed=seed,
-        searcher=searcher,
-        trainable=trainable,
-        created_by=whoami(),
-        **columns,
-    )
-
-
-def _check_end(
-    searcher: Searcher, space: Space, num_trials: int | None, trainable: Trainable | None
-) -> None:
-    """
-    Refuse what would run one configuration for ever, and a grid that cannot be walked.
-
-    A loop of one's own may record trials without parameters.
-    """
-    is_endless = searcher.size(space) is None and num_trials is None
-    if space.parameters or not is_endless or (trainable is None and not space.constants):
-        return
-    held = f"only constants ({', '.join(space.constants)})" if space.constants else "nothing"
-    raise InvalidSpec(
-        f"The space holds {held}, and there is no budget: the same trial would be run for ever. "
-        "Give num_trials, or a distribution to sample from, such as lr=loguniform(1e-4, 1)."
+        stacklevel=4,  # of the user's line: this, create_study, its check of keywords
     )
 
 
 def _same_study(found: Record, new: NewStudy) -> Record:
     """Refuse to go on with a study that was created for something else."""
     for what, old, asked in (
-        ("metric", found.metric, new.metric),
-        ("mode", found.mode, new.mode),
+        ("metric", found.objective.metric, new.objective.metric),
+        ("mode", found.objective.mode, new.objective.mode),
         ("space", found.space, new.space),
         ("trainable", _name_of(found.trainable), _name_of(new.trainable)),
     ):

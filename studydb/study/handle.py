@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from studydb.db import Database
+from studydb.domain.arguments import count, integer
 from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts
@@ -65,7 +66,7 @@ class Study:
         Raises:
             UnknownTrial: No such number.
         """
-        asked = checking.integer("A trial's number", number)
+        asked = integer("A trial's number", number)
         found = self._read(lambda database, study: reading.details(database, study, asked)).trial
         return FrozenTrial.of(found, self.database, self.record)
 
@@ -135,7 +136,7 @@ class Study:
             BudgetSpent: `num_trials` trials exist; `extend` makes room.
             InvalidSpec: A parameter that the space does not have, or a value outside it.
         """
-        rank = checking.integer("priority", priority)
+        rank = integer("priority", priority)
         return int(self._ask_once(control.enqueue, params, priority=rank))
 
     def pause(self, *numbers: int) -> None:
@@ -158,7 +159,7 @@ class Study:
         Returns:
             The new budget.
         """
-        return int(self._ask_once(control.extend, by=checking.integer("num_trials", num_trials)))
+        return int(self._ask_once(control.extend, by=integer("num_trials", num_trials)))
 
     @answering_keywords
     def set(self, *, checkpoints: str | os.PathLike[str]) -> None:
@@ -228,7 +229,7 @@ class Study:
             StudyFailed: No trial has completed, and the study is over or has paused itself.
             StudydbError: All workers ended with an error; the message has one's last words.
         """
-        n_workers = checking.count("workers", workers, least=1)
+        n_workers = count("workers", workers, least=1)
         if self.record.trainable is None:
             raise NotAllowed(
                 f"Study {self.name!r} has no trainable for workers to run; use study.ask()."
@@ -249,7 +250,7 @@ class Study:
         self, of_trials: Callable[..., None], of_study: Status, numbers: tuple[int, ...]
     ) -> None:
         if numbers:
-            self._ask_once(of_trials, [checking.integer("A trial's number", n) for n in numbers])
+            self._ask_once(of_trials, [integer("A trial's number", n) for n in numbers])
         else:
             self._ask_once(control.set_status, of_study)
 

@@ -45,7 +45,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
 
     if (progress := read_patiently(lambda: read_progress(database, study))).is_done:
         return _checked(database, study, progress)
-    display = ProgressLine(study.name, study.metric, study.mode)
+    display = ProgressLine(study.name, study.objective)
     team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
     try:
         with display, team:

@@ -210,8 +210,7 @@ class Attempt:
             attempt=claim.lease.attempt,
             config=claim.config,
             seed=claim.seed,
-            metric=study.metric,
-            mode=study.mode,
+            objective=study.objective,
             scratch=scratch,
             store=self._stores.current,
             rules=study.rules,
@@ -379,7 +378,7 @@ class Attempt:
 
     def _checked(self, result: Result) -> Result:
         """Validate a result again: what the child sends is not trusted."""
-        metric, buffer = self._equipment.study.metric, self._held.buffer
+        metric, buffer = self._equipment.study.objective.metric, self._held.buffer
         return read_report(
             {**result.metrics, metric: result.value, STEP: result.step},
             metric=metric,

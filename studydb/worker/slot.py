@@ -210,7 +210,7 @@ class Slot(threading.Thread):
         study = self._equipment.study
         if value is None:
             return ""
-        text = f", {study.metric} {value_text(value)}"
+        text = f", {study.objective.metric} {value_text(value)}"
         if time.monotonic() < self._best_due_s:
             return text
         self._best_due_s = time.monotonic() + BEST_EVERY_S

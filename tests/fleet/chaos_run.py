@@ -77,7 +77,9 @@ class ChaosRun:
                 tables, self.steps
             ),
             "every acknowledged result there": invariants.acknowledged_kept(tables, self.journal),
-            "summaries equal their rows": invariants.summaries_true(tables, study.record.mode),
+            "summaries equal their rows": invariants.summaries_true(
+                tables, study.record.objective.mode
+            ),
             "counters equal count(*)": invariants.counters_true(tables),
             "some trials resumed": invariants.some_resumed(tables),
             "no worker died of the database": report.unexpected_exits,
@@ -87,7 +89,7 @@ class ChaosRun:
         if self.scheduler == "ASHA":
             verdicts |= {
                 "ASHA decided as the reference does": invariants.decided_as_reference(
-                    tables, study.record.mode, REDUCTION_FACTOR
+                    tables, study.record.objective.mode, REDUCTION_FACTOR
                 ),
                 "decisions were obeyed": invariants.decisions_obeyed(tables),
             }

@@ -195,7 +195,9 @@ class ActionFactory:
 
         def act(database: Database) -> Ending | None:
             before = [attempt.flushed[no] for no in sorted(attempt.flushed) if no < batch.flush_no]
-            tally = Tally(self.study.metric).add(result for one in before for result in one.results)
+            tally = Tally(self.study.objective.metric).add(
+                result for one in before for result in one.results
+            )
             return finish(database, self.study, **given, tally=tally)
 
         return StudyAction(

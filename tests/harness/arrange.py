@@ -15,12 +15,14 @@ from studydb.domain.life.decisions import Answer
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import FINAL, Mode, Reason, State
 from studydb.domain.metrics import Result, Summary
+from studydb.domain.objective import Objective
 from studydb.domain.records import (
     Batch,
     Checkpoint,
     CheckpointKind,
     Claim,
     Lease,
+    NewStudy,
     Process,
     Study,
     TrialRow,
@@ -31,7 +33,7 @@ from studydb.domain.tally import Tally
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.control import enqueue, pause
-from studydb.operations.create import NewStudy, create
+from studydb.operations.create import create
 from studydb.operations.finish import finish
 from studydb.operations.reading import list_trials
 from studydb.operations.recover import recover
@@ -48,6 +50,8 @@ RENEWAL_S = renewal_s(LEASE_S)
 
 PERSON = "ada@laptop"
 
+LOSS = Objective("loss", Mode.MIN)
+
 Answered = TypeVar("Answered")
 
 
@@ -61,24 +65,15 @@ def new_spec(**overrides: Any) -> NewStudy:
     given = {
         "uuid": str(uuid4()),
         "name": f"study-{token()[:8]}",
-        "metric": "loss",
-        "mode": Mode.MIN,
+        "objective": Objective(overrides.pop("metric", "loss"), overrides.pop("mode", Mode.MIN)),
         "seed": 0,
         "space": Space.read({"lr": loguniform(1e-4, 1.0), "epochs": 27}),
         "scheduler": FIFO(),
         "searcher": RandomSearch(seed=0),
-        "rules": (),
         "num_trials": 10,
-        "max_concurrent": None,
-        "max_failures": 0,
-        "max_losses": 10,
-        "checkpoints": None,
         "trainable": None,
         "created_by": PERSON,
-        "guard": True,
-        "losses_at_step": None,
     }
-    assert overrides.keys() <= given.keys()
     return NewStudy(**(given | overrides))
 
 
@@ -163,7 +158,7 @@ class Run:
         self.flush_no = 0
         self.after_step = claimed.checkpoint.step if claimed.checkpoint else 0
         self.summary = Summary() if claimed.lease.attempt == 1 else None
-        self.tally = Tally(worker.study.metric)
+        self.tally = Tally(worker.study.objective.metric)
 
     @property
     def lease(self) -> Lease:

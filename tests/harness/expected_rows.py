@@ -107,7 +107,7 @@ def _metrics(model: Model, trial: ModelTrial) -> dict[str, Any] | None:
         finite = all(math.isfinite(value) for value in numbers)
         average = math.fsum(numbers) / len(numbers) if finite else "NaN"
         expected |= {"min": min(numbers), "max": max(numbers), "avg": average}
-    return {model.spec.metric: expected}
+    return {model.spec.objective.metric: expected}
 
 
 def _attempt(model: Model, attempt: ModelAttempt) -> dict[str, Any]:

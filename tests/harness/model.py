@@ -16,7 +16,7 @@ from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.metrics import Result
-from studydb.operations.create import NewStudy
+from studydb.domain.records import NewStudy
 
 ENDED = (State.TERMINATED, State.ERROR)
 

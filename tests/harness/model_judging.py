@@ -13,7 +13,7 @@ import numpy as np
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Mode, Reason
 from studydb.domain.metrics import Result
-from studydb.operations.create import NewStudy
+from studydb.domain.records import NewStudy
 
 COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
@@ -98,4 +98,4 @@ class ModelJudge:
         """Lower is better, NaN is worst."""
         if math.isnan(value):
             return math.inf
-        return 0.0 + (value if self._spec.mode is Mode.MIN else -value)
+        return 0.0 + (value if self._spec.objective.mode is Mode.MIN else -value)

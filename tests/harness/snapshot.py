@@ -138,7 +138,10 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "checkpoints": [{"number": numbers[row.trial_id]} | _checkpoint(row) for row in saved],
             "counts": _counts(txn, of),
             "rungs": _rungs(txn, of, numbers),
-            "best": [one.number for one in trials.best(txn, study_id=of.id, mode=of.mode, most=99)],
+            "best": [
+                one.number
+                for one in trials.best(txn, study_id=of.id, objective=of.objective, most=99)
+            ],
             "workers": [_columns_of(row, _WORKER) for row in workers],
             "events": [
                 {"number": numbers.get(row.trial_id)} | _columns_of(row, _EVENT)

@@ -31,7 +31,7 @@ def test_create_makes_the_study_that_was_typed_and_says_what_to_type_next(consol
     )
 
     study = load(database, "digits")
-    assert (study.metric, study.mode, study.seed) == ("val/error", Mode.MAX, 5)
+    assert (str(study.objective), study.seed) == ("val/error (max)", 5)
     assert study.space == Space.read(
         {"net": {"act": choice(["relu", "tanh"])}, "lr": loguniform(1e-4, 1), "epochs": 27}
     )

@@ -13,6 +13,7 @@ from harness import arrange
 from studydb.analysis.progress_line import ProgressLine
 from studydb.cli.logs import Tail
 from studydb.domain.life.states import Mode, Reason
+from studydb.domain.objective import Objective
 from studydb.domain.records import Counts, Failure
 from studydb.domain.text.display import printed, visible, without_controls
 
@@ -148,7 +149,7 @@ def test_half_a_character_waits_for_its_rest(tmp_path):
 
 def test_progress_is_clean():
     stream = io.StringIO()
-    progress = ProgressLine(f"d{STEER}", f"m{STEER}", Mode.MIN, stream=stream)
+    progress = ProgressLine(f"d{STEER}", Objective(f"m{STEER}", Mode.MIN), stream=stream)
 
     progress.update(Counts(0, 0, 0, 0, 0), None, 1.0)
     progress.show_message(f"trial 0 {STEER}")

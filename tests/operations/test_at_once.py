@@ -1,9 +1,19 @@
 """The operations of one statement do what the long way does, and leave alone what is not theirs."""
 
 import pytest
-from harness.arrange import SimulatedWorker, change, dump, enqueued, new_study, results, rows, token
+from harness.arrange import (
+    LOSS,
+    SimulatedWorker,
+    change,
+    dump,
+    enqueued,
+    new_study,
+    results,
+    rows,
+    token,
+)
 
-from studydb.domain.life.states import Mode, Reason, Status
+from studydb.domain.life.states import Reason, Status
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch
 from studydb.operations import claim as claiming
@@ -82,7 +92,7 @@ SURPRISES = [
 def summary_of(*batches):
     summary = Summary()
     for batch in batches:
-        summary = summary.add(batch.results, Mode.MIN)
+        summary = summary.add(batch.results, LOSS)
     return summary
 
 
@@ -159,7 +169,7 @@ def test_both_ways_leave_the_same(database, study, run, way, life):
     ending = run.finish(*last)
 
     numbers = [value for values in life for value in values]
-    expected = Summary().add(results(*numbers), Mode.MIN)
+    expected = Summary().add(results(*numbers), LOSS)
     trial = run.trial()
     assert repr(trial.summary) == repr(expected)
     assert (ending.state, ending.reason) == (trial.state, trial.reason)

@@ -210,7 +210,7 @@ def test_later_attempt_begins_with_the_count_and_the_best_of_what_is_left(databa
     study, _run = two_attempts(database, draw, second_begins=draw.choice([2, 7, 15]), mode=mode)
 
     found = trial_of(database, study, 0).summary
-    assert repr(found) == repr(Summary().add(live_results(database, study, 0), mode))
+    assert repr(found) == repr(Summary().add(live_results(database, study, 0), study.objective))
 
 
 def test_pages_are_bounded_in_bytes(database, monkeypatch):

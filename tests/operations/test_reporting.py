@@ -241,7 +241,7 @@ def test_summary_equals_its_rows(database, study, run):
     run.report(0.9, math.nan)
     run.report(0.3, 0.3, math.inf)
 
-    expected = Summary().add(live_results(database, study, 0), Mode.MIN)
+    expected = Summary().add(live_results(database, study, 0), study.objective)
     assert run.trial().summary == expected
     assert expected == Summary(5, 5, math.inf, 0.3, 3, 0.3)
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from harness.arrange import SimulatedWorker, live_results, new_study, rows, vanish
 
-from studydb.domain.life.states import Mode, Reason
+from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch
 from studydb.operations.claim import claim as claim_again
@@ -39,7 +39,7 @@ def live(worker):
     """Live values by step; the trial's summary must say the same."""
     found = live_results(worker.database, worker.study, 0)
     assert len({result.step for result in found}) == len(found)
-    expected = Summary().add(found, Mode.MIN)
+    expected = Summary().add(found, worker.study.objective)
     assert rows(
         worker.database, "SELECT n_results, last_step, best_value, best_step FROM trial"
     ) == [(expected.n_results, expected.last_step, expected.best_value, expected.best_step)]

@@ -5,10 +5,9 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
-from harness.arrange import LEASE_S, new_study, process, token
+from harness.arrange import LEASE_S, LOSS, new_study, process, token
 from harness.filled_study import ENTRIES, explain_postgresql, explain_sqlite, filled_study
 
-from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
 from studydb.domain.records import Batch, Lease
@@ -97,7 +96,7 @@ HOT = {
         lambda txn: rungs.neighbours(txn, rung=rungs.Rung(1, 1, 0.5, ENTRIES, CUT), trial_id=5),
         "rung_entry_rank",
     ),
-    "best": (lambda txn: trials.best(txn, study_id=1, mode=Mode.MIN, most=3), "trial_rank"),
+    "best": (lambda txn: trials.best(txn, study_id=1, objective=LOSS, most=3), "trial_rank"),
     "fence": (lambda txn: leases.hold(txn, lease=LEASE), TRIAL_KEY),
     "claim in a single statement": (claim_in_single_statement, "trial_claim"),
     "report in a single statement": (report_in_single_statement, TRIAL_KEY),

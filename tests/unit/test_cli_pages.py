@@ -12,6 +12,7 @@ from studydb.cli.printing import _left_out
 from studydb.cli.query import _distinct
 from studydb.cli.status import share
 from studydb.domain.life.states import Mode
+from studydb.domain.objective import Objective
 from studydb.domain.records import Counts
 from studydb.domain.text.display import duration_text
 
@@ -78,7 +79,9 @@ class Terminal(io.StringIO):
 def test_progress_without_terminal_says_a_line_every_few_seconds_and_the_last_one():
     seconds = [0.0]
     stream = io.StringIO()
-    progress = ProgressLine("digits", "error", Mode.MIN, stream=stream, clock=lambda: seconds[0])
+    progress = ProgressLine(
+        "digits", Objective("error", Mode.MIN), stream=stream, clock=lambda: seconds[0]
+    )
 
     with progress:
         for done in range(8):
@@ -96,9 +99,11 @@ def test_progress_without_terminal_says_a_line_every_few_seconds_and_the_last_on
 def test_progress_says_nothing_twice_and_nothing_before_an_update():
     stream = io.StringIO()
 
-    with ProgressLine("digits", "error", Mode.MAX, stream=stream, clock=lambda: 0.0):
+    with ProgressLine("digits", Objective("error", Mode.MAX), stream=stream, clock=lambda: 0.0):
         pass
-    with ProgressLine("digits", "error", Mode.MAX, stream=stream, clock=lambda: 0.0) as progress:
+    with ProgressLine(
+        "digits", Objective("error", Mode.MAX), stream=stream, clock=lambda: 0.0
+    ) as progress:
         progress.update(Counts(), None, 0)
         progress.update(Counts(), None, 0)
 
@@ -108,7 +113,7 @@ def test_progress_says_nothing_twice_and_nothing_before_an_update():
 def test_progress_on_a_terminal_is_drawn_over_itself():
     stream = Terminal()
 
-    with ProgressLine("digits[red]", "error", Mode.MIN, stream=stream) as progress:
+    with ProgressLine("digits[red]", Objective("error", Mode.MIN), stream=stream) as progress:
         progress.update(Counts(running=1), None, 0)
         progress.update(Counts(running=2), 0.5, 1)
 

@@ -11,6 +11,7 @@ import pytest
 
 from studydb.analysis.progress_line import ProgressLine
 from studydb.domain.life.states import Mode
+from studydb.domain.objective import Objective
 from studydb.domain.records import Counts
 from studydb.domain.text.display import best_text, value_text
 
@@ -37,9 +38,13 @@ class Terminal(io.StringIO):
 
 def test_progress_shows_the_ended_share_of_the_budget():
     stream = io.StringIO()
-    with ProgressLine("digits", "error", Mode.MIN, stream=stream, clock=lambda: 0.0) as progress:
+    with ProgressLine(
+        "digits", Objective("error", Mode.MIN), stream=stream, clock=lambda: 0.0
+    ) as progress:
         progress.update(Counts(running=2, terminated=9, error=1), 1 / 3, 12.0, num_trials=25)
-    with ProgressLine("mine", "error", Mode.MIN, stream=stream, clock=lambda: 0.0) as progress:
+    with ProgressLine(
+        "mine", Objective("error", Mode.MIN), stream=stream, clock=lambda: 0.0
+    ) as progress:
         progress.update(Counts(running=2), math.inf, 1.0, num_trials=None)
 
     first, second = stream.getvalue().splitlines()
@@ -53,7 +58,7 @@ def test_line_that_is_wider_than_the_terminal_stays_one_line(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    with ProgressLine("a study " * 9, "error", Mode.MIN, stream=stream) as progress:
+    with ProgressLine("a study " * 9, Objective("error", Mode.MIN), stream=stream) as progress:
         for seconds in range(3):
             progress.update(Counts(running=2, terminated=9), 0.25, float(seconds))
 

@@ -7,7 +7,8 @@ import pytest
 
 from studydb.domain.errors import InvalidReport
 from studydb.domain.life.states import Mode
-from studydb.domain.metrics import Result, Summary, read_report, score
+from studydb.domain.metrics import Result, Summary, read_report
+from studydb.domain.objective import Objective
 from studydb.domain.tally import Tally
 
 
@@ -166,13 +167,13 @@ def test_refused_report_is_a_value_error():
     ],
 )
 def test_lower_scores_are_better_and_nan_is_worst(value, mode, expected):
-    assert score(value, mode) == expected
+    assert Objective("loss", mode).score(value) == expected
 
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("zero", [0.0, -0.0])
 def test_zero_has_one_score(zero, mode):
-    assert math.copysign(1, score(zero, mode)) == 1
+    assert math.copysign(1, Objective("loss", mode).score(zero)) == 1
 
 
 # --- summaries
@@ -181,7 +182,7 @@ def test_zero_has_one_score(zero, mode):
 def summed(*values, mode=Mode.MIN):
     summary = Summary()
     for step, value in enumerate(values, 1):
-        summary = summary.add([Result(step, value, {})], mode)
+        summary = summary.add([Result(step, value, {})], Objective("loss", mode))
     return summary
 
 

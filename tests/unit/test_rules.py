@@ -6,7 +6,11 @@ import pytest
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.rules import Threshold, first_hit, read_rules
+from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result
+from studydb.domain.objective import Objective
+
+LOSS = Objective("loss", Mode.MIN)
 
 
 def result(step=1, value=0.5, **metrics):
@@ -14,7 +18,7 @@ def result(step=1, value=0.5, **metrics):
 
 
 def hit(stop, one):
-    return first_hit(read_rules(stop), one, study_metric="loss") is not None
+    return first_hit(read_rules(stop), one, objective=LOSS) is not None
 
 
 @pytest.mark.parametrize(
@@ -84,8 +88,8 @@ def test_study_metric_is_not_read_from_the_other_metrics():
 def test_first_rule_that_is_hit_is_named():
     rules = read_rules(["acc>=1", "loss<1", "loss<2"])
 
-    assert first_hit(rules, result(value=0.5), study_metric="loss") == Threshold("loss", "<", 1.0)
-    assert first_hit(rules, result(value=5.0), study_metric="loss") is None
+    assert first_hit(rules, result(value=0.5), objective=LOSS) == Threshold("loss", "<", 1.0)
+    assert first_hit(rules, result(value=5.0), objective=LOSS) is None
 
 
 def test_rule_survives_its_row():

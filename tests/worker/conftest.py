@@ -16,6 +16,7 @@ from fleet.stage import Stage
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import Answered, Began, Ended, FromChild, read_from_child, write
 from studydb.domain.life.states import Mode
+from studydb.domain.objective import Objective
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.worker.attempt_output import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess
@@ -147,8 +148,7 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
             "attempt": 1,
             "config": {"lr": 0.5},
             "seed": 11,
-            "metric": "loss",
-            "mode": Mode.MIN,
+            "objective": Objective("loss", Mode.MIN),
             "scratch": str(directory / "scratch"),
             "store": "inline:",
             **job,

@@ -32,6 +32,7 @@ from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES, TYPE_BYTES
 from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, read_report
+from studydb.domain.objective import Objective
 from studydb.domain.records import CheckpointKind, Failure, Trainable, TrainableKind
 
 EVERY_MESSAGE = [
@@ -204,8 +205,7 @@ def test_job_arrives_as_it_was_sent(tmp_path):
         attempt=2,
         config=config,
         seed=2**32 - 1,
-        metric="loss",
-        mode=Mode.MAX,
+        objective=Objective("loss", Mode.MAX),
         scratch="/c",
         store="inline:",
         rules=(Threshold("loss", "<=", -math.inf),),

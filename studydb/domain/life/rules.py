@@ -9,6 +9,7 @@ from typing import Any
 from studydb.domain.canonical import is_number
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.metrics import STEP, Result
+from studydb.domain.objective import Objective
 from studydb.domain.specs.spec import Spec
 from studydb.domain.text.names import check_metric_name
 
@@ -35,9 +36,9 @@ class Threshold(Spec):
     op: str
     bound: float
 
-    def hit(self, result: Result, *, study_metric: str) -> bool:
+    def hit(self, result: Result, *, objective: Objective) -> bool:
         """Whether this result ends the trial; a metric that is missing or no number does not."""
-        value = _lookup(result, self.metric, study_metric)
+        value = _lookup(result, self.metric, objective)
         return is_number(value) and _COMPARE[self.op](value, self.bound)
 
     def to_json(self) -> dict[str, Any]:
@@ -45,10 +46,10 @@ class Threshold(Spec):
         return self.options()
 
 
-def _lookup(result: Result, metric: str, study_metric: str) -> Any:
+def _lookup(result: Result, metric: str, objective: Objective) -> Any:
     if metric == STEP:
         return result.step
-    return result.value if metric == study_metric else result.metrics.get(metric)
+    return result.value if metric == objective.metric else result.metrics.get(metric)
 
 
 def read_rules(stop: Mapping[str, Any] | Iterable[str] | None) -> tuple[Threshold, ...]:
@@ -89,6 +90,8 @@ def _threshold(metric: Any, op: str, bound: Any) -> Threshold:
     return Threshold(metric, op, number)
 
 
-def first_hit(rules: Iterable[Threshold], result: Result, *, study_metric: str) -> Threshold | None:
+def first_hit(
+    rules: Iterable[Threshold], result: Result, *, objective: Objective
+) -> Threshold | None:
     """The first rule that this result hits, None if it hits none."""
-    return next((rule for rule in rules if rule.hit(result, study_metric=study_metric)), None)
+    return next((rule for rule in rules if rule.hit(result, objective=objective)), None)

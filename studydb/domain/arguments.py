@@ -1,0 +1,53 @@
+"""Numbers and flags that users give; an error names the argument and the cure."""
+
+import operator
+from typing import Any
+
+from studydb.domain.errors import InvalidSpec
+
+
+def integer(name: str, value: Any) -> int:
+    """
+    Read an integer, NumPy's too.
+
+    Raises:
+        InvalidSpec: It is not an integer, or it is a bool.
+    """
+    try:
+        whole: Any = None if isinstance(value, bool) else value
+        return operator.index(whole)
+    except TypeError:
+        raise InvalidSpec(f"{name} is {value!r}; it must be an integer.") from None
+
+
+def flag(name: str, value: Any) -> bool:
+    """
+    Read True or False.
+
+    Raises:
+        InvalidSpec: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise InvalidSpec(f"{name} is {value!r}; it is True or False.")
+    return value
+
+
+def count(name: str, value: Any, *, least: int) -> int:
+    """
+    Read an integer with a lower bound.
+
+    Raises:
+        InvalidSpec: It is not an integer, or too small.
+    """
+    try:
+        read = integer(name, value)
+    except InvalidSpec:
+        read = least - 1
+    if read < least:
+        raise InvalidSpec(f"{name} is {value!r}; it must be an integer of {least} or more.")
+    return read
+
+
+def count_or_none(name: str, value: Any, *, least: int) -> int | None:
+    """Read an integer with a lower bound, or None for no limit."""
+    return None if value is None else count(name, value, least=least)

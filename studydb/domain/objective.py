@@ -1,0 +1,52 @@
+"""What the trials of a study are compared by."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+from studydb.domain.errors import InvalidSpec
+from studydb.domain.life.states import Mode
+from studydb.domain.text.names import check_metric_name
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """
+    A metric, and whether a smaller or a larger value of it is better.
+
+    Attributes:
+        metric: The metric's name; nested names are joined by "/".
+    """
+
+    metric: str
+    mode: Mode
+
+    @classmethod
+    def read(cls, metric: Any, mode: Any) -> Self:
+        """
+        Check what a user gives.
+
+        Raises:
+            InvalidName: The metric's name is outside the rules.
+            InvalidSpec: The mode is neither "min" nor "max".
+        """
+        name = check_metric_name(metric)
+        try:
+            return cls(name, Mode(mode))
+        except ValueError:
+            raise InvalidSpec(f"mode is {mode!r}; it is 'min' or 'max'.") from None
+
+    def score(self, value: float) -> float:
+        """
+        Turn a value into a score: lower is better.
+
+        Returns:
+            A number that every database sorts alike: NaN becomes +Inf (worst), -0 becomes 0.
+        """
+        if math.isnan(value):
+            return math.inf
+        return (value if self.mode is Mode.MIN else -value) + 0.0
+
+    def __str__(self) -> str:
+        """Metric and mode: "loss (min)"."""
+        return f"{self.metric} ({self.mode})"

@@ -1,0 +1,86 @@
+"""What a study is created with: one record from the command line to the database and back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
+
+from studydb.domain.arguments import count, count_or_none, flag
+from studydb.domain.life.ending import MAX_LOSSES
+from studydb.domain.life.rules import Threshold
+from studydb.domain.objective import Objective
+from studydb.domain.space.search_space import Space
+from studydb.domain.view import Scheduler, Searcher
+
+Reader = Callable[[str, Any], Any]
+"""Checks the value of a named setting, as a user gives it or as JSON holds it, and returns it."""
+
+
+def setting(default: Any, read: Reader) -> Any:
+    """
+    Declare a field of `StudySpec` whose value JSON can hold.
+
+    Args:
+        default: Its value in studies that were created before the setting existed, too.
+    """
+    return field(default=default, metadata={"read": read})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySpec:
+    """
+    What a study is created with, checked.
+
+    A new setting is a field here, an argument of `create_study` and an option of `studydb create`.
+    The study's row holds it in the column of its name, else in the JSON column `settings`.
+
+    Attributes:
+        searcher: None if the study has trials only by `enqueue`.
+        checkpoints: URL of the store; None for the database's default.
+        num_trials: The budget; None for endless.
+        max_concurrent: Trials that may run at once, over all workers; None for any number.
+        max_failures: Exceptions of the user's code that a trial survives; -1 for ever.
+        max_losses: Deaths without an exception that a trial survives between checkpoints.
+        losses_at_step: So many losses in a row at the same step end a trial; None: no limit.
+        guard: Whether the study pauses itself when its trials all fail alike.
+    """
+
+    objective: Objective
+    space: Space
+    scheduler: Scheduler
+    searcher: Searcher | None
+    rules: tuple[Threshold, ...] = ()
+    checkpoints: str | None = None
+    num_trials: int | None = setting(None, partial(count_or_none, least=1))
+    max_concurrent: int | None = setting(None, partial(count_or_none, least=1))
+    max_failures: int = setting(0, partial(count, least=-1))
+    max_losses: int = setting(MAX_LOSSES, partial(count, least=0))
+    losses_at_step: int | None = setting(None, partial(count_or_none, least=1))
+    guard: bool = setting(True, flag)
+
+    @property
+    def num_draws(self) -> int | None:
+        """How many points the searcher has (a grid's size); None for endless."""
+        return 0 if self.searcher is None else self.searcher.size(self.space)
+
+    def settings(self) -> dict[str, Any]:
+        """The values of all settings by name."""
+        return {name: getattr(self, name) for name in DEFAULTS}
+
+
+_SETTINGS = [each for each in fields(StudySpec) if "read" in each.metadata]
+
+DEFAULTS: dict[str, Any] = {each.name: each.default for each in _SETTINGS}
+"""The settings by name, each with its default."""
+
+_READERS: dict[str, Reader] = {each.name: each.metadata["read"] for each in _SETTINGS}
+
+
+def read_settings(**given: Any) -> dict[str, Any]:
+    """
+    Check settings, by name.
+
+    Raises:
+        InvalidSpec: A value is outside its setting's rules.
+    """
+    return {name: _READERS[name](name, value) for name, value in given.items()}
