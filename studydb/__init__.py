@@ -1,7 +1,9 @@
 """
 studydb: a SQL-backed, persistent study store with stateless workers.
 
-Names are resolved when first used, so that `import studydb` in a trainable brings no SQLAlchemy.
+Public names are imported when first used, so that `import studydb` in a trainable loads no
+SQLAlchemy. A new public name has two places: an import for type checkers, and its module in
+`_HOMES`.
 """
 
 import sys
@@ -11,43 +13,56 @@ from typing import TYPE_CHECKING, Any
 from studydb.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from studydb.child.running_trial import report
-    from studydb.domain.errors import (
-        BudgetSpent,
-        CheckpointError,
-        InvalidData,
-        InvalidName,
-        InvalidReport,
-        InvalidSpec,
-        LeaseLost,
-        NoResults,
-        NotAllowed,
-        StorageError,
-        StudydbError,
-        StudyDiffers,
-        StudyExists,
-        StudyFailed,
-        TrainableError,
-        TrialStopped,
-        UnknownStudy,
-        UnknownTrial,
-        UsageError,
-    )
-    from studydb.domain.space.search_space import (
-        choice,
-        constant,
-        lograndint,
-        loguniform,
-        quniform,
-        randint,
-        uniform,
-    )
-    from studydb.schedulers import ASHA, FIFO
-    from studydb.searchers import GridSearch, RandomSearch
-    from studydb.study import Study, create_study, delete_study, load_study
+    from studydb.child.running_trial import RunningTrial
+    from studydb.child.running_trial import report as report
+    from studydb.domain.errors import BudgetSpent as BudgetSpent
+    from studydb.domain.errors import CheckpointError as CheckpointError
+    from studydb.domain.errors import InvalidData as InvalidData
+    from studydb.domain.errors import InvalidName as InvalidName
+    from studydb.domain.errors import InvalidReport as InvalidReport
+    from studydb.domain.errors import InvalidSpec as InvalidSpec
+    from studydb.domain.errors import LeaseLost as LeaseLost
+    from studydb.domain.errors import NoResults as NoResults
+    from studydb.domain.errors import NotAllowed as NotAllowed
+    from studydb.domain.errors import StorageError as StorageError
+    from studydb.domain.errors import StudydbError as StudydbError
+    from studydb.domain.errors import StudyDiffers as StudyDiffers
+    from studydb.domain.errors import StudyExists as StudyExists
+    from studydb.domain.errors import StudyFailed as StudyFailed
+    from studydb.domain.errors import TrainableError as TrainableError
+    from studydb.domain.errors import TrialStopped as TrialStopped
+    from studydb.domain.errors import UnknownStudy as UnknownStudy
+    from studydb.domain.errors import UnknownTrial as UnknownTrial
+    from studydb.domain.errors import UsageError as UsageError
+    from studydb.domain.life.states import Reason as Reason
+    from studydb.domain.life.states import State as State
+    from studydb.domain.life.states import Status as Status
+    from studydb.domain.records import Counts as Counts
+    from studydb.domain.space.search_space import Space as Space
+    from studydb.domain.space.search_space import choice as choice
+    from studydb.domain.space.search_space import constant as constant
+    from studydb.domain.space.search_space import lograndint as lograndint
+    from studydb.domain.space.search_space import loguniform as loguniform
+    from studydb.domain.space.search_space import quniform as quniform
+    from studydb.domain.space.search_space import randint as randint
+    from studydb.domain.space.search_space import uniform as uniform
+    from studydb.domain.view import Scheduler as Scheduler
+    from studydb.domain.view import Searcher as Searcher
+    from studydb.lease.own_trial import OwnTrial as OwnTrial
+    from studydb.schedulers import ASHA as ASHA
+    from studydb.schedulers import FIFO as FIFO
+    from studydb.searchers import GridSearch as GridSearch
+    from studydb.searchers import RandomSearch as RandomSearch
+    from studydb.study import Study as Study
+    from studydb.study import create_study as create_study
+    from studydb.study import delete_study as delete_study
+    from studydb.study import load_study as load_study
+    from studydb.study.frozen_trial import FrozenTrial as FrozenTrial
+
+    Trial = RunningTrial
 
 _HOMES = {
-    "studydb.child.running_trial": ("report",),
+    "studydb.child.running_trial": ("Trial", "report"),
     "studydb.domain.errors": (
         "BudgetSpent",
         "CheckpointError",
@@ -69,7 +84,10 @@ _HOMES = {
         "UnknownTrial",
         "UsageError",
     ),
+    "studydb.domain.life.states": ("Reason", "State", "Status"),
+    "studydb.domain.records": ("Counts",),
     "studydb.domain.space.search_space": (
+        "Space",
         "choice",
         "constant",
         "lograndint",
@@ -78,49 +96,18 @@ _HOMES = {
         "randint",
         "uniform",
     ),
+    "studydb.domain.view": ("Scheduler", "Searcher"),
+    "studydb.lease.own_trial": ("OwnTrial",),
     "studydb.schedulers": ("ASHA", "FIFO"),
     "studydb.searchers": ("GridSearch", "RandomSearch"),
     "studydb.study": ("Study", "create_study", "delete_study", "load_study"),
+    "studydb.study.frozen_trial": ("FrozenTrial",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "ASHA",
-    "FIFO",
-    "BudgetSpent",
-    "CheckpointError",
-    "GridSearch",
-    "InvalidData",
-    "InvalidName",
-    "InvalidReport",
-    "InvalidSpec",
-    "LeaseLost",
-    "NoResults",
-    "NotAllowed",
-    "RandomSearch",
-    "StorageError",
-    "Study",
-    "StudyDiffers",
-    "StudyExists",
-    "StudyFailed",
-    "StudydbError",
-    "TrainableError",
-    "TrialStopped",
-    "UnknownStudy",
-    "UnknownTrial",
-    "UsageError",
-    "choice",
-    "constant",
-    "create_study",
-    "delete_study",
-    "load_study",
-    "lograndint",
-    "loguniform",
-    "quniform",
-    "randint",
-    "report",
-    "uniform",
-]
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_NAME_AT_HOME = {"Trial": "RunningTrial"}
+
+__all__ = list(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
@@ -128,7 +115,7 @@ def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
         raise _missing(name)
-    value = getattr(import_module(home), name)
+    value = getattr(import_module(home), _NAME_AT_HOME.get(name, name))
     globals()[name] = value
     return value
 
@@ -140,10 +127,10 @@ def _missing(name: str) -> Exception:
     asker = sys._getframe(2).f_code.co_name  # noqa: SLF001  there is no public way
     if about and asker == "_handle_fromlist":  # `from studydb import NAME`, whose own error
         return ImportError(f"There is no {name!r} in studydb.{about}", name="studydb")  # says less
-    told = f"module 'studydb' has no attribute {name!r}"
+    message = f"module 'studydb' has no attribute {name!r}"
     # the interpreter looks for near names in `obj`
     return AttributeError(
-        f"{told}.{about}" if about else told, name=name, obj=sys.modules[__name__]
+        f"{message}.{about}" if about else message, name=name, obj=sys.modules[__name__]
     )
 
 

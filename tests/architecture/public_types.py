@@ -1,0 +1,62 @@
+"""
+What a user annotates with, as a type checker sees it.
+
+mypy checks this file with the package (see pyproject.toml), and nothing runs it. Each
+`type: ignore` marks a mistake of a user's: mypy fails when it no longer finds that mistake.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import studydb
+
+
+def train(config: dict[str, Any], trial: studydb.Trial) -> None:
+    lr: float = config["lr"]
+    start = 0 if trial.checkpoint is None else trial.checkpoint.step
+    for step in range(start, 27):
+        studydb.report({"loss": lr / (step + 1)}, checkpoint={"step": step})
+    trial.should_prune()  # type: ignore[attr-defined]
+
+
+def created(scheduler: studydb.Scheduler, searcher: studydb.Searcher) -> studydb.Study:
+    space: Mapping[str, Any] = {"lr": studydb.loguniform(1e-4, 1.0)}
+    studydb.create_study("digits", train, metric="loss", mode="min", num_trials="9")  # type: ignore[arg-type]
+    studydb.create_study("digits", train, mode="min", n_trials=9)  # type: ignore[call-arg]
+    return studydb.create_study(
+        "digits",
+        train,
+        metric="loss",
+        mode="min",
+        space=space,
+        scheduler=scheduler,
+        searcher=searcher,
+        stop={"training_iteration": 27},
+    )
+
+
+def run(study: studydb.Study) -> studydb.Counts:
+    while (trial := study.ask(timeout=1.0)) is not None:
+        step(trial)
+    return study.run(workers=2)
+
+
+def step(trial: studydb.OwnTrial) -> bool:
+    with trial:
+        goes_on: bool = trial.report({"loss": 0.5})
+    return goes_on
+
+
+def read(study: studydb.Study) -> list[studydb.FrozenTrial]:
+    best: studydb.FrozenTrial = study.best_trial
+    status: studydb.Status = study.status
+    space: studydb.Space = study.record.space
+    assert best.reason is studydb.Reason.COMPLETED and status is studydb.Status.FINISHED and space
+    return [trial for trial in study.trials if trial.state is studydb.State.TERMINATED]
+
+
+def steered(study: studydb.Study) -> None:
+    study.pause("0")  # type: ignore[arg-type]
+    study.optimize(train)  # type: ignore[attr-defined]
+    created(studydb.ASHA(max_t=27), studydb.RandomSearch(seed=0))
+    created(studydb.ASHA, studydb.GridSearch())  # type: ignore[arg-type]
