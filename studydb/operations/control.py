@@ -1,8 +1,7 @@
 """
-What people ask of a study and its trials: enqueue, pause, resume, stop, extend.
+Requests of people: enqueue, pause, resume, stop, extend.
 
-Each carries a token, UNIQUE on `event`: a request that is sent again because its reply was lost
-counts once.
+Each request carries a token, which is UNIQUE on `event`: a duplicate request changes nothing.
 """
 
 from collections import Counter
@@ -24,7 +23,7 @@ from studydb.store import counters, events, studies, sweeps, trials
 
 ENQUEUED_DRAWS = 2**32
 """
-Parameters that an enqueued trial leaves open are drawn from here on, so that no point is eaten.
+The draws from this number on complete enqueued trials; the searcher never gets so far.
 """
 
 
@@ -80,79 +79,80 @@ def enqueue(
 
 
 def _enqueued_before(txn: Txn, study: Study, *, token: str) -> int:
-    told = events.data_of(txn, token=token)  # this very request may have taken the last place
-    if not told:
+    data = events.data_of(txn, token=token)  # an earlier send may have taken the last place
+    if not data:
         raise BudgetSpent(
             f"Study {study.name!r} has all of its {study.num_trials} trials. "
             f"Make room first: `studydb extend {study.name} --trials N`."
         )
-    return int(told["number"])
+    return int(data["number"])
 
 
 def pause(
     database: Database, study: Study, numbers: Sequence[int], *, token: str, actor: str
 ) -> None:
     """
-    Pause trials: waiting ones at once, running ones at their next flush or renewal.
+    Pause trials: PENDING ones now, RUNNING ones at their next flush or renewal.
 
-    A request to stop that no attempt has obeyed yet is replaced: the last request wins. Trials
-    that are paused already wait for a person from now on, not for their study's resumption.
+    The last request wins: it replaces a request to stop that no attempt has carried out yet. A
+    trial that its study's pause has paused stays PAUSED when the study is resumed.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
-    orders = _Orders("paused", Action.PAUSE, {State.PENDING: State.PAUSED})
-    _steer(database, study, numbers, orders, token=token, actor=actor)
+    steering = _Steering("paused", Action.PAUSE, {State.PENDING: State.PAUSED})
+    _steer(database, study, numbers, steering, token=token, actor=actor)
 
 
 def resume(
     database: Database, study: Study, numbers: Sequence[int], *, token: str, actor: str
 ) -> None:
     """
-    Let paused trials run again, and withdraw what was asked of running ones.
+    Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING ones.
 
-    An attempt that was told to pause or stop, and has not ended, runs on or is run again.
+    An attempt that has received such a request runs on; if it ends first, the trial runs again.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
-    orders = _Orders("resumed", None, {State.PAUSED: State.PENDING})
-    _steer(database, study, numbers, orders, token=token, actor=actor)
+    steering = _Steering("resumed", None, {State.PAUSED: State.PENDING})
+    _steer(database, study, numbers, steering, token=token, actor=actor)
 
 
 def stop(
     database: Database, study: Study, numbers: Sequence[int], *, token: str, actor: str
 ) -> None:
     """
-    End trials as CANCELLED: waiting and paused ones at once, running ones as `pause` says.
+    End trials as CANCELLED: PENDING and PAUSED ones now, RUNNING ones as in `pause`.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
     ended = State.TERMINATED
-    orders = _Orders("stopped", Action.STOP, {State.PENDING: ended, State.PAUSED: ended})
-    _steer(database, study, numbers, orders, token=token, actor=actor)
+    steering = _Steering("stopped", Action.STOP, {State.PENDING: ended, State.PAUSED: ended})
+    _steer(database, study, numbers, steering, token=token, actor=actor)
 
 
 def set_status(database: Database, study: Study, status: Status, *, token: str, actor: str) -> None:
     """
     Pause, resume or stop a whole study.
 
-    No trial is claimed from then on unless it is RUNNING; running trials obey at their next flush
-    or renewal. A resumption wakes what the study's pause has paused, in transactions of their own,
-    because trials are locked before their study; any sweep does the rest if they are cut short.
+    Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
+    renewal. A resumption then moves the trials that the study's pause has paused to PENDING, in
+    further transactions, because trials are locked before their study. If this process dies between
+    them, any worker's sweep moves the rest.
     """
     with suppress(Duplicate), database.begin() as txn:
         _record(txn, study, f"study {status.lower()}", token=token, actor=actor)
         studies.set_status(txn, study_id=study.id, status=status)
-    while status is Status.RUNNING and _wake(database, study) == sweeps.MOST:
+    while status is Status.RUNNING and _unpause_some(database, study) == sweeps.MOST:
         pass
 
 
-def _wake(database: Database, study: Study) -> int:
+def _unpause_some(database: Database, study: Study) -> int:
     with database.begin() as txn:
         return sweeps.unpause(txn, study_id=study.id)
 
@@ -185,7 +185,7 @@ def extend(database: Database, study: Study, *, by: int, token: str, actor: str)
 
 
 @dataclass(frozen=True, slots=True)
-class _Orders:
+class _Steering:
     kind: str
     request: Action | None
     targets: Mapping[State, State]
@@ -195,18 +195,18 @@ def _steer(
     database: Database,
     study: Study,
     numbers: Sequence[int],
-    orders: _Orders,
+    steering: _Steering,
     *,
     token: str,
     actor: str,
 ) -> None:
-    """Move what nobody runs, ask those that run: trials ascending, then the counters."""
+    """Move PENDING and PAUSED trials, send the request to RUNNING ones, by ascending number."""
     numbers = sorted(set(numbers))
     try:
         with database.begin() as txn:
-            _record(txn, study, orders.kind, token=token, actor=actor, data={"numbers": numbers})
+            _record(txn, study, steering.kind, token=token, actor=actor, data={"numbers": numbers})
             steered = [_lock(txn, study, number) for number in numbers]  # ids rise with numbers
-            unsummed = _obey(txn, study, steered, orders)
+            unsummed = _apply(txn, study, steered, steering)
     except Duplicate:
         with database.begin(write=False) as txn:
             found = [trials.find(txn, study_id=study.id, number=number) for number in numbers]
@@ -215,14 +215,14 @@ def _steer(
         summing.after_end(database, study, trial_id=trial_id)
 
 
-def _obey(txn: Txn, study: Study, steered: Sequence[TrialRow], orders: _Orders) -> list[int]:
-    """Move or ask the locked trials; the ids of those that have ended without a summary."""
-    targets = orders.targets
+def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steering) -> list[int]:
+    """Move the locked trials or store the request; return the ids of ended ones not summed up."""
+    targets = steering.targets
     unsummed: list[int] = []
     n_results = 0
     for trial in steered:
         if trial.state is State.RUNNING:
-            trials.request(txn, trial_id=trial.id, action=orders.request)
+            trials.request(txn, trial_id=trial.id, action=steering.request)
         elif trial.state in targets:
             summary, target = None, targets[trial.state]
             if target in FINAL and trial.summary.n_results:
@@ -230,7 +230,7 @@ def _obey(txn: Txn, study: Study, steered: Sequence[TrialRow], orders: _Orders) 
                 summary = summing.in_transaction(txn, study, trial_id=trial.id, n_results=n_results)
                 unsummed += [trial.id] if summary is None else []
             trials.move(txn, trial_id=trial.id, target=target, metric_summary=summary)
-        elif orders.request is Action.PAUSE:
+        elif steering.request is Action.PAUSE:
             trials.keep_paused(txn, trial_id=trial.id)
 
     moved = Counter(trial.state for trial in steered if trial.state in targets)

@@ -28,7 +28,7 @@ def create(database: Database, new: NewStudy) -> Study:
             events.append(txn, study_id=study_id, kind="created", actor=new.created_by)
     except Duplicate:
         found = load(database, new.name)
-        if found.uuid != new.uuid:  # else it is our own, sent again
+        if found.uuid != new.uuid:  # else an earlier send of this request has created it
             raise StudyExists(
                 f"There is a study {new.name!r} in {database.url} already. Choose another name; "
                 "or go on with it: load_if_exists=True, on the command line --if-not-exists; or "
@@ -40,7 +40,7 @@ def create(database: Database, new: NewStudy) -> Study:
 
 def load(database: Database, name: str) -> Study:
     """
-    Read a study with its specs.
+    Read a study with its specs by its name.
 
     Raises:
         UnknownStudy: No study of that name; the message has near names.

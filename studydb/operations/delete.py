@@ -1,4 +1,4 @@
-"""Delete a study with all its rows, a bounded piece at a time."""
+"""Delete a study with all its rows, in transactions of bounded size."""
 
 from studydb.db import Database
 from studydb.domain.errors import NotAllowed
@@ -10,14 +10,14 @@ from studydb.store import counters, deletion, studies, sweeps
 
 def close(database: Database, study: Study) -> None:
     """
-    Stop a study that is to be deleted; then what lies outside its rows may be removed.
+    Stop a study that is to be deleted: no trial starts while its files are removed.
 
     Raises:
         NotAllowed: Trials are RUNNING.
     """
     with database.begin() as txn:
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
-        # A trial that recovery has stepped over is nobody's: it must not be there for ever.
+        # No process runs a trial that recovery could not end; it must not block the deletion.
         abandoned = len(sweeps.lost(txn, study_id=study.id))
         running = counters.read(txn, study_id=study.id).running - abandoned
     if running > 0:
@@ -31,7 +31,7 @@ def close(database: Database, study: Study) -> None:
 
 def delete(database: Database, study: Study) -> None:
     """
-    Delete a study; after a crash the same call goes on where it ended.
+    Delete a study; after a crash the same call deletes the rest.
 
     Raises:
         NotAllowed: Trials are RUNNING; stop the study first.
@@ -44,9 +44,9 @@ def delete(database: Database, study: Study) -> None:
 
 
 def _delete_rest(database: Database, study: Study) -> bool:
-    """Delete the study if it has no trial; under its lock nobody enqueues one."""
+    """Delete the study if it has no trial; its lock keeps other processes from adding one."""
     with database.begin() as txn:
-        studies.lock(txn, study_id=study.id)  # before the counters, as everybody does
+        studies.lock(txn, study_id=study.id)  # the lock order: the study before its counters
         if deletion.has_trials(txn, study_id=study.id):
             txn.abandon()
             return False

@@ -1,4 +1,4 @@
-"""Change where the checkpoints of a living study go."""
+"""Change the store of a study's checkpoints."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -11,11 +11,11 @@ from studydb.store import events, studies
 
 def relocate(database: Database, study: Study, url: str, *, token: str, actor: str) -> None:
     """
-    Have attempts that begin from now on save to another store; the former ones stay readable.
+    Change the store for attempts that begin from now on; the former stores stay readable.
 
     Args:
         url: The URL of a store, checked by the caller.
-        token: Random, used for one request only; sent again after a lost reply.
+        token: Random; a duplicate request carries the same one.
     """
     with suppress(Duplicate), database.begin() as txn:
         data = {"checkpoints": url}
@@ -26,7 +26,7 @@ def relocate(database: Database, study: Study, url: str, *, token: str, actor: s
 
 
 def located(database: Database, study: Study) -> Study:
-    """The study with the stores of its checkpoints as they are now; a process may hold it long."""
+    """Read the stores anew: a process may have loaded the study long ago."""
     with database.begin(write=False) as txn:
         current, former = studies.places(txn, study_id=study.id)
     return replace(study, checkpoints=current, former_checkpoints=former)

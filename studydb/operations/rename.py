@@ -10,10 +10,10 @@ from studydb.store import events, studies
 
 def rename(database: Database, study: Study, new_name: str, *, token: str, actor: str) -> None:
     """
-    Rename a study; who holds it, by id, goes on undisturbed.
+    Rename a study; workers know it by its id, and go on.
 
     Args:
-        token: Random, used for one request only; sent again after a lost reply.
+        token: Random; a duplicate request carries the same one.
 
     Raises:
         InvalidName: The name is outside the rules.

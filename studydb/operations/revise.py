@@ -1,4 +1,4 @@
-"""Put another text of a study's function in the place of the one that it was created with."""
+"""Replace the function of a study by a newer text of it."""
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
@@ -10,11 +10,11 @@ def revise(
     database: Database, study: Study, trainable: Trainable, *, token: str, actor: str
 ) -> None:
     """
-    Have workers that start from now on run this; those that work already keep what they have read.
+    Replace a study's trainable for workers that start from now on; others keep the one they have.
 
     Args:
         trainable: Signed for this study.
-        token: Random, used for one request only; sent again after a lost reply.
+        token: Random; a duplicate request carries the same one.
     """
     try:
         with database.begin() as txn:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from studydb.db import Database
-from studydb.domain.life.alike_failures import GUARD
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
 from studydb.store import counters, leases, studies
@@ -62,19 +61,17 @@ class StudyProgress:
 def read_progress(database: Database, study: Study) -> StudyProgress:
     """Read a study's budget and counts, and whether a trial can be claimed."""
     with database.begin(write=False) as txn:
-        row = studies.budget(txn, study_id=study.id)
+        budget = studies.budget(txn, study_id=study.id)
         counts = counters.read(txn, study_id=study.id)
         has_runnable = leases.any_runnable(txn, study_id=study.id)
-    status = Status(row.status)
     idle = counts.pending == counts.running == 0
-    if status is Status.RUNNING and row.spent and idle:
-        status = Status.FINISHED
+    is_finished = budget.status is Status.RUNNING and budget.is_spent and idle
     return StudyProgress(
-        status=status,
+        status=Status.FINISHED if is_finished else budget.status,
         counts=counts,
         has_runnable=has_runnable,
-        has_budget=row.open,
-        has_room=row.has_room,
-        pause_reason=row.pause_reason if row.paused_by == GUARD else None,
-        num_trials=row.num_trials,
+        has_budget=budget.allows_new,
+        has_room=budget.has_room,
+        pause_reason=budget.guard_reason,
+        num_trials=budget.num_trials,
     )

@@ -11,11 +11,11 @@ from studydb.domain.records import Counts
 
 SHARDS = 32
 """
-Rows per study: enough that workers rarely wait for one another, whose commits wait for the disk.
-They are made with the study: to change their number takes a migration that adds rows.
+Rows per study. A transaction holds its shard until its commit is on disk; with 32 shards workers
+rarely wait for one another. The rows are created with the study: another number takes a migration.
 
-An attempt's token chooses its shard. A worker that always took the same one would, while somebody
-holds an old snapshot, walk over all that it has left of that row: 1.5 ms after 20,000 claims.
+An attempt's token chooses its shard. If a worker always took the same one, each update would scan
+all dead versions of that row while a long snapshot is open: 1.5 ms after 20,000 claims.
 """
 
 MOVE = (
@@ -57,12 +57,12 @@ def move(
     txn: Txn, *, study_id: int, key: int | str, out_of: State | None, into: State | None, n: int = 1
 ) -> None:
     """
-    Count `n` trials out of one state and into another.
+    Count `n` trials out of one state and into another; the last lock that a transaction takes.
 
     Args:
-        key: Chooses the shard: an attempt's token, or a number. The last lock of all.
+        key: Chooses the shard: an attempt's token, or a number.
         out_of: None for new trials.
-        into: None for none.
+        into: None for no state.
     """
     txn.run(_MOVE, study=study_id, **binds(key=key, out_of=out_of, into=into, n=n))
 

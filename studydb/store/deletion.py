@@ -1,4 +1,4 @@
-"""Deleting what belongs to a study, children before parents."""
+"""Deleting a study's rows, children before parents."""
 
 import sqlalchemy as sa
 
@@ -6,7 +6,7 @@ from studydb.db import Prepared, Txn
 from studydb.db import schema as tables
 from studydb.db.dialect import is_listed
 
-TRIALS_AT_ONCE = 500
+TRIALS_PER_TRANSACTION = 500
 
 _of_study = (
     sa.select(tables.trial.c.id)
@@ -60,19 +60,19 @@ _REST = (
 
 
 def has_trials(txn: Txn, *, study_id: int) -> bool:
-    """Whether a study has a trial yet."""
+    """Whether a study has any trial."""
     return txn.first(_ANY, study=study_id) is not None
 
 
 def some_trials(txn: Txn, *, study_id: int) -> None:
-    """Delete some trials with all that is theirs."""
-    ids = [row.id for row in txn.all(_SOME, study=study_id, most=TRIALS_AT_ONCE)]
+    """Delete up to 500 trials with their attempts, results and checkpoints."""
+    ids = [row.id for row in txn.all(_SOME, study=study_id, most=TRIALS_PER_TRANSACTION)]
     txn.run(_RESULTS, study=study_id, ids=ids)
     for statement in _OF_TRIALS:
         txn.run(statement, ids=ids)
 
 
 def rest(txn: Txn, *, study_id: int) -> None:
-    """Delete the study and what is left of it once its trials are gone."""
+    """Delete the study and its other rows, once its trials are deleted."""
     for statement in _REST:
         txn.run(statement, study=study_id)

@@ -1,6 +1,7 @@
-"""Studies with their space and trainable, their budget, and what people want of them."""
+"""Studies: the row with its space and trainable, the budget, the status that people set."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -140,6 +141,29 @@ _LOCKED_STATUS = Prepared(sa.select(study.c.status).where(THIS).with_for_update(
 _NAMES = Prepared(sa.select(study.c.name).order_by(study.c.id))
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """
+    What a study's limits allow now.
+
+    Attributes:
+        status: As stored, so never FINISHED.
+        allows_new: Whether new trials may be created: the study is RUNNING, and neither
+            `num_trials` nor the searcher's points are spent.
+        has_room: Whether `max_concurrent` lets one more trial run.
+        is_spent: Whether `num_trials` or the searcher's points are spent.
+        num_trials: The budget; None for endless.
+        guard_reason: Why the study has paused itself; None if it has not.
+    """
+
+    status: Status
+    allows_new: bool
+    has_room: bool
+    is_spent: bool
+    num_trials: int | None
+    guard_reason: str | None
+
+
 def insert(txn: Txn, *, new: NewStudy) -> int:
     """
     Insert a study with version 1 of its space.
@@ -205,7 +229,7 @@ def drop_trainable(txn: Txn, *, study_id: int) -> None:
 
 
 def find(txn: Txn, *, name: str) -> Study | None:
-    """The study of that name with its specs read, None if there is none."""
+    """Read a study with its specs; None if no study has that name."""
     row = txn.first(_SPEC, by_name=name)
     if row is None:
         return None
@@ -257,13 +281,13 @@ def names(txn: Txn) -> list[str]:
 
 
 def admit(txn: Txn, *, study_id: int) -> int | None:
-    """Take a number for a trial that waits, None when the budget is spent."""
+    """Take a number for a new PENDING trial; None when the budget is spent."""
     row = txn.first(_ADMIT, study=study_id)
     return None if row is None else int(row.number)
 
 
 def enter(txn: Txn, *, study_id: int) -> bool:
-    """Count one more RUNNING trial, if `max_concurrent` leaves room."""
+    """Count one more RUNNING trial; False if `max_concurrent` are counted already."""
     return txn.count(_ENTER, study=study_id) == 1
 
 
@@ -273,28 +297,36 @@ def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
 
 
 def lock(txn: Txn, *, study_id: int) -> None:
-    """Wait for whoever changes the study's row: an ask of ours whose reply was lost."""
+    """Lock the study's row, which waits for an earlier send of the same request that holds it."""
     txn.all(_LOCK, study=study_id)
 
 
 def locked_status(txn: Txn, *, study_id: int) -> Status:
-    """The stored status, which stays as it is until this transaction ends."""
+    """Lock the study's row and read its status."""
     return Status(txn.all(_LOCKED_STATUS, study=study_id)[0].status)
 
 
-def budget(txn: Txn, *, study_id: int) -> Any:
-    """Status, whether new trials may be made (`open`), whether more may run (`has_room`)."""
-    return txn.all(_BUDGET, study=study_id)[0]
+def budget(txn: Txn, *, study_id: int) -> Budget:
+    """Read what a study's limits allow now."""
+    row = txn.all(_BUDGET, study=study_id)[0]
+    return Budget(
+        status=Status(row.status),
+        allows_new=bool(row.open),
+        has_room=bool(row.has_room),
+        is_spent=bool(row.spent),
+        num_trials=row.num_trials,
+        guard_reason=row.pause_reason if row.paused_by == GUARD else None,
+    )
 
 
 def set_status(txn: Txn, *, study_id: int, status: Status) -> None:
-    """Store what a person wants of the study."""
+    """Store the status that a person asks for."""
     by = DecidedBy.PERSON if status is Status.PAUSED else None
     txn.run(_SET_STATUS, study=study_id, to_status=status, by_whom=by)
 
 
 def pause_by_guard(txn: Txn, *, study_id: int, why: str) -> None:
-    """Have a study that is RUNNING pause itself."""
+    """Pause a RUNNING study on behalf of its guard."""
     txn.run(_PAUSE_BY_GUARD, study=study_id, why=why)
 
 
@@ -305,13 +337,13 @@ def extend(txn: Txn, *, study_id: int, by: int) -> int | None:
 
 
 def places(txn: Txn, *, study_id: int) -> tuple[str | None, tuple[str | None, ...]]:
-    """The store of a study's checkpoints, and its former ones; None is the database's default."""
+    """Read the store of new checkpoints and the former stores; None: the database's default."""
     row = txn.all(_PLACES, study=study_id)[0]
     return row.checkpoints, _former(row.settings)
 
 
 def relocate(txn: Txn, *, study_id: int, url: str) -> None:
-    """Have checkpoints go to another store; the one before it is kept among the former ones."""
+    """Change the store of new checkpoints; the one before it becomes a former one."""
     row = txn.all(_LOCKED_PLACES, study=study_id)[0]
     known = dict.fromkeys((row.checkpoints, *_former(row.settings)))
     former = [store for store in known if store != url]

@@ -51,7 +51,9 @@ def read(study: studydb.Study) -> list[studydb.FrozenTrial]:
     best: studydb.FrozenTrial = study.best_trial
     status: studydb.Status = study.status
     space: studydb.Space = study.record.space
-    assert best.reason is studydb.Reason.COMPLETED and status is studydb.Status.FINISHED and space
+    assert best.reason is studydb.Reason.COMPLETED
+    assert status is studydb.Status.FINISHED
+    assert space
     return [trial for trial in study.trials if trial.state is studydb.State.TERMINATED]
 
 

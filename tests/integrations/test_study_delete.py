@@ -98,7 +98,7 @@ def test_trials_of_dead_processes_of_this_host_do_not_hold_a_study_up(console, d
 
 def test_deletion_that_was_cut_off_goes_on_with_the_next_call(console, database, monkeypatch):
     study = lived_in(database)
-    monkeypatch.setattr("studydb.store.deletion.TRIALS_AT_ONCE", 1)
+    monkeypatch.setattr("studydb.store.deletion.TRIALS_PER_TRANSACTION", 1)
     with monkeypatch.context() as patch:
         patch.setattr("studydb.store.deletion.rest", _crash)
         with pytest.raises(ZeroDivisionError):
