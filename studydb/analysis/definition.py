@@ -1,4 +1,4 @@
-"""What a study was created with, in words: for `create`, for `show NAME`, and to compare two."""
+"""The definition of a study as text: for `create` and `show NAME`, and to compare two."""
 
 import json
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ def trainable_text(trainable: Trainable | None) -> str:
 
 def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     """
-    All that decides what a study's trials are, by the names of `create_study`.
+    Return what a study was created with, by the names of `create_study`.
 
     Args:
         checkpoints: The URL of the store, the database's default included.
@@ -83,7 +83,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
 
 
 def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
-    """The same for people: a text per line of a page, without the space."""
+    """Return the definition as the lines of a page, without the space."""
     budget = "no end" if study.num_trials is None else str(study.num_trials)
     at_step = study.losses_at_step
     if study.num_draws is not None:
@@ -118,7 +118,7 @@ _WITH_LINES = ("num_trials", "max_concurrent", "max_failures", "max_losses", "lo
 
 def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict[str, str]:
     """
-    In what a study differs from what a user asked for, in words.
+    Tell how a study differs from what a user asked for.
 
     Args:
         defaults: A setting of `asked` that equals its default here was not asked for.
@@ -126,12 +126,12 @@ def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict
     Returns:
         By argument of `create_study`: "num_trials is 30, not 50".
     """
-    told = {}
+    found_differences = {}
     for name in ("scheduler", "searcher", "stop", "checkpoints", *DEFAULTS):
         old, new, default = (_spec_text(each, name) for each in (found, asked, defaults))
         if new not in (old, default) and name != "losses_at_step":  # it follows max_losses
-            told[name] = f"{name} is {old}, not {new}"
-    return told
+            found_differences[name] = f"{name} is {old}, not {new}"
+    return found_differences
 
 
 def _spec_text(spec: StudySpec, name: str) -> str:

@@ -1,4 +1,4 @@
-"""`create`: a study from the command line."""
+"""`create`: create a study."""
 
 import os
 import shlex
@@ -102,7 +102,7 @@ def create(
         load_if_exists=if_not_exists,
         **settings,
     ) as study:
-        _tell(study, storage)
+        _print_created(study, storage)
 
 
 def _read_scheduler(text: str | None) -> Scheduler | None:
@@ -138,7 +138,7 @@ def read_space(params: Sequence[str], file: str | None) -> Space:
     return Space(leaves)
 
 
-def _tell(study: "Study", storage: Storage) -> None:
+def _print_created(study: "Study", storage: Storage) -> None:
     record, again = study.record, storage.again(study.storage)
     budget = "endless" if record.num_trials is None else counted(record.num_trials, "trial")
     click.echo(f"Study {study.name!r} in {study.storage}: {record.objective}, {budget}.")

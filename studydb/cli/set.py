@@ -1,4 +1,4 @@
-"""`set`: change what may be changed of a living study."""
+"""`set`: change a setting of a study."""
 
 from collections.abc import Sequence
 
@@ -19,11 +19,11 @@ KEYS = ("checkpoints",)
 @storage_option
 def set(*, name: str, settings: Sequence[str], storage: Storage) -> None:  # noqa: A001  the command
     """
-    Change NAME while it lives: checkpoints=URL, where checkpoints go.
+    Change a setting of NAME: checkpoints=URL is the store of new checkpoints.
 
-    Trials that begin from now on, or begin again, save there; what is saved already stays where it
-    is, and is restored from there. URL is a directory that all workers see, or inline: for the
-    database.
+    Attempts that begin from now on save there. Checkpoints that are stored already stay where they
+    are, and trials are restored from there. URL is a directory that all workers see, or inline:
+    for the database.
     """
     given = read_settings(settings)
     with opened_study(storage, name) as study:

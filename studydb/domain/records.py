@@ -1,4 +1,4 @@
-"""The rows as the rest of the program sees them: frozen, without SQL."""
+"""Frozen records of the rows, and of requests that write them; they know no SQL."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ LONGEST_PARAMS = 100
 """Characters of params in the `repr` of a trial."""
 
 LEASE_S = 90.0
-"""How long a claim holds without a renewal, by default."""
+"""Seconds for which a claim or renewal holds, by default."""
 
 RENEWALS_PER_LEASE = 4.5
 """A lease is renewed every 2/9 of it: false alarms need four lost beats (Optuna #4234, #5470)."""
@@ -78,7 +78,7 @@ class CheckpointKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """
-    Where the bytes of a trial's state are, and how to know them again.
+    A saved state of a trial: where its bytes are, and their digest and signature.
 
     Attributes:
         uuid: Names the object in its store.
@@ -219,7 +219,7 @@ class TrialRow:
 @dataclass(frozen=True, slots=True)
 class Claim:
     """
-    A trial as an attempt receives it.
+    A claimed trial with what its attempt needs.
 
     Attributes:
         params: What was sampled; immutable.
@@ -228,8 +228,8 @@ class Claim:
         checkpoint: What to restore, None to start from scratch.
         next_decision_step: See `Answer`.
         time_total_s: Seconds of training that earlier attempts have reported.
-        place: Priority and number: where it stood in the queue.
-        misfit: Why its params cannot be of the study's space; it must not run then.
+        place: Priority and number: its position in the queue.
+        misfit: Why its params are outside the study's space; it must not run then.
     """
 
     lease: Lease
@@ -247,7 +247,7 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Process:
     """
-    A process, told apart from every other that ever ran on any host.
+    A process, identified among all processes on all hosts, past ones included.
 
     Attributes:
         boot_id: Changes at each boot of the host.
@@ -263,7 +263,7 @@ class Process:
 
 
 DRAIN = "DRAIN"
-"""Asked of a worker: give back what runs, claim no more, and end."""
+"""The request to a worker to give back its trials and to exit."""
 
 
 @dataclass(frozen=True, slots=True)

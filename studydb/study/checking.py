@@ -1,4 +1,4 @@
-"""What the arguments of a user's calls may be; errors name the argument and the cure."""
+"""Check arguments of users' calls; an error names the argument and the cure."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ def seconds_or_none(name: str, value: Any) -> float | None:
     Read a span of time; None for no limit.
 
     Raises:
-        InvalidSpec: It is no number.
+        InvalidSpec: It is not a number.
     """
     if value is None:
         return None
@@ -28,7 +28,7 @@ def directory(name: str, value: Any) -> Path:
     Read the path of a directory.
 
     Raises:
-        InvalidSpec: It is none.
+        InvalidSpec: There is no such directory.
     """
     path = expanded(value) if isinstance(value, str | os.PathLike) else None
     if path is None or not path.is_dir():

@@ -78,8 +78,8 @@ def create_study(
         checkpoints: URL or path of the store; None for the database's default.
         guard: Whether the study pauses itself once 5 trials failed alike and none ever reported.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
-        load_if_exists: Whether to go on with a study of this name; metric, mode, space, trainable
-            must agree. A StudyDiffers warning names what else was asked for in vain.
+        load_if_exists: Whether to go on with a study of this name; metric, mode, space and
+            trainable must agree. A StudyDiffers warning names other arguments that differ.
         workdir: Where workers look for the trainable after their own; None for the current one.
 
     Raises:
@@ -216,7 +216,7 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
 
 
 def _same_study(found: Record, new: NewStudy) -> Record:
-    """Refuse to go on with a study that was created for something else."""
+    """Refuse to go on with a study of another objective, space or trainable."""
     for what, old, asked in (
         ("metric", found.objective.metric, new.objective.metric),
         ("mode", found.objective.mode, new.objective.mode),
@@ -238,9 +238,9 @@ def _name_of(trainable: Trainable | None) -> str | None:
 
 def _revised(database: Database, found: Record, new: NewStudy) -> Record:
     """
-    Go on with the function as it is now, if it goes by value: who edits one means what it says.
+    Replace a function that goes by value and was edited since, if a key of this user signed it.
 
-    A colleague's is left as it was signed, or their own workers would refuse it.
+    A colleague's function stays: their workers would refuse one with another signature.
     """
     old, asked = found.trainable, new.trainable
     if old is None or asked is None or (old.kind, old.source) == (asked.kind, asked.source):

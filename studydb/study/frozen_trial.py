@@ -1,4 +1,4 @@
-"""Trials as a study's handle gives them: their rows, and the way to their checkpoints."""
+"""Trials of `study.trials`: rows with access to their checkpoints."""
 
 import atexit
 import shutil
@@ -21,17 +21,17 @@ from studydb.settings import SIGNING_KEY, load_keyring
 from studydb.study.storage import read_patiently
 
 DICT_FILE = "checkpoint.pkl"
-"""What the pickle of a dict is called in the folder that it is exported to."""
+"""The file of an exported dict checkpoint."""
 
 
 class Checkpoint:
     """
-    A trial's newest checkpoint; its bytes are read, and its signature verified, when asked for.
+    A trial's newest checkpoint; its bytes are read and verified by the methods.
 
     Attributes:
-        step: The last step that it contains; the best step may be an earlier one.
+        step: The last step that it contains; the trial's best step may be an earlier one.
         kind: "dict", for `to_dict`, or "directory", for `path`.
-        size_bytes: Of what is stored.
+        size_bytes: The size of the stored bytes.
     """
 
     def __init__(
@@ -41,14 +41,13 @@ class Checkpoint:
         trial: records.TrialRow,
         row: records.Checkpoint,
     ) -> None:
-        """Wrap a row; made by `FrozenTrial.checkpoint`."""
         self.step, self.kind, self.size_bytes = row.step, row.kind, row.size_bytes
         self._database, self._study, self._trial, self._row = database, study, trial, row
         self._copy: Path | None = None
 
     def to_dict(self) -> dict[Any, Any]:
         """
-        The dict that was saved; a new one at each call.
+        Read the dict; each call returns a new one.
 
         Raises:
             CheckpointError: It is a directory, not signed by a key of yours, missing or damaged.
@@ -60,7 +59,7 @@ class Checkpoint:
     @property
     def path(self) -> Path:
         """
-        The directory that was saved, as a copy of yours; gone at the end of this process.
+        A copy of the directory; it is removed at the end of this process.
 
         Raises:
             CheckpointError: It is a dict, not signed by a key of yours, missing or damaged.
@@ -77,17 +76,17 @@ class Checkpoint:
         """
         Copy the checkpoint to a directory that does not exist yet.
 
-        A dict is there as `checkpoint.pkl`, for `pickle.load`, where its classes can be imported.
+        A dict becomes `checkpoint.pkl`; `pickle.load` reads it where its classes can be imported.
 
         Returns:
             The directory.
 
         Raises:
-            CheckpointError: The target exists or cannot be written, or as `to_dict` has it.
+            CheckpointError: The target exists or cannot be written, or it is unreadable.
         """
         path = Path(target).expanduser().absolute()
         if path.exists():
-            raise CheckpointError(f"{path} exists; name a directory that is to be made.")
+            raise CheckpointError(f"{path} exists; name a directory that does not exist.")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             restored = self._fetch(path)
@@ -114,7 +113,7 @@ class Checkpoint:
         )
 
     def _verify(self) -> None:
-        """Before a byte of it is opened: a pickle, or what a library makes of files, runs code."""
+        """Refuse an unsigned checkpoint: reading a pickle, or a model's files, can run code."""
         keyring = load_keyring(create=False)
         if not is_signed(keyring, self._row, trial_uuid=self._trial.uuid):
             raise CheckpointError(
@@ -131,7 +130,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FrozenTrial(records.TrialRow):
-    """A trial's row, and the way to its newest checkpoint; the names are those of `v_trial`."""
+    """A trial's row with its newest checkpoint; the names are those of `v_trial`."""
 
     _checkpoint: Callable[[records.TrialRow], Checkpoint | None] = field(
         default=lambda _: None, compare=False
@@ -139,7 +138,7 @@ class FrozenTrial(records.TrialRow):
 
     @classmethod
     def of(cls, row: records.TrialRow, database: Database, study: records.Study) -> Self:
-        """The trial of a row."""
+        """Add the access to checkpoints to a row."""
 
         def checkpoint(trial: records.TrialRow) -> Checkpoint | None:
             found = read_patiently(lambda: newest(database, trial=trial, study_id=study.id))

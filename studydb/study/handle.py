@@ -1,4 +1,4 @@
-"""A study in a database, as its user holds it."""
+"""The user's handle on a study."""
 
 import dataclasses
 import os
@@ -31,14 +31,13 @@ if TYPE_CHECKING:
 
 class Study:
     """
-    A study in a database; cheap to make, safe to share among threads.
+    A study in a database; threads may share it.
 
     Attributes:
         record: The study's row with its specs, as it was when the handle was made.
     """
 
     def __init__(self, database: Database, record: Record) -> None:
-        """Wrap a loaded study; made by `create_study` and `load_study`."""
         self.database, self.record = database, record
         self._loop: OwnLoop | None = None
         self._opening = threading.Lock()
@@ -55,7 +54,7 @@ class Study:
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """All trials by number, as frozen records; each has its `checkpoint`."""
+        """All trials by number, each with its `checkpoint`; every access reads all rows."""
         rows = self._read(reading.list_trials)
         return [FrozenTrial.of(row, self.database, self.record) for row in rows]
 
@@ -73,7 +72,7 @@ class Study:
     @property
     def best_trial(self) -> FrozenTrial:
         """
-        The trial with the best `best_value`: over all trials that have one, over their live steps.
+        The trial with the best `best_value`, over all trials that have one.
 
         NaN never wins; ties go to the lower number. Its `checkpoint` is the newest that it saved.
 
@@ -134,37 +133,63 @@ class Study:
 
         Raises:
             BudgetSpent: `num_trials` trials exist; `extend` makes room.
-            InvalidSpec: A parameter that the space does not have, or a value outside it.
+            InvalidSpec: The space does not have a parameter, or a value is outside it.
         """
         rank = integer("priority", priority)
         return int(self._ask_once(control.enqueue, params, priority=rank))
 
     def pause(self, *numbers: int) -> None:
-        """Pause these trials, or with none the whole study: nothing more is claimed."""
+        """
+        Pause these trials, or without numbers the whole study: no trial is claimed then.
+
+        RUNNING trials stop at their next report, or at the next renewal, which is within 20 s.
+
+        Raises:
+            UnknownTrial: No such number; nothing was changed.
+            NotAllowed: A trial has ended; nothing was changed.
+        """
         self._steer(control.pause, Status.PAUSED, numbers)
 
     def resume(self, *numbers: int) -> None:
-        """Resume these trials, or with none the whole study."""
+        """
+        Resume these trials, or without numbers the whole study.
+
+        Raises:
+            UnknownTrial: No such number; nothing was changed.
+            NotAllowed: A trial has ended; nothing was changed.
+        """
         self._steer(control.resume, Status.RUNNING, numbers)
 
     def stop(self, *numbers: int) -> None:
-        """Stop these trials as CANCELLED, or with none the whole study."""
+        """
+        End these trials as CANCELLED, or without numbers stop the whole study.
+
+        RUNNING trials end at their next report, or at the next renewal, which is within 20 s.
+
+        Raises:
+            UnknownTrial: No such number; nothing was changed.
+            NotAllowed: A trial has ended; nothing was changed.
+        """
         self._steer(control.stop, Status.STOPPED, numbers)
 
     @answering_keywords
     def extend(self, *, num_trials: int) -> int:
         """
-        Raise the budget by so many trials; an already FINISHED study goes on.
+        Raise the budget by so many trials; a FINISHED study goes on.
 
         Returns:
             The new budget.
+
+        Raises:
+            UsageError: Less than 1 trial.
+            NotAllowed: The study has no budget.
         """
         return int(self._ask_once(control.extend, by=integer("num_trials", num_trials)))
 
     @answering_keywords
     def set(self, *, checkpoints: str | os.PathLike[str]) -> None:
         """
-        Change the study while it lives; attempts that begin from now on go by it.
+        Change a setting; it holds for attempts that begin from now on.
 
         Args:
             checkpoints: URL or path of the store that new checkpoints go to, "inline:" for the
@@ -181,7 +206,7 @@ class Study:
 
     def rename(self, new_name: str) -> None:
         """
-        Give the study another name; workers that run its trials go on undisturbed.
+        Give the study another name; its workers go on.
 
         Raises:
             InvalidName: The name is outside the rules.

@@ -1,4 +1,4 @@
-"""Loading a study, and deleting one with all that is its own."""
+"""Loading a study, and deleting one with its files."""
 
 from studydb.db import Database
 from studydb.domain.errors import UnknownStudy
@@ -57,7 +57,7 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
 
 
 def _delete(database: Database, study: Record) -> None:
-    """Rows last: as long as they are there, another call finds what else is to go."""
+    """Delete the rows last: a call after a crash finds the files by them."""
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)
     close(database, study)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from studydb.analysis.progress_line import ProgressLine
 
 LOOK_S = 0.5
-"""Between two looks."""
+"""Seconds between two reads of the study's progress."""
 
 ERRORS_EVERY_S = 2.0
-"""Between two looks for a trial that has failed or was lost and will run again."""
+"""Seconds between two reads of the last error, which a trial that is retried has, too."""
 
 GOING = "Waiting for the workers to save and give back their trials; Ctrl-C again kills them."
 GONE = "The trials that ran are given back; run it again to go on."
@@ -38,7 +38,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
         Trials by state; at once if the study is done or stopped.
 
     Raises:
-        StudyFailed: It is over, or has paused itself, and no trial has completed.
+        StudyFailed: The study is done or has paused itself, and no trial has completed.
         StudydbError: All workers ended with an error; the message has one's last words.
     """
     from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  brings the display
@@ -68,7 +68,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
 
 
 def _spare_traceback(interrupt: KeyboardInterrupt) -> None:
-    """Have a script that does not catch this one end without a traceback: all is said."""
+    """Let a script that does not catch this interrupt end without a traceback."""
     show = sys.excepthook
 
     def show_others(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -85,12 +85,12 @@ def _checked(database: Database, study: Record, progress: StudyProgress) -> Coun
 
 
 def full_url(database: Database) -> str:
-    """The URL with its password: for other connections to the same database, never to be shown."""
+    """The URL with its password, for other connections to the same database; never shown."""
     return database.secret_url.render_as_string(hide_password=False)
 
 
 class _Watch:
-    """Looks at a study again and again."""
+    """Polls a study and shows its progress."""
 
     def __init__(self, database: Database, study: Record, display: "ProgressLine") -> None:
         self._database, self._study, self._display = database, study, display
@@ -113,7 +113,7 @@ class _Watch:
         read_patiently(self._look)
 
     def _look_if_answered(self) -> None:
-        """The workers wait for the database, and so does this; a line when it goes and returns."""
+        """Read the progress; say once when the database stops answering, and when it answers."""
         try:
             self._look()
         except StorageTransient as error:
@@ -146,14 +146,14 @@ class _Watch:
         self._was_paused = is_paused
 
     def _tell_last_error(self) -> None:
-        """Say what failed, unless the same was said last: it stands above the line of counts."""
+        """Show the last error above the line of counts, unless it is the one shown last."""
         error = last_error(self._database, self._study)
         if error is not None and error.words != self._last_words:
             self._last_words = error.words
             self._display.show_message(f"trial {error.number} failed: {error.words}")
 
     def _budget(self, progress: StudyProgress) -> int | None:
-        """As it is by now; of a grid without a budget its size."""
+        """The budget as it is now; for a grid without one, its size."""
         return self._study.num_draws if progress.num_trials is None else progress.num_trials
 
     def _best_value(self) -> float | None:

@@ -1,4 +1,4 @@
-"""What every call on a study begins with: a database, a name for who asks, and some patience."""
+"""Opening databases, and calls that are retried for as long as a person waits."""
 
 import getpass
 import os
@@ -15,14 +15,14 @@ from studydb.operations.writing import write
 from studydb.settings import storage_url
 
 CONTROL_PATIENCE_S = 10.0
-"""A person waits for the database no longer than this."""
+"""How long a person's call is retried while the database does not answer."""
 
 Answered = TypeVar("Answered")
 
 
 def open_database(storage: str | os.PathLike[str] | None, *, make: bool) -> Database:
     """
-    Connect to the database that was named, else to the environment's, else to the default.
+    Connect to the named database, else to that of $STUDYDB_STORAGE, else to the default.
 
     Args:
         make: Whether to make an SQLite file that is missing.
@@ -42,7 +42,7 @@ def open_database(storage: str | os.PathLike[str] | None, *, make: bool) -> Data
 
 @contextmanager
 def closed_on_error(database: Database) -> Iterator[None]:
-    """Close a database that nobody will get a handle on."""
+    """Close the database if the block raises, because no handle will close it then."""
     try:
         yield
     except BaseException:
@@ -51,12 +51,12 @@ def closed_on_error(database: Database) -> Iterator[None]:
 
 
 def read_patiently(call: Callable[[], Answered]) -> Answered:
-    """Make a call until it answers, as long as a person waits."""
+    """Make a call that reads; retry it for as long as a person waits."""
     return persist(call, patience_s=CONTROL_PATIENCE_S)
 
 
 def write_patiently(database: Database, call: Callable[[], Answered]) -> Answered:
-    """Make a call that writes until it answers, unless the login may only read."""
+    """Make a call that writes; retry it like a read, unless the login may only read."""
     return persist(lambda: write(database, call, role=Role.OWNER), patience_s=CONTROL_PATIENCE_S)
 
 
