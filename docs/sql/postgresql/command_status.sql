@@ -11,12 +11,11 @@ FROM studydb_version;
 
 COMMIT;
 
--- studydb/operations/create.py load: Read a study with its specs.
+-- studydb/operations/create.py load: Read a study with its specs by its name.
 
 BEGIN;
 
--- studydb/store/studies.py find: The study of that name with its specs read, None if there is
---   none.
+-- studydb/store/studies.py find: Read a study with its specs; None if no study has that name.
 SELECT study.id, study.uuid, study.name, study.status, study.metric, study.mode, study.seed,
     study.space_version, study.scheduler, study.searcher, study.rules, study.num_trials,
     study.num_draws, study.max_concurrent, study.max_failures, study.max_losses,
@@ -305,8 +304,7 @@ COMMIT;
 
 BEGIN;
 
--- studydb/store/studies.py budget: Status, whether new trials may be made (`open`), whether
---   more may run (`has_room`).
+-- studydb/store/studies.py budget: Read what a study's limits allow now.
 SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR study.n_counted <
     study.num_trials) AND (study.num_draws IS NULL OR study.next_draw < study.num_draws) AS
     open, study.max_concurrent IS NULL OR study.n_running < study.max_concurrent AS has_room,

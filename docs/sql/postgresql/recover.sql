@@ -129,7 +129,8 @@ RETURNING event.id;
 --   Insert on event
 --     ->  Result
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another.
+-- studydb/store/counters.py move: Count `n` trials out of one state and into another; the last
+--   lock that a transaction takes.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

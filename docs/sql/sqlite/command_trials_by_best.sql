@@ -9,12 +9,11 @@ FROM studydb_version;
 
 ROLLBACK;
 
--- studydb/operations/create.py load: Read a study with its specs.
+-- studydb/operations/create.py load: Read a study with its specs by its name.
 
 BEGIN;
 
--- studydb/store/studies.py find: The study of that name with its specs read, None if there is
---   none.
+-- studydb/store/studies.py find: Read a study with its specs; None if no study has that name.
 SELECT study.id, study.uuid, study.name, study.status, study.metric, study.mode, study.seed,
     study.space_version, study.scheduler, study.searcher, study.rules, study.num_trials,
     study.num_draws, study.max_concurrent, study.max_failures, study.max_losses,

@@ -154,7 +154,8 @@ WHERE attempt.trial_id = :trial
     AND attempt.attempt = :no
     AND attempt.ended_at IS NULL;
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another.
+-- studydb/store/counters.py move: Count `n` trials out of one state and into another; the last
+--   lock that a transaction takes.
 UPDATE counter
 SET pending=(counter.pending + 0),
     running=(counter.running + :by_running),

@@ -92,7 +92,8 @@ WHERE attempt.trial_id = :trial
 INSERT INTO event (study_id, trial_id, attempt, worker_id, kind, actor, data, token, at)
 VALUES (:study_id, :trial_id, :attempt, :worker_id, :kind, :actor, :data, :token, :now);
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another.
+-- studydb/store/counters.py move: Count `n` trials out of one state and into another; the last
+--   lock that a transaction takes.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),
