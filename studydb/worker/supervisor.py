@@ -132,7 +132,7 @@ def _work(
     stack.callback(database.close)
     patiently = partial(persist, patience_s=options.patience_s, give_up=_is_stopping(interruption))
     study = patiently(lambda: load(database, options.study))
-    database.locations.log_root(study)  # a user without a home is told before any trial runs
+    database.locations.log_root(study)  # fails here, before any trial, without a home
     keyring = load_keyring()
     to_import = _trusted_import(study, keyring, options)
     beats = _connect(options, interruption, connections=1)

@@ -92,7 +92,7 @@ def test_trial_without_a_checkpoint_has_none_and_the_command_says_what_saves_one
         stage.study.trial(7)
 
 
-def test_checkpoint_that_no_key_of_ours_signed_is_opened_by_nobody(saved, console, tmp_path):
+def test_checkpoint_that_no_key_of_ours_signed_is_not_opened(saved, console, tmp_path):
     database = saved.study.database
     with database.begin() as txn:
         txn.run(sa.update(checkpoint_table).values(step=7))

@@ -133,7 +133,7 @@ def test_missing_working_directory_is_named(run, tmp_path):
     expect_failure(messages, "TrainableError", gone, "--workdir", end=End.UNPREPARED)
 
 
-def test_unsigned_name_is_found_with_more_care(run, tmp_path):
+def test_unsigned_name_of_an_imported_function_is_refused(run, tmp_path):
     (tmp_path / "mine.py").write_text("from os import getcwd as train\n")
     trainable = Trainable("u", TrainableKind.IMPORT, "mine:train", str(tmp_path), "3.11")
 
@@ -165,7 +165,7 @@ def test_exit_handlers_of_the_users_libraries_run(start):
     assert attempt.printed == "uploaded\n"
 
 
-def test_child_ends_when_nobody_listens_any_more(start):
+def test_child_ends_when_its_supervisor_is_gone(start):
     def train(config):
         while True:
             studydb.report({"loss": 1.0})

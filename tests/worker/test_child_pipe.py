@@ -94,7 +94,7 @@ def report(**more):
         {"type": "end", "end": "failed", "failure": {"type": 1}},
     ],
 )
-def test_supervisor_believes_no_malformed_message(header):
+def test_supervisor_refuses_a_malformed_message(header):
     with pytest.raises(FrameError):
         read_from_child(framed(header))
 
@@ -114,7 +114,7 @@ def test_supervisor_believes_no_malformed_message(header):
         {"time_total_s": -1.0},
     ],
 )
-def test_supervisor_believes_no_malformed_result(damage):
+def test_supervisor_refuses_a_malformed_result(damage):
     assert read_from_child(report(result=RESULT))
     with pytest.raises(FrameError):
         read_from_child(report(result=RESULT | damage))
@@ -136,7 +136,7 @@ def test_supervisor_believes_no_malformed_result(damage):
         {"size_bytes": -1},
     ],
 )
-def test_supervisor_believes_no_malformed_checkpoint(damage):
+def test_supervisor_refuses_a_malformed_checkpoint(damage):
     assert read_from_child(report(saved=SAVED))
     with pytest.raises(FrameError):
         read_from_child(report(saved=SAVED | damage))
@@ -187,7 +187,7 @@ def test_length_that_is_announced_alone_takes_no_memory(prefix):
         read_from_child(Frame(damaged))
 
 
-def test_supervisor_believes_no_inline_bytes_that_differ_from_their_digest():
+def test_supervisor_refuses_inline_bytes_that_differ_from_their_digest():
     header = {"type": "report", "id": 1, "result": None, "saved": SAVED}
 
     assert read_from_child(framed(header, b"right")).saved.data == b"right"

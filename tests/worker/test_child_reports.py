@@ -1,4 +1,4 @@
-"""What the user's code reports, and what its supervisor is told."""
+"""What the user's code reports, and the messages that its supervisor gets."""
 
 # The functions here are such as users write.
 # ruff: noqa: ARG005, BLE001, NPY002, T201

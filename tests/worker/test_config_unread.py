@@ -1,4 +1,4 @@
-"""A trainable that never reads its config is told of once: by its worker, in `status`, after `run`."""
+"""The warning about a trainable that never reads its config: by its worker, `status` and `run`."""
 
 import json
 import os

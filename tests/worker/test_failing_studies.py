@@ -1,4 +1,4 @@
-"""A study whose trials all fail ends soon, says why, and is no success to whoever started it."""
+"""A study whose trials all fail ends soon, says why, and gives an exit code that is no success."""
 
 import time
 

@@ -157,7 +157,7 @@ def test_nothing_in_the_working_directory_shadows_the_servers_modules(start, tmp
 # how a child ends
 
 
-def test_segfault_is_told_with_its_stack_and_harms_nobody_else(start):
+def test_segfault_is_reported_with_its_stack_and_harms_no_other_trial(start):
     def crash(config):
         ctypes.string_at(0)
 
@@ -171,7 +171,7 @@ def test_segfault_is_told_with_its_stack_and_harms_nobody_else(start):
     assert neighbour.child.exit is None
 
 
-def test_child_that_holds_the_interpreter_is_killed_and_harms_nobody_else(start, eventually):
+def test_child_that_holds_the_interpreter_is_killed_and_harms_no_other_trial(start, eventually):
     def hold(config):
         print("holding")
         while True:
@@ -338,7 +338,7 @@ def test_server_that_dies_between_two_requests_is_replaced_unnoticed(start):
         server.close()
 
 
-def test_pid_that_belongs_to_somebody_else_by_now_is_not_killed(start):
+def test_pid_that_belongs_to_another_process_by_now_is_not_killed(start):
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
     attempt = start(report_and_sleep)
     attempt.receive()
@@ -470,7 +470,7 @@ def test_what_is_printed_is_on_disk_while_the_child_runs(start, eventually):
     assert eventually(lambda: path.exists() and path.read_text()) == "epoch 1\n"
 
 
-def test_disk_that_takes_nothing_costs_output_and_not_the_trial(start, pump, tmp_path):
+def test_full_disk_loses_output_and_not_the_trial(start, pump, tmp_path):
     (tmp_path / "file").write_text("where a directory should be")
 
     def train(config):

@@ -1,4 +1,4 @@
-"""A checkpoint that the database does not take costs no trial; it is told of."""
+"""A checkpoint that is too large for the database fails no trial, and is reported."""
 
 from studydb.operations import listing
 

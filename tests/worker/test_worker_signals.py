@@ -1,4 +1,4 @@
-"""Workers that are told to go, killed, outlived by their work, or left without a database."""
+"""Workers that get signals or are killed, and workers without a database."""
 
 import signal
 import sys
@@ -18,7 +18,7 @@ CODES = [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 
 
 @pytest.mark.parametrize(("number", "code"), CODES)
-def test_worker_told_to_go_gives_its_trial_back_and_spends_nothing(stage, number, code):
+def test_worker_that_gets_a_signal_releases_its_trial_and_spends_nothing(stage, number, code):
     stage.create("obedient:unhurried")
     worker = stage.start()
     stage.await_trial(lambda row: row.n_results > 0)

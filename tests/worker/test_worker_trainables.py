@@ -104,7 +104,7 @@ def test_output_that_is_no_text_is_stored_as_text(stage):
     assert "café" in attempt.log_tail
 
 
-def test_trial_that_holds_the_gil_longer_than_the_lease_harms_nobody(sqlite_stage):
+def test_trial_that_holds_the_gil_longer_than_the_lease_does_no_harm(sqlite_stage):
     stage = sqlite_stage
     stage.create("misbehaving:holds_the_gil", num_trials=2)
 

@@ -1,4 +1,4 @@
-"""A worker runs what a key of its own signed, or what its command line allows; nothing else."""
+"""A worker runs what a key of its user signed, or what its command line allows; nothing else."""
 
 import hashlib
 import pickle
