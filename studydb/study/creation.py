@@ -194,21 +194,21 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
     defaults = dataclasses.replace(
         asked, scheduler=FIFO(), searcher=RandomSearch(), rules=(), checkpoints=None, **DEFAULTS
     )
-    told = differences(found, asked, defaults)
-    if not told:
+    differing = differences(found, asked, defaults)
+    if not differing:
         return
     name = shlex.quote(found.name)
     cures = []
-    if "num_trials" in told:
+    if "num_trials" in differing:
         more = max(1, (asked.num_trials or 0) - (found.num_trials or 0))
         cures.append(f"study.extend(num_trials={more}) or `studydb extend {name} --trials {more}`")
-    if "checkpoints" in told:
+    if "checkpoints" in differing:
         url = shlex.quote(f"checkpoints={asked.checkpoints}")
         cures.append(f"study.set(checkpoints=…) or `studydb set {name} {url}`")
-    if told.keys() - {"num_trials", "checkpoints"}:
+    if differing.keys() - {"num_trials", "checkpoints"}:
         cures.append("another name, for a study with other specs")
     warnings.warn(
-        f"Study {found.name!r} goes on as it was created: {', '.join(told.values())}. "
+        f"Study {found.name!r} goes on as it was created: {', '.join(differing.values())}. "
         f"What changes it: {'; '.join(cures)}.",
         StudyDiffers,
         stacklevel=4,  # of the user's line: this, create_study, its check of keywords

@@ -247,7 +247,7 @@ class Study:
         kills them. They end with this process, however that ends (on Linux).
 
         Returns:
-            Trials by state; at once if the study is done or stopped.
+            Trials by state; a study that is done or stopped starts no worker.
 
         Raises:
             NotAllowed: The study has no trainable.

@@ -35,7 +35,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     Have worker processes run a study until it is done.
 
     Returns:
-        Trials by state; at once if the study is done or stopped.
+        Trials by state; a study that is done or stopped starts no worker.
 
     Raises:
         StudyFailed: The study is done or has paused itself, and no trial has completed.

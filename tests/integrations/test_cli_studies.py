@@ -50,7 +50,7 @@ def test_create_makes_the_study_that_was_typed_and_says_what_to_type_next(consol
         assert "An SQLite file serves one machine" in ran.out
 
 
-def test_create_goes_on_with_the_same_study_if_it_may(console):
+def test_create_continues_the_same_study_if_allowed(console):
     line = ("create", "digits", "--metric", "error", "--mode", "min", "--if-not-exists")
 
     assert console(*line).out == console(*line).out
@@ -261,7 +261,7 @@ def test_logs_reads_the_files_of_the_wanted_attempt(console, database, tmp_path)
     )
 
 
-def test_attempt_that_printed_nothing_is_said_to(console, database):
+def test_logs_say_that_an_attempt_printed_nothing(console, database):
     study = arrange.new_study(database, name="digits")
     run = arrange.SimulatedWorker(database, study).take()
 

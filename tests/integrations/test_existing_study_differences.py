@@ -1,4 +1,4 @@
-"""Going on with a study that was created otherwise says so, in one line, with what changes it."""
+"""`load_if_exists` warns in one line of arguments that differ, and says what changes them."""
 
 import warnings
 
@@ -32,9 +32,7 @@ CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_other_limits_and_specs_than_the_studys_are_told_at_the_users_line(
-    storage_url, here, asked, words
-):
+def test_other_limits_and_specs_are_warned_of_at_the_users_line(storage_url, here, asked, words):
     studydb.create_study("digits", None, num_trials=30, storage=storage_url, **ASK).close()
 
     with pytest.warns(studydb.StudyDiffers) as told:

@@ -1,4 +1,4 @@
-"""What a study was created with is shown, and a study that would search nothing is refused."""
+"""`show NAME` shows the definition; a study that would search nothing is refused."""
 
 import csv
 import io
@@ -84,7 +84,7 @@ def test_show_of_a_study_prints_what_it_was_created_with(console, database):
     assert json.loads(as_csv["scheduler"])["max_t"] == 27
 
 
-def test_show_of_a_study_without_a_function_says_who_runs_it(console):
+def test_show_of_a_study_without_a_function_names_own_loops(console):
     console("create", "mine", "--metric", "m", "--mode", "max", "--param", "x=uniform(0, 1)")
 
     shown = console("show", "mine")

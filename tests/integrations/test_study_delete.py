@@ -1,4 +1,4 @@
-"""`delete`: rows, bytes and output go, and nothing else."""
+"""`delete` removes a study's rows, checkpoints and output, and nothing else."""
 
 import socket
 
@@ -59,7 +59,7 @@ def test_delete_without_yes_says_what_would_go_and_changes_nothing(console, data
     assert arrange.dump(database) == before
 
 
-def test_wrong_name_is_told_with_a_near_one(console, database):
+def test_error_for_an_unknown_name_has_a_near_one(console, database):
     lived_in(database)
 
     for arguments in (("digit", "--yes"), ("digit",)):
@@ -96,7 +96,7 @@ def test_trials_of_dead_processes_of_this_host_do_not_hold_a_study_up(console, d
     assert console("studies").lines == ["no studies"]
 
 
-def test_deletion_that_was_cut_off_goes_on_with_the_next_call(console, database, monkeypatch):
+def test_interrupted_deletion_continues_with_the_next_call(console, database, monkeypatch):
     study = lived_in(database)
     monkeypatch.setattr("studydb.store.deletion.TRIALS_PER_TRANSACTION", 1)
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""`rename`: a name is a name; everything else goes by ids."""
+"""`rename` changes the name alone; workers know the study by its id."""
 
 import pytest
 from harness import arrange

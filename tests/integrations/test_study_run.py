@@ -288,7 +288,7 @@ def test_study_that_is_stopped_by_a_person_ends_the_run(create):
 
 
 @once
-def test_trial_that_is_lost_again_and_again_is_told_while_it_runs(create, capfd):
+def test_run_shows_a_trial_that_is_lost_repeatedly(create, capfd):
     study = create("warmth:dies_twice")
 
     study.run(workers=1)
@@ -298,7 +298,7 @@ def test_trial_that_is_lost_again_and_again_is_told_while_it_runs(create, capfd)
 
 
 @once
-def test_errors_of_trials_are_told_when_the_run_is_over(create, capfd):
+def test_run_ends_with_the_errors_of_trials(create, capfd):
     study = create("misbehaving:raises_unless_first", num_trials=3)
 
     counts = study.run(workers=1)
@@ -310,7 +310,7 @@ def test_errors_of_trials_are_told_when_the_run_is_over(create, capfd):
 
 
 @once
-def test_worker_that_cannot_begin_is_told_in_its_own_words(create, monkeypatch):
+def test_run_shows_the_error_of_a_worker_that_cannot_start(create, monkeypatch):
     study = create("obedient:one_step")
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
     monkeypatch.setenv("STUDYDB_KEY_FILE", "/nonexistent/keys")

@@ -1,4 +1,4 @@
-"""`studydb set`: what may be changed of a living study, and what becomes of what it had."""
+"""`studydb set`: settings that change while a study runs, and checkpoints in former stores."""
 
 from uuid import uuid4
 

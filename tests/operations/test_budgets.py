@@ -1,4 +1,4 @@
-"""Budgets are exact whoever asks: `num_trials`, `max_concurrent`, the points of a grid."""
+"""Budgets are exact for all callers: `num_trials`, `max_concurrent`, the points of a grid."""
 
 import random
 from contextlib import suppress
@@ -173,7 +173,7 @@ def test_enqueued_trials_do_count_against_num_trials(database):
     assert worker.ask() is None
 
 
-def test_enqueue_beyond_the_budget_names_extend_and_changes_nothing(database):
+def test_enqueue_without_budget_names_extend_and_changes_nothing(database):
     study = new_study(database, name="full", num_trials=1)
     enqueued(database, study)
     before = dump(database)

@@ -1,4 +1,4 @@
-"""What people ask of trials and studies, in every state."""
+"""Requests of people to trials and studies, in every state."""
 
 import pytest
 from harness.arrange import (
@@ -71,7 +71,7 @@ LEARN = {"flush": lambda run: run.report(0.5).verdict, "renewal": renewed}
         (control.stop, State.PAUSED, State.TERMINATED),
     ],
 )
-def test_trial_that_nobody_runs_moves_at_once(database, study, request_, source, target):
+def test_pending_or_paused_trial_moves_in_the_request(database, study, request_, source, target):
     trial_in(database, study, source)
 
     ask_for(request_, study, database)
@@ -127,7 +127,7 @@ def test_stopped_trial_keeps_its_results_and_their_summary(database, study, run)
     assert (row.rank_score, row.last_value) == (0.3, 0.5)
 
 
-def test_requests_are_recorded_with_who_asked(database, study):
+def test_requests_are_recorded_with_their_actor(database, study):
     enqueued(database, study)
     ask_for(control.pause, study, database)
     set_status(database, study, Status.STOPPED)
@@ -279,7 +279,7 @@ def test_renewal_tells_each_trial_its_own(database, study):
     assert held == dict(zip(tokens, [None, STOPPED_BY_PERSON, PAUSED_BY_PERSON], strict=False))
 
 
-def test_renewal_brings_what_is_asked_of_the_worker(database, study):
+def test_renewal_returns_the_request_to_the_worker(database, study):
     worker = SimulatedWorker(database, study)
     with database.begin() as txn:
         txn.raw("UPDATE worker SET request = 'DRAIN'")
