@@ -1,6 +1,5 @@
 """A study on a fresh database, its workers, and gates that hold its trainables where a test wants."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -13,15 +12,6 @@ from fleet.workers import TRAINABLES, Fleet, WorkerProcess, eventually
 from studydb.db.schema import attempt, event, trial
 
 LEASE_S = 5.0
-
-_RUN = """
-import sys
-from studydb.worker.worker_options import WorkerOptions
-from studydb.worker.supervisor import run_worker
-storage, study, *options = sys.argv[1:]
-named = {name: float(number) for name, number in (option.split("=") for option in options)}
-sys.exit(run_worker(WorkerOptions(storage=storage, study=study, say=print, **named)))
-"""
 
 
 class Stage:
@@ -54,18 +44,14 @@ class Stage:
         self._study = studydb.create_study(
             "staged", trainable, space=space, storage=self.storage, **(given | options)
         )
-        self._fleet = Fleet(self.storage, self._study.name, self.folder, lease=LEASE_S)
+        self._fleet = Fleet(
+            self.storage, self._study.name, self.folder, preloaded=True, lease=LEASE_S
+        )
         return self._study
 
     def start(self, **options: Any) -> WorkerProcess:
         """Start a worker by the command line."""
         return self.fleet.start(**options)
-
-    def start_inside(self, **options: float) -> WorkerProcess:
-        """Start a worker with what the command line does not offer, such as `grace_s`."""
-        arguments = [f"{name}={number}" for name, number in options.items()]
-        command = [sys.executable, "-c", _RUN, self.storage, self.study.name, *arguments]
-        return self.fleet.launch(command)
 
     def run(self, **options: Any) -> int:
         """Have a worker work until the study is over; its exit code."""

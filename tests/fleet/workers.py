@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +14,8 @@ from uuid import uuid4
 
 import psutil
 from harness.proxy import Proxy
+
+from fleet.preloaded import ForkedProcess, preloaded_workers
 
 TRAINABLES = Path(__file__).parent / "trainables"
 """The working directory of studies whose trainables are test code."""
@@ -43,7 +45,12 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, popen: subprocess.Popen[bytes], *, mark: str, log: Path, line: Proxy | None
+        self,
+        popen: subprocess.Popen[bytes] | ForkedProcess,
+        *,
+        mark: str,
+        log: Path,
+        line: Proxy | None = None,
     ) -> None:
         self.popen, self.mark, self.log, self.line = popen, mark, log, line
         self.was_killed = False
@@ -59,7 +66,7 @@ class WorkerProcess:
 
     def family(self) -> list[psutil.Process]:
         """All of its processes that live, itself included."""
-        return list(_marked(self.mark))
+        return list(_marked(self.mark, self.pid if self.runs else None))
 
     def fork_server(self) -> psutil.Process | None:
         """Its fork server, None before it has one."""
@@ -122,46 +129,70 @@ class Fleet:
     Args:
         directory: For what the workers print.
         lines: Give each worker a line of its own to a PostgreSQL database, which may be cut.
+        preloaded: Fork workers from a process that has imported studydb, instead of starting Python.
         options: Of the command line, for every worker: `lease=5` for `--lease 5`.
     """
 
     def __init__(
-        self, storage: str, study: str, directory: Path, *, lines: bool = False, **options: Any
+        self,
+        storage: str,
+        study: str,
+        directory: Path,
+        *,
+        lines: bool = False,
+        preloaded: bool = False,
+        **options: Any,
     ) -> None:
         self.storage, self.study, self.directory = storage, study, directory
-        self._lines = lines
+        self._lines, self._preloaded = lines, preloaded
         self.options = options
         self.workers: list[WorkerProcess] = []
 
-    def start(self, *, environment: dict[str, str] | None = None, **options: Any) -> WorkerProcess:
+    def start(
+        self,
+        *,
+        environment: dict[str, str] | None = None,
+        constants: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> WorkerProcess:
         """
         Start a worker.
 
         Args:
             environment: Beside what this process has.
+            constants: As of `PreloadedWorkers.start`.
             options: Of the command line, beside the fleet's.
         """
-        arguments = [*_words({"study": self.study, **self.options, **options})]
-        command = [sys.executable, "-m", "studydb", "worker", *arguments]
+        arguments = ["worker", *_words({"study": self.study, **self.options, **options})]
+        if self._preloaded and environment is None:
+            mark, log = uuid4().hex, self._next_log()
+            forked = preloaded_workers().start(
+                arguments,
+                cwd=self.directory,
+                environment=self._environment(mark),
+                log=log,
+                constants=constants or {},
+            )
+            self.workers.append(WorkerProcess(forked, mark=mark, log=log))
+            return self.workers[-1]
+        assert not constants, "only a preloaded worker can have other constants"
+        command = [sys.executable, "-m", "studydb", *arguments]
         return self.launch(command, environment=environment)
 
     def launch(
         self, command: list[str], *, environment: dict[str, str] | None = None
     ) -> WorkerProcess:
         """Start a worker by a command of the test's own."""
-        mark = uuid4().hex
+        mark, log = uuid4().hex, self._next_log()
         line = Proxy(self.storage) if self._lines else None
-        log = self.directory / f"worker-{len(self.workers)}.log"
         with log.open("wb") as words:
             popen = subprocess.Popen(
                 command,
                 cwd=self.directory,
                 env={
-                    **os.environ,
-                    "STUDYDB_STORAGE": line.url() if line else self.storage,
-                    "PYTHONUNBUFFERED": "1",
+                    **self._environment(mark),
+                    **({"STUDYDB_STORAGE": line.url()} if line else {}),
                     **(environment or {}),
-                    MARK: mark,
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=words,
@@ -170,6 +201,13 @@ class Fleet:
             )
         self.workers.append(WorkerProcess(popen, mark=mark, log=log, line=line))
         return self.workers[-1]
+
+    def _next_log(self) -> Path:
+        return self.directory / f"worker-{len(self.workers)}.log"
+
+    def _environment(self, mark: str) -> dict[str, str]:
+        named = {"STUDYDB_STORAGE": self.storage, "PYTHONUNBUFFERED": "1", MARK: mark}
+        return {**os.environ, **named}
 
     @property
     def running(self) -> list[WorkerProcess]:
@@ -207,10 +245,10 @@ def _words(options: dict[str, Any]) -> Iterator[str]:
         yield from [flag] if value is True else [flag, str(value)]
 
 
-def _marked(mark: str) -> Iterator[psutil.Process]:
+def _marked(mark: str, supervisor: int | None) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            marked = process.environ().get(MARK) == mark
+            marked = process.pid == supervisor or process.environ().get(MARK) == mark
             if marked and process.status() != psutil.STATUS_ZOMBIE:
                 yield process
 

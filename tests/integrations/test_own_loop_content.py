@@ -7,7 +7,7 @@ from harness.arrange import rows
 
 import studydb
 from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES
-from studydb.lease import trial as trial_room
+from studydb.lease import own_trial
 
 
 @pytest.fixture
@@ -67,12 +67,12 @@ def test_failure_of_any_text_is_counted(study, text):
 @pytest.fixture
 def unfit(monkeypatch):
     """Let a step through that no database holds."""
-    genuine = trial_room.read_report
+    genuine = own_trial.read_report
 
     def read_report(report, **more):
         return type(genuine(report, **more))(2**70, 0.5, {})
 
-    monkeypatch.setattr(trial_room, "read_report", read_report)
+    monkeypatch.setattr(own_trial, "read_report", read_report)
 
 
 @pytest.mark.parametrize("call", ["flush", "finish", "release"])

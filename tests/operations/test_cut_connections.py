@@ -43,11 +43,11 @@ SWEEPS = (
     crash_target.recovering_a_host,
     duplicate_requests.resuming_the_study,
 )
-"""They pass over what a ghost still has locked, and leave it to the next sweep."""
+"""They skip rows that an earlier send still has locked, and leave them to the next sweep."""
 
 PATIENCE_S = 60.0
 
-GHOSTS = """
+OPEN_TRANSACTIONS = """
     SELECT count(*) FROM pg_stat_activity
     WHERE backend_type = 'client backend' AND datname = current_database()
         AND pid <> pg_backend_pid() AND xact_start IS NOT NULL"""
@@ -68,7 +68,7 @@ class Side:
 
 @pytest.fixture(scope="module")
 def sides(postgres_server, postgres_template):
-    """Two databases alike: to one nothing happens."""
+    """Two databases alike; nothing is cut on the way to the first."""
     names = [f"studydb_test_{uuid4().hex}" for _ in range(2)]
     urls = [
         postgres.create_database(postgres_server, name, template=postgres_template)
@@ -84,9 +84,9 @@ def sides(postgres_server, postgres_template):
 
 
 @pytest.fixture(scope="module")
-def graveyard(sqlite_template, tmp_path_factory):
-    """A folder, and what leaves files in it in which a process was killed: at which COMMITs."""
-    folder = tmp_path_factory.mktemp("victims")
+def killed_processes(sqlite_template, tmp_path_factory):
+    """A folder, and a function that kills a process at each of its COMMITs and leaves files there."""
+    folder = tmp_path_factory.mktemp("killed")
     forks = subprocess.Popen(
         [sys.executable, "-m", "harness.crash_target", sqlite_template, folder],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -124,7 +124,7 @@ def test_call_whose_connection_is_severed_can_be_made_again(sides, arranged, poi
         assert cut.proxy.was_cut
         nothing_happened = everything(cut.database) == before
         if arranged in SWEEPS:
-            await_no_ghost(cut.database)
+            await_no_open_transaction(cut.database)
         answer = persist(functools.partial(call, cut.database), patience_s=PATIENCE_S)
 
         assert nothing_happened or seed != "before 1"
@@ -135,10 +135,10 @@ def test_call_whose_connection_is_severed_can_be_made_again(sides, arranged, poi
     assert nth > 1
 
 
-def await_no_ghost(database):
-    """Until the server has noticed that a client is gone, and rolled back."""
+def await_no_open_transaction(database):
+    """Wait until the server has noticed that a client is gone, and has rolled back."""
     deadline = time.monotonic() + PATIENCE_S
-    while rows(database, GHOSTS) != [(0,)]:
+    while rows(database, OPEN_TRANSACTIONS) != [(0,)]:
         assert time.monotonic() < deadline
 
 
@@ -164,9 +164,9 @@ def rehearsed(side, arranged, seed):
 @at_every_point
 @every_operation
 def test_call_of_a_process_that_is_killed_at_a_commit_can_be_made_by_another(
-    graveyard, sqlite_template, tmp_path, arranged, point
+    killed_processes, sqlite_template, tmp_path, arranged, point
 ):
-    folder, kill = graveyard
+    folder, kill = killed_processes
     places = kill(arranged, point)
     assert places
     for nth in places:

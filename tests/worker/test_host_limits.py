@@ -13,12 +13,16 @@ from fleet.stage import Stage
 
 from studydb.worker.host import oom_kills
 
+BRIEFLY = {"worker.attempt.START_PAUSES_S": (0.1,) * 4}
+"""A worker tries to start a trial five times, but waits less in between."""
+
 STRANGER = 54321
 """A user of the test's own: root may start as many processes as it likes."""
 
 _RUN = """
 import os, sys
-from studydb.worker import forkserver
+from studydb.worker import attempt, fork_server_client
+attempt.START_PAUSES_S = (0.1,) * 4
 {change}
 from studydb.worker.worker_options import WorkerOptions
 from studydb.worker.supervisor import run_worker
@@ -29,7 +33,7 @@ _AS_STRANGER = _RUN.format(
     change=f"""
 become = "import os, resource; resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)); os.setgroups([]); os.setresgid({STRANGER}, {STRANGER}, {STRANGER}); "
 become += "os.setresuid({STRANGER}, {STRANGER}, {STRANGER}); main("
-forkserver._COMMAND = tuple(part.replace("main(", become) for part in forkserver._COMMAND)
+fork_server_client._COMMAND = tuple(part.replace("main(", become) for part in fork_server_client._COMMAND)
 """
 )
 """A worker whose fork server belongs to the stranger, who may have one process."""
@@ -37,7 +41,6 @@ forkserver._COMMAND = tuple(part.replace("main(", become) for part in forkserver
 _OUT_OF_MEMORY = _RUN.format(
     change="""
 import itertools
-from studydb.worker import attempt
 kills = itertools.count(int(sys.argv[2]), int(sys.argv[3]))
 attempt.oom_kills = lambda: next(kills)
 """
@@ -45,14 +48,23 @@ attempt.oom_kills = lambda: next(kills)
 
 _REFUSED_TWICE = _RUN.format(
     change="""
-fork, refusals = forkserver.ForkServer.fork, [11] * 4  # a template and a fresh start, twice
+fork, refusals = fork_server_client.ForkServer.fork, [11] * 4  # a template and a fresh start, twice
 def refusing(self, *given, **named):
     if refusals:
         raise OSError(refusals.pop(), "Resource temporarily unavailable")
     return fork(self, *given, **named)
-forkserver.ForkServer.fork = refusing
+fork_server_client.ForkServer.fork = refusing
 """
 )
+
+
+_COMMAND = """
+import sys
+from studydb.worker import host
+host.START_PAUSES_S = (0.1,) * 4
+from studydb.__main__ import main
+main(["worker", "--study", "staged"])
+"""
 
 
 def expect_given_back(stage: Stage, number: int) -> None:
@@ -64,7 +76,7 @@ def expect_given_back(stage: Stage, number: int) -> None:
 
 def test_worker_without_descriptors_gives_the_trial_back_and_says_what_to_raise(stage):
     stage.create("obedient:gated", num_trials=3)
-    worker = stage.start()
+    worker = stage.start(constants=BRIEFLY)
     stage.await_trial(lambda row: row.checkpoint_step == 1)
 
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (8, 8))
@@ -77,11 +89,12 @@ def test_worker_without_descriptors_gives_the_trial_back_and_says_what_to_raise(
     expect_given_back(stage, 1)
 
 
-def test_worker_without_room_for_scratch_gives_the_trial_back(sqlite_stage, tmp_path):
+def test_worker_without_room_for_scratch_gives_the_trial_back(sqlite_stage, tmp_path, monkeypatch):
     stage = sqlite_stage
     (tmp_path / "scratch").mkdir()
     stage.create("obedient:gated", num_trials=3)
-    worker = stage.fleet.start(environment={"TMPDIR": str(tmp_path / "scratch")})
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    worker = stage.start(constants=BRIEFLY)
     stage.await_trial(lambda row: row.checkpoint_step == 1)
 
     shutil.rmtree(tmp_path / "scratch")
@@ -97,7 +110,7 @@ def test_worker_that_starts_with_few_descriptors_shows_no_traceback(sqlite_stage
     stage = sqlite_stage
     stage.create("obedient:one_step")
 
-    limited = f"ulimit -n {few} && exec {sys.executable} -m studydb worker --study staged"
+    limited = f"ulimit -n {few} && exec {sys.executable} -c '{_COMMAND}'"
     worker = stage.fleet.launch(["sh", "-c", limited])
 
     assert worker.exit_code(60.0) in {0, 1}

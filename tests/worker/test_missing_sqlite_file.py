@@ -87,7 +87,7 @@ def test_worker_ends_with_the_cause(sqlite_stage, displace):
 def test_worker_notices_during_a_long_step(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:gated")
-    worker = stage.start()
+    worker = stage.start(grace=1.0)
     stage.await_trial(lambda row: row.checkpoint_step == 1)
 
     move(stage.study.database.path)

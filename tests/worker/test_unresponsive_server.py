@@ -12,9 +12,15 @@ from harness import postgres
 from harness.proxy import Proxy
 
 from studydb.db import migrate
-from studydb.worker.supervisor import LAST_SILENCE_S, SHORTEST_SILENCE_S
 
 GRACE_S = 30.0
+SHORTEST_SILENCE_S, LAST_SILENCE_S, LATE_SILENCE_S = 2.0, 1.5, 1.0
+BOUNDS = {
+    "worker.supervisor.SHORTEST_SILENCE_S": SHORTEST_SILENCE_S,
+    "worker.supervisor.LAST_SILENCE_S": LAST_SILENCE_S,
+    "worker.supervisor.LATE_SILENCE_S": LATE_SILENCE_S,
+}
+"""Shorter than those of other workers, so that the tests wait less."""
 
 
 class Standby:
@@ -85,20 +91,20 @@ def test_patience_counts_while_a_trial_reports_in_the_background(crashable_postg
 
 def test_patience_ends_the_wait_for_a_standby_that_is_missing(stage, standby):
     stage.create("obedient:unhurried")
-    worker = stage.start(patience=1.0)
+    worker = stage.start(patience=1.0, constants=BOUNDS)
     stage.await_trial(lambda row: row.n_results > 0)
 
     standby.goes_missing()
 
     began_s = time.monotonic()
     assert worker.exit_code(60.0) == 1
-    assert time.monotonic() - began_s < 4 * SHORTEST_SILENCE_S
+    assert time.monotonic() - began_s < 8 * SHORTEST_SILENCE_S
     assert "synchronous standby" in worker.words()
 
 
 def test_worker_told_to_go_leaves_a_server_that_waits_for_its_standby(stage, standby):
     stage.create("obedient:unhurried")
-    worker = stage.start()
+    worker = stage.start(constants=BOUNDS)
     stage.await_trial(lambda row: row.n_results > 0)
     standby.goes_missing()
     eventually(standby.has_waiters)
@@ -133,7 +139,8 @@ def test_standby_that_comes_back_costs_no_step(stage, standby):
 def test_worker_told_to_go_leaves_a_line_that_swallows_all(postgres_url, tmp_path):
     with Proxy(postgres_url) as line, Stage(postgres_url, tmp_path) as stage:
         stage.create("obedient:unhurried")
-        worker = stage.fleet.start(environment={"STUDYDB_STORAGE": line.url()})
+        stage.fleet.storage = line.url()
+        worker = stage.start(constants=BOUNDS)
         stage.await_trial(lambda row: row.n_results > 0)
         line.freeze()
 

@@ -1,0 +1,210 @@
+"""
+Workers that are forked from a process that has imported studydb already, which takes a third of the time.
+
+`PreloadedWorkers` starts that process, which forks a worker for each line that it reads, and tells
+when a worker has exited. A forked worker has the environment, directory, output, session and signals
+of a process of its own; what an interpreter does before `studydb.__main__.main` is not tested by it.
+"""
+
+import atexit
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+TESTS = Path(__file__).parents[1]
+
+
+class ForkedProcess:
+    """A forked worker, with the methods of `subprocess.Popen` that tests use."""
+
+    def __init__(self, parent: "PreloadedWorkers", pid: int) -> None:
+        self._parent, self.pid = parent, pid
+
+    def poll(self) -> int | None:
+        self._parent.read_exits(0.0)
+        return self._parent.exit_codes.get(self.pid)
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline_s = time.monotonic() + (3600.0 if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0.0)
+            self._parent.read_exits(left_s)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class PreloadedWorkers:
+    """The process that forks workers; one for all tests of this process."""
+
+    def __init__(self) -> None:
+        self.exit_codes: dict[int, int] = {}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from fleet.preloaded import serve; serve()"],
+            cwd=TESTS,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        environment: dict[str, str],
+        log: Path,
+        constants: Mapping[str, Any],
+    ) -> ForkedProcess:
+        """
+        Fork a worker that runs `studydb` with these arguments.
+
+        Args:
+            constants: Values in place of the package's, by name: "worker.host.START_PAUSES_S".
+        """
+        request = {
+            "arguments": list(arguments),
+            "constants": dict(constants),
+            "cwd": str(cwd),
+            "environment": environment,
+            "log": str(log),
+        }
+        log.touch()
+        _send(self._process.stdin, request)
+        while (pid := self._read().get("pid")) is None:
+            pass
+        return ForkedProcess(self, pid)
+
+    def read_exits(self, timeout_s: float) -> None:
+        """Note which workers have exited, waiting for the first at most so long."""
+        while select.select([self._process.stdout], [], [], timeout_s)[0]:
+            self._read()
+            timeout_s = 0.0
+
+    def close(self) -> None:
+        """End the process; the workers live on."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process.wait()
+
+    def _read(self) -> dict[str, int]:
+        assert self._process.stdout is not None
+        line = _line_of(self._process.stdout.fileno())
+        assert line, "the process that forks workers has ended"
+        message: dict[str, int] = json.loads(line)
+        if "exited" in message:
+            self.exit_codes[message["exited"]] = message["code"]
+        return message
+
+
+_started: list[PreloadedWorkers] = []
+
+
+def preloaded_workers() -> PreloadedWorkers:
+    """The one of this process, started when it is first needed."""
+    if not _started:
+        _started.append(PreloadedWorkers())
+        atexit.register(_started[0].close)
+    return _started[0]
+
+
+def serve() -> None:
+    """Fork a worker for each line of standard input; return in the worker, exit at the end of input."""
+    preload()
+    wake_up, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([0, wake_up], [], [])
+        if wake_up in ready:
+            os.read(wake_up, 4096)
+            _report_exits()
+        if 0 in ready:
+            line = _line_of(0)
+            if not line:
+                os._exit(0)
+            request = json.loads(line)
+            pid = os.fork()
+            if pid == 0:
+                _run(request)
+            _send(sys.stdout, {"pid": pid})
+
+
+def preload() -> None:
+    """Import what workers import."""
+
+    import studydb.cli.worker  # noqa: PLC0415
+    import studydb.worker.supervisor  # noqa: F401, PLC0415
+
+
+def _report_exits() -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        _send(sys.stdout, {"exited": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _run(request: dict[str, Any]) -> NoReturn:
+    """Become a worker; ends as an interpreter does, with its exit handlers."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    for descriptor, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+        os.dup2(source, descriptor)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+    sys.path.remove("")
+    sys.argv = ["studydb", *request["arguments"]]
+
+    for name, value in request["constants"].items():
+        module, _, constant = f"studydb.{name}".rpartition(".")
+        assert hasattr(importlib.import_module(module), constant), name
+        setattr(importlib.import_module(module), constant, value)
+
+    from studydb.__main__ import main  # noqa: PLC0415
+
+    main(request["arguments"])
+
+
+def _line_of(descriptor: int) -> bytes:
+    """One line, read without a buffer, so that `select` tells whether there is another."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        if not byte:
+            return b""
+        line += byte
+    return line
+
+
+def _send(stream: IO[str] | None, message: dict[str, Any]) -> None:
+    assert stream is not None
+    stream.write(json.dumps(message) + "\n")
+    stream.flush()
