@@ -20,6 +20,7 @@ from studydb.domain.life.states import MOVES, Reason, State, Status
 
 STOP = Verdict(Action.STOP, Reason.EARLY_STOPPED, DecidedBy.SCHEDULER)
 PAUSE = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.SCHEDULER)
+EXPLOIT = Verdict(Action.EXPLOIT, Reason.EXPLOITED, DecidedBy.SCHEDULER)
 BY_PERSON = Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
 BY_STUDY = Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY)
 PAUSE_BY_PERSON = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.PERSON)
@@ -117,7 +118,14 @@ def test_trial_that_completes_before_it_pauses_is_completed():
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-@pytest.mark.parametrize("verdict", [None, STOP, PAUSE])
+def test_trial_whose_attempt_ends_before_it_exploits_is_claimed_again(outcome):
+    ending = end(outcome, verdict=EXPLOIT)
+
+    assert (ending.state, ending.reason) == (State.PENDING, None)
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("verdict", [None, STOP, PAUSE, EXPLOIT])
 def test_every_ending_is_an_allowed_move_and_consistent(outcome, verdict):
     for failures, losses in itertools.product((0, 9), (0, 99)):
         ending = end(outcome, verdict=verdict, failures=failures, losses=losses)

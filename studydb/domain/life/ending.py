@@ -1,6 +1,7 @@
 """What becomes of a trial when an attempt ends: one rule for finish, release and recovery."""
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Reason, State, Status
@@ -147,6 +148,15 @@ def conclude(outcome: Reason, standing: Standing, limits: Limits) -> Ending:
 
 
 def _carry_out(verdict: Verdict, attempt_reason: Reason, failures: int, losses: int) -> Ending:
-    if verdict.action is Action.PAUSE:
-        return Ending(State.PAUSED, None, attempt_reason, failures, losses, paused_by=verdict.by)
-    return Ending(State.TERMINATED, verdict.reason, attempt_reason, failures, losses)
+    match verdict.action:
+        case Action.STOP:
+            return Ending(State.TERMINATED, verdict.reason, attempt_reason, failures, losses)
+        case Action.PAUSE:
+            paused_by = verdict.by
+            return Ending(State.PAUSED, None, attempt_reason, failures, losses, paused_by=paused_by)
+        case Action.EXPLOIT:  # the lease has ended, so the next attempt needs a claim
+            return Ending(State.PENDING, None, attempt_reason, failures, losses)
+        case Action.CONTINUE:
+            raise ValueError("CONTINUE is no verdict.")
+        case _:
+            assert_never(verdict.action)
