@@ -12,16 +12,14 @@ from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import LEASE_S, Batch, Claim, Lease
 from studydb.lease.acquire import Acquirer
-from studydb.operations import listing, reading
 from studydb.operations.ask import ask
 from studydb.operations.create import load
 from studydb.operations.finish import finish
+from studydb.operations.overview import read_overview
+from studydb.operations.reads import best_trials
 from studydb.operations.register import register
 from studydb.operations.report import report
 from studydb.processes import this_process
-
-MOST_LIVE = 20
-"""Rows of trials on a status page."""
 
 
 class Client:
@@ -92,14 +90,11 @@ class Client:
 
     def status(self, _: object = None) -> None:
         """Read what the page of `studydb status` shows."""
-        listing.study(self.database, STUDY)
-        listing.live_rows(self.database, self.study, most=MOST_LIVE)
-        listing.roll(self.database, self.study)
-        self.best()
+        read_overview(self.database, self.study)
 
     def best(self, _: object = None) -> None:
         """Read the best trial."""
-        reading.best_trials(self.database, self.study)
+        best_trials(self.database, self.study)
 
     def close(self) -> None:
         """Disconnect."""

@@ -77,8 +77,8 @@ class Integers:
         return pd.arrays.IntegerArray(values, np.concatenate([np.empty(0, np.bool_), *self._masks]))
 
 
-class Moments:
-    """Moments in UTC with microseconds; a missing value becomes NaT."""
+class Timestamps:
+    """Times in UTC with microseconds; a missing value becomes NaT."""
 
     def __init__(self) -> None:
         self._pages: list[Any] = []

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from studydb.analysis.naming import spread_names
+from studydb.analysis.expanding import expanded_names
 from studydb.db import Database
 from studydb.db.literals import ValueKind
 from studydb.db.wide_view_sql import FIXED, Column, Kind, WideView, bounded_names, view_name
@@ -73,7 +73,7 @@ def _names(
     kind: Kind, first: Sequence[str], others: Iterable[str], *, prefix: str
 ) -> dict[str, str]:
     taken = [name for fixed in FIXED[kind] for name in fixed]
-    names = spread_names(first, others, taken=taken, prefix=prefix)
+    names = expanded_names(first, others, taken=taken, prefix=prefix)
     return dict(zip(names, bounded_names(names.values(), taken=taken), strict=True))
 
 

@@ -12,36 +12,36 @@ COMMANDS = {
     "create": ("create", "Create a study."),
     "worker": ("worker", "Run trials of a study until it is done."),
     "studies": ("status", "List the studies."),
-    "status": ("status", "Show what a study does, and what to type next."),
+    "status": ("status", "Show how a study is doing, and what to type next."),
     "trials": ("trials", "List a study's trials."),
-    "show": ("show", "Show a study's definition, or one trial: why it stopped, its error."),
+    "show": ("show", "Show a study's definition, or a trial and why it ended."),
     "results": ("trials", "List one trial's results, step by step."),
     "best": ("trials", "Show a study's best trial."),
     "export-checkpoint": ("export_checkpoint", "Copy a trial's checkpoint to a folder."),
     "workers": ("workers", "List the workers."),
-    "drain": ("drain", "Have a worker give back what it runs, and end."),
+    "drain": ("drain", "End a worker; its trials go to other workers."),
     "logs": ("logs", "Print what a trial has printed."),
     "pause": ("control", "Pause trials, or a whole study."),
     "resume": ("control", "Resume trials, or a whole study."),
     "stop": ("control", "Stop trials, or a whole study."),
     "enqueue": ("control", "Add a trial with given parameters."),
     "extend": ("control", "Add trials to a study's budget."),
-    "set": ("set", "Change what may be changed of a living study."),
+    "set": ("set", "Change where a study's checkpoints go."),
     "rename": ("rename", "Give a study another name."),
-    "delete": ("delete", "Delete a study with all that is its own."),
+    "delete": ("delete", "Delete a study with its trials, results and checkpoints."),
     "query": ("query", "Run a SELECT on the database, read-only."),
-    "views": ("views", "Make views of a study with a column per parameter and metric."),
+    "views": ("views", "Make views with a column per parameter and metric."),
     "db": ("db", "Make, upgrade and check the database's schema."),
-    "completion": ("completion", "Print what lets a shell complete commands."),
+    "completion": ("completion", "Print the lines that let a shell complete commands."),
 }
-"""Name: its file in this folder, and its line in the help; the order is the help's."""
+"""Each command's file in this folder, and its line in the help, in the order of the help."""
 
 
 class Lazy(click.Group):
-    """A group that imports a command's file when that command is called, not for the help."""
+    """A group that imports a command's file only when that command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
-        """All names, in the order of the help."""
+        """The names of all commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -56,7 +56,7 @@ class Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that was typed; suggest a near one."""
+        """Find the typed command, or suggest one with a similar name."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             ctx.fail(f"There is no command {name!r}.{hint(name, COMMANDS)}")

@@ -1,4 +1,4 @@
-"""Running one command: what went wrong is one line and an exit code, never a traceback."""
+"""Run one command; print an error as one line, without a traceback, and return an exit code."""
 
 import os
 import sys
@@ -16,10 +16,10 @@ USAGE, INTERRUPTED = 2, 130
 
 def run(arguments: Sequence[str] | None) -> int:
     """
-    Run a command; a user's mistake is one line on stderr.
+    Run a command; print an error as one line on stderr.
 
     Args:
-        arguments: None for the process's own.
+        arguments: None for the arguments of the process.
 
     Returns:
         The exit code.
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str] | None) -> int:
 
 def _complain(message: str, code: int) -> int:
     line = " ".join(part.strip() for part in message.splitlines())
-    print(visible(f"studydb: {line}"), file=sys.stderr)  # noqa: T201  its business
+    print(visible(f"studydb: {line}"), file=sys.stderr)  # noqa: T201  the console's task
     return code
 
 
@@ -58,10 +58,10 @@ def _with_help(error: click.UsageError) -> str:
 
 def _check_text(arguments: Sequence[str]) -> None:
     """
-    Refuse bytes that are not Unicode, here and in the variables that are options.
+    Refuse arguments and STUDYDB_* variables that are not Unicode.
 
     Raises:
-        UsageError: With the bytes escaped.
+        UsageError: One is not; the message shows its bytes escaped.
     """
     settings = {key: text for key, text in os.environ.items() if key.startswith("STUDYDB_")}
     given = [("argument", text) for text in arguments] + list(settings.items())

@@ -1,4 +1,4 @@
-"""`pause`, `resume`, `stop`, `enqueue`, `extend`: what people ask of a study."""
+"""`pause`, `resume`, `stop`, `enqueue`, `extend`: people control a study and its trials."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,11 +23,11 @@ def pause(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     """
     Pause trials of NAME; without numbers the whole study.
 
-    A running trial pauses at its next report, however long its step is, and may save a checkpoint.
+    A running trial pauses at its next report, however long that takes, and may save a checkpoint.
     """
     with opened_study(storage, name) as study:
         study.pause(*numbers)
-    click.echo(f"{_named(name, numbers)}: paused; running trials obey at their next report.")
+    click.echo(f"{_named(name, numbers)}: paused; running trials pause at their next report.")
 
 
 @click.command()
@@ -49,9 +49,9 @@ def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     """
     End trials of NAME as CANCELLED; without numbers stop the whole study.
 
-    A running trial is told within seconds, and killed if it stays longer than --grace.
+    A running trial learns of it within seconds; the worker kills it after --grace seconds.
 
-    A stopped study keeps its waiting trials, and `resume` lets it go on.
+    A stopped study keeps its PENDING trials; `resume` lets it continue.
     """
     with opened_study(storage, name) as study:
         study.stop(*numbers)
@@ -63,7 +63,7 @@ def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
 @click.argument("params", metavar="K=V...", type=Spec(), nargs=-1)
 @storage_option
 def enqueue(*, name: str, params: Sequence[str], storage: Storage) -> None:
-    """Add a trial to NAME with these parameters; what is missing is drawn from the space."""
+    """Add a trial to NAME with these parameters; missing ones are drawn from the space."""
     given = read_values(params)
     with opened_study(storage, name) as study:
         number = study.enqueue(given)
@@ -77,7 +77,7 @@ def enqueue(*, name: str, params: Sequence[str], storage: Storage) -> None:
 )
 @storage_option
 def extend(*, name: str, trials: int, storage: Storage) -> None:
-    """Add trials to the budget of NAME; a finished study goes on."""
+    """Add trials to the budget of NAME; a finished study continues."""
     with opened_study(storage, name) as study:
         budget = study.extend(num_trials=trials)
     click.echo(f"Study {name!r}: {counted(budget, 'trial')} in all.")
@@ -85,10 +85,10 @@ def extend(*, name: str, trials: int, storage: Storage) -> None:
 
 def read_values(params: Sequence[str]) -> dict[str, Any]:
     """
-    Read "path=value" texts of one trial.
+    Read the parameters of one trial, given as "path=value" texts.
 
     Raises:
-        InvalidSpec: A value is a distribution, or what `parse_parameters` refuses.
+        InvalidSpec: A value is a distribution, or `parse_parameters` refuses the text.
     """
     for path, value in map(parse_parameter, params):
         if isinstance(value, Domain):

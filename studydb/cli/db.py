@@ -34,10 +34,10 @@ def current(*, storage: Storage) -> None:
     click.echo(migrate.current(storage.url) or "none")
 
 
-@db.command(short_help="Say whether this studydb can use the database.")
+@db.command(short_help="Check whether this studydb can use the database.")
 @storage_option
 def check(*, storage: Storage) -> None:
-    """Say whether this studydb can use the database; exit code 1 if not."""
+    """Check whether this studydb can use the database; exit code 1 if not."""
     from studydb.db import migrate, revisions
 
     migrate.check(storage.url)
@@ -46,7 +46,7 @@ def check(*, storage: Storage) -> None:
 
 @db.command(short_help="Take the schema back to an older revision.")
 @click.argument("revision")
-@click.option("--yes", is_flag=True, help="Yes, drop what the older schema cannot hold.")
+@click.option("--yes", is_flag=True, help="Confirm: drop what the older schema cannot hold.")
 @storage_option
 def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
     """Take the schema back to REVISION, or to "base": all tables are dropped."""
@@ -70,11 +70,14 @@ def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
     "members",
     multiple=True,
     metavar="LOGIN=ROLE",
-    help="Let a login be an owner, a worker or a viewer, and make it if it is missing; may be"
-    " repeated.",
+    help="Make a login an owner, a worker or a viewer; create it if it is missing. Repeatable.",
 )
 @click.option(
-    "--schema", default="public", show_default=True, metavar="NAME", help="Where the tables are."
+    "--schema",
+    default="public",
+    show_default=True,
+    metavar="NAME",
+    help="The schema of the tables.",
 )
 @storage_option
 def roles(
@@ -87,13 +90,13 @@ def roles(
     storage: Storage,
 ) -> None:
     """
-    Print SQL for PostgreSQL that makes three roles and gives each the rights it needs.
+    Print SQL for PostgreSQL that creates three roles and grants each the rights it needs.
 
-    People are members of a role: --member ann=worker --member bob=viewer.
+    Logins are members of a role: --member ann=worker --member bob=viewer.
 
-    The owner may do everything; a worker can change no schema, no spec of a study, and delete
-    nothing but old checkpoints; a viewer can only read. Nothing is changed by this command: pipe
-    it to psql.
+    The owner may do everything. A worker may not change the schema or a study's specs, and may
+    delete old checkpoints only. A viewer may only read. This command changes nothing: pipe its
+    output to psql.
     """
     from studydb.db.role_script import Roles
     from studydb.db.urls import features_of, read_url

@@ -1,4 +1,4 @@
-"""`delete`: a study with all that is its own."""
+"""`delete`: a study with its trials, results, checkpoints and output."""
 
 import socket
 from typing import TYPE_CHECKING
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from studydb.study import Study
 
 MOST_WORKERS = 1000
-"""The newest so many are asked for their hosts."""
+"""How many of the newest workers are searched for other hosts."""
 
 
 @click.command()
 @study_argument
-@click.option("--yes", is_flag=True, help="Yes, delete it.")
+@click.option("--yes", is_flag=True, help="Confirm: delete the study.")
 @storage_option
 def delete(*, name: str, yes: bool, storage: Storage) -> None:
     """
     Delete NAME: its trials, results and checkpoints, and what its trials printed on this host.
 
-    Nothing of it may be running; who is refused finds the study stopped, and calls again later.
+    No trial may be running. If one is, the study is stopped: run the command again later.
     """
     from studydb.study import delete_study
 
@@ -42,14 +42,14 @@ def delete(*, name: str, yes: bool, storage: Storage) -> None:
 
 
 def _output_elsewhere(study: "Study") -> str:
-    """Say where output stays that only its own host can remove."""
-    from studydb.operations import reading
+    """Name the other hosts that keep output of the study: only they can remove it."""
+    from studydb.operations.workers import list_workers
 
-    workers = reading.list_workers(study.database, study.record, most=MOST_WORKERS)
-    hosts = sorted({worker.process.host for worker in workers} - {socket.gethostname()})
+    found = list_workers(study.database, study.record, limit=MOST_WORKERS)
+    hosts = sorted({worker.host for worker, _ in found.workers} - {socket.gethostname()})
     if not hosts or not study.database.features.several_hosts:
         return ""
     return (
-        f"\nWhat was printed on {visible(', '.join(hosts))} is still there, below "
+        f"\nThe output of trials on {visible(', '.join(hosts))} is still there, below "
         f"{study.database.locations.log_root(study.record)}."
     )

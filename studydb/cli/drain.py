@@ -1,4 +1,4 @@
-"""`drain`: have a worker give back what it runs, and end."""
+"""`drain`: end a worker and give its trials back."""
 
 from uuid import uuid4
 
@@ -17,11 +17,11 @@ from studydb.domain.text.display import visible
 @storage_option
 def drain(*, worker: str, storage: Storage) -> None:
     """
-    Have a worker give back what it runs and end; `studydb workers` lists them.
+    End a worker and give its trials back; `studydb workers` lists workers.
 
-    WORKER is the beginning of its id. It obeys at its next renewal, as it would obey SIGTERM: its
-    trials save a checkpoint, wait for another worker, and have spent nothing. Its exit code is 0,
-    so that nothing starts it again.
+    WORKER is the beginning of its id. The worker learns of it at its next renewal, and acts as on
+    SIGTERM: its trials save a checkpoint and wait for another worker; no failure is counted. Its
+    exit code is 0, so that no service manager starts it again.
     """
     from studydb.operations.drain import drain as ask
     from studydb.operations.drain import find_worker

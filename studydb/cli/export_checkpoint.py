@@ -1,4 +1,4 @@
-"""`export-checkpoint`: the trained model of a trial, as files."""
+"""`export-checkpoint`: a trial's newest checkpoint as files."""
 
 import shlex
 from collections.abc import Sequence
@@ -15,7 +15,9 @@ from studydb.domain.text.display import visible
 @click.command("export-checkpoint")
 @study_argument
 @click.argument("places", metavar="[NUMBER] DIR", nargs=-1, required=True)
-@click.option("--best", is_flag=True, help="Of the best trial, instead of trial NUMBER.")
+@click.option(
+    "--best", is_flag=True, help="Export the best trial's checkpoint, instead of trial NUMBER's."
+)
 @storage_option
 @click.pass_context
 def export_checkpoint(
@@ -25,7 +27,8 @@ def export_checkpoint(
     Copy the newest checkpoint of trial NUMBER of NAME, or of the best trial, to a new folder DIR.
 
     A directory is copied as it was saved. A dict becomes DIR/checkpoint.pkl, for pickle.load where
-    its classes can be imported. What no key of yours signed is refused: to open it could run code.
+    its classes can be imported. A checkpoint that no key of yours signed is refused, because
+    opening it could run code.
     """
     if len(places) != (1 if best else 2):
         wanted = "DIR after NAME --best" if best else "NUMBER and DIR after NAME, or --best and DIR"

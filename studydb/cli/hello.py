@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from studydb.cli.formatting import table_cell
 from studydb.cli.opening import created_study
 from studydb.cli.options import Storage, storage_option
 from studydb.cli.printing import print_next
-from studydb.cli.values import table_cell
 from studydb.domain.errors import StudyExists
 from studydb.domain.life.states import State, Status
 from studydb.domain.space.search_space import uniform
@@ -33,10 +33,10 @@ def hello(*, storage: Storage) -> None:
     """
     Run a small study here, with two workers: see that everything works.
 
-    Run it again, and the study gets as many trials more.
+    Each further run adds as many trials to the study.
     """
     with suppress(StudyExists), created_study(storage, NAME, num_trials=TRIALS, **_ASKED):
-        pass  # an earlier one's budget has grown, and is no difference to tell of
+        pass  # of an older study the budget has grown: that is no difference to print
     with created_study(storage, NAME, load_if_exists=True, **_ASKED) as study:
         _make_room(study)
         click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers walk down parabolas.")

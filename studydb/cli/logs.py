@@ -1,4 +1,4 @@
-"""`logs`: what a trial has printed."""
+"""`logs`: the output of a trial."""
 
 import codecs
 import os
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FOLLOW_EVERY_S = 0.5
 LOOK_EVERY_S = 2.0
-"""Between two questions to the database whether the attempt has ended."""
+"""The time between two reads of the database that say whether the attempt has ended."""
 
 _READ_BYTES = 1 << 16
 _STREAMS = ("stdout", "stderr")
@@ -31,17 +31,20 @@ _STREAMS = ("stdout", "stderr")
 @click.command()
 @study_argument
 @number_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on printing until the trial's attempt ends.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the trial's attempt ends.")
 @click.option(
-    "--attempt", type=click.IntRange(min=1), metavar="N", help="Not the newest, but this."
+    "--attempt",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Which attempt.  [default: the newest]",
 )
 @storage_option
 def logs(*, name: str, number: int, follow: bool, attempt: int | None, storage: Storage) -> None:
     """
     Print what trial NUMBER of NAME has printed: its stdout to stdout, its stderr to stderr.
 
-    The files are read where they are on this host; else the end that the database keeps is shown.
-    On a terminal colours are left out, and control characters are spelt; a pipe gets every byte.
+    The files are read if they are on this host; else the end that the database keeps is printed.
+    A terminal gets no colours, and control characters escaped; a pipe gets every byte.
     """
     with opened_study(storage, name) as study:
         found = _find(study, number, attempt)
@@ -55,10 +58,9 @@ def logs(*, name: str, number: int, follow: bool, attempt: int | None, storage: 
 
 
 class Tail:
-    """A file that grows; `x.1` is the segment before it, which a full `x` becomes."""
+    """A growing file; when `x` is full it is renamed to `x.1`, and a new `x` begins."""
 
     def __init__(self, path: Path) -> None:
-        """Begin with the segment before."""
         self._path = path
         self._before = path.with_name(f"{path.name}.1")
         self._inode: int | None = None
@@ -66,7 +68,7 @@ class Tail:
         self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
 
     def read(self) -> Iterator[bytes]:
-        """What has come since the last call."""
+        """Read what was written since the last call."""
         if self._inode is None:
             yield from self._read_from(self._before, 0)
         elif self._inode_of(self._path) != self._inode:
@@ -79,7 +81,7 @@ class Tail:
             yield data
 
     def shown(self, data: bytes) -> str:
-        """Bytes as a terminal may have them; half a character waits for its rest."""
+        """Bytes as text that cannot steer a terminal; half a character waits for its rest."""
         return printed(self._decode(data))
 
     @staticmethod
@@ -102,22 +104,22 @@ class Tail:
 
 def _open_file(path: Path) -> BinaryIO:
     """
-    Open a file, and nothing else: a link would lead elsewhere, a pipe would never end.
+    Open a regular file only: a link would lead elsewhere, a pipe would never end.
 
     Raises:
-        OSError: It is none, or cannot be read.
+        OSError: It is not a regular file, or cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is no file.")
+        raise OSError(f"{path} is not a regular file.")
     return os.fdopen(descriptor, "rb")
 
 
 def _find(study: "Study", number: int, wanted: int | None) -> Any:
-    from studydb.operations import reading
+    from studydb.operations.reads import trial_attempts
 
-    attempts = reading.details(study.database, study.record, number).attempts
+    attempts = trial_attempts(study.database, study.record, number)
     if not attempts:
         raise NotFound(f"Trial {number} of {study.name!r} has not run yet: there is no output.")
     for attempt in attempts:
@@ -131,13 +133,13 @@ def _find(study: "Study", number: int, wanted: int | None) -> Any:
 
 
 def _directory(study: "Study", number: int, attempt: Any) -> Path:
-    """Where its worker keeps the output; a running attempt's row does not have it yet."""
+    """Where the worker stores the output; the row of a running attempt does not say it yet."""
     lease = Lease(study.record.id, attempt.trial_id, number, 0, attempt.attempt, attempt.token)
     return study.database.locations.recorded_log_dir(study.record, lease, attempt.log_dir)
 
 
 def _print_files(tails: list[Tail]) -> bool:
-    """Print what has come; whether there was any."""
+    """Print what was written since the last call; False if there was nothing."""
     has_printed = False
     for tail, stream in zip(tails, (sys.stdout, sys.stderr), strict=True):
         for data in tail.read():

@@ -1,7 +1,7 @@
 """
-Opening what a command works on, and closing it again.
+Open the database or study that a command works on, and close it again.
 
-The imports are inside: the help of a command is printed without loading SQLAlchemy.
+The functions import SQLAlchemy themselves, so that the help of a command does not load it.
 """
 
 import warnings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(storage: Storage, *, read_only: bool = False) -> "Iterator[Database]":
-    """Connect for one command."""
+    """Connect to the database for one command."""
     from studydb.db import connect
 
     database = connect(storage.url, connections=1, read_only=read_only)
@@ -49,7 +49,7 @@ def created_study(storage: Storage, name: str, **options: Any) -> "Iterator[Stud
     """Create a study for one command; the options are those of `create_study`."""
     from studydb.study import create_study
 
-    with _differences_told():
+    with _differences_printed():
         study = create_study(name, storage=storage.url, **options)
     try:
         yield study
@@ -58,17 +58,17 @@ def created_study(storage: Storage, name: str, **options: Any) -> "Iterator[Stud
 
 
 @contextmanager
-def _differences_told() -> Iterator[None]:
-    """Print the warning about a study that differs as a line of ours; others are Python's."""
+def _differences_printed() -> Iterator[None]:
+    """Print the warning StudyDiffers as a line on stderr; Python shows other warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", StudyDiffers)
         show = warnings.showwarning
 
-        def tell(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        def print_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, StudyDiffers):
                 click.echo(visible(f"studydb: {message}"), err=True)
             else:
                 show(message, category, *where)
 
-        warnings.showwarning = tell  # type: ignore[assignment]  # further arguments are handed on
+        warnings.showwarning = print_warning  # type: ignore[assignment]  # further arguments are passed on
         yield

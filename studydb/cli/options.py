@@ -1,4 +1,4 @@
-"""What many commands take: the database, the format, texts of the grammar."""
+"""Options, arguments and their types that several commands share."""
 
 import re
 import shlex
@@ -11,17 +11,17 @@ from click.core import ParameterSource
 from studydb.settings import storage_url
 
 LARGEST_NUMBER = 2**63 - 1
-"""What a database's integer holds; no study has such a trial."""
+"""The largest integer of the databases; no study has a trial of this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
     """
-    The database that a command is to use.
+    The database that a command uses.
 
     Attributes:
         url: With its password; never shown.
-        typed: Whether it was typed, and has to be typed again in the next command.
+        typed: Whether --storage was typed, so that the next command needs it, too.
     """
 
     url: str = field(repr=False)
@@ -29,10 +29,10 @@ class Storage:
 
     def again(self, masked: str) -> str:
         """
-        What to append to a command that is to use the same database.
+        The option to append to a command for the same database; empty if it needs none.
 
         Args:
-            masked: The URL as it may be shown.
+            masked: The URL with its password masked.
         """
         return f" --storage {shlex.quote(masked)}" if self.typed else ""
 
@@ -49,7 +49,7 @@ storage_option = click.option(
     "--storage",
     metavar="URL",
     callback=_read_storage,
-    allow_from_autoenv=False,  # $STUDYDB_STORAGE is the root's, and the one that workers are given
+    allow_from_autoenv=False,  # the root command reads $STUDYDB_STORAGE
     help="The database: sqlite:///file.db or postgresql://….  [env var: STUDYDB_STORAGE]",
 )
 
@@ -61,20 +61,20 @@ format_option = click.option(
     default="table",
     show_default=True,
     envvar="STUDYDB_FORMAT",
-    allow_from_autoenv=False,  # one variable for all commands
-    help="How to print.",
+    allow_from_autoenv=False,  # all commands share one variable
+    help="The output's format.",
 )
 
 
 class Spec(click.ParamType[str]):
-    """A text of the grammar; several in one environment variable are separated by ";"."""
+    """A text in the grammar of specs; an environment variable separates several by ";"."""
 
     name = "text"
     envvar_list_splitter = ";"
 
 
 class Number(click.ParamType[int]):
-    """A trial's number."""
+    """The number of a trial."""
 
     name = "number"
 

@@ -1,8 +1,8 @@
 """
-Printing: tables for people, JSON and CSV for programs.
+Print tables for people, and JSON and CSV for programs.
 
-A table is drawn by rich on a terminal. Elsewhere it is plain columns: no colours, nothing cut off.
-Doubles have six digits in both; JSON and CSV have all of them.
+On a terminal rich draws a table. Elsewhere a table is plain columns: no colours, nothing cut off.
+Doubles have six digits in tables, and all their digits in JSON and CSV.
 """
 
 import csv
@@ -14,21 +14,21 @@ from typing import Any
 
 import click
 
-from studydb.cli.values import csv_cell, plain, table_cell
+from studydb.cli.formatting import csv_cell, plain, table_cell
 from studydb.domain.text.display import visible
 
 MOST_MEASURED_ROWS = 5_000
-"""So many rows say how wide the columns of a longer table are."""
+"""How many rows of a long table are measured for the widths of its columns."""
 
 MOST_RICH_ROWS = 500
-"""Longer tables are plain on a terminal, too: rich takes a millisecond a row."""
+"""A longer table is plain on a terminal, too: rich takes a millisecond a row."""
 
-MOST_KEPT_WIDE = 20
-"""Characters of a column that a terminal's table does not break."""
+MOST_UNBROKEN = 20
+"""How many characters of a cell a terminal's table keeps on one line."""
 
 NUMBERS = (int, float)
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-"""As SQLite hands them to `query`."""
+"""As SQLite stores them and `query` reads them."""
 
 
 def print_rows(
@@ -36,7 +36,7 @@ def print_rows(
     rows: Iterable[Sequence[Any]],
     *,
     form: str,
-    of: str = "rows",
+    noun: str = "rows",
     spare: Sequence[str] = (),
 ) -> None:
     """
@@ -45,8 +45,8 @@ def print_rows(
     Args:
         columns: One name per value of a row.
         form: "table", "json" (a list of objects) or "csv" (with a header).
-        of: What the rows are, for a table of none.
-        spare: Columns that a narrow terminal does without, the first one first.
+        noun: What the rows are, in "no trials" for an empty table.
+        spare: Columns that a narrow terminal leaves out, the first one first.
     """
     if form == "json":
         _print_objects(dict(zip(columns, row, strict=True)) for row in rows)
@@ -60,11 +60,11 @@ def print_rows(
         if listed:
             print_table(columns, listed, rows, spare=spare)
         else:
-            click.echo(f"no {of}")
+            click.echo(f"no {noun}")
 
 
 def _print_objects(objects: Iterable[Mapping[str, Any]]) -> None:
-    """Print a JSON list as `print_json` does, without holding it."""
+    """Print a JSON list as `print_json` does, one object at a time."""
     before = "["
     for each in objects:
         text = json.dumps(plain(each), indent=2, allow_nan=False)
@@ -89,23 +89,23 @@ def print_table(
     Print a table of one or more rows.
 
     Args:
-        more: What follows; only `rows` say how wide the columns of a long table are.
-        spare: Columns that a narrow terminal does without, the first one first.
+        more: Further rows; the widths of the columns come from `rows` only.
+        spare: Columns that a narrow terminal leaves out, the first one first.
     """
-    right = [
+    align_right = [
         all(value is None or isinstance(value, NUMBERS) or value in NOT_FINITE for value in column)
         for column in zip(*rows, strict=True)
     ]
     if sys.stdout.isatty() and len(rows) <= MOST_RICH_ROWS:
-        _print_rich(columns, rows, right, spare)
+        _print_rich(columns, rows, align_right, spare)
     else:
-        _print_plain(columns, rows, right, more)
+        _print_plain(columns, rows, align_right, more)
 
 
 def _print_plain(
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
-    right: Sequence[bool],
+    align_right: Sequence[bool],
     more: Iterable[Sequence[Any]],
 ) -> None:
     cells = [list(map(visible, columns)), *map(_cells, rows)]
@@ -113,8 +113,8 @@ def _print_plain(
     rest = map(_cells, more)
     for line in chain(cells, rest):
         padded = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, align_right, strict=True)
         )
         click.echo("  ".join(padded).rstrip())
 
@@ -126,7 +126,7 @@ def _cells(row: Sequence[Any]) -> list[str]:
 def _print_rich(
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
-    right: Sequence[bool],
+    align_right: Sequence[bool],
     spare: Sequence[str],
 ) -> None:
     from rich import box
@@ -137,29 +137,29 @@ def _print_rich(
     console = Console()
     cells = [[table_cell(value, brief=True) for value in row] for row in rows]
     widths = {
-        name: min(MOST_KEPT_WIDE, max(len(cell) for cell in (*name.split("_"), *column)))
+        name: min(MOST_UNBROKEN, max(len(cell) for cell in (*name.split("_"), *column)))
         for name, column in zip(columns, zip(*cells, strict=True), strict=True)
     }
     left_out = _left_out(widths, spare, console.width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    kept = [place for place, name in enumerate(columns) if name not in left_out]
-    for place in kept:
+    kept = [index for index, name in enumerate(columns) if name not in left_out]
+    for index in kept:
         table.add_column(
-            visible(columns[place]).replace("_", " "),  # may break there; short cells may not
-            justify="right" if right[place] else "left",
+            visible(columns[index]).replace("_", " "),  # it may break there
+            justify="right" if align_right[index] else "left",
             overflow="fold",
-            min_width=widths[columns[place]],
+            min_width=widths[columns[index]],
         )
     for row in cells:
-        table.add_row(*(Text(row[place]) for place in kept))
+        table.add_row(*(Text(row[index]) for index in kept))
     console.print(table)
     if left_out:
         click.echo(f"(without {', '.join(left_out)}: the terminal is narrow)")
 
 
-def _left_out(widths: Mapping[str, int], spare: Sequence[str], most: int) -> list[str]:
-    """The columns to leave out so that the others, each with its gap, fit."""
-    room = most - sum(width + 2 for width in widths.values())
+def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) -> list[str]:
+    """The columns to leave out so that the others fit, each with a gap of two characters."""
+    room = line_width - sum(width + 2 for width in widths.values())
     left_out: list[str] = []
     for name in spare:
         if room < 0:
@@ -169,7 +169,7 @@ def _left_out(widths: Mapping[str, int], spare: Sequence[str], most: int) -> lis
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
-    """Print a few named values, a line each; what is None is left out."""
+    """Print named values, a line each; a value of None is left out."""
     shown = {name: value for name, value in fields.items() if value is not None}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
@@ -178,7 +178,7 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 
 
 def print_next(*commands: str) -> None:
-    """Say what to type next."""
+    """Print commands to type next."""
     if commands:
         click.echo("\nNext:")
         for command in commands:

@@ -1,4 +1,4 @@
-"""`query`: a person's own SQL."""
+"""`query`: run a person's own SQL."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ def query(*, sql: str, form: str, storage: Storage) -> None:
 
     The views v_study, v_trial, v_result, v_attempt, v_checkpoint and v_worker are stable.
     """
-    from studydb.operations import reading
+    from studydb.operations.query import run_query
 
     with opened(storage, read_only=True) as database:
-        columns, rows = reading.query(database, sql)
+        columns, rows = run_query(database, sql)
     print_rows(_distinct(columns), rows, form=form)
 
 
 def _distinct(columns: Sequence[str]) -> list[str]:
-    """Number columns of the same name, or JSON would keep only the last."""
+    """Number columns of the same name: a JSON object would keep only the last one."""
     seen: Counter[str] = Counter()
     names = []
     for column in columns:

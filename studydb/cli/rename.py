@@ -14,7 +14,7 @@ from studydb.cli.printing import print_next
 @click.argument("new", metavar="NEW")
 @storage_option
 def rename(*, old: str, new: str, storage: Storage) -> None:
-    """Give the study OLD the name NEW; workers that run its trials go on undisturbed."""
+    """Give the study OLD the name NEW; its workers are not disturbed."""
     with opened_study(storage, old) as study:
         study.rename(new)
         again = storage.again(study.storage)

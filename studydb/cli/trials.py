@@ -2,12 +2,12 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from studydb.analysis.naming import spread_names
+from studydb.analysis.expanding import expand
+from studydb.cli.formatting import assignments
 from studydb.cli.opening import opened_study
 from studydb.cli.options import (
     Storage,
@@ -17,9 +17,9 @@ from studydb.cli.options import (
     study_argument,
 )
 from studydb.cli.printing import print_fields, print_json, print_next, print_rows
-from studydb.cli.status import best_fields
-from studydb.cli.values import assignments
 from studydb.domain.life.states import State
+from studydb.domain.listed_rows import ListedResult, ListedTrial
+from studydb.domain.records import TrialRow
 from studydb.domain.text.display import best_text
 
 TABLE_COLUMNS = (
@@ -34,12 +34,11 @@ TABLE_COLUMNS = (
     "duration_s",
     "params",
 )
-"""What of `v_trial` fits a screen."""
-
+"""The columns of `v_trial` that fit a screen."""
 
 SPARE_COLUMNS = ("duration_s", "attempt", "best_step", "value", "reason")
-ON_TERMINAL = 50
-"""Results that a terminal shows if no other number is asked for."""
+RESULTS_ON_TERMINAL = 50
+"""How many results a terminal shows without --limit."""
 
 RESULT_TABLE_COLUMNS = ("step", "metrics", "attempt", "reported_at")
 
@@ -53,11 +52,11 @@ RESULT_TABLE_COLUMNS = ("step", "metrics", "attempt", "reported_at")
     show_default=True,
     help="By number, or best first.",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first so many.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="List the first N only.")
 @click.option(
     "--state",
     type=click.Choice([str(state) for state in State], case_sensitive=False),
-    help="Only those in this state.",
+    help="List only trials in this state.",
 )
 @format_option
 @storage_option
@@ -67,76 +66,34 @@ def trials(
     """
     List the trials of NAME: the columns of v_trial.
 
-    JSON has all of them, CSV too, with one per parameter; a table has those that fit.
+    JSON has all columns. CSV has them too, with one per parameter. A table has those that fit.
     """
-    from studydb.operations import listing
+    from studydb.operations.reads import listed_trials
 
     with opened_study(storage, name) as study:
-        rows = listing.trial_rows(
+        rows = listed_trials(
             study.database,
             study.record,
             state=None if state is None else State(state),
-            by_best=sort == "best",
+            best_first=sort == "best",
             limit=limit,
         )
         space, again = study.record.space, storage.again(study.storage)
-    fields = [{**row._asdict(), "params": space.flatten(row.params)} for row in rows]
     if form == "json":
-        print_rows(listing.TRIAL_COLUMNS, rows, form=form)
-    elif form == "csv":
-        print_rows(
-            *spread(listing.TRIAL_COLUMNS, fields, "params", "param/", list(space.parameters)),
-            form=form,
+        print_rows(ListedTrial._fields, rows, form=form)
+        return
+    fields = [{**row._asdict(), "params": space.flatten(row.params)} for row in rows]
+    if form == "csv":
+        names = {name for row in fields for name in row["params"]}
+        columns, read = expand(
+            ListedTrial._fields, "params", "param/", list(space.parameters), names
         )
-    else:
-        shown = [[each[column] for column in TABLE_COLUMNS] for each in fields]
-        print_rows(TABLE_COLUMNS, shown, form=form, of="trials", spare=SPARE_COLUMNS)
-        if state == State.ERROR and rows:  # the table has no room for a traceback
-            print_next(f"studydb show {shlex.quote(name)} {rows[0].number}{again}")
-
-
-def spread(
-    columns: Sequence[str],
-    rows: Sequence[Mapping[str, Any]],
-    column: str,
-    prefix: str,
-    first: Sequence[str],
-) -> tuple[list[str], list[list[Any]]]:
-    """As `spreading`, of rows that are all here: the new columns, and the rows."""
-    found = {name for row in rows for name in row[column]}
-    names, read = spreading(columns, column, prefix, first, found)
-    return names, [read(row) for row in rows]
-
-
-def spreading(
-    columns: Sequence[str], column: str, prefix: str, first: Sequence[str], found: Iterable[str]
-) -> tuple[list[str], Callable[[Mapping[str, Any]], list[Any]]]:
-    """
-    Put a column per name in the place of a column of dicts, as the frames have it.
-
-    Args:
-        columns: Of the rows, in order.
-        column: The one that holds dicts.
-        prefix: For names that clash with another column.
-        first: The names that come first.
-        found: All names that there are.
-
-    Returns:
-        The new columns, and what gives a row's value for each.
-    """
-    place = columns.index(column)
-    before, after = columns[:place], columns[place + 1 :]
-    names = spread_names(first, found, taken=[*before, *after], prefix=prefix)
-
-    def read(row: Mapping[str, Any]) -> list[Any]:
-        values = row[column]
-        return [
-            *(row[name] for name in before),
-            *(values.get(name) for name in names),
-            *(row[name] for name in after),
-        ]
-
-    return [*before, *names.values(), *after], read
+        print_rows(columns, map(read, fields), form=form)
+        return
+    shown = [[each[column] for column in TABLE_COLUMNS] for each in fields]
+    print_rows(TABLE_COLUMNS, shown, form=form, noun="trials", spare=SPARE_COLUMNS)
+    if state == State.ERROR and rows:  # the table has no room for a traceback
+        print_next(f"studydb show {shlex.quote(name)} {rows[0].number}{again}")
 
 
 @click.command()
@@ -146,7 +103,7 @@ def spreading(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help=f"The last so many; on a terminal {ON_TERMINAL}, elsewhere all.",
+    help=f"List the last N only.  [default: {RESULTS_ON_TERMINAL} on a terminal, else all]",
 )
 @format_option
 @storage_option
@@ -154,23 +111,22 @@ def results(*, name: str, number: int, limit: int | None, form: str, storage: St
     """
     List what trial NUMBER of NAME has reported, step by step: the columns of v_result.
 
-    In a table and in CSV there is a column per metric.
+    A table and CSV have a column per metric.
     """
-    from studydb.operations import listing
+    from studydb.operations.pages import trial_results
 
     is_cut = limit is None and form == "table" and sys.stdout.isatty()
     with opened_study(storage, name) as study:
-        found = listing.reports(
-            study.database, study.record, number, last=ON_TERMINAL if is_cut else limit
-        )
+        last = RESULTS_ON_TERMINAL if is_cut else limit
+        found = trial_results(study.database, study.record, number, limit=last)
         if form == "json":
-            print_rows(listing.RESULT_COLUMNS, found.rows(), form=form)
+            print_rows(ListedResult._fields, found.rows(), form=form)
             return
-        whole = listing.RESULT_COLUMNS if form == "csv" else RESULT_TABLE_COLUMNS
+        whole = ListedResult._fields if form == "csv" else RESULT_TABLE_COLUMNS
         metric = study.record.objective.metric
-        columns, read = spreading(whole, "metrics", "metric/", [metric], found.names())
-        rows = (read(dict(zip(listing.RESULT_COLUMNS, row, strict=True))) for row in found.rows())
-        print_rows(columns, rows, form=form, of="results")
+        columns, read = expand(whole, "metrics", "metric/", [metric], found.metric_names())
+        rows = (read(row._asdict()) for row in found.rows())
+        print_rows(columns, rows, form=form, noun="results")
         again = storage.again(study.storage)
     if is_cut and found.n_listed < found.n_results:
         click.echo(f"(the last {found.n_listed} of {found.n_results})")
@@ -189,7 +145,7 @@ def best(*, name: str, form: str, storage: Storage) -> None:
     """
     with opened_study(storage, name) as study:
         found = study.best_trial
-    fields = best_fields(study.record.objective, found)
+    fields = best_fields(study.record.objective.metric, study.record.objective.mode, found)
     if form == "json":
         print_json(fields)
     elif form == "csv":
@@ -204,3 +160,16 @@ def best(*, name: str, form: str, storage: Storage) -> None:
             }
         )
         print_next(f"studydb show {shlex.quote(name)} {found.number}{storage.again(study.storage)}")
+
+
+def best_fields(metric: str, mode: str, best: TrialRow) -> dict[str, Any]:
+    """The best trial as JSON and CSV show it, always with metric and mode."""
+    return {
+        "metric": metric,
+        "mode": mode,
+        "number": best.number,
+        "best_value": best.best_value,
+        "best_step": best.summary.best_step,
+        "state": best.state,
+        "params": best.params,
+    }

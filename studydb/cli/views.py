@@ -1,4 +1,4 @@
-"""`views`: a column per parameter and metric, for SQL."""
+"""`views`: views of one study with a column per parameter and metric, for SQL."""
 
 import shlex
 
@@ -11,14 +11,14 @@ from studydb.cli.printing import print_next
 
 @click.command()
 @study_argument
-@click.option("--drop", is_flag=True, help="Drop them instead.")
+@click.option("--drop", is_flag=True, help="Drop the views instead.")
 @storage_option
 def views(*, name: str, drop: bool, storage: Storage) -> None:
     """
-    Make two views of NAME: of its trials and results, with a column per parameter and metric.
+    Make two views of NAME, of its trials and its results, with a column per parameter and metric.
 
-    Their rows are always those of this moment; run it again for metrics that are new. Names of
-    columns are as in the frames.
+    The views always show the current rows; run this again to add columns for new metrics. The
+    columns are named as in the frames.
     """
     from studydb.analysis.wide import make_wide_views
     from studydb.operations.wide_views import drop_views

@@ -14,26 +14,26 @@ from studydb.worker.worker_options import GRACE_S
 
 
 @click.command()
-@click.option("--study", required=True, metavar="NAME", help="What to work on.")
+@click.option("--study", required=True, metavar="NAME", help="The study to work on.")
 @click.option(
     "--slots",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
     metavar="N",
-    help="Trials at a time.",
+    help="How many trials run at a time.",
 )
 @click.option(
-    "--max-trials", type=click.IntRange(min=1), metavar="N", help="Leave after so many attempts."
+    "--max-trials", type=click.IntRange(min=1), metavar="N", help="Exit after N attempts."
 )
-@click.option("--wait", is_flag=True, help="Stay when the study is done.")
+@click.option("--wait", is_flag=True, help="Do not exit when the study is done.")
 @click.option(
     "--lease",
     type=float,
     default=LEASE_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long a claim holds without a renewal.",
+    help="How long the worker holds a trial without a renewal.",
 )
 @click.option(
     "--patience",
@@ -41,7 +41,7 @@ from studydb.worker.worker_options import GRACE_S
     default=PATIENCE_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to go on training without the database.",
+    help="How long to keep training while the database does not answer.",
 )
 @click.option(
     "--grace",
@@ -49,14 +49,14 @@ from studydb.worker.worker_options import GRACE_S
     default=GRACE_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long a trial that is stopped or given back may take to save before it is killed.",
+    help="How long a stopped or preempted trial may take to save its state.",
 )
 @click.option("--workdir", metavar="DIR", help="Where to look for the trainable first.")
 @click.option(
     "--allow-import",
     multiple=True,
     metavar="P",
-    help="Run a trainable that no key of yours signed, if its path begins with P; repeat it.",
+    help="Run an unsigned trainable if its import path begins with P. Repeatable.",
 )
 @click.option(
     "--spill-size",
@@ -64,14 +64,14 @@ from studydb.worker.worker_options import GRACE_S
     default=f"{SPILL_BYTES >> 30}G",
     show_default=True,
     metavar="BYTES",
-    help="How much may wait on disk while the database is away: 500M, 4G; 0 for nothing.",
+    help="How many results may wait on disk without the database: 500M, 4G; 0 for none.",
 )
 @click.option(
     "--start",
     type=click.Choice(["auto", "fresh"]),
     default="auto",
     show_default=True,
-    help="auto: a trial does not pay for its imports, where that is safe.",
+    help="auto: fork trials from a process with the imports done, where that is safe.",
 )
 @storage_option
 def worker(
@@ -92,9 +92,9 @@ def worker(
     """
     Run trials of a study until it is done.
 
-    SIGTERM, Ctrl-C and a closed terminal give back what runs, with a checkpoint where the trainable
-    saves one; a second one ends the worker at once. Exit codes: 0 done, 128 + signal, 1 error, 2
-    usage, 3 the study is over, or has paused itself, and no trial has completed.
+    SIGTERM, Ctrl-C and a closed terminal give the running trials back, with a checkpoint where the
+    trainable saves one; a second signal kills them. Exit codes: 0 done, 128 + signal, 1 error, 2
+    usage, 3 the study is done, or has paused itself, and no trial has completed.
     """
     from studydb.worker.supervisor import run_worker
     from studydb.worker.worker_options import WorkerOptions
@@ -118,5 +118,5 @@ def worker(
 
 
 def _say(line: str) -> None:
-    with suppress(OSError):  # nobody reads our lines any more; the work goes on
+    with suppress(OSError):  # stderr is closed; the work continues
         click.echo(visible(line, keep="\n\t"), err=True)

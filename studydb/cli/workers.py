@@ -1,4 +1,4 @@
-"""`workers`: who works."""
+"""`workers`: the processes that run trials, and how each of them is."""
 
 import click
 
@@ -22,7 +22,7 @@ COLUMNS = (
 
 SPARE_COLUMNS = ("version", "ended_at", "started_at", "pid", "slots")
 SHORT_ID = 8
-"""Characters of a worker's id in a table: as it calls itself, and enough for `drain`."""
+"""Characters of a worker's id in a table and in its log lines; enough for `drain`."""
 
 
 @click.command()
@@ -33,7 +33,7 @@ SHORT_ID = 8
     default=100,
     show_default=True,
     metavar="N",
-    help="The newest so many.",
+    help="List the newest N only.",
 )
 @format_option
 @storage_option
@@ -42,18 +42,18 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
     List the workers of all studies, or of NAME, newest first.
 
     health: alive, draining (asked to end), silent (not seen for longer than its lease), dead (its
-    process is gone from this host), or ended.
+    process ran on this host and is gone), or ended.
     """
-    from studydb.operations import listing
+    from studydb.operations.workers import list_workers
 
     if name is None:
         with opened(storage) as database:
-            roll = listing.roll(database, most=limit)
+            found = list_workers(database, limit=limit)
     else:
         with opened_study(storage, name) as study:
-            roll = listing.roll(study.database, study.record, most=limit)
-    rows = [{**each._asdict(), "health": roll.health(each)} for each in roll.workers]
+            found = list_workers(study.database, study.record, limit=limit)
+    rows = [{**worker._asdict(), "health": health} for worker, health in found.workers]
     if form == "table":
         rows = [{**row, "worker": row["worker"][:SHORT_ID]} for row in rows]
     shown = [[row[name] for name in COLUMNS] for row in rows]
-    print_rows(COLUMNS, shown, form=form, of="workers", spare=SPARE_COLUMNS)
+    print_rows(COLUMNS, shown, form=form, noun="workers", spare=SPARE_COLUMNS)

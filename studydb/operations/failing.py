@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 
-from studydb.db import Database
+from studydb.db import Database, Txn
 from studydb.domain.records import Study
 from studydb.domain.text.display import visible
 from studydb.operations.study_progress import StudyProgress
@@ -29,7 +29,12 @@ class LastError:
 def last_error(database: Database, study: Study) -> LastError | None:
     """What failed last, among the newest events of a study."""
     with database.begin(write=False) as txn:
-        row = events.last_failure(txn, study_id=study.id)
+        return last_error_in(txn, study)
+
+
+def last_error_in(txn: Txn, study: Study) -> LastError | None:
+    """As `last_error`, within a transaction."""
+    row = events.last_failure(txn, study_id=study.id)
     if row is None:
         return None
     data = events.facts_of(row)

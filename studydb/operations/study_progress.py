@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from studydb.db import Database
+from studydb.db import Database, Txn
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
 from studydb.store import counters, leases, studies
@@ -61,9 +61,14 @@ class StudyProgress:
 def read_progress(database: Database, study: Study) -> StudyProgress:
     """Read a study's budget and counts, and whether a trial can be claimed."""
     with database.begin(write=False) as txn:
-        budget = studies.budget(txn, study_id=study.id)
-        counts = counters.read(txn, study_id=study.id)
-        has_runnable = leases.any_runnable(txn, study_id=study.id)
+        return progress_in(txn, study)
+
+
+def progress_in(txn: Txn, study: Study) -> StudyProgress:
+    """As `read_progress`, within a transaction."""
+    budget = studies.budget(txn, study_id=study.id)
+    counts = counters.read(txn, study_id=study.id)
+    has_runnable = leases.any_runnable(txn, study_id=study.id)
     idle = counts.pending == counts.running == 0
     is_finished = budget.status is Status.RUNNING and budget.is_spent and idle
     return StudyProgress(

@@ -10,6 +10,7 @@ from studydb.db.dialect import now
 from studydb.db.schema import FOR_EVER, attempt, result
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Reason
+from studydb.domain.listed_rows import AttemptDetails
 from studydb.domain.records import AttemptProcess, Failure, Lease
 
 _THIS = (
@@ -93,7 +94,7 @@ _REACHED = Prepared(
     .order_by(attempt.c.attempt)
 )
 _OF_TRIAL = Prepared(
-    sa.select(attempt)
+    sa.select(*(attempt.c[name] for name in AttemptDetails._fields))
     .where(attempt.c.trial_id == sa.bindparam("trial"))
     .order_by(attempt.c.attempt)
 )
@@ -215,6 +216,6 @@ def reached(txn: Txn, *, lease: Lease, most: int) -> list[Any]:
     return txn.all(_REACHED, trial=lease.trial_id, no=lease.attempt, most=most)
 
 
-def of_trial(txn: Txn, *, trial_id: int) -> list[Any]:
+def of_trial(txn: Txn, *, trial_id: int) -> list[AttemptDetails]:
     """A trial's attempts, oldest first."""
-    return txn.all(_OF_TRIAL, trial=trial_id)
+    return [AttemptDetails._make(row) for row in txn.all(_OF_TRIAL, trial=trial_id)]

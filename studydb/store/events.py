@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import event, trial
+from studydb.domain.listed_rows import StorageProblem
 
 _COLUMNS = ("study_id", "trial_id", "attempt", "worker_id", "kind", "actor", "data", "token")
 
@@ -16,11 +17,11 @@ _APPEND = Prepared(
     sa.insert(event).values({name: sa.bindparam(name) for name in _COLUMNS} | {"at": now()})
 )
 
-TROUBLES = ("checkpoint failed", "checkpoint corrupt", "config not read", "recovery failed")
+PROBLEMS = ("checkpoint failed", "checkpoint corrupt", "config not read", "recovery failed")
 """What a person should know of although training goes on."""
 
 NEWEST = 2_000
-"""In so many events of a study troubles are looked for; each attempt leaves one or two."""
+"""How many of a study's newest events are searched for problems; an attempt leaves one or two."""
 
 _RECENT = (
     sa.select(event.c.id, event.c.trial_id, event.c.attempt, event.c.kind, event.c.data, event.c.at)
@@ -31,11 +32,11 @@ _RECENT = (
 )
 _TALLY = (
     sa.select(sa.func.max(_RECENT.c.id).label("newest"), sa.func.count().label("times"))
-    .where(sa.or_(*(_RECENT.c.kind == kind for kind in TROUBLES)))
+    .where(sa.or_(*(_RECENT.c.kind == kind for kind in PROBLEMS)))
     .group_by(_RECENT.c.kind)
     .subquery()
 )
-_TROUBLES = Prepared(
+_PROBLEMS = Prepared(
     sa.select(
         event.c.kind, event.c.at, _TALLY.c.times, trial.c.number, event.c.attempt, event.c.data
     )
@@ -108,9 +109,9 @@ def append(
     )
 
 
-def troubles(txn: Txn, *, study_id: int) -> list[Any]:
-    """The newest event of each kind of trouble, and how many there were of it lately."""
-    return txn.all(_TROUBLES, study=study_id)
+def problems(txn: Txn, *, study_id: int) -> list[StorageProblem]:
+    """The newest event of each kind of problem, newest first."""
+    return [StorageProblem._make(row) for row in txn.all(_PROBLEMS, study=study_id)]
 
 
 def data_of(txn: Txn, *, token: str) -> dict[str, Any]:

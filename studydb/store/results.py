@@ -159,10 +159,10 @@ def page(txn: Txn, span: Span, *, most: int) -> list[Any]:
     return txn.all(_FIRST, **_binds(span), most=most)
 
 
-def last(txn: Txn, spans: Sequence[Span]) -> Any | None:
-    """The last row of some spans."""
+def last(txn: Txn, spans: Sequence[Span]) -> Result | None:
+    """The last result of some spans."""
     rows = (txn.first(_LAST, **_binds(span)) for span in reversed(spans))
-    return next((row for row in rows if row is not None), None)
+    return next((read(row) for row in rows if row is not None), None)
 
 
 def last_spans(txn: Txn, spans: Sequence[Span], *, most: int) -> list[Span]:

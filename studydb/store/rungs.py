@@ -15,6 +15,8 @@ from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import rung, rung_entry
 from studydb.domain.life.decisions import Decision
+from studydb.domain.life.states import Mode
+from studydb.domain.listed_rows import Judgement
 from studydb.domain.metrics import Result
 from studydb.domain.quantile import Cut, Entry, insert
 from studydb.domain.records import Lease
@@ -93,8 +95,14 @@ _ADVANCE = Prepared(
     )
 )
 
-_ENTRIES = Prepared(
-    sa.select(rung_entry, rung.c.bracket, rung.c.step.label("rung_step"))
+_JUDGEMENTS = Prepared(
+    sa.select(
+        rung.c.step.label("rung"),
+        rung_entry.c.step,
+        rung_entry.c.value,
+        rung_entry.c.cutoff,
+        rung_entry.c.action,
+    )
     .join(rung, rung.c.id == rung_entry.c.rung_id)
     .where(rung.c.study_id == sa.bindparam("study"), rung_entry.c.trial_id == sa.bindparam("trial"))
     .order_by(rung.c.step)
@@ -203,6 +211,9 @@ def record(
     )
 
 
-def entries_of(txn: Txn, *, study_id: int, trial_id: int) -> list[Any]:
-    """Where and how a trial was judged, by rung."""
-    return txn.all(_ENTRIES, study=study_id, trial=trial_id)
+def judgements(txn: Txn, *, study_id: int, trial_id: int, mode: Mode) -> list[Judgement]:
+    """How a trial was judged, by rung; a stored cutoff is a score, of which lower is better."""
+    found = [Judgement._make(row) for row in txn.all(_JUDGEMENTS, study=study_id, trial=trial_id)]
+    if mode is Mode.MIN:
+        return found
+    return [one if one.cutoff is None else one._replace(cutoff=0.0 - one.cutoff) for one in found]

@@ -1,4 +1,4 @@
-"""Trials as rows: made, found, moved by people, listed, ranked."""
+"""Trials as rows: made, found, listed, moved by people."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,6 @@ from studydb.domain.life.alike_failures import GUARD
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Origin, Reason, State, Status, sources
 from studydb.domain.metrics import Summary
-from studydb.domain.objective import Objective
 from studydb.domain.records import TrialRow
 from studydb.domain.space.search_space import params_hash
 
@@ -60,28 +59,6 @@ _FIND = Prepared(sa.select(trial).where(*_BY_NUMBER))
 _FIND_LOCKED = Prepared(sa.select(trial).where(*_BY_NUMBER).with_for_update(key_share=True))
 
 _LIST = sa.select(trial).where(trial.c.study_id == sa.bindparam("study")).order_by(trial.c.number)
-
-_RANKED = (
-    sa.select(trial)
-    .where(
-        trial.c.study_id == sa.bindparam("study"),
-        trial.c.rank_score.is_not(None),
-        trial.c.state != State.RUNNING,
-    )
-    .order_by(trial.c.rank_score, trial.c.number)
-    .limit(sa.bindparam("most"))
-)
-_BEST_ENDED = Prepared(_RANKED)
-_BEST_RUNNING = Prepared(
-    sa.select(trial)
-    .where(
-        trial.c.study_id == sa.bindparam("study"),
-        in_state(State.RUNNING),
-        trial.c.best_score.is_not(None),
-    )
-    .order_by(trial.c.best_score, trial.c.number)
-    .limit(sa.bindparam("most"))
-)
 
 _REQUEST = Prepared(
     sa.update(trial)
@@ -224,30 +201,14 @@ def listing(
     study_id: int,
     state: State | None = None,
     limit: int | None = None,
-    offset: int = 0,
 ) -> list[TrialRow]:
     """Trials by number."""
     query = _LIST
     if state is not None:
         query = query.where(in_state(state))
     if limit is not None:
-        query = query.limit(limit).offset(offset)
+        query = query.limit(limit)
     return [read(row) for row in txn.all(query, study=study_id)]
-
-
-def best(txn: Txn, *, study_id: int, objective: Objective, most: int = 1) -> list[TrialRow]:
-    """
-    The trials with the best `best_value`, best first; ties go to the lower number.
-
-    One probe of `trial_rank` for those that nobody runs, and the few that run beside it: reports
-    would not be HOT if the live score stood in an index.
-    """
-    ended = txn.all(_BEST_ENDED, study=study_id, most=most)
-    running = txn.all(_BEST_RUNNING, study=study_id, most=most)
-    trials = [read(row) for row in (*ended, *running)]
-    ranked = [one for one in trials if one.summary.rank_score is not None]
-    ranked.sort(key=lambda one: (objective.score(one.best_value or 0.0), one.number))
-    return ranked[:most]
 
 
 def read(row: Any) -> TrialRow:

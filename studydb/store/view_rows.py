@@ -1,7 +1,10 @@
-"""The stable views as tables, for those who read what people read: the command line and frames."""
+"""The stable views as tables, read by the command line and by frames."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from types import UnionType
+from typing import Any, get_args, get_type_hints
 
 import sqlalchemy as sa
 
@@ -10,98 +13,41 @@ from studydb.db.dialect import is_listed
 from studydb.db.schema import attempt, result, trial, worker
 from studydb.db.types import Json, Number, UtcDateTime
 from studydb.domain.life.states import State
+from studydb.domain.listed_rows import (
+    ListedAttempt,
+    ListedStudy,
+    ListedTrial,
+    ListedWorker,
+    PagedResult,
+)
+from studydb.domain.records import Process
+from studydb.store import ranking
 from studydb.store.results import IS_LIVE
 
-_Int = sa.BigInteger()
-_Text = sa.Text()
-_Seconds: sa.Double[float] = sa.Double()
+_TYPES: dict[Any, sa.types.TypeEngine[Any]] = {
+    int: sa.BigInteger(),
+    str: sa.Text(),
+    float: Number(),
+    datetime: UtcDateTime(),
+    Mapping[str, Any]: Json(),
+}
 
 
-def _view(name: str, **columns: Any) -> sa.TableClause:
-    return sa.table(name, *(sa.column(column, kind) for column, kind in columns.items()))
+def view(name: str, row: type) -> sa.TableClause:
+    """Declare a view by the fields of the class of its rows."""
+    hints = {
+        column: get_args(hint)[0] if isinstance(hint, UnionType) else hint
+        for column, hint in get_type_hints(row).items()
+    }
+    return sa.table(name, *(sa.column(column, _TYPES[hint]) for column, hint in hints.items()))
 
 
-STUDY = _view(
-    "v_study",
-    study=_Text,
-    status=_Text,
-    metric=_Text,
-    mode=_Text,
-    num_trials=_Int,
-    max_concurrent=_Int,
-    pending=_Int,
-    running=_Int,
-    paused=_Int,
-    terminated=_Int,
-    error=_Int,
-    created_at=UtcDateTime(),
-)
+STUDY = view("v_study", ListedStudy)
+TRIAL = view("v_trial", ListedTrial)
+ATTEMPT = view("v_attempt", ListedAttempt)
+WORKER = view("v_worker", ListedWorker)
 
-TRIAL = _view(
-    "v_trial",
-    study=_Text,
-    number=_Int,
-    state=_Text,
-    reason=_Text,
-    params=Json(),
-    value=Number(),
-    best_value=Number(),
-    best_step=_Int,
-    last_step=_Int,
-    attempt=_Int,
-    failures=_Int,
-    losses=_Int,
-    started_at=UtcDateTime(),
-    ended_at=UtcDateTime(),
-    duration_s=_Seconds,
-)
-
-RESULT = _view(
-    "v_result",
-    study=_Text,
-    number=_Int,
-    step=_Int,
-    value=Number(),
-    metrics=Json(),
-    attempt=_Int,
-    reported_at=UtcDateTime(),
-)
-
-ATTEMPT = _view(
-    "v_attempt",
-    study=_Text,
-    number=_Int,
-    attempt=_Int,
-    reason=_Text,
-    start_step=_Int,
-    host=_Text,
-    pid=_Int,
-    worker=_Text,
-    started_at=UtcDateTime(),
-    ended_at=UtcDateTime(),
-    duration_s=_Seconds,
-    error_type=_Text,
-    error_message=_Text,
-    start=_Text,
-    start_s=_Seconds,
-)
-
-WORKER = _view(
-    "v_worker",
-    worker=_Text,
-    study=_Text,
-    host=_Text,
-    pid=_Int,
-    slots=_Int,
-    running=_Int,
-    request=_Text,
-    version=_Text,
-    started_at=UtcDateTime(),
-    seen_at=UtcDateTime(),
-    ended_at=UtcDateTime(),
-)
-_OF_STUDY = sa.bindparam("study_name", type_=_Text)
-_ONE = sa.bindparam("no", type_=_Int)
+_OF_STUDY = sa.bindparam("study_name", type_=sa.Text)
 
 _STUDIES = Prepared(sa.select(STUDY).order_by(STUDY.c.created_at, STUDY.c.study))
 _STUDY = Prepared(sa.select(STUDY).where(STUDY.c.study == _OF_STUDY))
@@ -110,21 +56,15 @@ _TRIAL_PAGE = Prepared(
     sa.select(TRIAL)
     .where(
         TRIAL.c.study == _OF_STUDY,
-        TRIAL.c.number >= sa.bindparam("first", type_=_Int),
-        TRIAL.c.number < sa.bindparam("beyond", type_=_Int),
+        TRIAL.c.number >= sa.bindparam("first", type_=sa.BigInteger),
+        TRIAL.c.number < sa.bindparam("end", type_=sa.BigInteger),
     )
     .order_by(TRIAL.c.number)
 )
-_BEYOND = Prepared(
-    sa.select((sa.func.coalesce(sa.func.max(trial.c.number), -1) + 1).label("beyond")).where(
+_NEXT_NUMBER = Prepared(
+    sa.select((sa.func.coalesce(sa.func.max(trial.c.number), -1) + 1).label("number")).where(
         trial.c.study_id == sa.bindparam("study")
     )
-)
-_RANKED = (
-    sa.select(TRIAL)
-    .join(trial, trial.c.number == TRIAL.c.number)
-    .where(TRIAL.c.study == _OF_STUDY, trial.c.study_id == sa.bindparam("study"))
-    .order_by(trial.c.best_score.is_(None), trial.c.best_score, trial.c.number)
 )
 _BY_NUMBER = sa.select(TRIAL).where(TRIAL.c.study == _OF_STUDY).order_by(TRIAL.c.number)
 
@@ -133,9 +73,14 @@ _LISTED = Prepared(
     .where(TRIAL.c.study == _OF_STUDY, is_listed(TRIAL.c.number, "numbers"))
     .order_by(TRIAL.c.number)
 )
+MOST_LISTED = 5_000
+"""How many trials one statement reads by their numbers."""
 
-_PLACE = (result.c.trial_id, result.c.attempt, result.c.step)
-_AFTER = [sa.bindparam(name, type_=_Int) for name in ("after_trial", "after_attempt", "after_step")]
+_POSITION = (result.c.trial_id, result.c.attempt, result.c.step)
+_AFTER = [
+    sa.bindparam(name, type_=sa.BigInteger)
+    for name in ("after_trial", "after_attempt", "after_step")
+]
 _RESULT_PAGE = Prepared(
     sa.select(
         trial.c.number,
@@ -150,17 +95,22 @@ _RESULT_PAGE = Prepared(
     .join(trial, trial.c.id == result.c.trial_id)
     .where(
         result.c.study_id == sa.bindparam("study"),
-        sa.tuple_(*_PLACE) > sa.tuple_(*_AFTER),
-        attempt.c.trial_id >= sa.bindparam("after_trial", type_=_Int),  # follows; a merge join
-        trial.c.id >= sa.bindparam("after_trial", type_=_Int),  # would begin at the first row
+        sa.tuple_(*_POSITION) > sa.tuple_(*_AFTER),
+        # These two follow from the condition above; without them a merge join reads these tables
+        # from their first row.
+        attempt.c.trial_id >= sa.bindparam("after_trial", type_=sa.BigInteger),
+        trial.c.id >= sa.bindparam("after_trial", type_=sa.BigInteger),
     )
-    .order_by(*_PLACE)
-    .limit(sa.bindparam("most"))
+    .order_by(*_POSITION)
+    .limit(sa.bindparam("limit"))
 )
 
 _ATTEMPTS = Prepared(
     sa.select(ATTEMPT)
-    .where(ATTEMPT.c.study == _OF_STUDY, ATTEMPT.c.number == _ONE)
+    .where(
+        ATTEMPT.c.study == _OF_STUDY,
+        ATTEMPT.c.number == sa.bindparam("trial_no", type_=sa.BigInteger),
+    )
     .order_by(ATTEMPT.c.attempt)
 )
 
@@ -174,91 +124,110 @@ _WORKERS = (
     )
     .join(worker, worker.c.uuid == WORKER.c.worker)
     .order_by(worker.c.id.desc())
-    .limit(sa.bindparam("most"))
+    .limit(sa.bindparam("limit"))
 )
 _ALL_WORKERS = Prepared(_WORKERS)
 _WORKERS_OF_STUDY = Prepared(_WORKERS.where(worker.c.study_id == sa.bindparam("study")))
 
 
-def studies(txn: Txn) -> list[Any]:
-    """`v_study`, oldest first."""
-    return txn.all(_STUDIES)
+def studies(txn: Txn) -> list[ListedStudy]:
+    """All rows of `v_study`, oldest first."""
+    return [ListedStudy._make(row) for row in txn.all(_STUDIES)]
 
 
-def study(txn: Txn, *, name: str) -> Any | None:
-    """The row of `v_study` of that name."""
-    return txn.first(_STUDY, study_name=name)
+def study(txn: Txn, *, name: str) -> ListedStudy | None:
+    """The row of `v_study` with this name."""
+    row = txn.first(_STUDY, study_name=name)
+    return None if row is None else ListedStudy._make(row)
 
 
 def trials(
-    txn: Txn,
-    *,
-    study_id: int,
-    name: str,
-    state: State | None = None,
-    by_best: bool = False,
-    limit: int | None = None,
-) -> list[Any]:
-    """
-    `v_trial` of one study, by number.
-
-    Args:
-        by_best: Best first instead, by the score that NaN and either mode are ranked by; trials
-            without a result come last.
-    """
-    query = _RANKED if by_best else _BY_NUMBER
-    params: dict[str, Any] = {"study": study_id} if by_best else {}
+    txn: Txn, *, name: str, state: State | None = None, limit: int | None = None
+) -> list[ListedTrial]:
+    """Rows of `v_trial` of one study by number."""
+    query, params = _BY_NUMBER, {"study_name": name}
     if state is not None:
-        query = query.where(TRIAL.c.state == sa.bindparam("of_state", type_=_Text))
+        query = query.where(TRIAL.c.state == sa.bindparam("of_state", type_=sa.Text))
         params["of_state"] = state
     if limit is not None:
         query = query.limit(limit)
-    return txn.all(query, study_name=name, **params)
+    return [ListedTrial._make(row) for row in txn.all(query, **params)]
 
 
-def trials_numbered(txn: Txn, *, name: str, numbers: Sequence[int]) -> list[Any]:
-    """The rows of `v_trial` with these numbers, ascending."""
-    return txn.all(_LISTED, study_name=name, numbers=list(numbers))
+def best_trials(
+    txn: Txn, *, study_id: int, name: str, state: State | None = None, limit: int | None = None
+) -> list[ListedTrial]:
+    """Rows of `v_trial` of one study, best first; those that have no rank come last, by number."""
+    numbers = ranking.numbers(txn, study_id=study_id, state=state, limit=limit)
+    found = {row.number: row for row in trials_numbered(txn, name=name, numbers=numbers)}
+    return [found[number] for number in numbers if number in found]
 
 
-def trial_page(txn: Txn, *, name: str, first: int, beyond: int) -> list[Any]:
-    """`v_trial` of one study from one number up to, not including, another."""
-    return txn.all(_TRIAL_PAGE, study_name=name, first=first, beyond=beyond)
+def trials_numbered(txn: Txn, *, name: str, numbers: Sequence[int]) -> list[ListedTrial]:
+    """The rows of `v_trial` with these numbers, ascending if they are at most `MOST_LISTED`."""
+    parts = (numbers[first : first + MOST_LISTED] for first in range(0, len(numbers), MOST_LISTED))
+    return [
+        ListedTrial._make(row)
+        for part in parts
+        for row in txn.all(_LISTED, study_name=name, numbers=list(part))
+    ]
 
 
-def beyond_numbers(txn: Txn, *, study_id: int) -> int:
-    """The first number that no trial of the study has."""
-    return int(txn.all(_BEYOND, study=study_id)[0].beyond)
+def trial_page(txn: Txn, *, name: str, first: int, end: int) -> list[ListedTrial]:
+    """The rows of `v_trial` of one study with the numbers `first` to `end - 1`."""
+    rows = txn.all(_TRIAL_PAGE, study_name=name, first=first, end=end)
+    return [ListedTrial._make(row) for row in rows]
 
 
-def result_page(txn: Txn, *, study_id: int, after: tuple[int, int, int], most: int) -> list[Any]:
+def next_number(txn: Txn, *, study_id: int) -> int:
+    """The number after the last trial's."""
+    return int(txn.all(_NEXT_NUMBER, study=study_id)[0].number)
+
+
+def result_page(
+    txn: Txn, *, study_id: int, after: tuple[int, int, int], limit: int
+) -> list[PagedResult]:
     """
-    The live results that follow a place, in the order of the primary key: by trial and step.
+    The live results after a position, in the order of the primary key: by trial and step.
 
-    Live as `v_result` says, which this does not read: joining the study's metric into each row's
-    JSON only to take it out again costs more than the rest.
+    This does not read `v_result`: the view puts the study's metric into each row's JSON, and to
+    take it out again costs more than the rest.
 
     Args:
-        after: `trial_id`, `attempt` and `step` of the row before; (0, 0, 0) for the first page.
+        after: `trial_id`, `attempt` and `step` of the last row read; (0, 0, 0) for the first page.
     """
     trial_id, attempt_no, step = after
-    return txn.all(
+    rows = txn.all(
         _RESULT_PAGE,
         study=study_id,
         after_trial=trial_id,
         after_attempt=attempt_no,
         after_step=step,
-        most=most,
+        limit=limit,
     )
+    return [PagedResult._make(row) for row in rows]
 
 
-def attempts(txn: Txn, *, name: str, number: int) -> list[Any]:
-    """`v_attempt` of one trial, oldest first."""
-    return txn.all(_ATTEMPTS, study_name=name, no=number)
+def attempts(txn: Txn, *, name: str, number: int) -> list[ListedAttempt]:
+    """The rows of `v_attempt` of one trial, oldest first."""
+    rows = txn.all(_ATTEMPTS, study_name=name, trial_no=number)
+    return [ListedAttempt._make(row) for row in rows]
 
 
-def workers(txn: Txn, *, study_id: int | None = None, most: int) -> list[Any]:
-    """`v_worker` with `lease_s` and what tells a process apart, newest first; of one or all."""
+def workers(
+    txn: Txn, *, study_id: int | None = None, limit: int
+) -> list[tuple[ListedWorker, float, Process]]:
+    """The rows of `v_worker`, newest first, each with its lease in seconds and its process."""
     if study_id is None:
-        return txn.all(_ALL_WORKERS, most=most)
-    return txn.all(_WORKERS_OF_STUDY, study=study_id, most=most)
+        rows = txn.all(_ALL_WORKERS, limit=limit)
+    else:
+        rows = txn.all(_WORKERS_OF_STUDY, study=study_id, limit=limit)
+    width = len(ListedWorker._fields)
+    return [
+        (
+            ListedWorker._make(islice(row, width)),
+            row.lease_s,
+            Process(row.host, row.boot_id, row.pid_namespace, row.pid, row.started),
+        )
+        for row in rows
+    ]

@@ -55,12 +55,6 @@ _BEGINNING = Prepared(
     .order_by(worker.c.id.desc())
     .limit(sa.bindparam("most"))
 )
-_OF_STUDY = Prepared(
-    sa.select(worker)
-    .where(worker.c.study_id == sa.bindparam("study"))
-    .order_by(worker.c.id.desc())
-    .limit(sa.bindparam("most"))
-)
 
 
 def insert(
@@ -124,11 +118,6 @@ def beginning_with(txn: Txn, *, uuid: str, most: int) -> list[Worker]:
         uuid: Without what LIKE takes for a pattern.
     """
     return [_read(row) for row in txn.all(_BEGINNING, beginning=uuid, most=most)]
-
-
-def of_study(txn: Txn, *, study_id: int, most: int) -> list[Worker]:
-    """A study's workers, newest first."""
-    return [_read(row) for row in txn.all(_OF_STUDY, study=study_id, most=most)]
 
 
 def _read(row: Any) -> Worker:

@@ -16,7 +16,7 @@ from studydb.domain.records import Study as Record
 from studydb.domain.text.other_tools import answering_keywords, missing_attribute
 from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
-from studydb.operations import control, reading
+from studydb.operations import control, reads
 from studydb.operations.relocate import located, relocate
 from studydb.operations.rename import rename
 from studydb.operations.study_progress import StudyProgress, read_progress
@@ -55,7 +55,7 @@ class Study:
     @property
     def trials(self) -> list[FrozenTrial]:
         """All trials by number, each with its `checkpoint`; every access reads all rows."""
-        rows = self._read(reading.list_trials)
+        rows = self._read(reads.list_trials)
         return [FrozenTrial.of(row, self.database, self.record) for row in rows]
 
     def trial(self, number: int) -> FrozenTrial:
@@ -66,7 +66,7 @@ class Study:
             UnknownTrial: No such number.
         """
         asked = integer("A trial's number", number)
-        found = self._read(lambda database, study: reading.details(database, study, asked)).trial
+        found = self._read(lambda database, study: reads.find_trial(database, study, asked))
         return FrozenTrial.of(found, self.database, self.record)
 
     @property
@@ -79,7 +79,7 @@ class Study:
         Raises:
             NoResults: No trial has a value yet.
         """
-        return FrozenTrial.of(self._read(reading.best_trials)[0], self.database, self.record)
+        return FrozenTrial.of(self._read(reads.best_trials)[0], self.database, self.record)
 
     @property
     def best_params(self) -> Mapping[str, Any]:

@@ -5,14 +5,15 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from studydb.analysis.troubles import trouble_text
+from studydb.analysis.overview_text import problem_text
 from studydb.db import Database
 from studydb.domain.errors import NoResults, StorageTransient, StudydbError, StudyFailed
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
-from studydb.operations import listing, reading
+from studydb.operations import reads
 from studydb.operations.failing import describe_failure, last_error
+from studydb.operations.overview import storage_problems
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.study.storage import read_patiently
 from studydb.worker.worker_processes import WorkerProcesses
@@ -59,8 +60,8 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
         _spare_traceback(interrupt)
         raise
     progress = read_patiently(lambda: read_progress(database, study))
-    for row in read_patiently(lambda: listing.troubles(database, study)):
-        display.show_message(f"Trouble: {trouble_text(row)}")
+    for problem in read_patiently(lambda: storage_problems(database, study)):
+        display.show_message(f"Trouble: {problem_text(problem)}")
     counts = _checked(database, study, progress)
     if counts.error:
         display.show_message(_describe_errors(database, study, counts.error))
@@ -158,7 +159,7 @@ class _Watch:
 
     def _best_value(self) -> float | None:
         try:
-            return reading.best_trials(self._database, self._study)[0].best_value
+            return reads.best_trials(self._database, self._study)[0].best_value
         except NoResults:
             return None
 
@@ -170,8 +171,8 @@ class _Watch:
 
 
 def _describe_errors(database: Database, study: Record, n_errors: int) -> str:
-    first = reading.list_trials(database, study, state=State.ERROR, limit=1)[0]
-    last = reading.details(database, study, first.number).attempts[-1]
+    first = reads.list_trials(database, study, state=State.ERROR, limit=1)[0]
+    last = reads.trial_attempts(database, study, first.number)[-1]
     why = f"{last.error_type or last.reason}: {last.error_message or ''}".splitlines()[0]
     return (
         f"{n_errors} of {study.name!r} ended with an error, trial {first.number} with {why}\n"

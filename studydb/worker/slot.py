@@ -15,7 +15,7 @@ from studydb.domain.records import Claim, Failure
 from studydb.domain.text.display import best_text, value_text
 from studydb.lease.acquire import Acquirer, Patience
 from studydb.lease.held import HeldAttempt, refusal
-from studydb.operations.reading import best_trials
+from studydb.operations.reads import best_trials
 from studydb.operations.study_progress import read_progress
 from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment

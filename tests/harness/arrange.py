@@ -35,7 +35,7 @@ from studydb.operations.claim import claim
 from studydb.operations.control import enqueue, pause
 from studydb.operations.create import create
 from studydb.operations.finish import finish
-from studydb.operations.reading import list_trials
+from studydb.operations.reads import list_trials
 from studydb.operations.recover import recover
 from studydb.operations.register import register
 from studydb.operations.renew import Renewal, renew

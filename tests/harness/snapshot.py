@@ -26,7 +26,7 @@ from studydb.db.schema import (
 )
 from studydb.domain.life.states import State
 from studydb.domain.records import Study
-from studydb.store import trials
+from studydb.store import ranking
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -138,10 +138,7 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "checkpoints": [{"number": numbers[row.trial_id]} | _checkpoint(row) for row in saved],
             "counts": _counts(txn, of),
             "rungs": _rungs(txn, of, numbers),
-            "best": [
-                one.number
-                for one in trials.best(txn, study_id=of.id, objective=of.objective, most=99)
-            ],
+            "best": [one.number for one in ranking.best(txn, study_id=of.id, limit=99)],
             "workers": [_columns_of(row, _WORKER) for row in workers],
             "events": [
                 {"number": numbers.get(row.trial_id)} | _columns_of(row, _EVENT)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from studydb.db import connect, migrate
-from studydb.operations import control, reading
+from studydb.operations import control, reads
 from studydb.operations.create import load
 
 ROOT = Path(__file__).parents[2]
@@ -207,7 +207,7 @@ def test_hello_runs_a_study_and_may_be_run_again(command, folder):
     assert "\n  studydb trials hello --sort best --limit 5\n" in out
     assert best.startswith("best loss (min)  ")
     database = connect(f"sqlite:///{folder}/studydb.db")
-    assert reading.study_names(database) == ["hello"]
+    assert [row.study for row in reads.list_studies(database)] == ["hello"]
     database.close()
 
 

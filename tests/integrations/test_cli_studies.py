@@ -123,8 +123,8 @@ def test_trials_of_nan_and_infinity_come_last_and_are_written_as_the_database_do
     table = console("trials", "digits")
     two = console("trials", "digits", "--sort", "best", "--limit", "2", "--format", "csv")
 
-    assert [row["number"] for row in ranked] == [3, 0, 1, 2, 4]
-    assert [row["value"] for row in ranked] == [0.75, 0.5, "NaN", "-Infinity", None]
+    assert [row["number"] for row in ranked] == [3, 0, 2, 1, 4]
+    assert [row["value"] for row in ranked] == [0.75, 0.5, "-Infinity", "NaN", None]
     assert table.lines[0].split() == [
         *("number", "state", "reason", "value", "best_value", "best_step", "last_step"),
         *("attempt", "duration_s", "params"),
@@ -200,7 +200,9 @@ def test_show_says_why_a_scheduler_stopped_a_trial(console, database):
     document = console("show", "digits", "1", "--format", "json").json
 
     assert "TERMINATED: EARLY_STOPPED" in page.out
-    assert "loss (max) at rung 1 was 0.25, worse than the cutoff 0.5 of those" in page.out
+    assert (
+        "loss (max) at rung 1 was 0.25, worse than the cutoff 0.5 of the earlier trials" in page.out
+    )
     assert document["judged"] == [
         {"rung": 1, "step": 1, "value": 0.25, "cutoff": 0.5, "action": "STOP"}
     ]
@@ -212,7 +214,7 @@ def test_show_says_which_rule_stopped_a_trial(console, database):
     run.report(1.0, 3.5, gap=0)
     run.finish()
 
-    assert "the rule loss>=3 was hit at step 2" in console("show", "digits", "0").out
+    assert "step 2 met the rule loss>=3" in console("show", "digits", "0").out
 
 
 def test_show_has_the_error_of_a_trial_that_failed(console, database):

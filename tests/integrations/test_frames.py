@@ -13,10 +13,11 @@ from studydb.analysis.columns import Values
 from studydb.analysis.frames import results_dataframe, trials_dataframe
 from studydb.domain.errors import StudydbError
 from studydb.domain.life.states import Mode, Origin, Reason, State
+from studydb.domain.listed_rows import ListedResult
 from studydb.domain.metrics import Result
 from studydb.domain.records import Batch
 from studydb.domain.space.search_space import Space, choice, loguniform, randint, uniform
-from studydb.operations import listing
+from studydb.operations import pages
 from studydb.store import view_rows
 
 SPACE = Space.read(
@@ -76,7 +77,7 @@ def test_results_frame_is_v_result(database, study):
         *("study", "number", "step", "value", "loss", "acc", "big", "deep", "flag", "text"),
         *("metric/value", "attempt", "reported_at"),
     ]
-    rows = select(database, view_rows.RESULT, study)
+    rows = select(database, view_rows.view("v_result", ListedResult), study)
     assert len(frame) == len(rows) == 11
     for seen, row in zip(frame.to_dict("records"), rows, strict=True):
         metrics = row.pop("metrics")
@@ -175,8 +176,8 @@ def test_frames_of_a_study_without_trials_have_their_columns(database):
 def test_pages_join_without_seams(database, study, monkeypatch):
     whole = trials_dataframe(database, study), results_dataframe(database, study)
 
-    monkeypatch.setattr(listing, "TRIALS_PER_PAGE", 3)
-    monkeypatch.setattr(listing, "RESULTS_PER_PAGE", 2)
+    monkeypatch.setattr(pages, "TRIALS_PER_PAGE", 3)
+    monkeypatch.setattr(pages, "RESULTS_PER_PAGE", 2)
     paged = trials_dataframe(database, study), results_dataframe(database, study)
 
     for one, other in zip(whole, paged, strict=True):
@@ -185,13 +186,13 @@ def test_pages_join_without_seams(database, study, monkeypatch):
 
 
 def test_pages_are_of_one_moment(database, study, monkeypatch):
-    monkeypatch.setattr(listing, "RESULTS_PER_PAGE", 2)
+    monkeypatch.setattr(pages, "RESULTS_PER_PAGE", 2)
     before = results_dataframe(database, study)
 
-    pages = listing.result_pages(database, study)
-    seen = [*next(pages)]
+    read = pages.result_pages(database, study)
+    seen = [*next(read)]
     arrange.change(database, "UPDATE attempt SET live_through = 0")
-    seen += [row for page in pages for row in page]
+    seen += [row for page in read for row in page]
 
     assert [(row.number, row.step) for row in seen] == list(
         zip(before.number, before.step, strict=True)
@@ -207,7 +208,7 @@ def test_frame_without_pandas_names_the_cure(database, study, monkeypatch):
 
 
 def test_memory_of_a_frame_stays_near_the_frame(database, monkeypatch):
-    monkeypatch.setattr(listing, "RESULTS_PER_PAGE", 1_000)
+    monkeypatch.setattr(pages, "RESULTS_PER_PAGE", 1_000)
     study = arrange.new_study(database, num_trials=None)
     insert_trials(database, study, trials=3_000, steps=10)
     assert len(results_dataframe(database, study)) == 30_000  # what is loaded once is loaded now

@@ -7,8 +7,9 @@ from harness import arrange
 
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason
+from studydb.domain.listed_rows import ListedResult
 from studydb.domain.records import Batch
-from studydb.operations import listing, summing
+from studydb.operations import pages, reads, summing
 
 N = 120
 
@@ -46,7 +47,7 @@ def test_pages_are_the_rows_of_the_view(console, database, study):
         {name: row[name] for name in ("number", "step", "value", "attempt")} for row in document
     ] == of_view(database)
     assert document[0]["metrics"] == {"acc": 0.5, "loss": 1.0}
-    assert document[0].keys() == dict.fromkeys(listing.RESULT_COLUMNS).keys()
+    assert document[0].keys() == dict.fromkeys(ListedResult._fields).keys()
 
 
 @pytest.mark.parametrize("n", [1, 29, 30, 31, 60, 61, N - 1, N, N + 1])
@@ -82,7 +83,7 @@ def test_table_that_is_piped_has_all(console, study):
 
 
 def test_results_stay_those_of_the_moment_of_the_question(database, study):
-    found = listing.reports(database, study, 0)
+    found = pages.trial_results(database, study, 0)
     rows = found.rows()
     first = next(rows)
 
@@ -101,7 +102,7 @@ def test_show_reads_one_result(console, database, study):
     read = []
     database.observer = read.append
 
-    last = listing.last_result(database, study, arrange.trial_of(database, study, 0))
+    last = reads.trial_details(database, study, 0).last_result
 
     assert (last.step, last.value, dict(last.metrics)) == (N, 1 / N, {"acc": 0.5})
     assert console("show", "digits", "0").lines[0].split() == ["trial", "0", "of", "digits"]

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from harness import arrange
 
-from studydb.analysis.pace import pace_text
+from studydb.analysis.overview_text import pace_text
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Failure, Trainable, TrainableKind
 from studydb.operations.save import condemn

@@ -188,7 +188,7 @@ def test_output_on_other_hosts_is_named(bare_console, postgres_url, monkeypatch)
     ran = bare_console("delete", "digits", "--yes")
 
     root = study.database.locations.log_root(study.record)
-    assert ran.lines[1] == f"What was printed on gpu1, gpu2 is still there, below {root}."
+    assert ran.lines[1] == f"The output of trials on gpu1, gpu2 is still there, below {root}."
     study.close()
 
 

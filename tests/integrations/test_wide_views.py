@@ -11,6 +11,7 @@ from studydb.db import migrate, wide_view_sql
 from studydb.db.wide_view_sql import FIXED, Kind, view_name
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.states import Mode
+from studydb.domain.listed_rows import ListedResult, ListedTrial
 from studydb.domain.space.search_space import (
     Space,
     choice,
@@ -22,7 +23,6 @@ from studydb.domain.space.search_space import (
 from studydb.operations.delete import delete
 from studydb.operations.rename import rename
 from studydb.operations.wide_views import drop_views
-from studydb.store.view_rows import RESULT, TRIAL
 
 NAMES = ["it's", 'so "quoted"', "100%", "ä", "select", "a b", r"back\slash", ":bind", "* x *"]
 METRICS = [*NAMES, "/* x */", "val/acc", "new\nline"]
@@ -41,10 +41,13 @@ def names_of(database):
 
 
 def test_fixed_columns_are_those_of_the_stable_views():
-    for kind, stable, spread in ((Kind.TRIAL, TRIAL, "params"), (Kind.RESULT, RESULT, "metrics")):
+    for kind, row, spread in (
+        (Kind.TRIAL, ListedTrial, "params"),
+        (Kind.RESULT, ListedResult, "metrics"),
+    ):
         before, after = FIXED[kind]
 
-        assert [*before, spread, *after] == stable.c.keys()
+        assert [*before, spread, *after] == list(row._fields)
 
 
 def test_command_makes_both_views_and_says_how_to_read_them(console, database):

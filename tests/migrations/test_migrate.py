@@ -19,7 +19,7 @@ from studydb.domain.errors import SchemaTooOld, StorageError, StorageMissing, Us
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Trainable, TrainableKind
 from studydb.operations import control
-from studydb.operations.reading import list_trials
+from studydb.operations.reads import list_trials
 from studydb.schedulers import ASHA
 
 VERSIONS = Path(__file__).parents[2] / "alembic" / "versions"

@@ -10,7 +10,7 @@ from harness.curve_reader import DIVERGES_AT, read_curves, report_curves
 from studydb.db import connect
 from studydb.db.schema import rung, rung_entry, trial
 from studydb.domain.life.states import Reason
-from studydb.operations.reading import list_trials
+from studydb.operations.reads import list_trials
 from studydb.schedulers import ASHA
 
 PROCESSES = 4

@@ -24,7 +24,7 @@ from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.space.search_space import Space, choice
 from studydb.operations import control
-from studydb.operations.reading import list_trials
+from studydb.operations.reads import list_trials
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import read_progress
 from studydb.searchers import GridSearch

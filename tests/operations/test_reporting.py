@@ -19,7 +19,7 @@ from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Mode, Reason, State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch
-from studydb.operations.reading import best_trials, list_trials
+from studydb.operations.reads import best_trials, list_trials
 from studydb.schedulers import ASHA
 
 BY_RULE = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
@@ -187,7 +187,7 @@ def test_nan_and_the_worst_infinity_never_win(database, mode):
     for values in [(math.nan,), (math.nan, worst), (5.0, math.nan), (-worst, 5.0), (4.0,)]:
         worker.take().finish(*values)
 
-    found = best_trials(database, study, most=9)
+    found = best_trials(database, study, limit=9)
 
     ranked = [(trial.number, trial.best_value) for trial in found]
     middle = [(4, 4.0), (2, 5.0)] if mode is Mode.MIN else [(2, 5.0), (4, 4.0)]
@@ -216,7 +216,7 @@ def test_best_looks_at_running_and_waiting_trials_too_and_ties_go_to_the_lower_n
     second.finish(0.5, outcome=Reason.PREEMPTED)
     first.report(0.7)
 
-    found = best_trials(database, study, most=3)
+    found = best_trials(database, study, limit=3)
 
     assert [trial.number for trial in found] == [1, 2, 3]
 
@@ -231,7 +231,7 @@ def test_running_trial_competes_with_its_live_value_alone(database, study):
     again = worker.claim()
     again.report(0.9, first=1)
 
-    assert [trial.best_value for trial in best_trials(database, study, most=5)] == [0.5, 0.9]
+    assert [trial.best_value for trial in best_trials(database, study, limit=5)] == [0.5, 0.9]
 
 
 # --- summaries

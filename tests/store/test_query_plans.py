@@ -2,18 +2,31 @@
 
 import re
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from harness.arrange import LEASE_S, LOSS, new_study, process, token
+from harness.arrange import LEASE_S, new_study, process, token
 from harness.filled_study import ENTRIES, explain_postgresql, explain_sqlite, filled_study
 
+from studydb.domain.life.states import State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
 from studydb.domain.records import Batch, Lease
 from studydb.domain.space.search_space import Space
 from studydb.searchers import RandomSearch
-from studydb.store import at_once, attempts, leases, proposals, results, rungs, sweeps, trials
+from studydb.store import (
+    at_once,
+    attempts,
+    leases,
+    proposals,
+    ranking,
+    results,
+    rungs,
+    sweeps,
+    trials,
+    view_rows,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -81,6 +94,11 @@ def finish_in_single_statement(txn):
     )
 
 
+def best_listed(txn):
+    (study, *_) = view_rows.studies(txn)
+    view_rows.best_trials(txn, study_id=1, name=study.study, limit=3)
+
+
 HOT = {
     "claim": (
         lambda txn: leases.claim(txn, study_id=1, worker_id=1, token=token(), lease_s=LEASE_S),
@@ -96,7 +114,8 @@ HOT = {
         lambda txn: rungs.neighbours(txn, rung=rungs.Rung(1, 1, 0.5, ENTRIES, CUT), trial_id=5),
         "rung_entry_rank",
     ),
-    "best": (lambda txn: trials.best(txn, study_id=1, objective=LOSS, most=3), "trial_rank"),
+    "best": (lambda txn: ranking.best(txn, study_id=1, limit=3), "trial_rank"),
+    "trials --sort best": (best_listed, "trial_rank"),
     "fence": (lambda txn: leases.hold(txn, lease=LEASE), TRIAL_KEY),
     "claim in a single statement": (claim_in_single_statement, "trial_claim"),
     "report in a single statement": (report_in_single_statement, TRIAL_KEY),
@@ -106,14 +125,14 @@ HOT = {
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
     "page": (lambda txn: results.page(txn, results.Span(1, 7, 1, 0, 9), most=5), KEY),
     "last": (lambda txn: results.last(txn, [results.Span(1, 7, 1, 0, 9)]), KEY),
-    "list": (lambda txn: trials.listing(txn, study_id=1, limit=10, offset=0), KEY),
+    "list": (lambda txn: trials.listing(txn, study_id=1, limit=10), KEY),
     "earlier send": (lambda txn: attempts.by_token(txn, token=token()), KEY),
     "how far attempts came": (lambda txn: attempts.reached(txn, lease=LEASE, most=3), KEY),
 }
 
 
 def plans(database, call):
-    """The plan of each statement of a call."""
+    """How the database would run each statement of a call, as texts."""
     explained = []
     with database.begin() as txn:
         execute = txn._execute
@@ -128,11 +147,11 @@ def plans(database, call):
         call(txn)
         txn.abandon()
     assert explained
-    return "\n".join(explained)
+    return explained
 
 
-def is_good(name, plan):
-    index = HOT[name][1]
+def is_good(name, statements):
+    plan, index = "\n".join(statements), HOT[name][1]
     bad = [FROM_END_TO_END, *([SORT] if name in SORTED else [])]
     return re.search(index, plan) is not None and not any(re.search(one, plan) for one in bad)
 
@@ -150,3 +169,13 @@ def test_plan_that_was_made_for_empty_tables_is_that_for_large_ones(database, na
     plan = plans(database, HOT[name][0])
 
     assert is_good(name, plan), plan
+
+
+@pytest.mark.parametrize("state", [None, State.TERMINATED])
+def test_best_trials_come_in_the_order_of_their_index_without_a_sort(database, study, state):
+    call = partial(ranking.numbers, study_id=study.id, state=state, limit=3)
+
+    of_ended, *_ = plans(database, call)
+
+    assert "trial_rank" in of_ended
+    assert not re.search(SORT, of_ended), of_ended

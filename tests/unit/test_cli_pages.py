@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studydb.analysis.naming import spread_names
+from studydb.analysis.expanding import expanded_names
 from studydb.analysis.progress_line import ProgressLine
 from studydb.cli.printing import _left_out
 from studydb.cli.query import _distinct
-from studydb.cli.status import share
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
 from studydb.domain.records import Counts
 from studydb.domain.text.display import duration_text
+from studydb.operations.overview import share
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_page_is_full_or_shows_everything(sizes, most):
 def test_narrow_terminal_loses_spare_columns_in_their_order_and_no_more_than_needed():
     widths = {"number": 6, "value": 10, "params": 20}
 
-    assert _left_out(widths, ["value", "number"], most=42) == []
-    assert _left_out(widths, ["value", "number"], most=40) == ["value"]
-    assert _left_out(widths, ["value", "number"], most=5) == ["value", "number"]
+    assert _left_out(widths, ["value", "number"], line_width=42) == []
+    assert _left_out(widths, ["value", "number"], line_width=40) == ["value"]
+    assert _left_out(widths, ["value", "number"], line_width=5) == ["value", "number"]
 
 
 def test_columns_of_the_same_name_are_numbered():
@@ -65,7 +65,7 @@ def test_columns_of_the_same_name_are_numbered():
     ],
 )
 def test_clashing_name_is_preceded_and_others_are_kept(first, others, columns):
-    named = spread_names(first, others, taken=["number", "state"], prefix="param/")
+    named = expanded_names(first, others, taken=["number", "state"], prefix="param/")
 
     assert named == columns
     assert list(named) == list(columns)

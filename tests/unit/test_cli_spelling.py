@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studydb.cli.values import assignments, csv_cell, plain, table_cell, value_text
+from studydb.cli.formatting import assignments, csv_cell, plain, table_cell, value_text
 from studydb.domain.life.states import State
 from studydb.domain.space.parameters import parse_parameters
 from studydb.domain.specs.grammar import parse_value

@@ -1,6 +1,6 @@
 """A checkpoint that is too large for the database fails no trial, and is reported."""
 
-from studydb.operations import listing
+from studydb.operations.overview import storage_problems
 
 
 def test_trial_whose_checkpoints_are_too_large_completes_and_trouble_is_shown(postgres_stage):
@@ -12,6 +12,6 @@ def test_trial_whose_checkpoints_are_too_large_completes_and_trouble_is_shown(po
     assert stage.trial().reason == "COMPLETED"
     assert stage.steps() == [1, 2]
     assert "a checkpoint could not be stored: The checkpoint has 17.0 MiB" in worker.words()
-    troubles = listing.troubles(stage.study.database, stage.study.record)
+    troubles = storage_problems(stage.study.database, stage.study.record)
     (error,) = [row.data["error"] for row in troubles if row.kind == "checkpoint failed"]
     assert "16 MiB" in error

@@ -47,11 +47,12 @@ LIMIT 1;
 
 COMMIT;
 
--- studydb/operations/listing.py study: One study's row of `v_study`; the study exists.
+-- studydb/operations/overview.py read_overview: Read an overview of a study; its cost does not
+--   grow with the study.
 
 BEGIN;
 
--- studydb/store/view_rows.py study: The row of `v_study` of that name.
+-- studydb/store/view_rows.py study: The row of `v_study` with this name.
 SELECT v_study.study, v_study.status, v_study.metric, v_study.mode, v_study.num_trials,
     v_study.max_concurrent, v_study.pending, v_study.running, v_study.paused,
     v_study.terminated, v_study.error, v_study.created_at
@@ -65,244 +66,6 @@ WHERE v_study.study = :study_name;
 --     ->  GroupAggregate
 --           Group Key: counter.study_id
 --           ->  Index Scan using counter_pkey on counter
-
-COMMIT;
-
--- studydb/operations/listing.py live_rows: Rows of `v_trial` of some trials that have not
---   ended, ascending, by state.
-
-BEGIN;
-
--- studydb/store/live.py numbers: The numbers of some trials per state: RUNNING, PENDING as they
---   will be claimed, PAUSED.
-SELECT trial.number
-FROM trial
-WHERE trial.study_id = :study
-    AND trial.state = 'RUNNING'
-ORDER BY trial.number + 0
-LIMIT :most;
--- Plan:
---   Limit
---     ->  Sort
---           Sort Key: ((number + $2))
---           ->  Index Scan using trial_running on trial
---                 Index Cond: (study_id = $1)
-
--- studydb/store/live.py numbers
-SELECT trial.number
-FROM trial
-WHERE trial.study_id = :study
-    AND trial.state = 'PENDING'
-    AND trial.ready
-ORDER BY trial.resource_class, trial.priority, trial.number
-LIMIT :most;
--- Plan:
---   Limit
---     ->  Index Only Scan using trial_claim on trial
---           Index Cond: (study_id = $1)
-
--- studydb/store/live.py numbers
-SELECT trial.number
-FROM trial
-WHERE trial.study_id = :study
-    AND trial.state = 'PENDING'
-    AND NOT trial.ready
-ORDER BY trial.ready_at
-LIMIT :most;
--- Plan:
---   Limit
---     ->  Index Scan using trial_backoff on trial
---           Index Cond: (study_id = $1)
-
--- studydb/store/live.py numbers
-SELECT trial.number
-FROM trial
-WHERE trial.study_id = :study
-    AND trial.state = 'PAUSED'
-LIMIT :most;
--- Plan:
---   Limit
---     ->  Index Scan using trial_paused on trial
---           Index Cond: (study_id = $1)
-
--- studydb/store/view_rows.py trials_numbered: The rows of `v_trial` with these numbers,
---   ascending.
-SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
-    v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
-    v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s
-FROM v_trial
-WHERE v_trial.study = :study_name
-    AND v_trial.number = ANY(:numbers)
-ORDER BY v_trial.number;
--- Plan:
---   Sort
---     Sort Key: t.number
---     ->  Nested Loop
---           ->  Index Scan using study_name_key on study s
---                 Index Cond: (name = ($1)::text)
---           ->  Index Scan using trial_study_id_number_key on trial t
---                 Index Cond: ((study_id = s.id) AND (number = ANY ($2)))
---           SubPlan 1
---             ->  Aggregate
---                   ->  Index Scan using attempt_pkey on attempt a
---                         Index Cond: (trial_id = t.id)
-
-COMMIT;
-
--- studydb/operations/listing.py roll: The newest workers, of one study or of all.
-
-BEGIN;
-
--- studydb/store/view_rows.py workers: `v_worker` with `lease_s` and what tells a process apart,
---   newest first; of one or all.
-SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
-    v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
-    v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
-FROM v_worker
-JOIN worker ON worker.uuid = v_worker.worker
-WHERE worker.study_id = :study
-ORDER BY worker.id DESC
-LIMIT :most;
--- Plan:
---   Limit
---     ->  Nested Loop
---           ->  Index Scan Backward using worker_pkey on worker w
---                 Filter: (study_id = $1)
---           ->  Index Scan using study_pkey on study s
---                 Index Cond: (id = w.study_id)
---           SubPlan 1
---             ->  Aggregate
---                   ->  Index Scan using trial_running on trial t
---                         Index Cond: (study_id = w.study_id)
---                         Filter: (worker_id = w.id)
-
--- studydb/db/transaction.py Txn.now: The database's clock, read once; a statement should use
---   `db.dialect.now()`.
-SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
--- Plan:
---   Result
-
-COMMIT;
-
--- studydb/operations/listing.py troubles: What went wrong lately with what a study stores: a
---   row per kind of event, newest first.
-
-BEGIN;
-
--- studydb/store/events.py troubles: The newest event of each kind of trouble, and how many
---   there were of it lately.
-SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
-FROM event
-JOIN (
-    SELECT max(anon_2.id) AS newest, count(*) AS times
-    FROM (
-        SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind
-            AS kind, event.data AS data, event.at AS at
-        FROM event
-        WHERE event.study_id = :study
-        ORDER BY event.id DESC
-        LIMIT 2000
-    ) AS anon_2
-    WHERE anon_2.kind = 'checkpoint failed'
-        OR anon_2.kind = 'checkpoint corrupt'
-        OR anon_2.kind = 'config not read'
-        OR anon_2.kind = 'recovery failed'
-    GROUP BY anon_2.kind
-) AS anon_1 ON event.id = anon_1.newest
-JOIN trial ON trial.id = event.trial_id
-ORDER BY event.id DESC;
--- Plan:
---   Sort
---     Sort Key: event.id DESC
---     ->  Nested Loop
---           ->  Nested Loop
---                 ->  GroupAggregate
---                       Group Key: anon_2.kind
---                       ->  Sort
---                             Sort Key: anon_2.kind
---                             ->  Subquery Scan on anon_2
---                                   Filter: ((anon_2.kind = ($3)::text) OR (anon_2.kind = ($4)::text) OR (anon_2.kind = ($5)::text) OR (anon_2.kind = ($6)::text))
---                                   ->  Limit
---                                         ->  Index Scan Backward using event_study on event event_1
---                                               Index Cond: (study_id = $1)
---                 ->  Index Scan using event_study on event
---                       Index Cond: (id = (max(anon_2.id)))
---           ->  Index Scan using trial_pkey on trial
---                 Index Cond: (id = event.trial_id)
-
-COMMIT;
-
--- studydb/operations/listing.py pace: How the newest trials of a study ended and how fast, and
---   the database's clock.
-
-BEGIN;
-
--- studydb/store/recent_ends.py pace: Counts of the newest trials by how they ended, the first
---   start and the last end.
-SELECT count(*) AS looked_at, count(anon_1.ended_at) AS ended, count(CASE WHEN (anon_1.reason =
-    'COMPLETED') THEN 1 END) AS completed, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR
-    anon_1.reason = 'RULE_STOPPED') THEN 1 END) AS stopped_early, count(CASE WHEN (anon_1.reason
-    = 'CANCELLED') THEN 1 END) AS cancelled, min(anon_1.started_at) AS began_at,
-    max(anon_1.ended_at) AS last_end_at
-FROM (
-    SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
-    FROM trial
-    WHERE trial.study_id = :study
-    ORDER BY trial.number DESC
-    LIMIT 1000
-) AS anon_1;
--- Plan:
---   Aggregate
---     ->  Limit
---           ->  Index Scan Backward using trial_study_id_number_key on trial
---                 Index Cond: (study_id = $8)
-
--- studydb/db/transaction.py Txn.now: The database's clock, read once; a statement should use
---   `db.dialect.now()`.
-SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
--- Plan:
---   Result
-
-COMMIT;
-
--- studydb/operations/failing.py last_error: What failed last, among the newest events of a
---   study.
-
-BEGIN;
-
--- studydb/store/events.py last_failure: The newest failure or loss with a cause, if it is among
---   a study's newest events.
-SELECT trial.number, anon_1.attempt, anon_1.kind, anon_1.data, anon_1.at
-FROM (
-    SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS
-        kind, event.data AS data, event.at AS at
-    FROM event
-    WHERE event.study_id = :study
-    ORDER BY event.id DESC
-    LIMIT 200
-) AS anon_1
-JOIN trial ON trial.id = anon_1.trial_id
-WHERE (anon_1.kind = 'failed' OR anon_1.kind = 'lost')
-    AND anon_1.data IS NOT NULL
-ORDER BY anon_1.id DESC
-LIMIT 1;
--- Plan:
---   Limit
---     ->  Nested Loop
---           ->  Subquery Scan on anon_1
---                 Filter: ((anon_1.data IS NOT NULL) AND ((anon_1.kind = ($3)::text) OR (anon_1.kind = ($4)::text)))
---                 ->  Limit
---                       ->  Index Scan Backward using event_study on event
---                             Index Cond: (study_id = $1)
---           ->  Index Scan using trial_pkey on trial
---                 Index Cond: (id = anon_1.trial_id)
-
-COMMIT;
-
--- studydb/operations/study_progress.py read_progress: Read a study's budget and counts, and
---   whether a trial can be claimed.
-
-BEGIN;
 
 -- studydb/store/studies.py budget: Read what a study's limits allow now.
 SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR study.n_counted <
@@ -342,14 +105,7 @@ LIMIT 1;
 --     ->  Index Scan using trial_claim on trial
 --           Index Cond: (study_id = $1)
 
-COMMIT;
-
--- studydb/operations/reading.py best_trials: The best trials by `best_value`, best first.
-
-BEGIN;
-
--- studydb/store/trials.py best: The trials with the best `best_value`, best first; ties go to
---   the lower number.
+-- studydb/store/ranking.py best: The trials of a study that have a rank, best first.
 SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.state,
     trial.reason, trial.params, trial.params_hash, trial.space_version, trial.origin,
     trial.parent_id, trial.draw, trial.counted, trial.priority, trial.ready, trial.ready_at,
@@ -365,14 +121,14 @@ WHERE trial.study_id = :study
     AND trial.rank_score IS NOT NULL
     AND trial.state != 'RUNNING'
 ORDER BY trial.rank_score, trial.number
-LIMIT :most;
+LIMIT :limit;
 -- Plan:
 --   Limit
 --     ->  Index Scan using trial_rank on trial
 --           Index Cond: (study_id = $1)
 --           Filter: (state <> ($2)::text)
 
--- studydb/store/trials.py best
+-- studydb/store/ranking.py best
 SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.state,
     trial.reason, trial.params, trial.params_hash, trial.space_version, trial.origin,
     trial.parent_id, trial.draw, trial.counted, trial.priority, trial.ready, trial.ready_at,
@@ -386,15 +142,183 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
 FROM trial
 WHERE trial.study_id = :study
     AND trial.state = 'RUNNING'
-    AND trial.best_score IS NOT NULL
+    AND trial.best_value IS NOT NULL
+    AND trial.best_value != nan
 ORDER BY trial.best_score, trial.number
-LIMIT :most;
+LIMIT :limit;
 -- Plan:
 --   Limit
 --     ->  Sort
 --           Sort Key: best_score, number
 --           ->  Index Scan using trial_running on trial
 --                 Index Cond: (study_id = $1)
---                 Filter: (best_score IS NOT NULL)
+--                 Filter: ((best_value IS NOT NULL) AND (best_value <> $2))
+
+-- studydb/store/overview.py unfinished: The numbers of some unfinished trials by state; the
+--   PENDING ones in the order of their claims.
+SELECT trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'RUNNING'
+ORDER BY trial.number + 0
+LIMIT :limit;
+-- Plan:
+--   Limit
+--     ->  Sort
+--           Sort Key: ((number + $2))
+--           ->  Index Scan using trial_running on trial
+--                 Index Cond: (study_id = $1)
+
+-- studydb/store/overview.py unfinished
+SELECT trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'PENDING'
+    AND trial.ready
+ORDER BY trial.resource_class, trial.priority, trial.number
+LIMIT :limit;
+-- Plan:
+--   Limit
+--     ->  Index Only Scan using trial_claim on trial
+--           Index Cond: (study_id = $1)
+
+-- studydb/store/overview.py unfinished
+SELECT trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'PENDING'
+    AND NOT trial.ready
+ORDER BY trial.ready_at
+LIMIT :limit;
+-- Plan:
+--   Limit
+--     ->  Index Scan using trial_backoff on trial
+--           Index Cond: (study_id = $1)
+
+-- studydb/store/overview.py unfinished
+SELECT trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'PAUSED'
+LIMIT :limit;
+-- Plan:
+--   Limit
+--     ->  Index Scan using trial_paused on trial
+--           Index Cond: (study_id = $1)
+
+-- studydb/store/view_rows.py workers: The rows of `v_worker`, newest first, each with its lease
+--   in seconds and its process.
+SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
+    v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
+    v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
+FROM v_worker
+JOIN worker ON worker.uuid = v_worker.worker
+WHERE worker.study_id = :study
+ORDER BY worker.id DESC
+LIMIT :limit;
+-- Plan:
+--   Limit
+--     ->  Nested Loop
+--           ->  Index Scan Backward using worker_pkey on worker w
+--                 Filter: (study_id = $1)
+--           ->  Index Scan using study_pkey on study s
+--                 Index Cond: (id = w.study_id)
+--           SubPlan 1
+--             ->  Aggregate
+--                   ->  Index Scan using trial_running on trial t
+--                         Index Cond: (study_id = w.study_id)
+--                         Filter: (worker_id = w.id)
+
+-- studydb/db/transaction.py Txn.now: The database's clock, read once; a statement should use
+--   `db.dialect.now()`.
+SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
+-- Plan:
+--   Result
+
+-- studydb/store/overview.py recent_ends: How the newest trials ended, when the first of them
+--   began, and when the last one ended.
+SELECT count(anon_1.ended_at) AS count_1, count(CASE WHEN (anon_1.reason = 'COMPLETED') THEN 1
+    END) AS count_2, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR anon_1.reason =
+    'RULE_STOPPED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1
+    END) AS count_4, min(anon_1.started_at) AS min_1, max(anon_1.ended_at) AS max_1
+FROM (
+    SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
+    FROM trial
+    WHERE trial.study_id = :study
+    ORDER BY trial.number DESC
+    LIMIT 1000
+) AS anon_1;
+-- Plan:
+--   Aggregate
+--     ->  Limit
+--           ->  Index Scan Backward using trial_study_id_number_key on trial
+--                 Index Cond: (study_id = $8)
+
+-- studydb/store/events.py problems: The newest event of each kind of problem, newest first.
+SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
+FROM event
+JOIN (
+    SELECT max(anon_2.id) AS newest, count(*) AS times
+    FROM (
+        SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind
+            AS kind, event.data AS data, event.at AS at
+        FROM event
+        WHERE event.study_id = :study
+        ORDER BY event.id DESC
+        LIMIT 2000
+    ) AS anon_2
+    WHERE anon_2.kind = 'checkpoint failed'
+        OR anon_2.kind = 'checkpoint corrupt'
+        OR anon_2.kind = 'config not read'
+        OR anon_2.kind = 'recovery failed'
+    GROUP BY anon_2.kind
+) AS anon_1 ON event.id = anon_1.newest
+JOIN trial ON trial.id = event.trial_id
+ORDER BY event.id DESC;
+-- Plan:
+--   Sort
+--     Sort Key: event.id DESC
+--     ->  Nested Loop
+--           ->  Nested Loop
+--                 ->  GroupAggregate
+--                       Group Key: anon_2.kind
+--                       ->  Sort
+--                             Sort Key: anon_2.kind
+--                             ->  Subquery Scan on anon_2
+--                                   Filter: ((anon_2.kind = ($3)::text) OR (anon_2.kind = ($4)::text) OR (anon_2.kind = ($5)::text) OR (anon_2.kind = ($6)::text))
+--                                   ->  Limit
+--                                         ->  Index Scan Backward using event_study on event event_1
+--                                               Index Cond: (study_id = $1)
+--                 ->  Index Scan using event_study on event
+--                       Index Cond: (id = (max(anon_2.id)))
+--           ->  Index Scan using trial_pkey on trial
+--                 Index Cond: (id = event.trial_id)
+
+-- studydb/store/events.py last_failure: The newest failure or loss with a cause, if it is among
+--   a study's newest events.
+SELECT trial.number, anon_1.attempt, anon_1.kind, anon_1.data, anon_1.at
+FROM (
+    SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS
+        kind, event.data AS data, event.at AS at
+    FROM event
+    WHERE event.study_id = :study
+    ORDER BY event.id DESC
+    LIMIT 200
+) AS anon_1
+JOIN trial ON trial.id = anon_1.trial_id
+WHERE (anon_1.kind = 'failed' OR anon_1.kind = 'lost')
+    AND anon_1.data IS NOT NULL
+ORDER BY anon_1.id DESC
+LIMIT 1;
+-- Plan:
+--   Limit
+--     ->  Nested Loop
+--           ->  Subquery Scan on anon_1
+--                 Filter: ((anon_1.data IS NOT NULL) AND ((anon_1.kind = ($3)::text) OR (anon_1.kind = ($4)::text)))
+--                 ->  Limit
+--                       ->  Index Scan Backward using event_study on event
+--                             Index Cond: (study_id = $1)
+--           ->  Index Scan using trial_pkey on trial
+--                 Index Cond: (id = anon_1.trial_id)
 
 COMMIT;

@@ -47,42 +47,76 @@ LIMIT 1;
 
 COMMIT;
 
--- studydb/operations/listing.py trial_rows: Rows of `v_trial` by number, or best first (see
---   `store.views.trials`).
+-- studydb/operations/reads.py listed_trials: A study's rows of `v_trial` by number, or best
+--   first; trials without a rank come last.
 
 BEGIN;
 
--- studydb/store/view_rows.py trials: `v_trial` of one study, by number.
-SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
-    v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
-    v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s
-FROM v_trial
-JOIN trial ON trial.number = v_trial.number
-WHERE v_trial.study = :study_name
-    AND trial.study_id = :study
-ORDER BY trial.best_score IS NULL, trial.best_score, trial.number
+-- studydb/store/ranking.py numbers: The numbers of a study's trials, best first; those without
+--   a rank follow by number.
+SELECT trial.best_score, trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.rank_score IS NOT NULL
+    AND trial.state != 'RUNNING'
+ORDER BY trial.rank_score, trial.number
+LIMIT 5;
+-- Plan:
+--   Limit
+--     ->  Index Scan using trial_rank on trial
+--           Index Cond: (study_id = $1)
+--           Filter: (state <> ($2)::text)
+
+-- studydb/store/ranking.py numbers
+SELECT trial.best_score, trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'RUNNING'
+    AND trial.best_value IS NOT NULL
+    AND trial.best_value != nan
+ORDER BY trial.best_score, trial.number
 LIMIT 5;
 -- Plan:
 --   Limit
 --     ->  Sort
---           Sort Key: ((trial.best_score IS NULL)), trial.best_score, t.number
---           ->  Hash Join
---                 Hash Cond: (t.number = trial.number)
---                 ->  Merge Join
---                       Merge Cond: (t.study_id = s.id)
---                       ->  Index Scan using trial_params on trial t
---                       ->  Sort
---                             Sort Key: s.id
---                             ->  Index Scan using study_name_key on study s
---                                   Index Cond: (name = ($1)::text)
---                       SubPlan 1
---                         ->  Aggregate
---                               ->  Index Scan using attempt_pkey on attempt a
---                                     Index Cond: (trial_id = t.id)
---                 ->  Hash
---                       ->  Bitmap Heap Scan on trial
---                             Recheck Cond: (study_id = $2)
---                             ->  Bitmap Index Scan on trial_params
---                                   Index Cond: (study_id = $2)
+--           Sort Key: best_score, number
+--           ->  Index Scan using trial_running on trial
+--                 Index Cond: (study_id = $1)
+--                 Filter: ((best_value IS NOT NULL) AND (best_value <> $2))
+
+-- studydb/store/ranking.py numbers
+SELECT trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND (trial.best_value IS NULL OR trial.best_value = nan)
+ORDER BY trial.number
+LIMIT 4;
+-- Plan:
+--   Limit
+--     ->  Index Scan using trial_study_id_number_key on trial
+--           Index Cond: (study_id = $1)
+--           Filter: ((best_value IS NULL) OR (best_value = $2))
+
+-- studydb/store/view_rows.py trials_numbered: The rows of `v_trial` with these numbers,
+--   ascending if they are at most `MOST_LISTED`.
+SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
+    v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
+    v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s
+FROM v_trial
+WHERE v_trial.study = :study_name
+    AND v_trial.number = ANY(:numbers)
+ORDER BY v_trial.number;
+-- Plan:
+--   Sort
+--     Sort Key: t.number
+--     ->  Nested Loop
+--           ->  Index Scan using study_name_key on study s
+--                 Index Cond: (name = ($1)::text)
+--           ->  Index Scan using trial_study_id_number_key on trial t
+--                 Index Cond: ((study_id = s.id) AND (number = ANY ($2)))
+--           SubPlan 1
+--             ->  Aggregate
+--                   ->  Index Scan using attempt_pkey on attempt a
+--                         Index Cond: (trial_id = t.id)
 
 COMMIT;

@@ -36,176 +36,17 @@ OFFSET 0;
 
 ROLLBACK;
 
--- studydb/operations/listing.py study: One study's row of `v_study`; the study exists.
+-- studydb/operations/overview.py read_overview: Read an overview of a study; its cost does not
+--   grow with the study.
 
 BEGIN;
 
--- studydb/store/view_rows.py study: The row of `v_study` of that name.
+-- studydb/store/view_rows.py study: The row of `v_study` with this name.
 SELECT v_study.study, v_study.status, v_study.metric, v_study.mode, v_study.num_trials,
     v_study.max_concurrent, v_study.pending, v_study.running, v_study.paused,
     v_study.terminated, v_study.error, v_study.created_at
 FROM v_study
 WHERE v_study.study = :study_name;
-
-ROLLBACK;
-
--- studydb/operations/listing.py live_rows: Rows of `v_trial` of some trials that have not
---   ended, ascending, by state.
-
-BEGIN;
-
--- studydb/store/live.py numbers: The numbers of some trials per state: RUNNING, PENDING as they
---   will be claimed, PAUSED.
-SELECT trial.number
-FROM trial
-WHERE trial.study_id = :study
-    AND trial.state = 'RUNNING'
-ORDER BY trial.number + 0
-LIMIT :most
-OFFSET 0;
-
--- studydb/store/live.py numbers
-SELECT trial.number
-FROM trial
-WHERE trial.study_id = :study
-    AND trial.state = 'PENDING'
-    AND trial.ready = 1
-ORDER BY trial.resource_class, trial.priority, trial.number
-LIMIT :most
-OFFSET 0;
-
--- studydb/store/live.py numbers
-SELECT trial.number
-FROM trial
-WHERE trial.study_id = :study
-    AND trial.state = 'PENDING'
-    AND trial.ready = 0
-ORDER BY trial.ready_at
-LIMIT :most
-OFFSET 0;
-
--- studydb/store/live.py numbers
-SELECT trial.number
-FROM trial
-WHERE trial.study_id = :study
-    AND trial.state = 'PAUSED'
-LIMIT :most
-OFFSET 0;
-
--- studydb/store/view_rows.py trials_numbered: The rows of `v_trial` with these numbers,
---   ascending.
-SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
-    v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
-    v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s
-FROM v_trial
-WHERE v_trial.study = :study_name
-    AND v_trial.number IN (SELECT value FROM json_each(:numbers))
-ORDER BY v_trial.number;
-
-ROLLBACK;
-
--- studydb/operations/listing.py roll: The newest workers, of one study or of all.
-
-BEGIN;
-
--- studydb/store/view_rows.py workers: `v_worker` with `lease_s` and what tells a process apart,
---   newest first; of one or all.
-SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
-    v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
-    v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
-FROM v_worker
-JOIN worker ON worker.uuid = v_worker.worker
-WHERE worker.study_id = :study
-ORDER BY worker.id DESC
-LIMIT :most
-OFFSET 0;
-
-ROLLBACK;
-
--- studydb/operations/listing.py troubles: What went wrong lately with what a study stores: a
---   row per kind of event, newest first.
-
-BEGIN;
-
--- studydb/store/events.py troubles: The newest event of each kind of trouble, and how many
---   there were of it lately.
-SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
-FROM event
-JOIN (
-    SELECT max(anon_2.id) AS newest, count(*) AS times
-    FROM (
-        SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind
-            AS kind, event.data AS data, event.at AS at
-        FROM event
-        WHERE event.study_id = :study
-        ORDER BY event.id DESC
-        LIMIT 2000
-        OFFSET 0
-    ) AS anon_2
-    WHERE anon_2.kind = 'checkpoint failed'
-        OR anon_2.kind = 'checkpoint corrupt'
-        OR anon_2.kind = 'config not read'
-        OR anon_2.kind = 'recovery failed'
-    GROUP BY anon_2.kind
-) AS anon_1 ON event.id = anon_1.newest
-JOIN trial ON trial.id = event.trial_id
-ORDER BY event.id DESC;
-
-ROLLBACK;
-
--- studydb/operations/listing.py pace: How the newest trials of a study ended and how fast, and
---   the database's clock.
-
-BEGIN;
-
--- studydb/store/recent_ends.py pace: Counts of the newest trials by how they ended, the first
---   start and the last end.
-SELECT count(*) AS looked_at, count(anon_1.ended_at) AS ended, count(CASE WHEN (anon_1.reason =
-    'COMPLETED') THEN 1 END) AS completed, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR
-    anon_1.reason = 'RULE_STOPPED') THEN 1 END) AS stopped_early, count(CASE WHEN (anon_1.reason
-    = 'CANCELLED') THEN 1 END) AS cancelled, min(anon_1.started_at) AS began_at,
-    max(anon_1.ended_at) AS last_end_at
-FROM (
-    SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
-    FROM trial
-    WHERE trial.study_id = :study
-    ORDER BY trial.number DESC
-    LIMIT 1000
-    OFFSET 0
-) AS anon_1;
-
-ROLLBACK;
-
--- studydb/operations/failing.py last_error: What failed last, among the newest events of a
---   study.
-
-BEGIN;
-
--- studydb/store/events.py last_failure: The newest failure or loss with a cause, if it is among
---   a study's newest events.
-SELECT trial.number, anon_1.attempt, anon_1.kind, anon_1.data, anon_1.at
-FROM (
-    SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS
-        kind, event.data AS data, event.at AS at
-    FROM event
-    WHERE event.study_id = :study
-    ORDER BY event.id DESC
-    LIMIT 200
-    OFFSET 0
-) AS anon_1
-JOIN trial ON trial.id = anon_1.trial_id
-WHERE (anon_1.kind = 'failed' OR anon_1.kind = 'lost')
-    AND anon_1.data IS NOT NULL
-ORDER BY anon_1.id DESC
-LIMIT 1
-OFFSET 0;
-
-ROLLBACK;
-
--- studydb/operations/study_progress.py read_progress: Read a study's budget and counts, and
---   whether a trial can be claimed.
-
-BEGIN;
 
 -- studydb/store/studies.py budget: Read what a study's limits allow now.
 SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR study.n_counted <
@@ -233,14 +74,7 @@ ORDER BY trial.resource_class, trial.priority, trial.number
 LIMIT 1
 OFFSET 0;
 
-ROLLBACK;
-
--- studydb/operations/reading.py best_trials: The best trials by `best_value`, best first.
-
-BEGIN;
-
--- studydb/store/trials.py best: The trials with the best `best_value`, best first; ties go to
---   the lower number.
+-- studydb/store/ranking.py best: The trials of a study that have a rank, best first.
 SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.state,
     trial.reason, trial.params, trial.params_hash, trial.space_version, trial.origin,
     trial.parent_id, trial.draw, trial.counted, trial.priority, trial.ready, trial.ready_at,
@@ -256,10 +90,10 @@ WHERE trial.study_id = :study
     AND trial.rank_score IS NOT NULL
     AND trial.state != 'RUNNING'
 ORDER BY trial.rank_score, trial.number
-LIMIT :most
+LIMIT :limit
 OFFSET 0;
 
--- studydb/store/trials.py best
+-- studydb/store/ranking.py best
 SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.state,
     trial.reason, trial.params, trial.params_hash, trial.space_version, trial.origin,
     trial.parent_id, trial.draw, trial.counted, trial.priority, trial.ready, trial.ready_at,
@@ -273,9 +107,117 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
 FROM trial
 WHERE trial.study_id = :study
     AND trial.state = 'RUNNING'
-    AND trial.best_score IS NOT NULL
+    AND trial.best_value IS NOT NULL
+    AND trial.best_value != 'NaN'
 ORDER BY trial.best_score, trial.number
-LIMIT :most
+LIMIT :limit
+OFFSET 0;
+
+-- studydb/store/overview.py unfinished: The numbers of some unfinished trials by state; the
+--   PENDING ones in the order of their claims.
+SELECT trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'RUNNING'
+ORDER BY trial.number + 0
+LIMIT :limit
+OFFSET 0;
+
+-- studydb/store/overview.py unfinished
+SELECT trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'PENDING'
+    AND trial.ready = 1
+ORDER BY trial.resource_class, trial.priority, trial.number
+LIMIT :limit
+OFFSET 0;
+
+-- studydb/store/overview.py unfinished
+SELECT trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'PENDING'
+    AND trial.ready = 0
+ORDER BY trial.ready_at
+LIMIT :limit
+OFFSET 0;
+
+-- studydb/store/overview.py unfinished
+SELECT trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'PAUSED'
+LIMIT :limit
+OFFSET 0;
+
+-- studydb/store/view_rows.py workers: The rows of `v_worker`, newest first, each with its lease
+--   in seconds and its process.
+SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
+    v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
+    v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
+FROM v_worker
+JOIN worker ON worker.uuid = v_worker.worker
+WHERE worker.study_id = :study
+ORDER BY worker.id DESC
+LIMIT :limit
+OFFSET 0;
+
+-- studydb/store/overview.py recent_ends: How the newest trials ended, when the first of them
+--   began, and when the last one ended.
+SELECT count(anon_1.ended_at) AS count_1, count(CASE WHEN (anon_1.reason = 'COMPLETED') THEN 1
+    END) AS count_2, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR anon_1.reason =
+    'RULE_STOPPED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1
+    END) AS count_4, min(anon_1.started_at) AS min_1, max(anon_1.ended_at) AS max_1
+FROM (
+    SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
+    FROM trial
+    WHERE trial.study_id = :study
+    ORDER BY trial.number DESC
+    LIMIT 1000
+    OFFSET 0
+) AS anon_1;
+
+-- studydb/store/events.py problems: The newest event of each kind of problem, newest first.
+SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
+FROM event
+JOIN (
+    SELECT max(anon_2.id) AS newest, count(*) AS times
+    FROM (
+        SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind
+            AS kind, event.data AS data, event.at AS at
+        FROM event
+        WHERE event.study_id = :study
+        ORDER BY event.id DESC
+        LIMIT 2000
+        OFFSET 0
+    ) AS anon_2
+    WHERE anon_2.kind = 'checkpoint failed'
+        OR anon_2.kind = 'checkpoint corrupt'
+        OR anon_2.kind = 'config not read'
+        OR anon_2.kind = 'recovery failed'
+    GROUP BY anon_2.kind
+) AS anon_1 ON event.id = anon_1.newest
+JOIN trial ON trial.id = event.trial_id
+ORDER BY event.id DESC;
+
+-- studydb/store/events.py last_failure: The newest failure or loss with a cause, if it is among
+--   a study's newest events.
+SELECT trial.number, anon_1.attempt, anon_1.kind, anon_1.data, anon_1.at
+FROM (
+    SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS
+        kind, event.data AS data, event.at AS at
+    FROM event
+    WHERE event.study_id = :study
+    ORDER BY event.id DESC
+    LIMIT 200
+    OFFSET 0
+) AS anon_1
+JOIN trial ON trial.id = anon_1.trial_id
+WHERE (anon_1.kind = 'failed' OR anon_1.kind = 'lost')
+    AND anon_1.data IS NOT NULL
+ORDER BY anon_1.id DESC
+LIMIT 1
 OFFSET 0;
 
 ROLLBACK;

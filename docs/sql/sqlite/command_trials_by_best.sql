@@ -36,21 +36,50 @@ OFFSET 0;
 
 ROLLBACK;
 
--- studydb/operations/listing.py trial_rows: Rows of `v_trial` by number, or best first (see
---   `store.views.trials`).
+-- studydb/operations/reads.py listed_trials: A study's rows of `v_trial` by number, or best
+--   first; trials without a rank come last.
 
 BEGIN;
 
--- studydb/store/view_rows.py trials: `v_trial` of one study, by number.
+-- studydb/store/ranking.py numbers: The numbers of a study's trials, best first; those without
+--   a rank follow by number.
+SELECT trial.best_score, trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.rank_score IS NOT NULL
+    AND trial.state != 'RUNNING'
+ORDER BY trial.rank_score, trial.number
+LIMIT 5
+OFFSET 0;
+
+-- studydb/store/ranking.py numbers
+SELECT trial.best_score, trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'RUNNING'
+    AND trial.best_value IS NOT NULL
+    AND trial.best_value != 'NaN'
+ORDER BY trial.best_score, trial.number
+LIMIT 5
+OFFSET 0;
+
+-- studydb/store/ranking.py numbers
+SELECT trial.number
+FROM trial
+WHERE trial.study_id = :study
+    AND (trial.best_value IS NULL OR trial.best_value = 'NaN')
+ORDER BY trial.number
+LIMIT 4
+OFFSET 0;
+
+-- studydb/store/view_rows.py trials_numbered: The rows of `v_trial` with these numbers,
+--   ascending if they are at most `MOST_LISTED`.
 SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
     v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
     v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s
 FROM v_trial
-JOIN trial ON trial.number = v_trial.number
 WHERE v_trial.study = :study_name
-    AND trial.study_id = :study
-ORDER BY trial.best_score IS NULL, trial.best_score, trial.number
-LIMIT 5
-OFFSET 0;
+    AND v_trial.number IN (SELECT value FROM json_each(:numbers))
+ORDER BY v_trial.number;
 
 ROLLBACK;

@@ -1,8 +1,8 @@
 -- studydb/operations/study_progress.py read_progress: Read a study's budget and counts, and
 --   whether a trial can be claimed. Imported by studydb/lease/acquire.py,
---   studydb/lease/loop.py, studydb/operations/failing.py, studydb/study/handle.py,
---   studydb/study/running.py, studydb/worker/notices.py, studydb/worker/slot.py,
---   studydb/worker/supervisor.py.
+--   studydb/lease/loop.py, studydb/operations/failing.py, studydb/operations/overview.py,
+--   studydb/study/handle.py, studydb/study/running.py, studydb/worker/notices.py,
+--   studydb/worker/slot.py, studydb/worker/supervisor.py.
 
 BEGIN;
 

@@ -1,4 +1,4 @@
-"""How values are written: in tables, in CSV, in JSON, and on a command line."""
+"""Write a value for a table, for CSV, for JSON, or for a command line."""
 
 import json
 import math
@@ -14,10 +14,10 @@ from studydb.domain.text.display import visible, without_controls
 
 def plain(value: Any) -> Any:
     """
-    What JSON holds for a value of any type.
+    Convert a value of any type to one that JSON holds.
 
-    NaN and ±Inf are the texts "NaN", "Infinity" and "-Infinity", as in the database; moments are
-    ISO 8601; bytes are hexadecimal; what else JSON cannot hold is text.
+    NaN and ±Inf become the texts "NaN", "Infinity" and "-Infinity", as in the database; a time
+    becomes ISO 8601, bytes become hexadecimal digits, and every other type becomes its text.
     """
     if value is None or isinstance(value, bool | int):
         return value
@@ -53,7 +53,7 @@ def _aware(value: datetime) -> datetime:
 
 
 def csv_cell(value: Any) -> Any:
-    """A value in a CSV file: nothing for None, JSON for what is no number or text."""
+    """A value in a CSV file: empty for None; JSON for booleans, lists and objects."""
     written = plain(value)
     if isinstance(written, bool | list | dict):
         return json.dumps(written)
@@ -67,7 +67,7 @@ def table_cell(value: Any, *, brief: bool = False) -> str:
     A value in a table, on one line.
 
     Args:
-        brief: Round doubles to six digits, moments to seconds: for eyes, on a terminal.
+        brief: Round doubles to six digits.
     """
     if isinstance(value, datetime):
         return _aware(value).isoformat(" ", "seconds").replace("+00:00", "Z")
@@ -86,12 +86,12 @@ def _rounded(value: Any) -> Any:
 
 
 def assignments(values: Mapping[str, Any]) -> str:
-    """Values by path as `enqueue` reads them: "lr=0.1 act=relu"."""
+    """Values by path, as `enqueue` reads them: "lr=0.1 act=relu"."""
     return " ".join(f"{visible(path)}={value_text(value)}" for path, value in values.items())
 
 
 def value_text(value: Any) -> str:
-    """A value by the grammar; text without quotes where it can do without."""
+    """A value as the grammar reads it; text is quoted only where it must be."""
     written = plain(value)
     if not isinstance(written, str):
         return json.dumps(written)

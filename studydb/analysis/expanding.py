@@ -1,0 +1,63 @@
+"""A column per parameter or metric in the place of the columns `params` and `metrics`."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+
+def expanded_names(
+    first: Sequence[str], others: Iterable[str], *, taken: Iterable[str], prefix: str
+) -> dict[str, str]:
+    """
+    Name a column per parameter or metric.
+
+    Args:
+        first: Names that come first, in this order; the others follow by alphabet.
+        others: May contain names of `first`.
+        taken: The other columns of the table.
+        prefix: Put before a name that clashes with one of them, as in "param/state".
+
+    Returns:
+        The column of each parameter or metric. A name that does not clash is kept; a clashing one
+        gets the prefix, again and again until no other name is equal to it.
+    """
+    names = [*dict.fromkeys(first), *sorted(set(others) - set(first))]
+    used, kept = set(taken), set(names)
+    columns: dict[str, str] = {}
+    for name in names:
+        column = name
+        while column in used or (column != name and column in kept):
+            column = f"{prefix}{column}"
+        used.add(column)
+        columns[name] = column
+    return columns
+
+
+def expand(
+    columns: Sequence[str], column: str, prefix: str, first: Sequence[str], others: Iterable[str]
+) -> tuple[list[str], Callable[[Mapping[str, Any]], list[Any]]]:
+    """
+    Replace a column of dicts by a column per name, as the frames do.
+
+    Args:
+        columns: All columns of the rows, in order.
+        column: The one that holds dicts.
+        prefix: For names that clash with another column.
+        first: The names that come first.
+        others: All names that occur.
+
+    Returns:
+        The new columns, and a function that reads their values from a row.
+    """
+    position = columns.index(column)
+    before, after = columns[:position], columns[position + 1 :]
+    names = expanded_names(first, others, taken=[*before, *after], prefix=prefix)
+
+    def read(row: Mapping[str, Any]) -> list[Any]:
+        values = row[column]
+        return [
+            *(row[name] for name in before),
+            *(values.get(name) for name in names),
+            *(row[name] for name in after),
+        ]
+
+    return [*before, *names.values(), *after], read

@@ -1,0 +1,45 @@
+"""Say in a sentence why a trial ended."""
+
+from studydb.domain.life.rules import first_hit
+from studydb.domain.life.states import Reason
+from studydb.domain.listed_rows import Judgement
+from studydb.domain.metrics import Result
+from studydb.domain.records import Study
+from studydb.domain.text.display import counted, value_text
+from studydb.operations.reads import TrialDetails
+
+
+def explain_end(study: Study, details: TrialDetails) -> str | None:
+    """Why a trial ended; None if it has not ended, or if its reason already says why."""
+    match details.trial.reason:
+        case Reason.EARLY_STOPPED if details.judgements:
+            return _explain_judgement(study, details.judgements[-1])
+        case Reason.RULE_STOPPED if details.last_result is not None:
+            return _explain_rule(study, details.last_result)
+        case Reason.FAILED | Reason.LOST if details.attempts:
+            return _explain_failures(details)
+    return None
+
+
+def _explain_judgement(study: Study, judged: Judgement) -> str:
+    value = value_text(judged.value)
+    reported = f"{study.objective} at rung {judged.rung} was {value}"
+    if judged.cutoff is None:
+        return f"{reported}, which ranks worst"
+    return f"{reported}, worse than the cutoff {value_text(judged.cutoff)} of the earlier trials"
+
+
+def _explain_rule(study: Study, last: Result) -> str | None:
+    rule = first_hit(study.rules, last, objective=study.objective)
+    if rule is None:
+        return None
+    return f"step {last.step} met the rule {rule.metric}{rule.op}{rule.bound:g}"
+
+
+def _explain_failures(details: TrialDetails) -> str:
+    trial, newest = details.trial, details.attempts[-1]
+    losses = f"{trial.losses} {'loss' if trial.losses == 1 else 'losses'}"
+    spent = f"{counted(trial.failures, 'failure')}, {losses}"
+    if newest.error_type is None:
+        return spent
+    return f"{spent}; {newest.error_type}: {newest.error_message}"

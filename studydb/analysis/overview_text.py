@@ -1,0 +1,132 @@
+"""The overview of a study in words: counts, pace, workers, problems, and what to type next."""
+
+import shlex
+from collections import Counter
+from datetime import datetime
+
+from studydb.domain.life.states import State, Status
+from studydb.domain.listed_rows import ListedStudy, RecentEnds, StorageProblem
+from studydb.domain.records import Study
+from studydb.domain.text.display import best_text, duration_text, visible
+from studydb.operations.overview import Overview
+from studydb.operations.workers import Health, WorkerList
+
+_TENTHS_BELOW_S = 10
+"""Shorter times have tenths: "0 s" beside a rate reads like a mistake."""
+
+
+def counts_by_state(row: ListedStudy) -> dict[State, int]:
+    """How many trials a study has in each state."""
+    return {state: getattr(row, state.lower()) for state in State}
+
+
+def trials_text(row: ListedStudy) -> str:
+    """The trials of a study per state, as in "12 of 100: 2 RUNNING, 10 TERMINATED"."""
+    counts = counts_by_state(row)
+    by_state = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    budget = "no end" if row.num_trials is None else str(row.num_trials)
+    return f"{sum(counts.values())} of {budget}" + (f": {by_state}" if by_state else "")
+
+
+def ends_text(ends: RecentEnds) -> str | None:
+    """How the newest trials ended, as in "12 completed, 30 stopped early"; None if none did."""
+    counts = (
+        (ends.completed, "completed"),
+        (ends.stopped_early, "stopped early"),
+        (ends.cancelled, "cancelled"),
+    )
+    return ", ".join(f"{count} {how}" for count, how in counts if count) or None
+
+
+def time_text(study: Study, overview: Overview) -> str | None:
+    """Elapsed time, rate and time left of a study; see `pace_text`."""
+    row = overview.row
+    budget = study.num_draws if row.num_trials is None else row.num_trials
+    left = None if budget is None else max(0, budget - row.terminated - row.error)
+    runs = row.running > 0 and overview.workers.n_alive > 0
+    return pace_text(overview.ends, now=overview.at, left=left, runs=runs)
+
+
+def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) -> str | None:
+    """
+    Elapsed time, rate and time left, as in "3 min 5 s, 9.7 trials/min, about 4 min 0 s left".
+
+    Args:
+        left: How many trials the budget still has; None for endless.
+        runs: Whether workers run trials; else the elapsed time ends with the last trial.
+
+    Returns:
+        None if no trial has begun.
+    """
+    if ends.began_at is None:
+        return None
+    until = now if runs or ends.last_end_at is None else ends.last_end_at
+    elapsed_s = max((until - ends.began_at).total_seconds(), 0.001)
+    brief = elapsed_s < _TENTHS_BELOW_S
+    parts = [f"{elapsed_s:.1f} s" if brief else duration_text(elapsed_s)]
+    if ends.ended:
+        per_s = ends.ended / elapsed_s
+        parts.append(f"{per_s:.3g} trials/s" if per_s >= 1 else f"{60 * per_s:.3g} trials/min")
+        if runs and left:
+            parts.append(f"about {duration_text(left / per_s)} left")
+    return ", ".join(parts)
+
+
+def best_line(overview: Overview) -> str:
+    """The best value, its metric and mode, its trial and step."""
+    row, best = overview.row, overview.best
+    if best is None:
+        return f"no {row.metric} reported yet"
+    return (
+        f"{row.metric} ({row.mode}) {best_text(best.best_value)}, trial {best.number}, "
+        f"step {best.summary.best_step}"
+    )
+
+
+def workers_text(workers: WorkerList) -> str:
+    """Workers by health, as in "2 alive, 1 dead"; silent and dead ones only if they hold trials."""
+    holding = Counter(health for worker, health in workers.workers if worker.running)
+    gone = (Health.SILENT, Health.DEAD)
+    parts = [f"{holding[health]} {health}" for health in gone if holding[health]]
+    return ", ".join([f"{workers.n_alive} alive", *parts])
+
+
+def failure_lines(study: Study, overview: Overview) -> list[str]:
+    """Why the study has paused itself, its last error, and the command that shows the traceback."""
+    reason, error = overview.progress.pause_reason, overview.last_error
+    lines = []
+    if reason is not None:
+        lines.append(f"The study has paused itself: {visible(reason).rstrip('.')}.")
+    if error is not None:
+        if reason is None or error.words not in reason:
+            at = f"trial {error.number}, attempt {error.attempt}"
+            lines.append(f"Last error, of {at}: {visible(error.words)}")
+        lines.append(f"The traceback: `studydb show {shlex.quote(study.name)} {error.number}`.")
+    return lines
+
+
+def problem_text(problem: StorageProblem) -> str:
+    """A problem by its newest event: which trial, what happened, how often."""
+    more = f" (the newest of {problem.times})" if problem.times > 1 else ""
+    data = problem.data if isinstance(problem.data, dict) else {}
+    about = data.get("error") or f"{data.get('url')}, step {data.get('step')}"
+    return visible(f"trial {problem.number}: {problem.kind}{more}: {about}")
+
+
+def next_commands(study: Study, overview: Overview) -> list[str]:
+    """The commands that a person most probably types after an overview, without --storage."""
+    name, row = shlex.quote(study.name), overview.row
+    commands = [f"studydb trials {name} --state ERROR"] if row.error else []
+    match Status(row.status):
+        case Status.FINISHED:
+            commands += [f"studydb best {name}"] if overview.best is not None else []
+            commands.append(f"studydb extend {name} --trials N")
+        case Status.PAUSED | Status.STOPPED:
+            commands.append(f"studydb resume {name}")
+        case _ if study.trainable is None:
+            commands.append(f"studydb trials {name}")
+        case _ if overview.workers.n_alive == 0:
+            commands.append(f"studydb worker --study {name}")
+        case _:
+            commands.append(f"studydb trials {name} --sort best --limit 5")
+    return commands

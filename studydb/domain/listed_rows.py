@@ -1,0 +1,177 @@
+"""Rows as people read them: those of the stable views (`v_study`, `v_trial`, …) and a few more."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+
+class ListedStudy(NamedTuple):
+    """A row of `v_study`."""
+
+    study: str
+    status: str
+    metric: str
+    mode: str
+    num_trials: int | None
+    max_concurrent: int | None
+    pending: int
+    running: int
+    paused: int
+    terminated: int
+    error: int
+    created_at: datetime
+
+
+class ListedTrial(NamedTuple):
+    """A row of `v_trial`; `duration_s` is the sum over its attempts."""
+
+    study: str
+    number: int
+    state: str
+    reason: str | None
+    params: Mapping[str, Any]
+    value: float | None
+    best_value: float | None
+    best_step: int | None
+    last_step: int | None
+    attempt: int
+    failures: int
+    losses: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    duration_s: float | None
+
+
+class ListedResult(NamedTuple):
+    """A row of `v_result`: a live result; `metrics` contains the study's metric."""
+
+    study: str
+    number: int
+    step: int
+    value: float
+    metrics: Mapping[str, Any]
+    attempt: int
+    reported_at: datetime
+
+
+class ListedAttempt(NamedTuple):
+    """A row of `v_attempt`."""
+
+    study: str
+    number: int
+    attempt: int
+    reason: str | None
+    start_step: int
+    host: str | None
+    pid: int | None
+    worker: str | None
+    started_at: datetime
+    ended_at: datetime | None
+    duration_s: float | None
+    error_type: str | None
+    error_message: str | None
+    start: str | None
+    start_s: float | None
+
+
+class ListedWorker(NamedTuple):
+    """A row of `v_worker`."""
+
+    worker: str
+    study: str
+    host: str
+    pid: int
+    slots: int
+    running: int
+    request: str | None
+    version: str
+    started_at: datetime
+    seen_at: datetime
+    ended_at: datetime | None
+
+
+class PagedResult(NamedTuple):
+    """A live result as frames read it; `metrics` lacks the study's metric."""
+
+    number: int
+    step: int
+    value: float
+    metrics: Mapping[str, Any] | None
+    attempt: int
+    reported_at: datetime
+    trial_id: int
+
+
+class RecentEnds(NamedTuple):
+    """
+    How the newest trials of a study ended.
+
+    Attributes:
+        ended: How many of them have ended.
+        completed: How many of those completed; `stopped_early`, `cancelled` likewise.
+        began_at: When the first of the newest trials began; None if none has.
+    """
+
+    ended: int
+    completed: int
+    stopped_early: int
+    cancelled: int
+    began_at: datetime | None
+    last_end_at: datetime | None
+
+
+class StorageProblem(NamedTuple):
+    """
+    The newest event of one kind that says: something of a study is not stored as it should be.
+
+    Attributes:
+        times: How many recent events are of this kind.
+        data: What the event's writer put there, of any shape.
+    """
+
+    kind: str
+    at: datetime
+    times: int
+    number: int
+    attempt: int | None
+    data: Any
+
+
+class Judgement(NamedTuple):
+    """
+    How a scheduler judged a trial at one rung.
+
+    Attributes:
+        rung: The step of the rung.
+        step: The step of the result that was judged.
+        value: That result's value of the study's metric.
+        cutoff: The value that it had to reach, as users report it; None if there was none.
+    """
+
+    rung: int
+    step: int
+    value: float
+    cutoff: float | None
+    action: str
+
+
+class AttemptDetails(NamedTuple):
+    """
+    What an attempt's row has beside the columns of `v_attempt`.
+
+    Attributes:
+        log_dir: The folder of its output, on its worker's host.
+        log_tail: The end of its output.
+    """
+
+    trial_id: int
+    attempt: int
+    token: str
+    config: Mapping[str, Any]
+    reason: str | None
+    ended_at: datetime | None
+    error_type: str | None
+    error_message: str | None
+    traceback: str | None
+    log_dir: str | None
+    log_tail: str | None

@@ -1,0 +1,102 @@
+"""All that a page about one study shows, read in one transaction, without locks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from studydb.db import Database, Txn
+from studydb.domain.errors import UnknownStudy
+from studydb.domain.listed_rows import ListedStudy, ListedTrial, RecentEnds, StorageProblem
+from studydb.domain.records import Study, TrialRow
+from studydb.operations.failing import LastError, last_error_in
+from studydb.operations.study_progress import StudyProgress, progress_in
+from studydb.operations.workers import WorkerList, workers_in
+from studydb.store import events, ranking, view_rows
+from studydb.store import overview as store
+
+MOST_UNFINISHED = 20
+"""How many unfinished trials an overview lists."""
+
+Group = TypeVar("Group")
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """
+    A study at one moment.
+
+    Attributes:
+        row: Its row of `v_study`.
+        best: The best trial; None as long as none has a value.
+        unfinished: Some trials that have not ended: RUNNING, PENDING, PAUSED.
+        workers: Its newest workers.
+        ends: How its newest trials ended.
+        problems: What is not stored as it should be, newest first.
+        last_error: The newest failure or loss, if it left a cause.
+        at: The database's clock.
+    """
+
+    row: ListedStudy
+    progress: StudyProgress
+    best: TrialRow | None
+    unfinished: list[ListedTrial]
+    workers: WorkerList
+    ends: RecentEnds
+    problems: list[StorageProblem]
+    last_error: LastError | None
+    at: datetime
+
+
+def read_overview(database: Database, study: Study) -> Overview:
+    """
+    Read an overview of a study; its cost does not grow with the study.
+
+    Raises:
+        UnknownStudy: The study was deleted meanwhile.
+    """
+    with database.begin(write=False) as txn:
+        row = view_rows.study(txn, name=study.name)
+        if row is None:
+            raise UnknownStudy(f"Study {study.name!r} has been renamed or deleted just now.")
+        return Overview(
+            row=row,
+            progress=progress_in(txn, study),
+            best=next(iter(ranking.best(txn, study_id=study.id)), None),
+            unfinished=_unfinished(txn, study),
+            workers=workers_in(txn, study_id=study.id),
+            ends=store.recent_ends(txn, study_id=study.id),
+            problems=events.problems(txn, study_id=study.id),
+            last_error=last_error_in(txn, study),
+            at=txn.now,
+        )
+
+
+def storage_problems(database: Database, study: Study) -> list[StorageProblem]:
+    """What of a study is not stored as it should be: the newest event of each kind."""
+    with database.begin(write=False) as txn:
+        return events.problems(txn, study_id=study.id)
+
+
+def _unfinished(txn: Txn, study: Study) -> list[ListedTrial]:
+    by_state = store.unfinished(txn, study_id=study.id, limit=MOST_UNFINISHED)
+    sizes = share({state: len(numbers) for state, numbers in by_state.items()}, MOST_UNFINISHED)
+    chosen = [number for state, numbers in by_state.items() for number in numbers[: sizes[state]]]
+    rows = view_rows.trials_numbered(txn, name=study.name, numbers=chosen)
+    return [row for state in by_state for row in rows if row.state == state]
+
+
+def share(sizes: Mapping[Group, int], total: int) -> dict[Group, int]:
+    """
+    Divide a page's rows among groups: equally, except that no group gets more than it has.
+
+    Args:
+        sizes: How many rows each group has.
+        total: How many rows the page has.
+    """
+    given, left = {}, total
+    by_size = sorted(sizes.items(), key=lambda item: item[1])
+    for index, (group, size) in enumerate(by_size):
+        given[group] = min(size, left // (len(by_size) - index))
+        left -= given[group]
+    return given

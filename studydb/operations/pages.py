@@ -1,0 +1,91 @@
+"""Long listings in pages of bounded size: a study's trials, its results, the results of a trial."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from studydb.db import Database
+from studydb.domain.listed_rows import ListedResult, ListedTrial, PagedResult
+from studydb.domain.records import Study
+from studydb.operations.reads import existing_trial, trial_spans
+from studydb.operations.summing import pages, reader
+from studydb.store import results, view_rows
+
+TRIALS_PER_PAGE = 5_000
+RESULTS_PER_PAGE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResults:
+    """
+    The live results of one trial, as they were when the trial was looked up.
+
+    Attributes:
+        n_results: How many the trial has.
+        n_listed: How many of them, the last ones, `rows` reads.
+    """
+
+    n_results: int
+    n_listed: int
+    _database: Database
+    _study: Study
+    _number: int
+    _spans: list[results.Span]
+
+    def rows(self) -> Iterator[ListedResult]:
+        """Rows of `v_result` by step; each call reads them again, in pages."""
+        name, metric = self._study.name, self._study.objective.metric
+        for page in pages(self._spans, reader(self._database)):
+            for row in page:
+                metrics = {**(row.metrics or {}), metric: row.value}
+                yield ListedResult(
+                    name, self._number, row.step, row.value, metrics, row.attempt, row.reported_at
+                )
+
+    def metric_names(self) -> set[str]:
+        """The names of all metrics; reads all rows."""
+        return {name for row in self.rows() for name in row.metrics}
+
+
+def trial_results(
+    database: Database, study: Study, number: int, *, limit: int | None = None
+) -> TrialResults:
+    """
+    What a trial has reported.
+
+    Args:
+        limit: How many of its last results; None for all.
+
+    Raises:
+        UnknownTrial: The study has no trial of this number.
+    """
+    with database.begin(write=False) as txn:
+        trial = existing_trial(txn, study, number)
+        spans = trial_spans(txn, study, trial)
+        if limit is not None:
+            spans = results.last_spans(txn, spans, most=limit)
+    n_results = trial.summary.n_results
+    n_listed = n_results if limit is None else min(limit, n_results)
+    return TrialResults(n_results, n_listed, database, study, number, spans)
+
+
+def trial_pages(database: Database, study: Study) -> Iterator[list[ListedTrial]]:
+    """A study's rows of `v_trial` by number, in pages, all as of one moment."""
+    with database.begin(write=False, snapshot=True) as txn:
+        next_number = view_rows.next_number(txn, study_id=study.id)
+        for first in range(0, next_number, TRIALS_PER_PAGE):
+            yield view_rows.trial_page(
+                txn, name=study.name, first=first, end=first + TRIALS_PER_PAGE
+            )
+
+
+def result_pages(database: Database, study: Study) -> Iterator[list[PagedResult]]:
+    """A study's live results by trial and step, in pages, all as of one moment."""
+    position = (0, 0, 0)
+    with database.begin(write=False, snapshot=True) as txn:
+        while page := view_rows.result_page(
+            txn, study_id=study.id, after=position, limit=RESULTS_PER_PAGE
+        ):
+            yield page
+            position = (page[-1].trial_id, page[-1].attempt, page[-1].step)
+            if len(page) < RESULTS_PER_PAGE:
+                return

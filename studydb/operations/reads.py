@@ -1,0 +1,144 @@
+"""What people look up: studies, trials, the best, one trial with its attempts; without locks."""
+
+from dataclasses import dataclass
+
+from studydb.db import Database, Txn
+from studydb.domain.errors import NoResults, UnknownTrial
+from studydb.domain.life.states import State
+from studydb.domain.listed_rows import (
+    AttemptDetails,
+    Judgement,
+    ListedAttempt,
+    ListedStudy,
+    ListedTrial,
+)
+from studydb.domain.metrics import Result
+from studydb.domain.records import Study, TrialRow
+from studydb.store import attempts, ranking, results, rungs, trials, view_rows
+
+
+@dataclass(frozen=True, slots=True)
+class TrialDetails:
+    """
+    A trial with all that a page about it shows.
+
+    Attributes:
+        listed: Its rows of `v_attempt`, oldest first; `attempts` has the rest of the same rows.
+        judgements: How the scheduler judged it, by rung.
+        last_result: What it reported last; None if it has reported nothing.
+    """
+
+    trial: TrialRow
+    listed: list[ListedAttempt]
+    attempts: list[AttemptDetails]
+    judgements: list[Judgement]
+    last_result: Result | None
+
+
+def list_studies(database: Database) -> list[ListedStudy]:
+    """Every study's row of `v_study`, oldest first."""
+    with database.begin(write=False) as txn:
+        return view_rows.studies(txn)
+
+
+def listed_trials(
+    database: Database,
+    study: Study,
+    *,
+    state: State | None = None,
+    best_first: bool = False,
+    limit: int | None = None,
+) -> list[ListedTrial]:
+    """A study's rows of `v_trial` by number, or best first; trials without a rank come last."""
+    with database.begin(write=False) as txn:
+        if best_first:
+            return view_rows.best_trials(
+                txn, study_id=study.id, name=study.name, state=state, limit=limit
+            )
+        return view_rows.trials(txn, name=study.name, state=state, limit=limit)
+
+
+def list_trials(
+    database: Database, study: Study, *, state: State | None = None, limit: int | None = None
+) -> list[TrialRow]:
+    """A study's trials by number."""
+    with database.begin(write=False) as txn:
+        return trials.listing(txn, study_id=study.id, state=state, limit=limit)
+
+
+def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[TrialRow]:
+    """
+    The best trials of a study by `best_value`, best first.
+
+    Raises:
+        NoResults: No trial has a value that is not NaN.
+    """
+    with database.begin(write=False) as txn:
+        found = ranking.best(txn, study_id=study.id, limit=limit)
+    if not found:
+        raise NoResults(
+            f"No trial of study {study.name!r} has reported {study.objective.metric!r} yet. "
+            f"`studydb status {study.name}` shows what it is doing."
+        )
+    return found
+
+
+def find_trial(database: Database, study: Study, number: int) -> TrialRow:
+    """
+    One trial of a study.
+
+    Raises:
+        UnknownTrial: The study has no trial of this number.
+    """
+    with database.begin(write=False) as txn:
+        return existing_trial(txn, study, number)
+
+
+def existing_trial(txn: Txn, study: Study, number: int) -> TrialRow:
+    """
+    One trial of a study, within a transaction.
+
+    Raises:
+        UnknownTrial: The study has no trial of this number.
+    """
+    trial = trials.find(txn, study_id=study.id, number=number)
+    if trial is None:
+        raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")
+    return trial
+
+
+def trial_details(database: Database, study: Study, number: int) -> TrialDetails:
+    """
+    One trial of a study with its attempts, its judgements and its last result.
+
+    Raises:
+        UnknownTrial: The study has no trial of this number.
+    """
+    with database.begin(write=False) as txn:
+        trial = existing_trial(txn, study, number)
+        return TrialDetails(
+            trial=trial,
+            listed=view_rows.attempts(txn, name=study.name, number=number),
+            attempts=attempts.of_trial(txn, trial_id=trial.id),
+            judgements=rungs.judgements(
+                txn, study_id=study.id, trial_id=trial.id, mode=study.objective.mode
+            ),
+            last_result=results.last(txn, trial_spans(txn, study, trial)),
+        )
+
+
+def trial_attempts(database: Database, study: Study, number: int) -> list[AttemptDetails]:
+    """
+    The attempts of one trial, oldest first.
+
+    Raises:
+        UnknownTrial: The study has no trial of this number.
+    """
+    with database.begin(write=False) as txn:
+        return attempts.of_trial(txn, trial_id=existing_trial(txn, study, number).id)
+
+
+def trial_spans(txn: Txn, study: Study, trial: TrialRow) -> list[results.Span]:
+    """Where the live results of a trial are, up to the last one that its row counts."""
+    through = trial.summary.last_step or 0
+    return results.spans(txn, study_id=study.id, trial_id=trial.id, through=through)

@@ -1,0 +1,74 @@
+"""The workers of a study or of all studies, and how each of them is; without locks."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum, auto
+
+from studydb.db import Database, Txn
+from studydb.domain.listed_rows import ListedWorker
+from studydb.domain.records import DRAIN, Process, Study
+from studydb.processes import is_alive
+from studydb.store import view_rows
+
+MOST_WORKERS = 100
+
+
+class Health(StrEnum):
+    """
+    How a worker is.
+
+    Attributes:
+        DRAINING: It was asked to end and has not ended yet.
+        SILENT: It has not renewed for longer than its lease.
+        DEAD: Its process ran on this host and is gone.
+    """
+
+    ALIVE = auto()
+    DRAINING = auto()
+    SILENT = auto()
+    DEAD = auto()
+    ENDED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerList:
+    """
+    Workers, newest first, each with its health.
+
+    Attributes:
+        at: The database's clock when they were read.
+    """
+
+    workers: list[tuple[ListedWorker, Health]]
+    at: datetime
+
+    @property
+    def n_alive(self) -> int:
+        """How many of them are alive; a draining worker is."""
+        return sum(health in (Health.ALIVE, Health.DRAINING) for _, health in self.workers)
+
+
+def list_workers(
+    database: Database, study: Study | None = None, *, limit: int = MOST_WORKERS
+) -> WorkerList:
+    """The newest workers of a study, or of all studies."""
+    with database.begin(write=False) as txn:
+        return workers_in(txn, study_id=None if study is None else study.id, limit=limit)
+
+
+def workers_in(txn: Txn, *, study_id: int | None, limit: int = MOST_WORKERS) -> WorkerList:
+    """The newest workers of a study, or of all studies, within a transaction."""
+    rows = view_rows.workers(txn, study_id=study_id, limit=limit)
+    return WorkerList(
+        [(row, _health(row, lease_s, process, txn.now)) for row, lease_s, process in rows], txn.now
+    )
+
+
+def _health(row: ListedWorker, lease_s: float, process: Process, now: datetime) -> Health:
+    if row.ended_at is not None:
+        return Health.ENDED
+    if not is_alive(process):
+        return Health.DEAD
+    if (now - row.seen_at).total_seconds() > lease_s:
+        return Health.SILENT
+    return Health.DRAINING if row.request == DRAIN else Health.ALIVE

@@ -1,0 +1,80 @@
+"""What an overview of a study reads of its trials; the cost does not grow with their number."""
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.schema import in_state, trial
+from studydb.domain.life.states import Reason, State
+from studydb.domain.listed_rows import RecentEnds
+
+NEWEST = 1_000
+"""Of how many trials, the newest by number, the ends are counted."""
+
+_NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))
+_LIMIT: sa.BindParameter[int] = sa.bindparam("limit")
+
+# `number + 0` keeps the planner from walking the index of all numbers, past every ended trial; the
+# partial index finds the few that run, and they are sorted then.
+_UNFINISHED = {
+    State.RUNNING: (
+        Prepared(
+            _NUMBERS.where(in_state(State.RUNNING)).order_by(trial.c.number + 0).limit(_LIMIT)
+        ),
+    ),
+    State.PENDING: (
+        Prepared(
+            _NUMBERS.where(in_state(State.PENDING), trial.c.ready)
+            .order_by(trial.c.resource_class, trial.c.priority, trial.c.number)
+            .limit(_LIMIT)
+        ),
+        Prepared(
+            _NUMBERS.where(in_state(State.PENDING), sa.not_(trial.c.ready))
+            .order_by(trial.c.ready_at)
+            .limit(_LIMIT)
+        ),
+    ),
+    State.PAUSED: (Prepared(_NUMBERS.where(in_state(State.PAUSED)).limit(_LIMIT)),),
+}
+
+_NEWEST = (
+    sa.select(trial.c.reason, trial.c.started_at, trial.c.ended_at)
+    .where(trial.c.study_id == sa.bindparam("study"))
+    .order_by(trial.c.number.desc())
+    .limit(NEWEST)
+    .subquery()
+)
+
+
+def _count_of(*reasons: Reason) -> sa.ColumnElement[int]:
+    return sa.func.count(sa.case((sa.or_(*(_NEWEST.c.reason == each for each in reasons)), 1)))
+
+
+_RECENT_ENDS = Prepared(
+    sa.select(
+        sa.func.count(_NEWEST.c.ended_at),
+        _count_of(Reason.COMPLETED),
+        _count_of(Reason.EARLY_STOPPED, Reason.RULE_STOPPED),
+        _count_of(Reason.CANCELLED),
+        sa.func.min(_NEWEST.c.started_at),
+        sa.func.max(_NEWEST.c.ended_at),
+    )
+)
+
+
+def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]:
+    """
+    The numbers of some unfinished trials by state; the PENDING ones in the order of their claims.
+
+    Args:
+        limit: How many per state.
+    """
+    found: dict[State, list[int]] = {}
+    for state, queries in _UNFINISHED.items():
+        rows = [row for query in queries for row in txn.all(query, study=study_id, limit=limit)]
+        found[state] = [row.number for row in rows[:limit]]
+    return found
+
+
+def recent_ends(txn: Txn, *, study_id: int) -> RecentEnds:
+    """How the newest trials ended, when the first of them began, and when the last one ended."""
+    return RecentEnds._make(txn.all(_RECENT_ENDS, study=study_id)[0])

@@ -1,0 +1,94 @@
+"""
+Which trials of a study are best: the one rule, and the index `trial_rank` that answers it.
+
+A trial competes by the score of its best value; one without results, or with NaN only, has no rank.
+Ties go to the lower number. `trial_rank` holds the trials that nobody runs. The few RUNNING ones
+are read beside it: if their score stood in an index, no report could be a HOT update.
+"""
+
+import math
+from typing import Any
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.schema import in_state, trial
+from studydb.domain.life.states import State
+from studydb.domain.records import TrialRow
+from studydb.store import trials
+
+_OF_STUDY = trial.c.study_id == sa.bindparam("study")
+_IS_NAN = trial.c.best_value == sa.literal(math.nan, trial.c.best_value.type)
+
+
+def _ranked(*columns: Any) -> sa.Select[Any]:
+    """The trials in `trial_rank`, best first."""
+    return (
+        sa.select(*columns)
+        .where(_OF_STUDY, trial.c.rank_score.is_not(None), trial.c.state != State.RUNNING)
+        .order_by(trial.c.rank_score, trial.c.number)
+    )
+
+
+def _ranked_running(*columns: Any) -> sa.Select[Any]:
+    """The RUNNING trials that have a rank, best first."""
+    return (
+        sa.select(*columns)
+        .where(
+            _OF_STUDY, in_state(State.RUNNING), trial.c.best_value.is_not(None), sa.not_(_IS_NAN)
+        )
+        .order_by(trial.c.best_score, trial.c.number)
+    )
+
+
+_LIMIT: sa.BindParameter[int] = sa.bindparam("limit")
+_BEST = (
+    Prepared(_ranked(trial).limit(_LIMIT)),
+    Prepared(_ranked_running(trial).limit(_LIMIT)),
+)
+_SCORES = _ranked(trial.c.best_score, trial.c.number)
+_SCORES_RUNNING = _ranked_running(trial.c.best_score, trial.c.number)
+_WITHOUT_RANK = (
+    sa.select(trial.c.number)
+    .where(_OF_STUDY, sa.or_(trial.c.best_value.is_(None), _IS_NAN))
+    .order_by(trial.c.number)
+)
+
+
+def best(txn: Txn, *, study_id: int, limit: int = 1) -> list[TrialRow]:
+    """The trials of a study that have a rank, best first."""
+    rows = [row for query in _BEST for row in txn.all(query, study=study_id, limit=limit)]
+    rows.sort(key=lambda row: (row.best_score, row.number))
+    return [trials.read(row) for row in rows[:limit]]
+
+
+def numbers(
+    txn: Txn, *, study_id: int, state: State | None = None, limit: int | None = None
+) -> list[int]:
+    """
+    The numbers of a study's trials, best first; those without a rank follow by number.
+
+    Args:
+        state: Of the trials; None for any.
+        limit: How many; None for all.
+    """
+    found = []
+    if state is not State.RUNNING:
+        found += _read(txn, _SCORES, study_id, state, limit)
+    if state in (None, State.RUNNING):
+        found += _read(txn, _SCORES_RUNNING, study_id, state, limit)
+    ranked = [row.number for row in sorted(found)][:limit]
+    left = None if limit is None else limit - len(ranked)
+    if left == 0:
+        return ranked
+    return ranked + [row.number for row in _read(txn, _WITHOUT_RANK, study_id, state, left)]
+
+
+def _read(
+    txn: Txn, query: sa.Select[Any], study_id: int, state: State | None, limit: int | None
+) -> list[Any]:
+    params: dict[str, Any] = {"study": study_id}
+    if state is not None:
+        query = query.where(trial.c.state == sa.bindparam("of_state", type_=sa.Text))
+        params["of_state"] = state
+    return txn.all(query if limit is None else query.limit(limit), **params)
