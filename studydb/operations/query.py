@@ -6,8 +6,8 @@ from typing import Any
 from studydb.db import Database, faults
 from studydb.domain.errors import StorageTransient, UsageError
 
-READING = ("SELECT", "WITH", "VALUES", "TABLE", "SHOW", "EXPLAIN")
-"""What a query may begin with."""
+READING_VERBS = ("SELECT", "WITH", "VALUES", "TABLE", "SHOW", "EXPLAIN")
+"""The words with which a query may begin."""
 
 _SPACE = re.compile(r"[\s(]+|--[^\r\n]*")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
@@ -15,10 +15,10 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 def _verb(sql: str) -> str:
     """
-    The first word of a statement, in capitals; comments and parentheses may come before it.
+    The first word of a statement, in capitals, after comments and parentheses.
 
-    PostgreSQL nests comments and SQLite does not, so that one within another hides the verb from
-    one of the two: then there is none.
+    Empty if a comment contains the beginning of another: PostgreSQL nests comments, SQLite does
+    not, so that they would disagree about where the statement begins.
     """
     rest = sql
     while True:
@@ -37,20 +37,22 @@ def _verb(sql: str) -> str:
 
 def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """
-    Run a person's own SELECT on a database that was opened read-only: names and rows.
+    Run a person's SELECT on a database that was opened read-only.
 
-    It is one statement that reads, in a READ ONLY transaction: a second one could end that and
-    begin another.
+    The text must be one statement, run in a READ ONLY transaction: a second statement could end
+    that transaction and begin another.
+
+    Returns:
+        The names of the columns, and the rows.
 
     Raises:
-        UsageError: It is another kind of statement, or the database refuses the text, in its own
-            words: a slip, or it would write.
+        UsageError: It is another kind of statement, or the database refuses it, in its own words.
     """
     verb = _verb(sql)
-    if verb not in READING:
+    if verb not in READING_VERBS:
         raise UsageError(
-            f"`studydb query` only reads: give one statement that begins with {', '.join(READING)}"
-            f", not {verb[:40]!r}."
+            "`studydb query` only reads: give one statement that begins with "
+            f"{', '.join(READING_VERBS)}, not {verb[:40]!r}."
         )
     with database.begin(write=False) as txn:
         try:
@@ -63,6 +65,6 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
 
 
 def _is_passing(error: Exception, database: Database) -> bool:
-    """Whether a fault has nothing to do with the query; to write is refused, not put off."""
+    """Whether an error passes by itself; a refused write does not."""
     translated = faults.translate(error, url=database.url)
     return isinstance(translated, StorageTransient) and "read-only" not in str(error)

@@ -1,4 +1,4 @@
-"""Make and drop the wide views of a study: on demand, because DDL has no place in `create`."""
+"""Make and drop the wide views of a study, when a person asks: creating a study runs no DDL."""
 
 from collections.abc import Sequence
 
@@ -8,20 +8,20 @@ from studydb.domain.records import Study
 
 
 def metric_kinds(database: Database, study: Study) -> dict[str, bool]:
-    """Whether each metric that the study's trials have reported is a number throughout."""
+    """For each metric that a study's trials have reported: whether all its values are numbers."""
     with database.begin(write=False) as txn:
         return wide_view_sql.metric_kinds(txn, study_id=study.id)
 
 
 def make_views(database: Database, study: Study, new: Sequence[WideView]) -> list[str]:
     """
-    Make a study's wide views in the place of those that it has, under whatever names.
+    Replace a study's wide views, whatever names the old ones have.
 
     Returns:
-        The names of those that are gone and have not been made again.
+        The names of the old views that are not among the new ones.
 
     Raises:
-        NotAllowed: Something else has the name of one, or it would have too many columns.
+        NotAllowed: Something else has the name of a view, or a view would have too many columns.
     """
     with database.begin() as txn:
         wide_view_sql.lock(txn)
@@ -36,10 +36,10 @@ def make_views(database: Database, study: Study, new: Sequence[WideView]) -> lis
 
 def drop_views(database: Database, study: Study) -> list[str]:
     """
-    Drop a study's wide views, if it has any; who could not make views may call this, too.
+    Drop a study's wide views. Needs no right to make views if the study has none.
 
     Returns:
-        Their names.
+        The names of the dropped views.
     """
     with database.begin(write=False) as txn:
         if not _of_study(txn, study):

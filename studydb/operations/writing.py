@@ -38,7 +38,7 @@ def _refuse_reader(database: Database, role: Role) -> None:
     if not database.features.roles:
         return
     with database.begin(write=False) as txn:
-        reader = connection.reader(txn)
+        reader = connection.read_only_role(txn)
     if reader is not None:
         raise StorageReadOnly(
             f"{database.url} lets {reader!r} only read: its default_transaction_read_only is on. "

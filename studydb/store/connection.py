@@ -1,4 +1,4 @@
-"""Who is connected, and what the server lets them do."""
+"""The connected role of PostgreSQL, and whether it may write."""
 
 import sqlalchemy as sa
 
@@ -13,11 +13,11 @@ _WHO = Prepared(
 )
 
 
-def reader(txn: Txn) -> str | None:
+def read_only_role(txn: Txn) -> str | None:
     """
-    The connected role of PostgreSQL if it may only read; None if it may write.
+    The connected role if its transactions are read-only; None if it may write.
 
-    None on a standby, too: whoever comes there is led to the primary by the next connection.
+    None on a standby, too: the next connection goes to the primary.
     """
     row = txn.first(_WHO)
     return row.name if row is not None and row.only_reads else None
