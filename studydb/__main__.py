@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         with suppress(AttributeError, ValueError):  # a stand-in for the stream, or a closed one
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        # Here, and not above: Ctrl-C while modules are read is no traceback either.
+        # Imported here, so that Ctrl-C during the import gives no traceback.
         from studydb.cli.console import run  # noqa: PLC0415
 
         code = run(arguments)
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _look_here_first() -> None:
-    """A script's folder, where `studydb` lies, comes first on sys.path; users mean theirs."""
+    """Put the working directory first on sys.path, before the console script's own."""
     with suppress(FileNotFoundError):
         here = os.getcwd()  # noqa: PTH109  pathlib is slower to load than all else here
         if here not in sys.path[:1]:
@@ -45,7 +45,7 @@ def _look_here_first() -> None:
 
 
 def _silence_stdout() -> None:
-    """Keep the interpreter's last flush from complaining about a reader that has gone."""
+    """Keep the interpreter's last flush from raising because the pipe's reader has gone."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
