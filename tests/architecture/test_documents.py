@@ -25,10 +25,11 @@ CODE = [file for folder in FOLDERS for file in folder.rglob("*.py") if file != P
 
 
 def quoted(document):
-    """What stands in backticks outside of code blocks, each with the path that stands before it."""
+    """What stands in backticks outside of code blocks, each with what stands so right before it."""
     text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.MULTILINE | re.DOTALL)
-    found = re.findall(r"(?:`([^`\n]+)`\s+)?(?=`([^`\n]+)`)", text)
-    return [(before, this) for before, this in found]
+    pieces = ["", "", *text.split("`")]  # text and code in turns
+    triples = zip(pieces[1::2], pieces[2::2], pieces[3::2], strict=False)
+    return [(before if gap.isspace() else "", code) for before, gap, code in triples]
 
 
 def files(path):
