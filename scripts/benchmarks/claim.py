@@ -12,7 +12,7 @@ from benchmarks.rounds import Contest, measure, show
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step
 from studydb.db import connect
-from studydb.domain.records import LEASE_S
+from studydb.domain.records import LEASE_S, Claimant
 from studydb.operations import claim as operation
 from studydb.operations.create import load
 
@@ -85,9 +85,8 @@ def build(*, index: int, urls: Mapping[str, str]) -> tuple[Mapping[str, Step], C
     common = {"study": 1, "worker": index + 1, "shard": index % raw.SHARDS}
 
     def claim_ours() -> int:
-        claimed = operation.claim(
-            database, study, worker_id=index + 1, token=uuid4().hex, lease_s=LEASE_S
-        )
+        claimant = Claimant(index + 1, uuid4().hex, LEASE_S)
+        claimed = operation.claim(database, study, claimant)
         return _one(claimed)
 
     def claim_raw() -> int:

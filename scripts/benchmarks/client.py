@@ -10,7 +10,7 @@ from benchmarks.timing import Operation
 from studydb.db import connect
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import LEASE_S, Batch, Claim, Lease
+from studydb.domain.records import LEASE_S, Batch, Claim, Claimant, Lease
 from studydb.lease.acquire import Acquirer
 from studydb.operations.ask import ask
 from studydb.operations.create import load
@@ -69,9 +69,7 @@ class Client:
         claimed = operation(
             self.database,
             self.study,
-            worker_id=self.worker_id,
-            token=uuid4().hex,
-            lease_s=LEASE_S,
+            Claimant(self.worker_id, uuid4().hex, LEASE_S),
             again=False,
         )
         if claimed is None:

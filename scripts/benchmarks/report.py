@@ -15,7 +15,7 @@ from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step
 from studydb.db import connect
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import LEASE_S, Batch
+from studydb.domain.records import LEASE_S, Batch, Claimant
 from studydb.operations import report as operation
 from studydb.operations.ask import ask
 from studydb.operations.create import load
@@ -92,7 +92,7 @@ def build(
 def _ours(url: str, index: int, rows: int) -> tuple[Step, Callable[[], None]]:
     database = connect(url, connections=1)
     study = load(database, STUDY)
-    claim = ask(database, study, worker_id=index + 1, token=uuid4().hex, lease_s=LEASE_S)
+    claim = ask(database, study, Claimant(index + 1, uuid4().hex, LEASE_S))
     assert claim is not None
     flush_no, summary = 0, Summary()
 

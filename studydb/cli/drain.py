@@ -23,14 +23,15 @@ def drain(*, worker: str, storage: Storage) -> None:
     SIGTERM: its trials save a checkpoint and wait for another worker; no failure is counted. Its
     exit code is 0, so that no service manager starts it again.
     """
+    from studydb.domain.records import Request
     from studydb.operations.drain import drain as ask
     from studydb.operations.drain import find_worker
     from studydb.study.storage import read_patiently, whoami, write_patiently
 
     with opened(storage) as database:
         found = read_patiently(lambda: find_worker(database, worker))
-        token = uuid4().hex
-        write_patiently(database, lambda: ask(database, found, token=token, actor=whoami()))
+        request = Request(uuid4().hex, whoami())
+        write_patiently(database, lambda: ask(database, found, request))
         again = storage.again(database.url)
     click.echo(
         f"Worker {found.uuid[:SHORT_ID]} on {visible(found.process.host)}: gives back what it runs "

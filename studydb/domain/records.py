@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Origin, Reason, State, Status
@@ -25,6 +25,47 @@ RENEWALS_PER_LEASE = 4.5
 def renewal_s(lease_s: float) -> float:
     """The time between two renewals of a lease."""
     return lease_s / RENEWALS_PER_LEASE
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """
+    A worker that claims or asks for one trial.
+
+    Attributes:
+        token: Random, for one trial only. After a lost reply, send the same token until an answer
+            comes: it gets the trial that the lost reply named.
+        lease_s: Seconds for which the claim holds, by the database's clock.
+    """
+
+    worker_id: int
+    token: str
+    lease_s: float = LEASE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """
+    One request of a person.
+
+    Attributes:
+        token: Random, for one request only; sent again after a lost reply, the request counts once.
+        actor: Who makes it: user@host.
+    """
+
+    token: str
+    actor: str
+
+
+class QueuePosition(NamedTuple):
+    """Where a PENDING trial stands in its study's queue: lower comes first."""
+
+    priority: int
+    number: int
+
+
+QUEUE_START = QueuePosition(-(2**31), -1)
+"""Before every trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +269,7 @@ class Claim:
         checkpoint: What to restore, None to start from scratch.
         next_decision_step: See `Answer`.
         time_total_s: Seconds of training that earlier attempts have reported.
-        place: Priority and number: its position in the queue.
+        queue_position: Where it stood in the queue.
         misfit: Why its params are outside the study's space; it must not run then.
     """
 
@@ -240,7 +281,7 @@ class Claim:
     checkpoint: Checkpoint | None
     next_decision_step: int | None
     time_total_s: float = 0.0
-    place: tuple[int, int] = (0, 0)
+    queue_position: QueuePosition = QUEUE_START
     misfit: str | None = None
 
 
@@ -298,6 +339,22 @@ class Start(StrEnum):
     """Forked from a process that had imported the trainable."""
     FRESH = "fresh"
     """It imports the trainable itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """The newest failure or loss of a study that left a cause."""
+
+    number: int
+    attempt: int
+    type: str
+    message: str
+
+    @property
+    def words(self) -> str:
+        """The type, without its module, and the message's first line."""
+        first = (self.message.strip().splitlines() or [""])[0]
+        return f"{self.type.rpartition('.')[2]}: {first}" if first else self.type
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
 from studydb.domain.records import AttemptProcess, Batch, Checkpoint, Claim, Failure, Lease, Study
 from studydb.lease.buffer import Buffer
-from studydb.lease.retries import PATIENCE_S, never, persist
+from studydb.lease.retries import PATIENCE_S, never, retry_until_answered
 from studydb.lease.room import UNLIMITED, Room
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
@@ -252,7 +252,7 @@ class HeldAttempt:
 
     def _send(self, call: Callable[[], Answered], patience_s: float | None) -> Answered:
         try:
-            return persist(
+            return retry_until_answered(
                 call,
                 patience_s=self._patience_s if patience_s is None else patience_s,
                 give_up=self._give_up,

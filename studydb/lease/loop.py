@@ -15,12 +15,12 @@ from studydb.domain.errors import LeaseLost, StorageTransient, StudydbError, Stu
 from studydb.domain.life.states import Reason
 from studydb.domain.records import DRAIN, LEASE_S, Claim, Failure, Study
 from studydb.domain.roles import Role
-from studydb.lease.acquire import Acquirer, Patience
+from studydb.lease.acquire import Acquirer, PollInterval
 from studydb.lease.buffer import FLUSH_S
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt, refusal
 from studydb.lease.own_trial import OwnTrial, give_back
-from studydb.lease.retries import PATIENCE_S, Answered, persist
+from studydb.lease.retries import PATIENCE_S, Answered, retry_until_answered
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
@@ -74,11 +74,11 @@ class OwnLoop:
 
     def _enter(self) -> int:
         uuid = uuid4().hex
-        worker_id = persist(
+        worker_id = retry_until_answered(
             lambda: write(self._database, lambda: self._register(uuid), role=Role.WORKER)
         )
         process = this_process()
-        persist(
+        retry_until_answered(
             lambda: recover_host(self._database, self._study, process=process, is_alive=is_alive)
         )
         return worker_id
@@ -114,7 +114,7 @@ class OwnLoop:
             StudyFailed: The study has paused itself: its trials all fail alike.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        patience = Patience()
+        poll_interval = PollInterval()
         while self._heartbeat.request != DRAIN:
             claim = self._acquire(deadline)
             if claim is not None:
@@ -137,7 +137,7 @@ class OwnLoop:
                 raise StudyFailed(why)
             if progress.is_exhausted:
                 return None
-            _wait(patience.next_s(), deadline)
+            _wait(poll_interval.next_s(), deadline)
         return None
 
     def _end_refused(self, held: HeldAttempt, failure: Failure) -> None:
@@ -190,9 +190,9 @@ def _tend(
 def _until(deadline: float | None, call: Callable[[], Answered]) -> Answered:
     """Make a call until it is answered or the time is over."""
     if deadline is None:
-        return persist(call)
+        return retry_until_answered(call)
     try:
-        return persist(call, patience_s=min(PATIENCE_S, deadline - time.monotonic()))
+        return retry_until_answered(call, patience_s=min(PATIENCE_S, deadline - time.monotonic()))
     except StorageTransient as error:
         raise TimeoutError(f"The database did not answer in time. {error}") from error
 

@@ -20,7 +20,7 @@ def never() -> bool:
     return False
 
 
-def persist(
+def retry_until_answered(
     call: Callable[[], Answered],
     *,
     patience_s: float = PATIENCE_S,

@@ -1,37 +1,35 @@
-"""Make a new trial within the budget and give it to a worker at once."""
+"""Make a new trial within the budget and give it to a worker."""
 
 from time import monotonic
-from typing import Any
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate, LockTimeout
-from studydb.domain.records import Claim, Study
-from studydb.operations.claim import begun, ghost
-from studydb.store import at_once, proposals
+from studydb.domain.records import Claim, Claimant, Study
+from studydb.operations.claim import claim_from_row, find_earlier_send
+from studydb.store import proposals, single_statement
+from studydb.store.proposals import Asked
 
 NO_QUEUE_S = 30.0
-"""How long the asks of this process go past the queue once a turn has not come."""
+"""How long the asks of this process skip the queue after a turn did not come."""
 
 
 def ask(
     database: Database,
     study: Study,
+    claimant: Claimant,
     *,
-    worker_id: int,
-    token: str,
-    lease_s: float,
     again: bool = True,
     if_nothing_waits: bool = False,
 ) -> Claim | None:
     """
     Make the searcher's next trial, RUNNING under its first attempt.
 
-    Its point is a function of (seed, draw), the same whoever asks, and no draw is lost.
+    Its params are a function of (seed, draw), the same in every process, and no draw is lost. The
+    claimant's token names the trial, too.
 
     Args:
-        token: As for `claim`; it names the trial, too.
         again: As for `claim`.
-        if_nothing_waits: Leave it if a PENDING trial is there to be claimed.
+        if_nothing_waits: Make no trial if a PENDING one can be claimed.
 
     Returns:
         None when `num_trials` exist, the searcher has no more points, the study is not RUNNING, or
@@ -39,121 +37,98 @@ def ask(
     """
     is_kept = database.features.writing_ctes and proposals.are_kept(study)
     try:
-        claimed = (_ask_at_once if is_kept else _ask_in_steps)(
-            database,
-            study,
-            worker_id=worker_id,
-            token=token,
-            lease_s=lease_s,
-            if_nothing_waits=if_nothing_waits,
+        claimed = (_ask_in_single_statement if is_kept else _ask_in_steps)(
+            database, study, claimant, if_nothing_waits=if_nothing_waits
         )
     except Duplicate:
-        return ghost(database, study, token=token, lease_s=lease_s)
+        return find_earlier_send(database, study, claimant)
     if claimed is None and again:
-        return ghost(database, study, token=token, lease_s=lease_s)
+        return find_earlier_send(database, study, claimant)
     return claimed
 
 
-def _ask_at_once(
-    database: Database,
-    study: Study,
-    *,
-    worker_id: int,
-    token: str,
-    lease_s: float,
-    if_nothing_waits: bool,
+def _ask_in_single_statement(
+    database: Database, study: Study, claimant: Claimant, *, if_nothing_waits: bool
 ) -> Claim | None:
-    """The ask where the points of the next draws are kept, and SQL can make the config."""
-    row = None
-    while row is None:
-        row = _ask_in_turn(
-            database,
-            study=study,
-            worker_id=worker_id,
-            token=token,
-            lease_s=lease_s,
-            if_nothing_waits=if_nothing_waits,
-        )
-        if row is None and not _propose_next(database, study, if_nothing_waits=if_nothing_waits):
+    """Ask where the study's row keeps the next proposals, and SQL can make the config."""
+    asked = None
+    while asked is None:
+        asked = _ask_in_turn(database, study, claimant, if_nothing_waits=if_nothing_waits)
+        if asked is None and not _propose_next(database, study, if_nothing_waits=if_nothing_waits):
             return None
-    block, place = divmod(row.draw, proposals.BLOCK)
+    batch, place = divmod(asked.draw, proposals.PROPOSALS_PER_BATCH)
     if place == 0:
-        _propose(database, study, block=block + proposals.AHEAD, current=block)
-    return begun(study, row, worker_id=worker_id, token=token, lease_s=lease_s)
+        _propose(database, study, batch=batch + proposals.BATCHES_AHEAD, current=batch)
+    return claim_from_row(study, asked.leased, claimant)
 
 
-def _ask_in_turn(database: Database, **options: Any) -> Any | None:
+def _ask_in_turn(
+    database: Database, study: Study, claimant: Claimant, *, if_nothing_waits: bool
+) -> Asked | None:
     """
-    Ask from the queue; without it, where the turn does not come in time.
+    Ask in the queue's order; skip the queue if the turn does not come in time.
 
-    Whoever may connect can hold the queue's lock. The study's row, which takes a right to write,
-    is what keeps budgets; the token, what keeps one trial from being made twice.
+    Every login that may connect can hold the queue's lock. The budget is kept by the study's row,
+    which takes a right to write. The token keeps one trial from being made twice.
     """
     queue = monotonic() >= database.no_queue_until_s
     try:
-        with database.begin(durable=False, single=True) as txn:  # the first flush makes it so
-            return proposals.ask(txn, queue=queue, **options)
+        with database.begin(durable=False, single=True) as txn:  # the first flush makes it durable
+            return proposals.ask(
+                txn, claimant, study=study, if_nothing_waits=if_nothing_waits, queue=queue
+            )
     except LockTimeout:
         if not queue:
             raise
     database.no_queue_until_s = monotonic() + NO_QUEUE_S
     with database.begin(durable=False, single=True) as txn:
-        return proposals.ask(txn, queue=False, **options)
+        return proposals.ask(
+            txn, claimant, study=study, if_nothing_waits=if_nothing_waits, queue=False
+        )
 
 
 def _propose_next(database: Database, study: Study, *, if_nothing_waits: bool) -> bool:
-    """Whether there is a next draw; its point is known then."""
+    """Propose the next draw if it is not proposed; False if there is no next draw."""
     with database.begin(write=False) as txn:
         following = proposals.next_of(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
     if following is None:
         return False
-    if not following.is_proposed:  # or somebody was faster
-        block = following.next_draw // proposals.BLOCK
-        _propose(database, study, block=block, current=block)
+    if not following.is_proposed:  # else another worker has just proposed it
+        batch = following.draw // proposals.PROPOSALS_PER_BATCH
+        _propose(database, study, batch=batch, current=batch)
     return True
 
 
-def _propose(database: Database, study: Study, *, block: int, current: int) -> None:
-    searcher, end = study.searcher, (block + 1) * proposals.BLOCK
+def _propose(database: Database, study: Study, *, batch: int, current: int) -> None:
+    searcher, end = study.searcher, (batch + 1) * proposals.PROPOSALS_PER_BATCH
     assert searcher is not None  # or the study would have no draws
     if study.num_draws is not None:
         end = min(end, study.num_draws)
-    points = [
+    proposed = [
         searcher.propose(study.space, seed=study.seed, draw=draw)
-        for draw in range(block * proposals.BLOCK, end)
+        for draw in range(batch * proposals.PROPOSALS_PER_BATCH, end)
     ]
-    if points:
+    if proposed:
         with database.begin(durable=False, single=True) as txn:
-            proposals.propose(txn, study_id=study.id, block=block, points=points, current=current)
+            proposals.propose(
+                txn, study_id=study.id, batch=batch, proposed=proposed, current=current
+            )
 
 
 def _ask_in_steps(
-    database: Database,
-    study: Study,
-    *,
-    worker_id: int,
-    token: str,
-    lease_s: float,
-    if_nothing_waits: bool,
+    database: Database, study: Study, claimant: Claimant, *, if_nothing_waits: bool
 ) -> Claim | None:
-    with database.begin(durable=False) as txn:  # the first flush makes it so
-        ticket = proposals.take(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
-        if ticket is None:
+    with database.begin(durable=False) as txn:  # the first flush makes it durable
+        draw = proposals.take(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
+        if draw is None:
             txn.abandon()
             return None
 
         searcher = study.searcher
         assert searcher is not None  # or the study would have no draws
-        params = searcher.propose(study.space, seed=study.seed, draw=ticket.draw)
+        params = searcher.propose(study.space, seed=study.seed, draw=draw.draw)
 
-        row_of = at_once.begin(
-            txn,
-            study=study,
-            ticket=ticket,
-            params=params,
-            origin=searcher.origin,
-            worker_id=worker_id,
-            token=token,
-            lease_s=lease_s,
+        leased = single_statement.begin(
+            txn, claimant, study=study, draw=draw, params=params, origin=searcher.origin
         )
-    return begun(study, row_of(), worker_id=worker_id, token=token, lease_s=lease_s)
+    return claim_from_row(study, leased(), claimant)

@@ -1,56 +1,69 @@
 """Give a runnable trial to a worker."""
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate, LockTimeout
 from studydb.domain.life.states import State
-from studydb.domain.records import Checkpoint, Claim, Lease, Study
+from studydb.domain.records import (
+    QUEUE_START,
+    Checkpoint,
+    Claim,
+    Claimant,
+    Lease,
+    QueuePosition,
+    Study,
+)
 from studydb.domain.seeds import trial_seed
-from studydb.store import at_once, attempts, checkpoints, counters, leases, proposals, studies
+from studydb.store import (
+    attempts,
+    checkpoints,
+    claims,
+    counters,
+    proposals,
+    single_statement,
+    studies,
+)
+from studydb.store.claims import LeasedTrial
 
 
 def claim(
     database: Database,
     study: Study,
+    claimant: Claimant,
     *,
-    worker_id: int,
-    token: str,
-    lease_s: float,
     again: bool = True,
-    beyond: tuple[int, int] = leases.HEAD,
+    after_position: QueuePosition = QUEUE_START,
 ) -> Claim | None:
     """
     Claim the first PENDING trial of a study.
 
     Args:
-        token: Random, used for one claim only. After a lost reply, send the same token until an
-            answer comes: it gets the trial that the lost reply named.
-        again: Whether the token may have been sent before; False saves a look.
-        beyond: Priority and number of a trial: those that follow it come first.
+        again: Whether the token may have been sent before; False saves a look for that claim.
+        after_position: Where the scan of the queue starts; the trials before it are looked at if
+            none follows.
 
     Returns:
         None when nothing is runnable, the study is not RUNNING, or `max_concurrent` trials run.
     """
     attempt_claim = partial(
-        _claim_at_once if _is_plain(database, study) else _claim_in_steps,
+        _claim_in_single_statement if _is_plain(database, study) else _claim_in_steps,
         database,
         study,
-        worker_id=worker_id,
-        token=token,
-        lease_s=lease_s,
+        claimant,
     )
     try:
         claimed = None
-        for place in dict.fromkeys((beyond, leases.HEAD)):
-            claimed = claimed or attempt_claim(beyond=place)
+        for position in dict.fromkeys((after_position, QUEUE_START)):
+            claimed = claimed or attempt_claim(after_position=position)
         if claimed is None and again:
-            claimed = _late(database, study, token=token, lease_s=lease_s)
-            claimed = claimed or attempt_claim(beyond=leases.HEAD)  # what a ghost held that died
+            claimed = _wait_for_earlier_send(database, study, claimant)
+            # An earlier send that was cut off may have locked a trial and left it PENDING.
+            claimed = claimed or attempt_claim(after_position=QUEUE_START)
     except Duplicate:
-        return ghost(database, study, token=token, lease_s=lease_s)
+        return find_earlier_send(database, study, claimant)
     return claimed
 
 
@@ -59,86 +72,72 @@ def _is_plain(database: Database, study: Study) -> bool:
     return is_single and study.max_concurrent is None and study.space.is_flat
 
 
-def _claim_at_once(
-    database: Database,
-    study: Study,
-    *,
-    worker_id: int,
-    token: str,
-    lease_s: float,
-    beyond: tuple[int, int],
+def _claim_in_single_statement(
+    database: Database, study: Study, claimant: Claimant, *, after_position: QueuePosition
 ) -> Claim | None:
-    """The claim where no limit is to be counted, and SQL can make the config."""
-    with database.begin(durable=False, single=True) as txn:  # the first flush makes it so
-        row = at_once.claim(
-            txn, study=study, worker_id=worker_id, token=token, lease_s=lease_s, beyond=beyond
-        )
+    """Claim where no limit must be counted, and SQL can make the config."""
+    with database.begin(durable=False, single=True) as txn:  # the first flush makes it durable
+        row = single_statement.claim(txn, claimant, study=study, after_position=after_position)
     if row is None:
         return None
     newest = None
     if row.checkpoint_id is not None:
         with database.begin(write=False) as txn:
             newest = checkpoints.find(txn, checkpoint_id=row.checkpoint_id)
-    return begun(study, row, newest=newest, worker_id=worker_id, token=token, lease_s=lease_s)
+    return claim_from_row(study, row, claimant, newest=newest)
 
 
 def _claim_in_steps(
-    database: Database,
-    study: Study,
-    *,
-    worker_id: int,
-    token: str,
-    lease_s: float,
-    beyond: tuple[int, int],
+    database: Database, study: Study, claimant: Claimant, *, after_position: QueuePosition
 ) -> Claim | None:
-    with database.begin(durable=False) as txn:  # the first flush makes it so
-        row = leases.claim(
-            txn,
-            study_id=study.id,
-            worker_id=worker_id,
-            token=token,
-            lease_s=lease_s,
-            beyond=beyond,
-        )
+    with database.begin(durable=False) as txn:  # the first flush makes it durable
+        row = claims.claim(txn, claimant, study_id=study.id, after_position=after_position)
         if row is None:
             return None
 
-        claimed = begin_attempt(txn, study, row, worker_id=worker_id, token=token, lease_s=lease_s)
+        claimed = begin_attempt(txn, study, row, claimant)
 
         if study.max_concurrent is not None and not studies.enter(txn, study_id=study.id):
             txn.abandon()
             return None
-        counters.move(txn, study_id=study.id, key=token, out_of=State.PENDING, into=State.RUNNING)
+        counters.move(
+            txn,
+            study_id=study.id,
+            key=claimant.token,
+            out_of=State.PENDING,
+            into=State.RUNNING,
+        )
     return claimed
 
 
-def _late(database: Database, study: Study, *, token: str, lease_s: float) -> Claim | None:
-    """What an earlier send of this claim got, once it can be seen."""
-    # An earlier ask stands in the queue, or holds the study's row; an earlier claim its trial.
+def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
+    """
+    Find the trial of an earlier send of this claim once that send has committed or ended.
+
+    An earlier ask waits in the queue or holds the study's row. An earlier claim holds its trial.
+    """
     with suppress(LockTimeout), database.begin(write=False, single=True) as txn:
         proposals.await_asks(txn, study_id=study.id)
     with database.begin() as txn:
         txn.abandon()
-        leases.await_claims(txn, study_id=study.id)
+        claims.await_claims(txn, study_id=study.id)
         studies.lock(txn, study_id=study.id)
-        return claimed_before(txn, study, token=token, lease_s=lease_s)
+        return _read_earlier_send(txn, study, claimant)
 
 
-def begin_attempt(
-    txn: Txn, study: Study, row: Any, *, worker_id: int, token: str, lease_s: float
-) -> Claim:
+def begin_attempt(txn: Txn, study: Study, row: LeasedTrial, claimant: Claimant) -> Claim:
     """
     Open the attempt of a trial that this transaction has just leased.
 
     Raises:
-        Duplicate: The token was used by an earlier send.
+        Duplicate: An earlier send used the token.
     """
     newest = (
         None
         if row.checkpoint_id is None
         else checkpoints.find(txn, checkpoint_id=row.checkpoint_id)
     )
-    claimed = begun(study, row, newest=newest, worker_id=worker_id, token=token, lease_s=lease_s)
+    claimed = claim_from_row(study, row, claimant, newest=newest)
     attempts.insert(
         txn,
         lease=claimed.lease,
@@ -149,20 +148,26 @@ def begin_attempt(
     return claimed
 
 
-def begun(
-    study: Study,
-    row: Any,
-    *,
-    newest: Checkpoint | None = None,
-    worker_id: int,
-    token: str,
-    lease_s: float,
+def claim_from_row(
+    study: Study, row: LeasedTrial, claimant: Claimant, *, newest: Checkpoint | None = None
 ) -> Claim:
-    """The claim that a row, as `leases.claim` returns it, stands for."""
+    """
+    Make the claim of a leased trial's row.
+
+    Args:
+        newest: The checkpoint that the attempt restores.
+    """
     misfit = study.space.misfit(row.params)
     return Claim(
         lease=Lease(
-            study.id, row.id, row.number, row.bracket, row.attempt, token, lease_s, worker_id
+            study.id,
+            row.id,
+            row.number,
+            row.bracket,
+            row.attempt,
+            claimant.token,
+            claimant.lease_s,
+            claimant.worker_id,
         ),
         uuid=row.uuid,
         params=row.params,
@@ -171,31 +176,25 @@ def begun(
         checkpoint=newest,
         next_decision_step=study.scheduler.next_decision_step(newest.step if newest else 0),
         time_total_s=row.time_total_s or 0.0,
-        place=(row.priority, row.number),
+        queue_position=QueuePosition(row.priority, row.number),
         misfit=misfit,
     )
 
 
-def ghost(database: Database, study: Study, *, token: str, lease_s: float) -> Claim | None:
+def find_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
     """Read the claim or ask that committed although its reply was lost."""
     with database.begin(write=False) as txn:
-        return claimed_before(txn, study, token=token, lease_s=lease_s)
+        return _read_earlier_send(txn, study, claimant)
 
 
-def claimed_before(txn: Txn, study: Study, *, token: str, lease_s: float) -> Claim | None:
-    """The claim that an earlier send with this token made; None if none, or if it has ended."""
-    made = attempts.by_token(txn, token=token)
+def _read_earlier_send(txn: Txn, study: Study, claimant: Claimant) -> Claim | None:
+    """The claim that an earlier send with this token made, unless it has ended."""
+    made = attempts.by_token(txn, token=claimant.token)
     if made is None or made.ended_at is not None:
         return None
-    row = leases.leased(txn, trial_id=made.trial_id)
+    row = claims.leased(txn, trial_id=made.trial_id)
     newest = (
         None if made.restored_id is None else checkpoints.find(txn, checkpoint_id=made.restored_id)
     )
-    return begun(
-        study,
-        row,
-        newest=newest,
-        worker_id=made.worker_id or 0,
-        token=token,
-        lease_s=lease_s,
-    )
+    holder = replace(claimant, worker_id=made.worker_id or 0)
+    return claim_from_row(study, row, holder, newest=newest)

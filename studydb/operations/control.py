@@ -15,8 +15,9 @@ from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
 from studydb.domain.errors import BudgetSpent, NotAllowed, UnknownTrial, UsageError
 from studydb.domain.life.decisions import Action
+from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import FINAL, Origin, State, Status
-from studydb.domain.records import Study, TrialRow
+from studydb.domain.records import Request, Study, TrialRow
 from studydb.operations import summing
 from studydb.searchers import RandomSearch
 from studydb.store import counters, events, studies, sweeps, trials
@@ -31,9 +32,8 @@ def enqueue(
     database: Database,
     study: Study,
     params: Mapping[str, Any],
+    request: Request,
     *,
-    token: str,
-    actor: str,
     priority: int = 0,
 ) -> int:
     """
@@ -55,7 +55,7 @@ def enqueue(
             number = studies.admit(txn, study_id=study.id)
             if number is None:
                 txn.abandon()
-                return _enqueued_before(txn, study, token=token)
+                return _enqueued_before(txn, study, request)
 
             drawn = RandomSearch().propose(
                 study.space, seed=study.seed, draw=ENQUEUED_DRAWS + number
@@ -63,34 +63,33 @@ def enqueue(
             trials.insert(
                 txn,
                 study_id=study.id,
-                uuid=str(UUID(hex=token)),
+                uuid=str(UUID(hex=request.token)),
                 number=number,
                 params=study.space.complete(given, drawn),
                 space_version=study.space_version,
                 origin=Origin.ENQUEUED,
                 priority=priority,
             )
-            _record(txn, study, "enqueued", token=token, actor=actor, data={"number": number})
+            _record(txn, study, EventKind.ENQUEUED, request, data={"number": number})
             counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
         return number
     except Duplicate:
         with database.begin(write=False) as txn:
-            return int(events.data_of(txn, token=token)["number"])
+            return int(events.data_of(txn, token=request.token)["number"])
 
 
-def _enqueued_before(txn: Txn, study: Study, *, token: str) -> int:
-    data = events.data_of(txn, token=token)  # an earlier send may have taken the last place
-    if not data:
+def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
+    # An earlier send of this request may have taken the last place.
+    recorded = events.data_of(txn, token=request.token)
+    if not recorded:
         raise BudgetSpent(
             f"Study {study.name!r} has all of its {study.num_trials} trials. "
             f"Make room first: `studydb extend {study.name} --trials N`."
         )
-    return int(data["number"])
+    return int(recorded["number"])
 
 
-def pause(
-    database: Database, study: Study, numbers: Sequence[int], *, token: str, actor: str
-) -> None:
+def pause(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
     """
     Pause trials: PENDING ones now, RUNNING ones at their next flush or renewal.
 
@@ -101,13 +100,11 @@ def pause(
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
-    steering = _Steering("paused", Action.PAUSE, {State.PENDING: State.PAUSED})
-    _steer(database, study, numbers, steering, token=token, actor=actor)
+    steering = _Steering(EventKind.PAUSED, Action.PAUSE, {State.PENDING: State.PAUSED})
+    _steer(database, study, numbers, steering, request)
 
 
-def resume(
-    database: Database, study: Study, numbers: Sequence[int], *, token: str, actor: str
-) -> None:
+def resume(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
     """
     Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING ones.
 
@@ -117,13 +114,11 @@ def resume(
         UnknownTrial: No such trial; nothing was changed.
         NotAllowed: A trial has ended; nothing was changed.
     """
-    steering = _Steering("resumed", None, {State.PAUSED: State.PENDING})
-    _steer(database, study, numbers, steering, token=token, actor=actor)
+    steering = _Steering(EventKind.RESUMED, None, {State.PAUSED: State.PENDING})
+    _steer(database, study, numbers, steering, request)
 
 
-def stop(
-    database: Database, study: Study, numbers: Sequence[int], *, token: str, actor: str
-) -> None:
+def stop(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
     """
     End trials as CANCELLED: PENDING and PAUSED ones now, RUNNING ones as in `pause`.
 
@@ -132,11 +127,13 @@ def stop(
         NotAllowed: A trial has ended; nothing was changed.
     """
     ended = State.TERMINATED
-    steering = _Steering("stopped", Action.STOP, {State.PENDING: ended, State.PAUSED: ended})
-    _steer(database, study, numbers, steering, token=token, actor=actor)
+    steering = _Steering(
+        EventKind.STOPPED, Action.STOP, {State.PENDING: ended, State.PAUSED: ended}
+    )
+    _steer(database, study, numbers, steering, request)
 
 
-def set_status(database: Database, study: Study, status: Status, *, token: str, actor: str) -> None:
+def set_status(database: Database, study: Study, status: Status, request: Request) -> None:
     """
     Pause, resume or stop a whole study.
 
@@ -146,7 +143,7 @@ def set_status(database: Database, study: Study, status: Status, *, token: str, 
     them, any worker's sweep moves the rest.
     """
     with suppress(Duplicate), database.begin() as txn:
-        _record(txn, study, f"study {status.lower()}", token=token, actor=actor)
+        _record(txn, study, EventKind(f"study {status.lower()}"), request)
         studies.set_status(txn, study_id=study.id, status=status)
     while status is Status.RUNNING and _unpause_some(database, study) == sweeps.MOST:
         pass
@@ -157,7 +154,7 @@ def _unpause_some(database: Database, study: Study) -> int:
         return sweeps.unpause(txn, study_id=study.id)
 
 
-def extend(database: Database, study: Study, *, by: int, token: str, actor: str) -> int:
+def extend(database: Database, study: Study, request: Request, *, n_more: int) -> int:
     """
     Raise `num_trials`.
 
@@ -165,28 +162,32 @@ def extend(database: Database, study: Study, *, by: int, token: str, actor: str)
         The new budget.
 
     Raises:
-        UsageError: `by` is not positive.
+        UsageError: `n_more` is not positive.
         NotAllowed: The study has no such budget.
     """
-    if by < 1:
-        raise UsageError(f"A study is extended by 1 trial or more, not by {by}.")
+    if n_more < 1:
+        raise UsageError(f"A study is extended by 1 trial or more, not by {n_more}.")
     try:
         with database.begin() as txn:
-            num_trials = studies.extend(txn, study_id=study.id, by=by)
+            num_trials = studies.extend(txn, study_id=study.id, n_more=n_more)
             if num_trials is None:
                 raise NotAllowed(f"Study {study.name!r} has no num_trials: it never runs out.")
             _record(
-                txn, study, "extended", token=token, actor=actor, data={"num_trials": num_trials}
+                txn,
+                study,
+                EventKind.EXTENDED,
+                request,
+                data={"num_trials": num_trials},
             )
         return num_trials
     except Duplicate:
         with database.begin(write=False) as txn:
-            return int(events.data_of(txn, token=token)["num_trials"])
+            return int(events.data_of(txn, token=request.token)["num_trials"])
 
 
 @dataclass(frozen=True, slots=True)
 class _Steering:
-    kind: str
+    kind: EventKind
     request: Action | None
     targets: Mapping[State, State]
 
@@ -196,15 +197,13 @@ def _steer(
     study: Study,
     numbers: Sequence[int],
     steering: _Steering,
-    *,
-    token: str,
-    actor: str,
+    request: Request,
 ) -> None:
     """Move PENDING and PAUSED trials, send the request to RUNNING ones, by ascending number."""
     numbers = sorted(set(numbers))
     try:
         with database.begin() as txn:
-            _record(txn, study, steering.kind, token=token, actor=actor, data={"numbers": numbers})
+            _record(txn, study, steering.kind, request, data={"numbers": numbers})
             steered = [_lock(txn, study, number) for number in numbers]  # ids rise with numbers
             unsummed = _apply(txn, study, steered, steering)
     except Duplicate:
@@ -254,10 +253,11 @@ def _lock(txn: Txn, study: Study, number: int) -> TrialRow:
 def _record(
     txn: Txn,
     study: Study,
-    kind: str,
+    kind: EventKind,
+    request: Request,
     *,
-    token: str,
-    actor: str,
     data: Mapping[str, Any] | None = None,
 ) -> None:
-    events.append(txn, study_id=study.id, kind=kind, actor=actor, token=token, data=data)
+    events.append(
+        txn, study_id=study.id, kind=kind, actor=request.actor, token=request.token, data=data
+    )

@@ -5,6 +5,7 @@ import shlex
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.errors import StudyExists, UnknownStudy
+from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.records import NewStudy, Study
 from studydb.domain.text.suggestions import did_you_mean
 from studydb.store import counters, events, rungs, studies
@@ -25,7 +26,7 @@ def create(database: Database, new: NewStudy) -> Study:
                 rungs.create(txn, study_id=study_id, spec=spec)
             if new.trainable is not None:
                 studies.insert_trainable(txn, study_id=study_id, what=new.trainable)
-            events.append(txn, study_id=study_id, kind="created", actor=new.created_by)
+            events.append(txn, study_id=study_id, kind=EventKind.CREATED, actor=new.created_by)
     except Duplicate:
         found = load(database, new.name)
         if found.uuid != new.uuid:  # else an earlier send of this request has created it

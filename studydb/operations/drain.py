@@ -5,7 +5,8 @@ import re
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.errors import NotAllowed, NotFound, UsageError
-from studydb.domain.records import DRAIN, Worker
+from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.records import DRAIN, Request, Worker
 from studydb.processes import is_alive
 from studydb.store import events, workers
 
@@ -24,7 +25,7 @@ def find_worker(database: Database, text: str) -> Worker:
     found: list[Worker] = []
     if re.fullmatch(r"[0-9a-f-]+", text):
         with database.begin(write=False) as txn:
-            found = workers.beginning_with(txn, uuid=text, most=SHOWN)
+            found = workers.beginning_with(txn, uuid=text, limit=SHOWN)
     if not found:
         raise NotFound(f"There is no worker {text!r}. `studydb workers` lists them.")
     if len(found) > 1:
@@ -33,12 +34,9 @@ def find_worker(database: Database, text: str) -> Worker:
     return found[0]
 
 
-def drain(database: Database, worker: Worker, *, token: str, actor: str) -> None:
+def drain(database: Database, worker: Worker, request: Request) -> None:
     """
     Ask a worker to end; it hears of it at its next renewal.
-
-    Args:
-        token: Random, used for one request only; sent again after a lost reply.
 
     Raises:
         NotAllowed: It has ended, or its process is dead.
@@ -49,9 +47,9 @@ def drain(database: Database, worker: Worker, *, token: str, actor: str) -> None
                 txn,
                 study_id=worker.study_id,
                 worker_id=worker.id,
-                kind="drained",
-                actor=actor,
-                token=token,
+                kind=EventKind.DRAINED,
+                actor=request.actor,
+                token=request.token,
             )
             if not workers.ask(txn, worker_id=worker.id, request=DRAIN):
                 raise NotAllowed(f"The worker {worker.uuid} has ended already.")

@@ -1,11 +1,11 @@
-"""End an attempt whose own content is in the way of its end."""
+"""End an attempt whose results cannot be stored."""
 
 from studydb.db import Database
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason
 from studydb.domain.records import AttemptProcess, Failure, Lease, Study
-from studydb.operations.finish import end_attempt
-from studydb.operations.flushing import Flushed, refused
+from studydb.operations.attempt_end import end_attempt
+from studydb.operations.flushing import refused, unchanged
 from studydb.store import leases
 
 
@@ -19,13 +19,13 @@ def fail(
     process: AttemptProcess | None = None,
 ) -> Ending | None:
     """
-    End an attempt as failed without a look at its results: no last flush, no summary of metrics.
+    End an attempt as failed without reading its results: no last flush, no summary of metrics.
 
     Args:
         flush_no: Of the batch that could not be stored.
 
     Returns:
-        Where the trial went; None when the attempt was ended by an earlier send.
+        Where the trial went; None when an earlier send has committed.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.
@@ -39,10 +39,9 @@ def fail(
         ended = end_attempt(
             txn,
             study,
-            held,
+            unchanged(held),
             lease=lease,
             outcome=Reason.FAILED,
-            flushed=Flushed((), held.summary, held.time_total_s, None),
             flush_no=flush_no,
             failure=failure,
             process=process,

@@ -1,48 +1,27 @@
-"""Say in words why a study has failed, and what failed last; without locks."""
+"""Describe why a study has failed, and its last error."""
 
 import shlex
-from dataclasses import dataclass
 
 from studydb.db import Database, Txn
-from studydb.domain.records import Study
+from studydb.domain.records import LastError, Study
 from studydb.domain.text.display import visible
 from studydb.operations.study_progress import StudyProgress
 from studydb.store import events
 
 
-@dataclass(frozen=True, slots=True)
-class LastError:
-    """The newest failure or loss of a study that left a cause."""
-
-    number: int
-    attempt: int
-    type: str
-    message: str
-
-    @property
-    def words(self) -> str:
-        """The type, without its module, and the message's first line."""
-        first = (self.message.strip().splitlines() or [""])[0]
-        return f"{self.type.rpartition('.')[2]}: {first}" if first else self.type
-
-
 def last_error(database: Database, study: Study) -> LastError | None:
-    """What failed last, among the newest events of a study."""
+    """The newest failure or loss, if it is among the newest events of a study."""
     with database.begin(write=False) as txn:
         return last_error_in(txn, study)
 
 
 def last_error_in(txn: Txn, study: Study) -> LastError | None:
     """As `last_error`, within a transaction."""
-    row = events.last_failure(txn, study_id=study.id)
-    if row is None:
-        return None
-    data = events.facts_of(row)
-    return LastError(row.number, row.attempt, data.get("type", ""), data.get("message", ""))
+    return events.last_error(txn, study_id=study.id)
 
 
 def describe_failure(database: Database, study: Study, progress: StudyProgress) -> str:
-    """Why a study that `has_failed` did, where the traceback is, and how to go on."""
+    """Why a study has failed, where the traceback is, and how to go on."""
     error, name = last_error(database, study), shlex.quote(study.name)
     if progress.pause_reason is not None:
         why = f"Study {study.name!r} has paused itself: {visible(progress.pause_reason)}"

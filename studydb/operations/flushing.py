@@ -1,7 +1,7 @@
 """
-The paragraphs that report and finish share: lock, fence, judge, store.
+The steps that report and finish share: lock the rungs, pass the fence, judge the batch, store it.
 
-Rules come before the scheduler, and the batch is cut at the first result that ends the trial.
+Rules are judged before the scheduler. The batch is cut after the first result that ends the trial.
 """
 
 import math
@@ -16,7 +16,7 @@ from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Lease, Study
 from studydb.domain.view import Report
-from studydb.store import attempts, results, rungs
+from studydb.store import attempts, leases, results, rungs
 from studydb.store.leases import Held
 from studydb.store.rung_view import LockedView
 from studydb.store.rungs import Rung
@@ -26,21 +26,50 @@ from studydb.store.trials import verdict_of
 @dataclass(frozen=True, slots=True)
 class Flushed:
     """
-    What storing a batch has changed.
+    A held trial after a flush.
 
     Attributes:
-        stored: The results up to the one that ended the trial.
-        verdict: What was decided now; None to go on.
+        held: The trial's row before the flush.
+        stored: The results that were stored, up to the one that ended the trial.
+        summary: Of the trial with these results.
+        verdict: The decision on these results; None to go on.
+        is_new: False if the batch was dropped, or was stored by an earlier send.
     """
 
+    held: Held
     stored: tuple[Result, ...]
     summary: Summary
     time_total_s: float | None
-    verdict: Verdict | None
+    verdict: Verdict | None = None
+    is_new: bool = True
+
+
+def unchanged(held: Held) -> Flushed:
+    """A held trial of which no result is stored."""
+    return Flushed(held, (), held.summary, held.time_total_s, is_new=False)
+
+
+def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | None:
+    """
+    Store a batch of an attempt with the decisions on it, if the attempt holds its trial.
+
+    A batch that an earlier send has stored is not stored again. Once a scheduler or rule has ended
+    the trial, further batches are dropped.
+
+    Returns:
+        None if the fence refuses.
+    """
+    locked = lock_rungs(txn, study, lease=lease, batch=batch)  # rungs before trials
+    held = leases.hold(txn, lease=lease)
+    if held is None:
+        return None
+    if held.refuses_results or held.flush_no >= batch.flush_no:
+        return unchanged(held)
+    return _store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
 
 
 def due_results(study: Study, batch: Batch) -> Iterator[Result]:
-    """The results of a batch at which the scheduler is to judge."""
+    """The results of a batch at which the scheduler decides."""
     before = batch.after_step
     for result in batch.results:
         due = study.scheduler.next_decision_step(before)
@@ -51,17 +80,18 @@ def due_results(study: Study, batch: Batch) -> Iterator[Result]:
         before = result.step
 
 
-def foresee(study: Study, batch: Batch) -> Summary | None:
+def summary_if_undecided(study: Study, batch: Batch) -> Summary | None:
     """
-    The trial's summary with a batch that needs no judgement, so that one statement can store it.
+    The trial's summary with a batch that no scheduler or rule decides on.
 
-    None when a scheduler or rule has a say, or this attempt does not know the summary before.
+    Returns:
+        None when a decision is needed, or this attempt does not know the summary before the batch.
     """
     summary = batch.before
     if summary is None or any(due_results(study, batch)) or _hits(study, batch):
         return None
     if batch.results and summary.n_results == 0 and batch.results[0].step != batch.after_step + 1:
-        return None  # the attempt is told where it began
+        return None  # the attempt's row must get its first step
     return summary.add(batch.results, study.objective)
 
 
@@ -72,7 +102,7 @@ def _hits(study: Study, batch: Batch) -> bool:
 
 
 def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[int, Rung]:
-    """Lock every rung that this batch may enter, ascending; before the trial, always."""
+    """Lock every rung that a batch may enter, in ascending order, before its trial is locked."""
     steps = {study.scheduler.rung_of(result.step) for result in due_results(study, batch)}
     return {
         step: rungs.lock(txn, study_id=study.id, bracket=lease.bracket, step=step)
@@ -80,10 +110,9 @@ def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[in
     }
 
 
-def store_batch(
+def _store_batch(
     txn: Txn, study: Study, held: Held, *, lease: Lease, batch: Batch, locked: dict[int, Rung]
 ) -> Flushed:
-    """Judge a batch of a held trial and store what counts of it, with its decisions."""
     view = LockedView(txn, locked, trial_id=lease.trial_id)
     stored, verdict = _judge(txn, study, view, lease=lease, batch=batch, locked=locked)
 
@@ -95,7 +124,7 @@ def store_batch(
 
     if stored and stored[-1].time_total_s is not None:
         time_total_s = stored[-1].time_total_s
-    return Flushed(stored, summary, time_total_s, verdict)
+    return Flushed(held, stored, summary, time_total_s, verdict)
 
 
 def _judge(
@@ -147,7 +176,7 @@ def _ask_scheduler(
 def _supersede(
     txn: Txn, study: Study, summary: Summary, *, lease: Lease, first: Result, batch: Batch
 ) -> Summary:
-    """At an attempt's first flush: earlier attempts end below it, and the summary is made anew."""
+    """At an attempt's first flush, let earlier results count only below it: the new summary."""
     if lease.attempt == 1:
         if first.step != batch.after_step + 1:
             attempts.begin_at(txn, lease=lease, step=first.step)
@@ -159,21 +188,20 @@ def _supersede(
 
 
 def next_step(study: Study, batch: Batch) -> int | None:
-    """When the scheduler judges next, after this batch."""
+    """The step at which the scheduler decides next, after a batch."""
     last = batch.results[-1].step if batch.results else batch.after_step
     return study.scheduler.next_decision_step(last)
 
 
 def refused(txn: Txn, *, lease: Lease, flush_no: int) -> Verdict | None:
     """
-    Answer an attempt that the fence refused.
+    Answer an attempt that the fence has refused.
 
     Returns:
-        The stored verdict (None to go on) if this very attempt committed that flush before it
-        ended.
+        The stored verdict (None to go on), if this attempt has committed that flush and has ended.
 
     Raises:
-        LeaseLost: It did not.
+        LeaseLost: The attempt lost its trial before that flush.
     """
     ended = attempts.find(txn, trial_id=lease.trial_id, attempt_no=lease.attempt)
     if ended is None or ended.token != lease.token or ended.flush_no < flush_no:

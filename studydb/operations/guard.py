@@ -1,9 +1,8 @@
 """Pause a study whose trials all fail alike, in the transaction that ends the last of them."""
 
-from typing import Any
-
 from studydb.db import Txn
-from studydb.domain.life.alike_failures import GUARD, MAX_ALIKE, fingerprint, pause_reason
+from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint, pause_reason
+from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import Status
 from studydb.domain.records import Failure, Lease, Study
 from studydb.store import events, results, studies
@@ -24,14 +23,12 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
 
     known = fingerprint(failure)
     failed = events.failures_since_resumption(txn, study_id=study.id)
-    alike = {lease.trial_id, *(row.trial_id for row in failed if _fingerprint_of(row) == known)}
+    alike = {lease.trial_id, *(one.trial_id for one in failed if one.fingerprint == known)}
     if len(alike) < MAX_ALIKE:
         return
 
     why = pause_reason(failure, len(alike))
     studies.pause_by_guard(txn, study_id=study.id, why=why)
-    events.append(txn, study_id=study.id, kind="study paused", actor=GUARD, data={"reason": why})
-
-
-def _fingerprint_of(row: Any) -> str | None:
-    return events.facts_of(row).get("fingerprint")
+    events.append(
+        txn, study_id=study.id, kind=EventKind.STUDY_PAUSED, actor=Actor.GUARD, data={"reason": why}
+    )

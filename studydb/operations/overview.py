@@ -8,8 +8,8 @@ from typing import TypeVar
 from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.listed_rows import ListedStudy, ListedTrial, RecentEnds, StorageProblem
-from studydb.domain.records import Study, TrialRow
-from studydb.operations.failing import LastError, last_error_in
+from studydb.domain.records import LastError, Study, TrialRow
+from studydb.operations.failing import last_error_in
 from studydb.operations.study_progress import StudyProgress, progress_in
 from studydb.operations.workers import WorkerList, workers_in
 from studydb.store import events, ranking, view_rows

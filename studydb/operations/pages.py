@@ -62,7 +62,7 @@ def trial_results(
         trial = existing_trial(txn, study, number)
         spans = trial_spans(txn, study, trial)
         if limit is not None:
-            spans = results.last_spans(txn, spans, most=limit)
+            spans = results.last_spans(txn, spans, limit=limit)
     n_results = trial.summary.n_results
     n_listed = n_results if limit is None else min(limit, n_results)
     return TrialResults(n_results, n_listed, database, study, number, spans)

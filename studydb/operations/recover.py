@@ -18,11 +18,12 @@ from studydb.db import Database
 from studydb.db.faults import Duplicate, is_of_values
 from studydb.domain.errors import StorageError
 from studydb.domain.failures import failure_of
+from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Failure, Lease, Process, Study
 from studydb.operations import summing
-from studydb.operations.finish import end_attempt
-from studydb.operations.flushing import Flushed
+from studydb.operations.attempt_end import end_attempt
+from studydb.operations.flushing import unchanged
 from studydb.store import events, sweeps
 
 
@@ -38,7 +39,7 @@ def recover(database: Database, study: Study) -> int:
         sweeps.suspect(txn, study_id=study.id)
         sweeps.unpause(txn, study_id=study.id)
         lost = sweeps.lost(txn, study_id=study.id)
-    return sum(_take(database, study, lease=lease, surely_dead=False) for lease in lost)
+    return sum(_take(database, study, lease=lease, known_dead=False) for lease in lost)
 
 
 def recover_host(
@@ -54,26 +55,26 @@ def recover_host(
     with database.begin(write=False) as txn:
         held = sweeps.of_host(txn, study_id=study.id, process=process)
     return sum(
-        _take(database, study, lease=lease, surely_dead=True)
+        _take(database, study, lease=lease, known_dead=True)
         for lease, holder in held
         if not is_alive(holder)
     )
 
 
-def _take(database: Database, study: Study, *, lease: Lease, surely_dead: bool) -> bool:
+def _take(database: Database, study: Study, *, lease: Lease, known_dead: bool) -> bool:
     """Take one trial; whether it was lost and has ended."""
     try:
-        return _end(database, study, lease=lease, surely_dead=surely_dead)
+        return _end(database, study, lease=lease, known_dead=known_dead)
     except Exception as error:
         if not is_of_values(error):
             raise
         why = failure_of(error, whole=True)
     try:
-        return _end(database, study, lease=lease, surely_dead=surely_dead, why=why)
+        return _end(database, study, lease=lease, known_dead=known_dead, why=why)
     except Exception as error:
         if not is_of_values(error):
             raise
-        _tell(database, lease, failure_of(error, whole=True))
+        _record_unrecoverable(database, lease, failure_of(error, whole=True))
     return False
 
 
@@ -82,25 +83,24 @@ def _end(
     study: Study,
     *,
     lease: Lease,
-    surely_dead: bool,
+    known_dead: bool,
     why: Failure | None = None,
 ) -> bool:
     """End a lost attempt, without a look at its results if there is a reason for that."""
     with database.begin() as txn:
-        held = sweeps.hold_lost(txn, lease=lease, surely_dead=surely_dead)
+        held = sweeps.hold_lost(txn, lease=lease, known_dead=known_dead)
         if held is None:
             return False
 
         ended = end_attempt(
             txn,
             study,
-            held,
+            unchanged(held),
             lease=lease,
             outcome=Reason.LOST,
-            flushed=Flushed((), held.summary, held.time_total_s, None),
             flush_no=held.flush_no,
             failure=why,
-            actor="sweep",
+            actor=Actor.SWEEP,
             summed=why is None,
         )
     if ended.unsummed:  # not here: a sweep must keep nobody's renewals or start waiting
@@ -120,7 +120,7 @@ def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:
     threading.Thread(target=work, name=f"studydb-summary-{trial_id}", daemon=True).start()
 
 
-def _tell(database: Database, lease: Lease, failure: Failure) -> None:
+def _record_unrecoverable(database: Database, lease: Lease, failure: Failure) -> None:
     """Say, once for each attempt, that it cannot be ended."""
     with suppress(Duplicate, StorageError), database.begin() as txn:
         events.append(
@@ -128,8 +128,8 @@ def _tell(database: Database, lease: Lease, failure: Failure) -> None:
             study_id=lease.study_id,
             trial_id=lease.trial_id,
             attempt=lease.attempt,
-            kind="recovery failed",
-            actor="sweep",
+            kind=EventKind.RECOVERY_FAILED,
+            actor=Actor.SWEEP,
             data={"error": f"{failure.type}: {failure.message}", "traceback": failure.traceback},
             token=f"recovery of {lease.token}",
         )

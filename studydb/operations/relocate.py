@@ -5,22 +5,27 @@ from dataclasses import replace
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
-from studydb.domain.records import Study
+from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.records import Request, Study
 from studydb.store import events, studies
 
 
-def relocate(database: Database, study: Study, url: str, *, token: str, actor: str) -> None:
+def relocate(database: Database, study: Study, url: str, request: Request) -> None:
     """
     Change the store for attempts that begin from now on; the former stores stay readable.
 
     Args:
         url: The URL of a store, checked by the caller.
-        token: Random; a duplicate request carries the same one.
     """
     with suppress(Duplicate), database.begin() as txn:
         data = {"checkpoints": url}
         events.append(
-            txn, study_id=study.id, kind="checkpoints set", actor=actor, data=data, token=token
+            txn,
+            study_id=study.id,
+            kind=EventKind.CHECKPOINTS_SET,
+            actor=request.actor,
+            data=data,
+            token=request.token,
         )
         studies.relocate(txn, study_id=study.id, url=url)
 

@@ -3,17 +3,15 @@
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.errors import StudyExists
-from studydb.domain.records import Study
+from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.records import Request, Study
 from studydb.domain.text.names import check_study_name
 from studydb.store import events, studies
 
 
-def rename(database: Database, study: Study, new_name: str, *, token: str, actor: str) -> None:
+def rename(database: Database, study: Study, new_name: str, request: Request) -> None:
     """
     Rename a study; workers know it by its id, and go on.
-
-    Args:
-        token: Random; a duplicate request carries the same one.
 
     Raises:
         InvalidName: The name is outside the rules.
@@ -25,15 +23,15 @@ def rename(database: Database, study: Study, new_name: str, *, token: str, actor
             events.append(
                 txn,
                 study_id=study.id,
-                kind="renamed",
-                actor=actor,
+                kind=EventKind.RENAMED,
+                actor=request.actor,
                 data={"name": new_name},
-                token=token,
+                token=request.token,
             )
             studies.rename(txn, study_id=study.id, name=new_name)
     except Duplicate:
         with database.begin(write=False) as txn:
-            done = bool(events.data_of(txn, token=token))
+            done = bool(events.data_of(txn, token=request.token))
         if not done:
             raise StudyExists(
                 f"There is a study {new_name!r} in {database.url} already. Choose another name."

@@ -2,25 +2,28 @@
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
-from studydb.domain.records import Study, Trainable
+from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.records import Request, Study, Trainable
 from studydb.store import events, studies
 
 
-def revise(
-    database: Database, study: Study, trainable: Trainable, *, token: str, actor: str
-) -> None:
+def revise(database: Database, study: Study, trainable: Trainable, request: Request) -> None:
     """
     Replace a study's trainable for workers that start from now on; others keep the one they have.
 
     Args:
         trainable: Signed for this study.
-        token: Random; a duplicate request carries the same one.
     """
     try:
         with database.begin() as txn:
             data = {"name": trainable.name, "kind": trainable.kind}
             events.append(
-                txn, study_id=study.id, kind="revised", actor=actor, data=data, token=token
+                txn,
+                study_id=study.id,
+                kind=EventKind.REVISED,
+                actor=request.actor,
+                data=data,
+                token=request.token,
             )
             studies.drop_trainable(txn, study_id=study.id)
             studies.insert_trainable(txn, study_id=study.id, what=trainable)

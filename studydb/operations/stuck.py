@@ -17,7 +17,7 @@ def stuck_after(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> in
     most = study.losses_at_step
     if most is None or failure.type != DIED:
         return None
-    *before, this = attempts.reached(txn, lease=lease, most=most)
+    *before, this = attempts.reached(txn, lease=lease, limit=most)
     if len(before) < most - 1:
         return None
     alike = all((row.reason, row.error_type) == (Reason.LOST, DIED) for row in before)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from studydb.db import Database, Txn
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
-from studydb.store import counters, leases, studies
+from studydb.store import claims, counters, studies
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def progress_in(txn: Txn, study: Study) -> StudyProgress:
     """As `read_progress`, within a transaction."""
     budget = studies.budget(txn, study_id=study.id)
     counts = counters.read(txn, study_id=study.id)
-    has_runnable = leases.any_runnable(txn, study_id=study.id)
+    has_runnable = claims.any_runnable(txn, study_id=study.id)
     idle = counts.pending == counts.running == 0
     is_finished = budget.status is Status.RUNNING and budget.is_spent and idle
     return StudyProgress(

@@ -7,14 +7,13 @@ an ended trial never change, and a lock must not be held for as long as a millio
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from studydb.db import Database, Txn
 from studydb.domain.metrics import weigh
 from studydb.domain.records import Study
 from studydb.domain.tally import Analysis, Tally
 from studydb.store import results, trials
-from studydb.store.results import Span
+from studydb.store.results import Span, StoredResult
 
 MOST_IN_TRANSACTION = 2_000
 """Results that are read while their trial's row is locked; more are read after the commit."""
@@ -26,10 +25,10 @@ FIRST_PAGE, LARGEST_PAGE = 8, 5_000
 PAGE_BYTES = 8 << 20
 """Pages begin small and grow as long as they are smaller than this in memory."""
 
-Read = Callable[[Span, int], list[Any]]
+Read = Callable[[Span, int], list[StoredResult]]
 
 
-def pages(spans: Iterable[Span], read: Read) -> Iterator[list[Any]]:
+def pages(spans: Iterable[Span], read: Read) -> Iterator[list[StoredResult]]:
     """
     Read rows of results in pages that are bounded in bytes.
 
@@ -49,7 +48,7 @@ def pages(spans: Iterable[Span], read: Read) -> Iterator[list[Any]]:
                 n_rows = max(1, min(LARGEST_PAGE, 4 * n_rows, PAGE_BYTES // mean))
 
 
-def _weigh(page: list[Any]) -> int:
+def _weigh(page: list[StoredResult]) -> int:
     return sum(weigh(results.read(row)) for row in page)
 
 
@@ -64,7 +63,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
         return None
     tally, size = Tally(study.objective.metric), 0
     spans = results.spans(txn, study_id=study.id, trial_id=trial_id)
-    for page in pages(spans, lambda span, most: results.page(txn, span, most=most)):
+    for page in pages(spans, lambda span, limit: results.page(txn, span, limit=limit)):
         tally.add(map(results.read, page))
         size += _weigh(page)
         if size > MOST_BYTES_IN_TRANSACTION:
@@ -88,8 +87,8 @@ def after_end(database: Database, study: Study, *, trial_id: int) -> None:
 def reader(database: Database) -> Read:
     """Read each page in a transaction of its own, so that none waits for who uses the rows."""
 
-    def read(span: Span, most: int) -> list[Any]:
+    def read(span: Span, limit: int) -> list[StoredResult]:
         with database.begin(write=False) as txn:
-            return results.page(txn, span, most=most)
+            return results.page(txn, span, limit=limit)
 
     return read

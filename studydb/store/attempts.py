@@ -1,7 +1,8 @@
 """Attempts: one row per execution of a trial, with what it was given and how it ended."""
 
 from collections.abc import Mapping
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -11,7 +12,7 @@ from studydb.db.schema import FOR_EVER, attempt, result
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Reason
 from studydb.domain.listed_rows import AttemptDetails
-from studydb.domain.records import AttemptProcess, Failure, Lease
+from studydb.domain.records import AttemptProcess, Claimant, Failure, Lease
 
 _THIS = (
     attempt.c.trial_id == sa.bindparam("trial"),
@@ -36,7 +37,7 @@ _NEW = {
 
 
 def inserting(**known: sa.ColumnElement[Any]) -> sa.Insert:
-    """The INSERT … SELECT of an attempt; what is not `known` is bound by its column's name."""
+    """INSERT … SELECT of an attempt; a column that is not `known` is bound by its name."""
     given = {name: sa.bindparam(name, type_=attempt.c[name].type) for name in _GIVEN}
     row = given | known | _NEW
     return sa.insert(attempt).from_select([*row], sa.select(*row.values()))
@@ -61,16 +62,54 @@ _SUPERSEDE = Prepared(
 )
 
 _ENDED = ("flush_no", "reason", "verdict", "verdict_reason", "verdict_by")
-_TOLD = ("error_type", "error_message", "traceback", "log_dir", "log_tail", "start", "start_s")
+_DETAILS = ("error_type", "error_message", "traceback", "log_dir", "log_tail", "start", "start_s")
 END = (
     sa.update(attempt)
     .where(*_THIS, attempt.c.ended_at.is_(None))
-    .values({name: sa.bindparam(f"to_{name}") for name in (*_ENDED, *_TOLD)} | {"ended_at": now()})
+    .values(
+        {name: sa.bindparam(f"to_{name}") for name in (*_ENDED, *_DETAILS)} | {"ended_at": now()}
+    )
 )
 _END = Prepared(END)
 
-_BY_TOKEN = Prepared(sa.select(attempt).where(attempt.c.token == sa.bindparam("by_token")))
-_FIND = Prepared(sa.select(attempt).where(*_THIS))
+
+class ClaimedAttempt(NamedTuple):
+    """What an attempt's row says of the claim that made it."""
+
+    trial_id: int
+    worker_id: int | None
+    restored_id: int | None
+    ended_at: datetime | None
+
+
+_BY_TOKEN = Prepared(
+    sa.select(*(attempt.c[name] for name in ClaimedAttempt._fields)).where(
+        attempt.c.token == sa.bindparam("by_token")
+    )
+)
+
+
+class AttemptRow(NamedTuple):
+    """What an attempt's row keeps for the attempt itself."""
+
+    token: str
+    worker_id: int | None
+    config: dict[str, Any]
+    flush_no: int
+    verdict: str | None
+    verdict_reason: str | None
+    verdict_by: str | None
+
+
+class ReachedStep(NamedTuple):
+    """How an attempt ended, and the last step that it reported."""
+
+    reason: str | None
+    error_type: str | None
+    step: int
+
+
+_FIND = Prepared(sa.select(*(attempt.c[name] for name in AttemptRow._fields)).where(*_THIS))
 _last_step = (
     sa.select(sa.func.max(result.c.step))
     .where(
@@ -89,7 +128,7 @@ _REACHED = Prepared(
     .where(
         attempt.c.trial_id == sa.bindparam("trial"),
         attempt.c.attempt <= sa.bindparam("no"),
-        attempt.c.attempt > sa.bindparam("no") - sa.bindparam("most", type_=sa.Integer),
+        attempt.c.attempt > sa.bindparam("no") - sa.bindparam("limit", type_=sa.Integer),
     )
     .order_by(attempt.c.attempt)
 )
@@ -112,7 +151,7 @@ def insert(
     Insert the attempt of a claim.
 
     Raises:
-        Duplicate: The token was used: an earlier send of this claim has committed.
+        Duplicate: An earlier send of this claim has committed with this token.
     """
     txn.run(
         _INSERT,
@@ -127,12 +166,12 @@ def insert(
     )
 
 
-def first_binds(*, token: str, worker_id: int) -> dict[str, Any]:
+def first_binds(claimant: Claimant) -> dict[str, Any]:
     """The binds of `inserting` for a new trial's first attempt, but ids of rows and `config`."""
     return {
         "attempt": 1,
-        "token": token,
-        "worker_id": worker_id,
+        "token": claimant.token,
+        "worker_id": claimant.worker_id,
         "restored_id": None,
         "start_step": 1,
     }
@@ -140,10 +179,10 @@ def first_binds(*, token: str, worker_id: int) -> dict[str, Any]:
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Let the results of earlier attempts end below this attempt's first step.
+    Let the results of earlier attempts count only below this attempt's first step.
 
-    Right for a restored checkpoint, for none, for another trial's, and for a function that ignores
-    its checkpoint and begins at 1.
+    Holds for an attempt that restored a checkpoint of this or another trial, for one that restored
+    none, and for a function that ignores its checkpoint and begins at step 1.
     """
     txn.run(_BEGIN_AT, trial=lease.trial_id, no=lease.attempt, to_start=step)
     txn.run(_SUPERSEDE, trial=lease.trial_id, no=lease.attempt, first=step)
@@ -201,19 +240,22 @@ def end_binds(
     }
 
 
-def by_token(txn: Txn, *, token: str) -> Any | None:
+def by_token(txn: Txn, *, token: str) -> ClaimedAttempt | None:
     """The attempt that a claim with this token made."""
-    return txn.first(_BY_TOKEN, by_token=token)
+    row = txn.first(_BY_TOKEN, by_token=token)
+    return None if row is None else ClaimedAttempt._make(row)
 
 
-def find(txn: Txn, *, trial_id: int, attempt_no: int) -> Any | None:
+def find(txn: Txn, *, trial_id: int, attempt_no: int) -> AttemptRow | None:
     """One attempt's row."""
-    return txn.first(_FIND, trial=trial_id, no=attempt_no)
+    row = txn.first(_FIND, trial=trial_id, no=attempt_no)
+    return None if row is None else AttemptRow._make(row)
 
 
-def reached(txn: Txn, *, lease: Lease, most: int) -> list[Any]:
-    """How this attempt and those just before it ended, and after which `step`; oldest first."""
-    return txn.all(_REACHED, trial=lease.trial_id, no=lease.attempt, most=most)
+def reached(txn: Txn, *, lease: Lease, limit: int) -> list[ReachedStep]:
+    """How this attempt and those just before it ended, oldest first; `limit` of them in all."""
+    rows = txn.all(_REACHED, trial=lease.trial_id, no=lease.attempt, limit=limit)
+    return [ReachedStep._make(row) for row in rows]
 
 
 def of_trial(txn: Txn, *, trial_id: int) -> list[AttemptDetails]:

@@ -55,7 +55,7 @@ _before_the_newest = (
     .scalar_subquery()
 )
 
-_RETIRE = Prepared(
+_EXPIRE = Prepared(
     sa.update(checkpoint)
     .where(
         checkpoint.c.trial_id == sa.bindparam("trial"),
@@ -67,7 +67,7 @@ _RETIRE = Prepared(
     .returning(*_COLUMNS)
 )
 
-_RETIRED = Prepared(
+_EXPIRED = Prepared(
     sa.select(*_COLUMNS)
     .where(
         checkpoint.c.trial_id == sa.bindparam("trial"),
@@ -99,7 +99,7 @@ _BEFORE = Prepared(
     .limit(1)
 )
 
-_FORGET = Prepared(sa.delete(checkpoint).where(is_listed(checkpoint.c.id, "ids")))
+_DELETE_ROWS = Prepared(sa.delete(checkpoint).where(is_listed(checkpoint.c.id, "ids")))
 
 
 def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> int:
@@ -120,7 +120,7 @@ def point(txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, loss
     txn.run(_POINT, trial=trial_id, to_checkpoint=checkpoint_id, to_step=step, to_losses=losses)
 
 
-def retire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
+def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     """
     Give up a trial's older checkpoints, but for pinned ones and the one before the newest.
 
@@ -129,12 +129,12 @@ def retire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     Returns:
         Those whose bytes may be deleted after the commit.
     """
-    return [read(row) for row in txn.all(_RETIRE, trial=trial_id, newest=newest)]
+    return [read(row) for row in txn.all(_EXPIRE, trial=trial_id, newest=newest)]
 
 
-def retired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
+def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
     """The checkpoints that `retire` gave up and nobody has forgotten yet."""
-    return [read(row) for row in txn.all(_RETIRED, trial=trial_id)]
+    return [read(row) for row in txn.all(_EXPIRED, trial=trial_id)]
 
 
 def find(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
@@ -155,7 +155,7 @@ def data(txn: Txn, *, checkpoint_id: int) -> bytes | None:
     return None if row is None or row.data is None else bytes(row.data)
 
 
-def condemn(txn: Txn, *, checkpoint_id: int) -> bool:
+def mark_corrupt(txn: Txn, *, checkpoint_id: int) -> bool:
     """Mark a checkpoint corrupt; False if it is marked already."""
     return txn.count(_CORRUPT, checkpoint=checkpoint_id) == 1
 
@@ -166,9 +166,9 @@ def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
     return None if row is None else read(row)
 
 
-def forget(txn: Txn, *, ids: Sequence[int]) -> None:
+def delete_rows(txn: Txn, *, ids: Sequence[int]) -> None:
     """Delete the rows of retired checkpoints whose bytes are gone."""
-    txn.run(_FORGET, ids=list(ids))
+    txn.run(_DELETE_ROWS, ids=list(ids))
 
 
 def read(row: Any) -> Checkpoint:

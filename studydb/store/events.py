@@ -1,15 +1,17 @@
-"""Who did what when: append-only."""
+"""Events: who did what when. Rows are only inserted."""
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import event, trial
+from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.listed_rows import StorageProblem
+from studydb.domain.records import LastError
 
 _COLUMNS = ("study_id", "trial_id", "attempt", "worker_id", "kind", "actor", "data", "token")
 
@@ -17,11 +19,24 @@ _APPEND = Prepared(
     sa.insert(event).values({name: sa.bindparam(name) for name in _COLUMNS} | {"at": now()})
 )
 
-PROBLEMS = ("checkpoint failed", "checkpoint corrupt", "config not read", "recovery failed")
-"""What a person should know of although training goes on."""
+PROBLEMS = (
+    EventKind.CHECKPOINT_FAILED,
+    EventKind.CHECKPOINT_CORRUPT,
+    EventKind.CONFIG_NOT_READ,
+    EventKind.RECOVERY_FAILED,
+)
+"""Kinds that a person should know of, although training goes on."""
 
 NEWEST = 2_000
 """How many of a study's newest events are searched for problems; an attempt leaves one or two."""
+
+
+class RecordedFailure(NamedTuple):
+    """The failure of an attempt, as its event has it; alike failures have one fingerprint."""
+
+    trial_id: int
+    fingerprint: str | None
+
 
 _RECENT = (
     sa.select(event.c.id, event.c.trial_id, event.c.attempt, event.c.kind, event.c.data, event.c.at)
@@ -45,9 +60,8 @@ _PROBLEMS = Prepared(
     .order_by(event.c.id.desc())
 )
 
-_RESUMED = "study running"
 FAILURES_SCANNED = 200
-"""In so many of a study's newest events are failures looked for, by its guard and for people."""
+"""How many of a study's newest events are searched for failures."""
 
 _NEWEST = (
     sa.select(event.c.id, event.c.trial_id, event.c.attempt, event.c.kind, event.c.data, event.c.at)
@@ -58,14 +72,15 @@ _NEWEST = (
 )
 _FAILURES = Prepared(
     sa.select(_NEWEST.c.trial_id, _NEWEST.c.kind, _NEWEST.c.data)
-    .where(sa.or_(_NEWEST.c.kind == "failed", _NEWEST.c.kind == _RESUMED))
+    .where(sa.or_(_NEWEST.c.kind == EventKind.FAILED, _NEWEST.c.kind == EventKind.STUDY_RUNNING))
     .order_by(_NEWEST.c.id.desc())
 )
 _LAST_FAILURE = Prepared(
-    sa.select(trial.c.number, _NEWEST.c.attempt, _NEWEST.c.kind, _NEWEST.c.data, _NEWEST.c.at)
+    sa.select(trial.c.number, _NEWEST.c.attempt, _NEWEST.c.data)
     .join(trial, trial.c.id == _NEWEST.c.trial_id)
     .where(
-        sa.or_(_NEWEST.c.kind == "failed", _NEWEST.c.kind == "lost"), _NEWEST.c.data.is_not(None)
+        sa.or_(_NEWEST.c.kind == EventKind.FAILED, _NEWEST.c.kind == EventKind.LOST),
+        _NEWEST.c.data.is_not(None),
     )
     .order_by(_NEWEST.c.id.desc())
     .limit(1)
@@ -78,7 +93,7 @@ def append(
     txn: Txn,
     *,
     study_id: int,
-    kind: str,
+    kind: EventKind,
     actor: str,
     trial_id: int | None = None,
     attempt: int | None = None,
@@ -90,11 +105,11 @@ def append(
     Append one event.
 
     Args:
-        actor: "worker", "sweep", or a person's user@host.
-        token: Makes the event, and the transaction that appends it, happen once.
+        actor: An `Actor`, or a person as user@host.
+        token: UNIQUE, so that a request that is sent again counts once.
 
     Raises:
-        Duplicate: The token is there already.
+        Duplicate: An event has this token.
     """
     txn.run(
         _APPEND,
@@ -115,23 +130,28 @@ def problems(txn: Txn, *, study_id: int) -> list[StorageProblem]:
 
 
 def data_of(txn: Txn, *, token: str) -> dict[str, Any]:
-    """What the event with this token recorded."""
+    """The data of the event with this token; empty if there is none."""
     row = txn.first(_BY_TOKEN, by_token=token)
     return dict(row.data or {}) if row else {}
 
 
-def facts_of(row: Any) -> dict[str, str]:
-    """What an event says, as texts: whoever may insert events may have written anything."""
-    data = row.data if isinstance(row.data, dict) else {}
-    return {name: value for name, value in data.items() if isinstance(value, str)}
+def _texts(data: Any) -> dict[str, str]:
+    """The texts of an event's data; every worker's role may have inserted any JSON."""
+    known = data if isinstance(data, dict) else {}
+    return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
-def failures_since_resumption(txn: Txn, *, study_id: int) -> list[Any]:
-    """Failures among a study's newest events, newest first, up to its last resumption."""
+def failures_since_resumption(txn: Txn, *, study_id: int) -> list[RecordedFailure]:
+    """Failures among a study's newest events, newest first, since its last resumption."""
     found = txn.all(_FAILURES, study=study_id)
-    return list(itertools.takewhile(lambda row: row.kind != _RESUMED, found))
+    newer = itertools.takewhile(lambda row: row.kind != EventKind.STUDY_RUNNING, found)
+    return [RecordedFailure(row.trial_id, _texts(row.data).get("fingerprint")) for row in newer]
 
 
-def last_failure(txn: Txn, *, study_id: int) -> Any | None:
+def last_error(txn: Txn, *, study_id: int) -> LastError | None:
     """The newest failure or loss with a cause, if it is among a study's newest events."""
-    return txn.first(_LAST_FAILURE, study=study_id)
+    row = txn.first(_LAST_FAILURE, study=study_id)
+    if row is None:
+        return None
+    texts = _texts(row.data)
+    return LastError(row.number, row.attempt, texts.get("type", ""), texts.get("message", ""))

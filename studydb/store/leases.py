@@ -1,5 +1,5 @@
 """
-Leases: who holds a trial. Claims, the fence, renewals, and what a sweep may take.
+Leases: the fence, what a flush or an end writes to a held trial, and renewals.
 
 Every write of an attempt goes through `FENCE`: it finds the row only if this attempt, by number and
 token, still has it RUNNING.
@@ -13,119 +13,18 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import after, is_listed, now
-from studydb.db.schema import BY_ID, in_state, is_still, trial
+from studydb.db.schema import BY_ID, is_still, trial
 from studydb.domain.life.decisions import DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import State, Status
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Lease
 from studydb.store.trials import (
-    NEW,
     SUMMARY,
     may_become,
-    status_of_study,
     summary_of,
     verdict_of,
     wish_for_study,
-)
-
-_STUDY = trial.c.study_id == sa.bindparam("study")
-_LEASE = {
-    "worker_id": sa.bindparam("to_worker"),
-    "token": sa.bindparam("to_token"),
-    "lease_s": sa.bindparam("to_lease_s", type_=sa.Double),
-    "lease_expires_at": after(now(), sa.bindparam("to_lease_s", type_=sa.Double)),
-    "suspect_at": None,
-    "flush_no": 0,
-}
-_LEASED = (
-    trial.c.id,
-    trial.c.uuid,
-    trial.c.number,
-    trial.c.priority,
-    trial.c.bracket,
-    trial.c.attempt,
-    trial.c.params,
-    trial.c.checkpoint_id,
-    trial.c.time_total_s,
-)
-
-HEAD = (-(2**31), -1)
-"""Before every trial: a priority and a number."""
-
-_BEYOND = sa.tuple_(
-    sa.bindparam("beyond_priority", HEAD[0], sa.Integer),
-    sa.bindparam("beyond_number", HEAD[1], sa.BigInteger),
-)
-
-_runnable = (
-    sa.select(trial.c.id)
-    .where(
-        _STUDY,
-        sa.tuple_(trial.c.priority, trial.c.number) > _BEYOND,
-        in_state(State.PENDING),
-        trial.c.ready,
-        trial.c.resource_class == sa.bindparam("fits", ""),
-        status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
-    )
-    .order_by(trial.c.priority, trial.c.number)
-    .limit(1)
-    .with_for_update(key_share=True, skip_locked=True)
-    .cte("runnable")
-    .prefix_with("MATERIALIZED")
-)
-
-CLAIM = Prepared(
-    sa.update(trial)
-    .where(trial.c.id == sa.select(_runnable.c.id).scalar_subquery(), is_still(State.PENDING))
-    .values(
-        _LEASE
-        | {
-            "state": State.RUNNING,
-            "attempt": trial.c.attempt + 1,
-            "started_at": sa.func.coalesce(
-                trial.c.started_at, now(), type_=trial.c.started_at.type
-            ),
-        }
-    )
-    .returning(*_LEASED)
-)
-
-_BEGINS_RUNNING = NEW | _LEASE | {"state": State.RUNNING, "attempt": 1, "started_at": now()}
-INSERT_RUNNING = sa.insert(trial).values(_BEGINS_RUNNING).returning(*_LEASED)
-
-
-def inserting_running(**known: sa.ColumnElement[Any]) -> sa.Insert:
-    """The INSERT … SELECT of `INSERT_RUNNING`, where some columns are `known` from elsewhere."""
-    row = {
-        name: value
-        if isinstance(value, sa.ColumnElement)
-        else sa.literal(value, trial.c[name].type)
-        for name, value in (_BEGINS_RUNNING | known).items()
-    }
-    return sa.insert(trial).from_select([*row], sa.select(*row.values())).returning(*_LEASED)
-
-
-_LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
-
-_BEING_CLAIMED = Prepared(
-    sa.select(trial.c.id)
-    .where(
-        _STUDY,
-        in_state(State.PENDING),
-        trial.c.ready,
-        trial.c.resource_class == sa.bindparam("fits", ""),
-        status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
-    )
-    .order_by(BY_ID)
-    .with_for_update(key_share=True)
-)
-
-_RUNNABLE = Prepared(
-    sa.select(trial.c.id)
-    .where(_STUDY, in_state(State.PENDING), trial.c.ready)
-    .order_by(trial.c.resource_class, trial.c.priority, trial.c.number)
-    .limit(1)
 )
 
 FENCE = (
@@ -236,8 +135,6 @@ RENEW = Prepared(
     .where(trial.c.id.in_(sa.select(_mine.c.id)))
     .values(RENEWED)
     .returning(
-        trial.c.id,
-        trial.c.attempt,
         trial.c.token,
         trial.c.request,
         trial.c.verdict,
@@ -264,7 +161,7 @@ _SET_VERDICT = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the fence showed of the trial that it locked."""
+    """The row of a trial that an attempt holds, locked."""
 
     summary: Summary
     flush_no: int
@@ -280,66 +177,29 @@ class Held:
 
     @property
     def refuses_results(self) -> bool:
-        """Whether a verdict stands that results come too late for."""
+        """Whether further results are dropped, because of a stored verdict."""
         return self.verdict is not None and self.verdict.refuses_results
 
 
-def claim(
-    txn: Txn,
-    *,
-    study_id: int,
-    worker_id: int,
-    token: str,
-    lease_s: float,
-    beyond: tuple[int, int] = HEAD,
-) -> Any | None:
+@dataclass(frozen=True, slots=True)
+class RenewedLease:
     """
-    Give the first runnable trial of a study to a worker.
+    A lease that was renewed.
 
-    SKIP LOCKED lets rivals pass over a row being claimed; SQLite ignores the clause and relies on
-    BEGIN IMMEDIATE. The order names columns that only `trial_claim` has, or both planners would
-    walk the finished trials.
-
-    Args:
-        beyond: Priority and number that the trial must follow.
-
-    Returns:
-        The row, RUNNING under a new attempt; None when none is runnable or the study is not
-        RUNNING.
+    Attributes:
+        verdict: As stored.
+        request: A person's, for this trial.
+        status: The study's, as running trials obey it.
     """
-    return txn.first(
-        CLAIM,
-        study=study_id,
-        to_worker=worker_id,
-        to_token=token,
-        to_lease_s=lease_s,
-        beyond_priority=beyond[0],
-        beyond_number=beyond[1],
-    )
 
-
-def leased(txn: Txn, *, trial_id: int) -> Any:
-    """A trial's row as `claim` returns it."""
-    return txn.all(_LEASED_ROW, trial=trial_id)[0]
-
-
-def await_claims(txn: Txn, *, study_id: int) -> None:
-    """
-    Wait for the claims that made `claim` find nothing, one's own ghost among them.
-
-    Its COMMIT may be on its way, with the attempt that would show it: only its lock is there.
-    """
-    if txn.features.concurrent_writers:
-        txn.all(_BEING_CLAIMED, study=study_id)
-
-
-def any_runnable(txn: Txn, *, study_id: int) -> bool:
-    """Whether a trial waits to be claimed; takes no lock."""
-    return txn.first(_RUNNABLE, study=study_id) is not None
+    token: str
+    verdict: Verdict | None
+    request: str | None
+    status: Status
 
 
 def hold(txn: Txn, *, lease: Lease) -> Held | None:
-    """Lock the trial if this attempt still holds it; None says that the fence refused."""
+    """Lock the trial if this attempt still holds it; None if the fence refuses."""
     row = txn.first(HOLD, **fence_binds(lease))
     return None if row is None else read_held(row)
 
@@ -432,20 +292,23 @@ def _verdict_binds(verdict: Verdict | None) -> dict[str, Any]:
     }
 
 
-def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[Any]:
+def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RenewedLease]:
     """
     Renew exactly these leases, their rows locked by ascending id.
 
-    A token is one attempt's alone, so it names the pair of trial and attempt.
+    A token belongs to one attempt, so it identifies the trial and the attempt's number.
 
     Returns:
-        A row per lease that still holds, with its verdict and what people request.
+        The leases that still hold.
     """
-    return txn.all(
+    rows = txn.all(
         RENEW,
         ids=[lease.trial_id for lease in leases],
         tokens=[lease.token for lease in leases],
     )
+    return [
+        RenewedLease(row.token, verdict_of(row), row.request, Status(row.status)) for row in rows
+    ]
 
 
 def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:

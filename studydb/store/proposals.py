@@ -1,13 +1,13 @@
 """
-Draws: numbers and points for new trials, within the budget.
+Draws and proposals: the numbers and params of new trials, within the budget.
 
-A point is a pure function of its draw, but the draw is known only to the transaction that holds the
-study's row. PostgreSQL keeps the points of the next draws in that row, so that an ask is one
-statement, and nobody holds what all askers need while a client thinks.
+A draw's params are a pure function of its number, but only the transaction that holds the study's
+row knows the number. On PostgreSQL the row keeps proposals: the params of the next draws, computed
+ahead in batches. An ask then is one statement, and no client computes while it holds the row.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -18,28 +18,32 @@ from studydb.db.chain import LAZILY
 from studydb.db.schema import in_state, study, trial
 from studydb.db.types import Json
 from studydb.domain.life.states import State
-from studydb.domain.records import Study
+from studydb.domain.records import Claimant, Study
 from studydb.domain.space.search_space import params_hash
-from studydb.store import attempts, counters, leases
+from studydb.store import attempts, claims, counters
+from studydb.store.claims import LeasedTrial
 from studydb.store.studies import HAS_DRAWS, HAS_ROOM, OPEN, THIS
 
-BLOCK = 64
-"""Draws whose points are proposed together."""
+PROPOSALS_PER_BATCH = 64
+"""How many consecutive draws a batch proposes."""
 
-AHEAD = 2
+BATCHES_AHEAD = 2
 """
-Blocks between the one whose first draw is taken, and the one that is proposed then. It is not late
-unless more than a hundred trials are made while one client thinks.
+How many batches ahead of the current one are proposed. A batch is ready in time unless 64 trials
+start while one client computes it.
 """
 
 _WIDEST = 1000
 """
-Characters of params that are kept: every ask unpacks all blocks. With texts of 10,000 that took
-four times as long as an ask in steps, and jsonb ends at a quarter of a GB.
+The most characters of params that are kept: every ask unpacks all batches. With texts of 10,000 an
+ask took four times as long as one in steps, and jsonb takes at most a quarter of a GB.
 """
 
 _KEPT = 8
-"""Blocks before it that a proposal takes away, should those have been late that were to do it."""
+"""
+How many older batches each proposal deletes; more than one, in case an earlier proposal did not
+finish.
+"""
 
 _DRAW = (
     sa.update(study)
@@ -68,29 +72,50 @@ _TAKE = {
 }
 
 
-def _block_of(draw: sa.ColumnElement[int]) -> sa.ColumnElement[str]:
-    return sa.cast(draw // BLOCK, sa.Text)
+class Draw(NamedTuple):
+    """What a new trial takes from its study: its number, and the draw that its params come from."""
+
+    number: int
+    draw: int
+
+
+class NextDraw(NamedTuple):
+    """The draw that the next ask takes, and whether its params are proposed."""
+
+    draw: int
+    is_proposed: bool
+
+
+class Asked(NamedTuple):
+    """A new trial, leased, and its draw."""
+
+    leased: LeasedTrial
+    draw: int
+
+
+def _batch_of(draw: sa.ColumnElement[int]) -> sa.ColumnElement[str]:
+    return sa.cast(draw // PROPOSALS_PER_BATCH, sa.Text)
 
 
 _IS_PROPOSED = sa.func.coalesce(
-    study.c.points.bool_op("?")(_block_of(study.c.next_draw)), sa.false()
+    study.c.points.bool_op("?")(_batch_of(study.c.next_draw)), sa.false()
 )
 
 _QUEUE = 0x73747564
 
 TURN_TIMEOUT_S = 2.0
-"""How long an ask waits in the queue; every role that may connect can hold an advisory lock."""
+"""How long an ask waits for its turn; every login that may connect can hold an advisory lock."""
 
 RESEND_TIMEOUT_S = TURN_TIMEOUT_S + 1.0
-"""How long a resend waits for the asks before it: each that had to wait has left by then."""
+"""How long a resend waits for earlier asks: those that waited have left the queue by then."""
 
 
 def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
     """
-    Wait for a turn, until the transaction ends; then the timeout holds for all its locks.
+    Take a turn in the queue, held until the transaction ends.
 
-    CASE evaluates in order: the timeout, which costs more than a turn that is free, is set where
-    there is something to wait for, and before the wait begins.
+    CASE evaluates in order: lock_timeout, which costs more than a free turn, is set only before a
+    wait. From then on it holds for all locks of the transaction.
     """
     queue = (
         sa.literal(_QUEUE, sa.Integer),
@@ -106,10 +131,10 @@ def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
 
 _TURN = _turn(TURN_TIMEOUT_S)
 """
-Askers queue here, not at the study's row: at each change of a row, all who wait for it wake, look
-and wait again. 300 askers made 260 trials/s that way, 430 with a queue of their own. The queue
-saves time and protects nothing: what an ask may take is guarded by the study's row, and that it
-takes it once, by its token.
+Asks queue at an advisory lock, not at the study's row: at each change of a row all transactions
+that wait for it wake, read it and wait again. 300 workers made 260 trials/s at the row, 430 with
+the queue. The queue only saves time. The study's row guards what an ask may take; the token, that
+it takes it once.
 """
 
 _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
@@ -117,7 +142,7 @@ _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
 
 def _ask(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     last = study.c.next_draw - 1  # of the row as it is returned
-    place = postgresql.array([_block_of(last), sa.cast(last % BLOCK, sa.Text)])
+    place = postgresql.array([_batch_of(last), sa.cast(last % PROPOSALS_PER_BATCH, sa.Text)])
     drawn = (
         _DRAW.where(*conditions, _IS_PROPOSED)
         .returning(*_DRAWN, study.c.points.op("#>")(place).label("point"))
@@ -127,7 +152,7 @@ def _ask(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
         "params": drawn.c.point.op("->")(sa.literal("params", sa.Text)),
         "params_hash": drawn.c.point.op("->>")(sa.literal("hash", sa.Text)),
     }
-    made = leases.inserting_running(number=drawn.c.number, draw=drawn.c.draw, **point).cte("made")
+    made = claims.inserting_running(number=drawn.c.number, draw=drawn.c.draw, **point).cte("made")
     begun = attempts.inserting(
         trial_id=made.c.id,
         config=sa.bindparam("constants", type_=Json).op("||")(made.c.params),
@@ -145,7 +170,7 @@ _ASK = {
     **{(flag, True): Prepared(_ask(condition, _TURN)) for flag, condition in _IF.items()},
     **{(flag, False): Prepared(_ask(condition)) for flag, condition in _IF.items()},
 }
-"""By whether it leaves the draw if a trial waits, and whether it queues."""
+"""By whether the ask makes no trial if one can be claimed, and whether it queues."""
 
 _NEXT = {
     flag: Prepared(
@@ -166,107 +191,99 @@ _PROPOSE = Prepared(
 )
 
 
-def take(txn: Txn, *, study_id: int, if_nothing_waits: bool = False) -> Any | None:
+def take(txn: Txn, *, study_id: int, if_nothing_waits: bool = False) -> Draw | None:
     """
-    Take a number and a draw for a new trial that runs at once.
+    Take a number and a draw for a new trial that is RUNNING from the start.
 
     Args:
-        if_nothing_waits: Leave it if a trial is there to be claimed.
+        if_nothing_waits: Take nothing if a trial can be claimed.
 
     Returns:
-        A row with `number` and `draw`; None when the budget is spent, the study is not RUNNING, or
-        `max_concurrent` trials run.
+        None when the budget is spent, the study is not RUNNING, or `max_concurrent` trials run.
     """
-    return txn.first(_TAKE[if_nothing_waits], study=study_id)
+    row = txn.first(_TAKE[if_nothing_waits], study=study_id)
+    return None if row is None else Draw._make(row)
 
 
 def are_kept(study: Study) -> bool:
-    """Whether PostgreSQL keeps the study's next points, and can make a config of one."""
+    """Whether PostgreSQL keeps the study's proposals, and can make a config of one."""
     return study.space.is_flat and study.space.width <= _WIDEST
 
 
 def ask(
     txn: Txn,
+    claimant: Claimant,
     *,
     study: Study,
-    worker_id: int,
-    token: str,
-    lease_s: float,
     if_nothing_waits: bool,
     queue: bool = True,
-) -> Any | None:
+) -> Asked | None:
     """
-    Make the trial of the next draw, whose point is known, with its first attempt; PostgreSQL.
+    Make the trial of the next draw, if it is proposed, with its first attempt; PostgreSQL.
 
     Args:
-        queue: False to go to the study's row at once, as the turn did not come.
+        queue: False to skip the queue, after a turn did not come.
 
     Returns:
-        A row as `leases.claim` returns it, with `draw`; None as for `take`, or when the point is
-        not known.
+        None as for `take`, or when the draw is not proposed.
 
     Raises:
-        Duplicate: The token was used by an earlier send.
+        Duplicate: An earlier send used the token.
         LockTimeout: The turn did not come within `TURN_TIMEOUT_S`.
     """
     assert study.searcher is not None  # or the study would have no draws
-    return txn.first(
+    row = txn.first(
         _ASK[if_nothing_waits, queue],
         study=study.id,
         study_id=study.id,
         constants=dict(study.space.constants),
-        uuid=str(UUID(hex=token)),
+        uuid=str(UUID(hex=claimant.token)),
         space_version=study.space_version,
         origin=study.searcher.origin,
         parent_id=None,
         counted=True,
         priority=0,
-        to_worker=worker_id,
-        to_token=token,
-        to_lease_s=lease_s,
-        **attempts.first_binds(token=token, worker_id=worker_id),
-        **counters.binds(key=token, out_of=None, into=State.RUNNING),
+        **claims.lease_binds(claimant),
+        **attempts.first_binds(claimant),
+        **counters.binds(key=claimant.token, out_of=None, into=State.RUNNING),
     )
+    return None if row is None else Asked(LeasedTrial._make(tuple(row)[:-1]), row.draw)
 
 
 def await_asks(txn: Txn, *, study_id: int) -> None:
     """
-    Wait until every ask that queues now has had its turn, and has ended.
+    Wait until every ask that is in the queue now has had its turn and has ended.
 
-    One whose client is gone takes its trial all the same, once it comes to the study's row.
+    An ask whose client is gone still makes its trial once it reaches the study's row.
 
     Raises:
-        LockTimeout: The turn did not come within `RESEND_TIMEOUT_S`. The asks that queued have had
-            theirs, or have given up, by then: the queue is held by what is no ask.
+        LockTimeout: The turn did not come within `RESEND_TIMEOUT_S`. By then all earlier asks have
+            had their turn or left the queue, so something that is no ask holds the lock.
     """
     if txn.features.concurrent_writers:
         txn.all(_QUEUE_UP, study=study_id)
 
 
-def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> Any | None:
-    """
-    Look at the next draw; takes no lock.
-
-    Returns:
-        A row with `next_draw` and whether its point is known (`is_proposed`); None as for `take`.
-    """
-    return txn.first(_NEXT[if_nothing_waits], study=study_id)
+def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> NextDraw | None:
+    """Look at the next draw without a lock; None as for `take`."""
+    row = txn.first(_NEXT[if_nothing_waits], study=study_id)
+    return None if row is None else NextDraw._make(row)
 
 
 def propose(
-    txn: Txn, *, study_id: int, block: int, points: Sequence[Mapping[str, Any]], current: int
+    txn: Txn, *, study_id: int, batch: int, proposed: Sequence[Mapping[str, Any]], current: int
 ) -> None:
     """
-    Keep the points of a block, and drop those of the blocks before the `current` one.
+    Keep a batch of proposals, and delete older ones than the `current` batch.
 
-    A block that has passed meanwhile is not kept: nobody would drop it. Whoever proposes a block
-    proposes the same points, so that nobody minds who comes first.
+    A batch whose draws have all been taken meanwhile is not kept, because nothing would delete it.
+    Every worker computes the same params for a batch, so the order of proposals does not matter.
     """
-    known = [{"params": dict(params), "hash": params_hash(params)} for params in points]
+    known = [{"params": dict(params), "hash": params_hash(params)} for params in proposed]
     txn.run(
         _PROPOSE,
         study=study_id,
-        end=(block + 1) * BLOCK,
+        end=(batch + 1) * PROPOSALS_PER_BATCH,
         passed=[str(earlier) for earlier in range(current - _KEPT, current)],
-        more={str(block): known},
+        more={str(batch): known},
     )

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -39,16 +40,22 @@ _IN_SPAN = (
     result.c.step > sa.bindparam("after", type_=sa.BigInteger),
     result.c.step <= sa.bindparam("through", type_=sa.BigInteger),
 )
-_PAGE = sa.select(
-    result.c.step,
-    result.c.value,
-    result.c.metrics,
-    result.c.time_total_s,
-    result.c.attempt,
-    result.c.reported_at,
-).where(*_IN_SPAN)
-_MOST: sa.BindParameter[int] = sa.bindparam("most")
-_FIRST = Prepared(_PAGE.order_by(result.c.step).limit(_MOST))
+
+
+class StoredResult(NamedTuple):
+    """A result's row."""
+
+    step: int
+    value: float
+    metrics: dict[str, Any] | None
+    time_total_s: float | None
+    attempt: int
+    reported_at: datetime
+
+
+_PAGE = sa.select(*(result.c[name] for name in StoredResult._fields)).where(*_IN_SPAN)
+_LIMIT: sa.BindParameter[int] = sa.bindparam("limit")
+_FIRST = Prepared(_PAGE.order_by(result.c.step).limit(_LIMIT))
 _LAST = Prepared(_PAGE.order_by(result.c.step.desc()).limit(1))
 
 _FROM_END = Prepared(
@@ -154,27 +161,27 @@ def spans(txn: Txn, *, study_id: int, trial_id: int, through: int = FOR_EVER) ->
     ]
 
 
-def page(txn: Txn, span: Span, *, most: int) -> list[Any]:
-    """The first so many rows of a span: step, value, metrics, attempt, and when, by step."""
-    return txn.all(_FIRST, **_binds(span), most=most)
+def page(txn: Txn, span: Span, *, limit: int) -> list[StoredResult]:
+    """The first rows of a span, by step."""
+    return list(map(StoredResult._make, txn.all(_FIRST, **_binds(span), limit=limit)))
 
 
 def last(txn: Txn, spans: Sequence[Span]) -> Result | None:
     """The last result of some spans."""
     rows = (txn.first(_LAST, **_binds(span)) for span in reversed(spans))
-    return next((read(row) for row in rows if row is not None), None)
+    return next((read(StoredResult._make(row)) for row in rows if row is not None), None)
 
 
-def last_spans(txn: Txn, spans: Sequence[Span], *, most: int) -> list[Span]:
-    """The parts of some spans that hold the last so many rows; no row is read for it."""
+def last_spans(txn: Txn, spans: Sequence[Span], *, limit: int) -> list[Span]:
+    """The parts of some spans that hold the last `limit` rows; steps are read, but no values."""
     found: list[Span] = []
     for span in reversed(spans):
-        row = txn.first(_FROM_END, **_binds(span), passed=most - 1)
+        row = txn.first(_FROM_END, **_binds(span), passed=limit - 1)
         found.insert(0, span if row is None else span.behind(row.step - 1))
         if row is not None:
             break
-        most -= txn.all(_COUNT, **_binds(span))[0].n
-        if most <= 0:
+        limit -= txn.all(_COUNT, **_binds(span))[0].n
+        if limit <= 0:
             break
     return found
 
@@ -189,8 +196,8 @@ def _binds(span: Span) -> dict[str, int]:
     }
 
 
-def read(row: Any) -> Result:
-    """The record of a row of a page."""
+def read(row: StoredResult) -> Result:
+    """The result of a row."""
     return Result(row.step, row.value, row.metrics or {}, row.time_total_s)
 
 

@@ -32,18 +32,18 @@ LOCK = Prepared(
     .with_for_update(key_share=True)
 )
 
-_PLACE = sa.tuple_(rung_entry.c.score, rung_entry.c.trial_id)
+_POSITION = sa.tuple_(rung_entry.c.score, rung_entry.c.trial_id)
 _CUT = sa.tuple_(
     sa.bindparam("cut_score", type_=sa.Double), sa.bindparam("cut_trial", type_=sa.BigInteger)
 )
 _RANKED = (rung_entry.c.rung_id == sa.bindparam("rung"), rung_entry.c.ranked)
-_WANTED = (rung_entry.c.score, rung_entry.c.trial_id)
+_COLUMNS = (rung_entry.c.score, rung_entry.c.trial_id)
 
 
 def _neighbour(side: str) -> sa.Subquery:
-    beyond = _PLACE > _CUT if side == "worse" else _PLACE < _CUT
-    order = [column.asc() if side == "worse" else column.desc() for column in _WANTED]
-    return sa.select(*_WANTED).where(*_RANKED, beyond).order_by(*order).limit(1).subquery(side)
+    on_side = _POSITION > _CUT if side == "worse" else _POSITION < _CUT
+    order = [column.asc() if side == "worse" else column.desc() for column in _COLUMNS]
+    return sa.select(*_COLUMNS).where(*_RANKED, on_side).order_by(*order).limit(1).subquery(side)
 
 
 def _labelled(side: str) -> sa.Select[Any]:
@@ -55,7 +55,7 @@ NEIGHBOURS = Prepared(
     sa.union_all(
         _labelled("worse"),
         _labelled("better"),
-        sa.select(sa.literal_column("'own'", sa.Text), *_WANTED).where(
+        sa.select(sa.literal_column("'own'", sa.Text), *_COLUMNS).where(
             rung_entry.c.rung_id == sa.bindparam("rung"),
             rung_entry.c.trial_id == sa.bindparam("trial"),
         ),
@@ -200,14 +200,14 @@ def record(
             better=beside.better,
             quantile=rung.quantile,
         )
-    place = cut.entry or (None, None)
+    cut_score, cut_trial = cut.entry or (None, None)
     txn.run(
         _ADVANCE,
         rung=rung.id,
         to_n=cut.n,
         to_rank=cut.rank,
-        to_score=place[0],
-        to_trial=place[1],
+        to_score=cut_score,
+        to_trial=cut_trial,
     )
 
 

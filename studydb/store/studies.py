@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import search_space, signature, study, trainable
-from studydb.domain.life.alike_failures import GUARD
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Mode, Status
@@ -110,7 +109,7 @@ _SET_STATUS = Prepared(
 _PAUSE_BY_GUARD = Prepared(
     sa.update(study)
     .where(THIS, study.c.status == Status.RUNNING)
-    .values(status=Status.PAUSED, paused_by=GUARD, pause_reason=sa.bindparam("why"))
+    .values(status=Status.PAUSED, paused_by=DecidedBy.GUARD, pause_reason=sa.bindparam("why"))
 )
 
 _EXTEND = Prepared(
@@ -315,7 +314,7 @@ def budget(txn: Txn, *, study_id: int) -> Budget:
         has_room=bool(row.has_room),
         is_spent=bool(row.spent),
         num_trials=row.num_trials,
-        guard_reason=row.pause_reason if row.paused_by == GUARD else None,
+        guard_reason=row.pause_reason if row.paused_by == DecidedBy.GUARD else None,
     )
 
 
@@ -330,9 +329,9 @@ def pause_by_guard(txn: Txn, *, study_id: int, why: str) -> None:
     txn.run(_PAUSE_BY_GUARD, study=study_id, why=why)
 
 
-def extend(txn: Txn, *, study_id: int, by: int) -> int | None:
+def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
     """Raise `num_trials`; None when the study is endless."""
-    row = txn.first(_EXTEND, study=study_id, by=by)
+    row = txn.first(_EXTEND, study=study_id, by=n_more)
     return None if row is None else int(row.num_trials)
 
 

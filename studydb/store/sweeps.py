@@ -19,7 +19,7 @@ MOST = 100
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
 _EXPIRED = trial.c.lease_expires_at < now()
-_BELIEVED = sa.and_(
+_CONFIRMED = sa.and_(
     _EXPIRED,
     trial.c.suspect_at.is_not(None),
     after(trial.c.suspect_at, trial.c.lease_s * sa.literal(1 / RENEWALS_PER_LEASE, sa.Double))
@@ -80,7 +80,7 @@ _LEASE_COLUMNS = (
 
 _LOST = Prepared(
     sa.select(*_LEASE_COLUMNS)
-    .where(_STUDY, in_state(State.RUNNING), _BELIEVED)
+    .where(_STUDY, in_state(State.RUNNING), _CONFIRMED)
     .order_by(BY_ID)
     .limit(MOST)
 )
@@ -105,12 +105,12 @@ _OF_HOST = Prepared(
 )
 
 _HOLD_LOST = {
-    surely_dead: Prepared(
+    known_dead: Prepared(
         sa.select(*HELD)
-        .where(*FENCE, *(() if surely_dead else (_BELIEVED,)))
+        .where(*FENCE, *(() if known_dead else (_CONFIRMED,)))
         .with_for_update(key_share=True, skip_locked=True, of=trial)
     )
-    for surely_dead in (False, True)
+    for known_dead in (False, True)
 }
 
 
@@ -148,15 +148,15 @@ def of_host(txn: Txn, *, study_id: int, process: Process) -> list[tuple[Lease, P
     ]
 
 
-def hold_lost(txn: Txn, *, lease: Lease, surely_dead: bool) -> Held | None:
+def hold_lost(txn: Txn, *, lease: Lease, known_dead: bool) -> Held | None:
     """
     Lock a lost trial, if it is still lost: same attempt, still marked, not renewed since.
 
     Args:
-        surely_dead: The holder's process is known to be dead, so the mark is not waited for.
+        known_dead: The holder's process is known to be dead, so the mark is not waited for.
     """
     row = txn.first(
-        _HOLD_LOST[surely_dead],
+        _HOLD_LOST[known_dead],
         **fence_binds(lease),
     )
     return None if row is None else read_held(row)

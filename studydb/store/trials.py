@@ -8,7 +8,6 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import in_state, is_still, study, trial
-from studydb.domain.life.alike_failures import GUARD
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Origin, Reason, State, Status, sources
 from studydb.domain.metrics import Summary
@@ -264,7 +263,7 @@ def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
 def wish_for_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
     """The status that running trials obey: a study that its guard has paused lets them finish."""
     paused = sa.case(
-        (study.c.paused_by == sa.literal_column(f"'{GUARD}'", sa.Text), Status.RUNNING),
+        (study.c.paused_by == sa.literal_column(f"'{DecidedBy.GUARD}'", sa.Text), Status.RUNNING),
         else_=study.c.status,
     )
     return sa.select(paused).where(study.c.id == study_id).scalar_subquery()

@@ -53,7 +53,7 @@ _BEGINNING = Prepared(
     sa.select(worker)
     .where(worker.c.uuid.startswith(sa.bindparam("beginning")))
     .order_by(worker.c.id.desc())
-    .limit(sa.bindparam("most"))
+    .limit(sa.bindparam("limit"))
 )
 
 
@@ -110,14 +110,14 @@ def ask(txn: Txn, *, worker_id: int, request: str) -> bool:
     return txn.count(_ASK, worker=worker_id, asked=request) > 0
 
 
-def beginning_with(txn: Txn, *, uuid: str, most: int) -> list[Worker]:
+def beginning_with(txn: Txn, *, uuid: str, limit: int) -> list[Worker]:
     """
     The workers whose uuid begins so, newest first.
 
     Args:
         uuid: Without what LIKE takes for a pattern.
     """
-    return [_read(row) for row in txn.all(_BEGINNING, beginning=uuid, most=most)]
+    return [_read(row) for row in txn.all(_BEGINNING, beginning=uuid, limit=limit)]
 
 
 def _read(row: Any) -> Worker:

@@ -16,7 +16,7 @@ from studydb.domain.errors import InvalidSpec, StudyDiffers, StudyExists
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.life.rules import read_rules
 from studydb.domain.objective import Objective
-from studydb.domain.records import NewStudy, Trainable
+from studydb.domain.records import NewStudy, Request, Trainable
 from studydb.domain.records import Study as Record
 from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, StudySpec, read_settings
@@ -249,6 +249,6 @@ def _revised(database: Database, found: Record, new: NewStudy) -> Record:
     if not keyring.verify(signed_payload(old, found.uuid), old.signatures):
         return found
     signed = sign(dataclasses.replace(asked, signatures={}), found.uuid, keyring)
-    token = uuid4().hex
-    write_patiently(database, lambda: revise(database, found, signed, token=token, actor=whoami()))
+    request = Request(uuid4().hex, whoami())
+    write_patiently(database, lambda: revise(database, found, signed, request))
     return dataclasses.replace(found, trainable=signed)

@@ -11,7 +11,7 @@ from studydb.db import Database
 from studydb.domain.arguments import count, integer
 from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.states import Status
-from studydb.domain.records import Counts
+from studydb.domain.records import Counts, Request
 from studydb.domain.records import Study as Record
 from studydb.domain.text.other_tools import answering_keywords, missing_attribute
 from studydb.lease.loop import OwnLoop
@@ -184,7 +184,7 @@ class Study:
             UsageError: Less than 1 trial.
             NotAllowed: The study has no budget.
         """
-        return int(self._ask_once(control.extend, by=integer("num_trials", num_trials)))
+        return int(self._ask_once(control.extend, n_more=integer("num_trials", num_trials)))
 
     @answering_keywords
     def set(self, *, checkpoints: str | os.PathLike[str]) -> None:
@@ -280,12 +280,10 @@ class Study:
             self._ask_once(control.set_status, of_study)
 
     def _ask_once(self, operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        token, actor = uuid4().hex, whoami()
+        request = Request(uuid4().hex, whoami())
         return write_patiently(
             self.database,
-            lambda: operation(
-                self.database, self.record, *args, token=token, actor=actor, **options
-            ),
+            lambda: operation(self.database, self.record, *args, request, **options),
         )
 
     if not TYPE_CHECKING:  # a checker is to find wrong names by itself

@@ -10,7 +10,7 @@ from typing import TypeVar
 from studydb.db import Database, connect
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.roles import Role
-from studydb.lease.retries import persist
+from studydb.lease.retries import retry_until_answered
 from studydb.operations.writing import write
 from studydb.settings import storage_url
 
@@ -52,12 +52,14 @@ def closed_on_error(database: Database) -> Iterator[None]:
 
 def read_patiently(call: Callable[[], Answered]) -> Answered:
     """Make a call that reads; retry it for as long as a person waits."""
-    return persist(call, patience_s=CONTROL_PATIENCE_S)
+    return retry_until_answered(call, patience_s=CONTROL_PATIENCE_S)
 
 
 def write_patiently(database: Database, call: Callable[[], Answered]) -> Answered:
     """Make a call that writes; retry it like a read, unless the login may only read."""
-    return persist(lambda: write(database, call, role=Role.OWNER), patience_s=CONTROL_PATIENCE_S)
+    return retry_until_answered(
+        lambda: write(database, call, role=Role.OWNER), patience_s=CONTROL_PATIENCE_S
+    )
 
 
 def whoami() -> str:

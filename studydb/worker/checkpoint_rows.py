@@ -11,9 +11,9 @@ from studydb.db import Database
 from studydb.domain.errors import CheckpointError, LeaseLost, StorageTransient
 from studydb.domain.records import Checkpoint, CheckpointKind, Claim, Study
 from studydb.lease.held import HeldAttempt
+from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.relocate import located
 from studydb.operations.restore import restore
-from studydb.operations.save import condemn, forget
 from studydb.settings import Keyring
 
 
@@ -26,15 +26,15 @@ class Checkpoints:
         study: Study,
         keyring: Keyring,
         *,
-        persist: Callable[[Callable[[], Any]], Any],
+        retry: Callable[[Callable[[], Any]], Any],
     ) -> None:
         """
         Serve the attempts of one worker.
 
         Args:
-            persist: Repeats a call until the database answers, for the worker's `patience_s`.
+            retry: Repeats a call until the database answers, for the worker's `patience_s`.
         """
-        self._persist = persist
+        self._retry = retry
         self._database, self._study, self._keyring = database, study, keyring
 
     def stores(self) -> Stores:
@@ -44,7 +44,7 @@ class Checkpoints:
         Raises:
             StorageTransient: The database did not answer in time.
         """
-        study: Study = self._persist(lambda: located(self._database, self._study))
+        study: Study = self._retry(lambda: located(self._database, self._study))
         return self._database.locations.checkpoint_stores(study)
 
     def newest(
@@ -67,8 +67,8 @@ class Checkpoints:
         self, held: HeldAttempt, checkpoint: Checkpoint, *, why: str = ""
     ) -> Checkpoint | None:
         """Mark a checkpoint as corrupt; returns the one before it, if there is one."""
-        before: Checkpoint | None = self._persist(
-            lambda: condemn(self._database, lease=held.lease, checkpoint=checkpoint, why=why)
+        before: Checkpoint | None = self._retry(
+            lambda: mark_corrupt(self._database, lease=held.lease, checkpoint=checkpoint, why=why)
         )
         return before
 
@@ -77,7 +77,7 @@ class Checkpoints:
             raise CheckpointError("It is not signed by a key of this user.")
         data = None
         if checkpoint.url == INLINE:
-            data = self._persist(lambda: restore(self._database, checkpoint=checkpoint))
+            data = self._retry(lambda: restore(self._database, checkpoint=checkpoint))
         return Restore(
             kind=CheckpointKind(checkpoint.kind),
             url=checkpoint.url,
@@ -129,7 +129,7 @@ class Checkpoints:
         gone = [one for one in expired if not self._is_its_own(held, one) or _delete(one, stores)]
         if gone:
             with suppress(StorageTransient):
-                forget(self._database, removed=gone)
+                delete_rows(self._database, removed=gone)
 
     def _is_its_own(self, held: HeldAttempt, checkpoint: Checkpoint) -> bool:
         """Whether a row names an object of this trial; the bytes of any other are not deleted."""

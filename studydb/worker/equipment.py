@@ -6,12 +6,13 @@ from uuid import uuid4
 
 from studydb.child.job import TrainableImport
 from studydb.db import Database
+from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.records import Lease, Study
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt
-from studydb.lease.retries import persist
+from studydb.lease.retries import retry_until_answered
 from studydb.lease.room import Room
-from studydb.operations.tell import tell
+from studydb.operations.record_event import record_event
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.checkpoint_rows import Checkpoints
 from studydb.worker.first_trials import FirstTrials
@@ -53,11 +54,11 @@ class Equipment:
         """Record that a checkpoint could not be stored; training goes on."""
         number = held.lease.number
         self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
-        self._record(held, "checkpoint failed", error)
+        self._record_event(held, EventKind.CHECKPOINT_FAILED, error)
 
     def record_config_unread(self, held: HeldAttempt) -> None:
         """Warn once per worker that the user's code does not read the parameters of its trials."""
-        kind, mine = "config not read", object()
+        kind, mine = EventKind.CONFIG_NOT_READ, object()
         if self.warnings.setdefault(kind, mine) is not mine:
             return
         error = (
@@ -65,12 +66,12 @@ class Equipment:
             "nothing. Take them from its first argument; sys.argv holds none of them."
         )
         self.options.say(f"warning: {error}")
-        self._record(held, kind, error)
+        self._record_event(held, kind, error)
 
-    def _record(self, held: HeldAttempt, kind: str, error: str) -> None:
+    def _record_event(self, held: HeldAttempt, kind: EventKind, error: str) -> None:
         lease, token = held.lease, uuid4().hex
-        persist(
-            lambda: tell(
+        retry_until_answered(
+            lambda: record_event(
                 self.database,
                 lease=lease,
                 kind=kind,

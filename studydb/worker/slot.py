@@ -13,7 +13,7 @@ from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State
 from studydb.domain.records import Claim, Failure
 from studydb.domain.text.display import best_text, value_text
-from studydb.lease.acquire import Acquirer, Patience
+from studydb.lease.acquire import Acquirer, PollInterval
 from studydb.lease.held import HeldAttempt, refusal
 from studydb.operations.reads import best_trials
 from studydb.operations.study_progress import read_progress
@@ -61,7 +61,7 @@ class Slot(threading.Thread):
             worker_id=equipment.worker_id,
             lease_s=equipment.options.lease_s,
         )
-        self._patience = Patience()
+        self._poll_interval = PollInterval()
         self._best_due_s = 0.0
         self._away_since_s: float | None = None
 
@@ -81,7 +81,7 @@ class Slot(threading.Thread):
         while self._may_claim() and self._trial_limit.take():
             claim = self._acquire()
             if claim is not None:
-                self._patience.reset()
+                self._poll_interval.reset()
                 self._equipment.notices.claimed()
                 self._run(claim)
                 continue
@@ -89,7 +89,7 @@ class Slot(threading.Thread):
             if self._is_over():
                 return
             self._equipment.templates.drop_idle()
-            self._equipment.interruption.wait(self._patience.next_s())
+            self._equipment.interruption.wait(self._poll_interval.next_s())
 
     def _may_claim(self) -> bool:
         return not self._equipment.interruption.is_stopping
@@ -115,7 +115,7 @@ class Slot(threading.Thread):
             self._wait_for_database(error)
             return False
         if progress.can_claim:
-            self._patience.shorten()
+            self._poll_interval.shorten()
         if progress.is_done and not self._equipment.options.wait:
             return True
         self._equipment.notices.nothing_claimed(progress)

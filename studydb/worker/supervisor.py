@@ -28,7 +28,7 @@ from studydb.domain.records import DRAIN, Study
 from studydb.domain.roles import Role
 from studydb.domain.text.display import counted
 from studydb.lease.heartbeat import Heartbeat
-from studydb.lease.retries import persist
+from studydb.lease.retries import retry_until_answered
 from studydb.lease.room import Room
 from studydb.operations.create import load
 from studydb.operations.failing import describe_failure
@@ -130,15 +130,17 @@ def _work(
 ) -> int:
     database = _connect(options, interruption, connections=1)
     stack.callback(database.close)
-    patiently = partial(persist, patience_s=options.patience_s, give_up=_is_stopping(interruption))
-    study = patiently(lambda: load(database, options.study))
+    retry = partial(
+        retry_until_answered, patience_s=options.patience_s, give_up=_is_stopping(interruption)
+    )
+    study = retry(lambda: load(database, options.study))
     database.locations.log_root(study)  # fails here, before any trial, without a home
     keyring = load_keyring()
     to_import = _trusted_import(study, keyring, options)
     beats = _connect(options, interruption, connections=1)
     stack.callback(beats.close)
 
-    worker_id = _register(database, study, options, patiently)
+    worker_id = _register(database, study, options, retry)
     stack.callback(_leave, database, worker_id)
     heartbeat = Heartbeat(
         beats,
@@ -169,7 +171,7 @@ def _work(
             database,
             study,
             keyring,
-            persist=patiently,
+            retry=retry,
         ),
         heartbeat=heartbeat,
         interruption=interruption,
@@ -234,7 +236,7 @@ def _trusted_import(study: Study, keyring: Keyring, options: WorkerOptions) -> T
 
 
 def _register(
-    database: Database, study: Study, options: WorkerOptions, patiently: Callable[..., Any]
+    database: Database, study: Study, options: WorkerOptions, retry: Callable[..., Any]
 ) -> int:
     uuid = str(uuid4())
     process = this_process()
@@ -248,8 +250,8 @@ def _register(
         lease_s=options.lease_s,
         version=__version__,
     )
-    worker_id: int = patiently(lambda: write(database, send, role=Role.WORKER))
-    recovered = patiently(lambda: recover_host(database, study, process=process, is_alive=is_alive))
+    worker_id: int = retry(lambda: write(database, send, role=Role.WORKER))
+    recovered = retry(lambda: recover_host(database, study, process=process, is_alive=is_alive))
     options.say(f"worker {uuid[:8]} works on {study.name!r} in {database.url}")
     if recovered:
         options.say(f"recovered {counted(recovered, 'trial')} of workers that died on this host")

@@ -17,18 +17,28 @@ from studydb.domain.errors import StudydbError
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.metrics import Summary
-from studydb.domain.records import Batch, Checkpoint, CheckpointKind, Claim, Lease, Study
+from studydb.domain.records import (
+    Batch,
+    Checkpoint,
+    CheckpointKind,
+    Claim,
+    Claimant,
+    Lease,
+    Request,
+    Study,
+)
 from studydb.domain.tally import Tally
 from studydb.operations import control
 from studydb.operations.ask import ask
+from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.claim import claim
 from studydb.operations.finish import finish
+from studydb.operations.record_event import record_event
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
 from studydb.operations.renew import renew
 from studydb.operations.report import report
-from studydb.operations.save import condemn, forget, save
-from studydb.operations.tell import tell
+from studydb.operations.save import save
 
 
 @dataclass(frozen=True)
@@ -150,10 +160,10 @@ class ActionFactory:
         self, name: str, operation: Callable[..., Claim | None], worker: RegisteredWorker
     ) -> StudyAction:
         once = token()
-        given = {"worker_id": worker.id, "token": once, "lease_s": worker.lease_s}
+        claimant = Claimant(worker.id, once, worker.lease_s)
 
         def act(database: Database) -> Any:
-            claimed = operation(database, self.study, **given)
+            claimed = operation(database, self.study, claimant)
             if claimed is not None and all(
                 attempt.lease.token != once for attempt in self.attempts
             ):
@@ -221,7 +231,7 @@ class ActionFactory:
 
     def condemn(self, attempt: ClaimedAttempt, bad: Checkpoint) -> StudyAction:
         def act(database: Database) -> str | None:
-            before = condemn(database, lease=attempt.lease, checkpoint=bad)
+            before = mark_corrupt(database, lease=attempt.lease, checkpoint=bad)
             if not attempt.has_flushed:
                 attempt.restored, attempt.after_step = before, before.step if before else 0
             return before.uuid if before else None
@@ -234,7 +244,9 @@ class ActionFactory:
         once, kind = token(), "disk full"
         return StudyAction(
             "tell",
-            lambda database: tell(database, lease=attempt.lease, kind=kind, data={}, token=once),
+            lambda database: record_event(
+                database, lease=attempt.lease, kind=kind, data={}, token=once
+            ),
             lambda model: model.tell(attempt.lease.token, kind, once=once),
         )
 
@@ -271,45 +283,51 @@ class ActionFactory:
                     f"SELECT id FROM checkpoint WHERE study_id = {self.study.id} "
                     "AND removed_at IS NOT NULL AND corrupt_at IS NULL"
                 )
-            forget(database, removed=[_stub(row[0]) for row in rows])
+            delete_rows(database, removed=[_stub(row[0]) for row in rows])
 
         return StudyAction("forget", act, Model.forget)
 
     # --- people
 
     def enqueue(self, *, priority: int = 0) -> StudyAction:
-        request: Any = {"token": token(), "actor": PERSON, "priority": priority}
+        given: Any = {"token": token(), "actor": PERSON}
+        request = Request(**given)
         return StudyAction(
             "enqueue",
-            lambda database: control.enqueue(database, self.study, {"lr": 0.5}, **request),
-            lambda model: model.enqueue(**request),
+            lambda database: control.enqueue(
+                database, self.study, {"lr": 0.5}, request, priority=priority
+            ),
+            lambda model: model.enqueue(**given, priority=priority),
         )
 
     def steer(self, kind: str, numbers: Sequence[int]) -> StudyAction:
         """Pause, resume or stop trials: "paused", "resumed" or "stopped"."""
         orders = {"paused": control.pause, "resumed": control.resume, "stopped": control.stop}
-        request: Any = {"token": token(), "actor": PERSON}
+        given: Any = {"token": token(), "actor": PERSON}
+        request = Request(**given)
         return StudyAction(
             f"{kind} {numbers}",
-            lambda database: orders[kind](database, self.study, numbers, **request),
-            lambda model: model.steer(kind, list(numbers), **request),
+            lambda database: orders[kind](database, self.study, numbers, request),
+            lambda model: model.steer(kind, list(numbers), **given),
         )
 
     def set_status(self, status: Status) -> StudyAction:
-        request: Any = {"token": token(), "actor": PERSON}
+        given: Any = {"token": token(), "actor": PERSON}
+        request = Request(**given)
         return StudyAction(
             f"study {status}",
-            lambda database: control.set_status(database, self.study, status, **request),
-            lambda model: model.set_status(status, **request),
-            lambda model, passed, _: model.set_status_in_turns(status, **request, passed=passed),
+            lambda database: control.set_status(database, self.study, status, request),
+            lambda model: model.set_status(status, **given),
+            lambda model, passed, _: model.set_status_in_turns(status, **given, passed=passed),
         )
 
     def extend(self, *, by: int) -> StudyAction:
-        request: Any = {"by": by, "token": token(), "actor": PERSON}
+        given: Any = {"token": token(), "actor": PERSON}
+        request = Request(**given)
         return StudyAction(
             "extend",
-            lambda database: control.extend(database, self.study, **request),
-            lambda model: model.extend(**request),
+            lambda database: control.extend(database, self.study, request, n_more=by),
+            lambda model: model.extend(**given, by=by),
         )
 
 

@@ -21,9 +21,11 @@ from studydb.domain.records import (
     Checkpoint,
     CheckpointKind,
     Claim,
+    Claimant,
     Lease,
     NewStudy,
     Process,
+    Request,
     Study,
     TrialRow,
     renewal_s,
@@ -60,6 +62,11 @@ def token() -> str:
     return uuid4().hex
 
 
+def new_request() -> Request:
+    """A request of a person that has not been sent yet."""
+    return Request(token(), PERSON)
+
+
 def new_spec(**overrides: Any) -> NewStudy:
     """What `create` is asked for: ten trials of FIFO, to be minimised, unless overridden."""
     given = {
@@ -84,7 +91,7 @@ def new_study(database: Database, **overrides: Any) -> Study:
 
 def enqueued(database: Database, study: Study, **params: Any) -> int:
     """The number of a new PENDING trial."""
-    return enqueue(database, study, params, token=token(), actor=PERSON)
+    return enqueue(database, study, params, new_request())
 
 
 def results(*values: float, first: int = 1, **metrics: Any) -> tuple[Result, ...]:
@@ -122,6 +129,9 @@ class SimulatedWorker:
             version="0",
         )
 
+    def claimant(self, token_: str | None = None) -> Claimant:
+        return Claimant(self.id, token_ or token(), self.lease_s)
+
     def claim(self, token_: str | None = None) -> "Run | None":
         return self._run(claim, token_)
 
@@ -143,9 +153,7 @@ class SimulatedWorker:
         claimed = operation(
             self.database,
             self.study,
-            worker_id=self.id,
-            token=token_ or token(),
-            lease_s=self.lease_s,
+            self.claimant(token_),
         )
         return None if claimed is None else Run(self, claimed)
 
@@ -310,7 +318,7 @@ def trial_in(database: Database, study: Study, state: State) -> TrialRow:
     """A new trial that came to be in a state as trials do."""
     number = enqueued(database, study)
     if state is State.PAUSED:
-        pause(database, study, [number], token=token(), actor=PERSON)
+        pause(database, study, [number], new_request())
     elif state is not State.PENDING:
         run = SimulatedWorker(database, study).claim()
         assert run is not None
@@ -328,5 +336,5 @@ def live_results(database: Database, study: Study, number: int) -> list[Result]:
     with database.begin(write=False) as txn:
         trial_id = trial_of(database, study, number).id
         spans = store.spans(txn, study_id=study.id, trial_id=trial_id)
-        rows = [row for span in spans for row in store.page(txn, span, most=1_000_000)]
+        rows = [row for span in spans for row in store.page(txn, span, limit=1_000_000)]
     return [store.read(row) for row in rows]

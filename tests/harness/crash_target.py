@@ -28,9 +28,9 @@ from harness.snapshot import BEGINNING
 from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
 from studydb.db.transaction_block import TransactionBlock
+from studydb.operations.checkpoints import delete_rows
 from studydb.operations.delete import close, delete
 from studydb.operations.recover import recover, recover_host
-from studydb.operations.save import forget
 from studydb.operations.wide_views import drop_views, make_views
 
 MOST_COMMITS = 8
@@ -66,7 +66,7 @@ def recovering_a_host(database: Database) -> duplicate_requests.Call:
 def forgetting(database: Database) -> duplicate_requests.Call:
     run = SimulatedWorker(database, new_study(database)).take()
     removed = [older for _ in range(3) for older in run.save()]
-    return lambda over: forget(over, removed=removed)
+    return lambda over: delete_rows(over, removed=removed)
 
 
 def closing(database: Database) -> duplicate_requests.Call:

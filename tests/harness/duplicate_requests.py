@@ -12,10 +12,10 @@ from uuid import uuid4
 
 from harness.arrange import (
     LEASE_S,
-    PERSON,
     SimulatedWorker,
     change,
     enqueued,
+    new_request,
     new_spec,
     new_study,
     process,
@@ -28,20 +28,21 @@ from studydb.domain.life.states import Reason, Status
 from studydb.domain.records import Batch, Failure, Trainable, TrainableKind
 from studydb.operations import control
 from studydb.operations.ask import ask
+from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.claim import claim
 from studydb.operations.create import create
 from studydb.operations.drain import drain, find_worker
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
+from studydb.operations.record_event import record_event
 from studydb.operations.register import leave, register
 from studydb.operations.relocate import relocate
 from studydb.operations.rename import rename
 from studydb.operations.renew import renew
 from studydb.operations.report import report
 from studydb.operations.revise import revise
-from studydb.operations.save import condemn, save
+from studydb.operations.save import save
 from studydb.operations.summing import after_end
-from studydb.operations.tell import tell
 from studydb.processes import this_process
 from studydb.schedulers import ASHA
 from studydb.store import checkpoints
@@ -53,8 +54,8 @@ def claiming(database: Database, *, waiting: int = 2, **overrides: Any) -> Call:
     study = new_study(database, **overrides)
     for _ in range(waiting):
         enqueued(database, study)
-    given = _claim_of(database, study)
-    return lambda over: claim(over, study, **given)
+    claimant = SimulatedWorker(database, study).claimant()
+    return lambda over: claim(over, study, claimant)
 
 
 def claiming_from_a_checkpoint(database: Database) -> Call:
@@ -63,8 +64,8 @@ def claiming_from_a_checkpoint(database: Database) -> Call:
     run.report(0.5)
     run.save()
     run.finish(outcome=Reason.PREEMPTED)
-    given = _claim_of(database, study)
-    return lambda over: claim(over, study, **given)
+    claimant = SimulatedWorker(database, study).claimant()
+    return lambda over: claim(over, study, claimant)
 
 
 def claiming_the_last(database: Database) -> Call:
@@ -77,8 +78,8 @@ def claiming_the_last_place(database: Database) -> Call:
 
 def asking(database: Database, **overrides: Any) -> Call:
     study = _asked_before(database, **overrides)
-    given = _claim_of(database, study)
-    return lambda over: ask(over, study, **given)
+    claimant = SimulatedWorker(database, study).claimant()
+    return lambda over: ask(over, study, claimant)
 
 
 def asking_for_the_last(database: Database) -> Call:
@@ -98,18 +99,13 @@ def _asked_before(database: Database, **overrides: Any) -> Any:
 
 def claiming_or_asking(database: Database) -> Call:
     study = _asked_before(database, num_trials=2)
-    given = _claim_of(database, study)
-    return lambda over: claim(over, study, **given) or ask(over, study, **given)
-
-
-def _claim_of(database: Database, study: Any) -> dict[str, Any]:
-    worker = SimulatedWorker(database, study)
-    return {"worker_id": worker.id, "token": token(), "lease_s": LEASE_S}
+    claimant = SimulatedWorker(database, study).claimant()
+    return lambda over: claim(over, study, claimant) or ask(over, study, claimant)
 
 
 def enqueueing(database: Database, **overrides: Any) -> Call:
-    study, given = new_study(database, **overrides), _request()
-    return lambda over: control.enqueue(over, study, {"lr": 0.5}, **given)
+    study, request = new_study(database, **overrides), new_request()
+    return lambda over: control.enqueue(over, study, {"lr": 0.5}, request)
 
 
 def enqueueing_the_last(database: Database) -> Call:
@@ -117,21 +113,21 @@ def enqueueing_the_last(database: Database) -> Call:
 
 
 def extending(database: Database) -> Call:
-    study, given = new_study(database, num_trials=10), _request()
-    return lambda over: control.extend(over, study, by=5, **given)
+    study, request = new_study(database, num_trials=10), new_request()
+    return lambda over: control.extend(over, study, request, n_more=5)
 
 
 def pausing_the_study(database: Database) -> Call:
-    study, given = new_study(database), _request()
-    return lambda over: control.set_status(over, study, Status.PAUSED, **given)
+    study, request = new_study(database), new_request()
+    return lambda over: control.set_status(over, study, Status.PAUSED, request)
 
 
 def resuming_the_study(database: Database) -> Call:
-    study, given = new_study(database), _request()
+    study, request = new_study(database), new_request()
     run = SimulatedWorker(database, study).take()
-    control.set_status(database, study, Status.PAUSED, **_request())
+    control.set_status(database, study, Status.PAUSED, new_request())
     run.finish(outcome=Reason.PREEMPTED)
-    return lambda over: control.set_status(over, study, Status.RUNNING, **given)
+    return lambda over: control.set_status(over, study, Status.RUNNING, request)
 
 
 def pausing_a_waiting_one(database: Database) -> Call:
@@ -151,22 +147,18 @@ def stopping_a_running_one(database: Database) -> Call:
 
 
 def resuming(database: Database) -> Call:
-    study, given = new_study(database), _request()
+    study, request = new_study(database), new_request()
     number = enqueued(database, study)
-    control.pause(database, study, [number], **_request())
-    return lambda over: control.resume(over, study, [number], **given)
+    control.pause(database, study, [number], new_request())
+    return lambda over: control.resume(over, study, [number], request)
 
 
-def _requesting(request: Callable[..., None], database: Database, *, running: bool) -> Call:
-    study, given = new_study(database), _request()
+def _requesting(operation: Callable[..., None], database: Database, *, running: bool) -> Call:
+    study, request = new_study(database), new_request()
     numbers = [enqueued(database, study) for _ in range(2)]
     if running:
         SimulatedWorker(database, study).take()
-    return lambda over: request(over, study, numbers, **given)
-
-
-def _request() -> dict[str, str]:
-    return {"token": token(), "actor": PERSON}
+    return lambda over: operation(over, study, numbers, request)
 
 
 def creating(database: Database) -> Call:
@@ -175,23 +167,23 @@ def creating(database: Database) -> Call:
 
 
 def renaming(database: Database) -> Call:
-    study, given = new_study(database), _request()
-    return lambda over: rename(over, study, f"{study.name} again", **given)
+    study, request = new_study(database), new_request()
+    return lambda over: rename(over, study, f"{study.name} again", request)
 
 
 def relocating(database: Database) -> Call:
-    study, given = new_study(database, checkpoints="file:///first"), _request()
-    relocate(database, study, "file:///second", **_request())
-    return lambda over: relocate(over, study, "inline:", **given)
+    study, request = new_study(database, checkpoints="file:///first"), new_request()
+    relocate(database, study, "file:///second", new_request())
+    return lambda over: relocate(over, study, "inline:", request)
 
 
 def revising(database: Database) -> Call:
-    study, given = new_study(database), _request()
+    study, request = new_study(database), new_request()
     signed = {"key": "mac"}
     what = Trainable(
         str(uuid4()), TrainableKind.IMPORT, "module:train", "/nowhere", "3.11", None, signed
     )
-    return lambda over: revise(over, study, what, **given)
+    return lambda over: revise(over, study, what, request)
 
 
 def registering(database: Database) -> Call:
@@ -201,12 +193,12 @@ def registering(database: Database) -> Call:
 
 
 def draining(database: Database) -> Call:
-    study, given = new_study(database), _request()
+    study, request = new_study(database), new_request()
     uuid = token()
     register(database, study, uuid=uuid, process=process(), slots=1, lease_s=LEASE_S, version="0")
     worker = find_worker(database, uuid)
     # Whoever sends it again finds the worker alive, for it is itself.
-    return lambda over: drain(over, replace(worker, process=this_process()), **given)
+    return lambda over: drain(over, replace(worker, process=this_process()), request)
 
 
 def leaving(database: Database) -> Call:
@@ -318,12 +310,12 @@ def condemning(database: Database) -> Call:
     run.save()
     with database.begin(write=False) as txn:
         saved = checkpoints.find(txn, checkpoint_id=run.trial().checkpoint_id)
-    return lambda over: condemn(over, lease=run.lease, checkpoint=saved)
+    return lambda over: mark_corrupt(over, lease=run.lease, checkpoint=saved)
 
 
 def telling(database: Database) -> Call:
     run, once = SimulatedWorker(database, new_study(database)).take(), str(uuid4())
-    return lambda over: tell(over, lease=run.lease, kind="disk full", data={}, token=once)
+    return lambda over: record_event(over, lease=run.lease, kind="disk full", data={}, token=once)
 
 
 def renewing(database: Database) -> Call:

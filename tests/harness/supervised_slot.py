@@ -157,7 +157,7 @@ class Supervised:
                 database,
                 study,
                 load_keyring(),
-                persist=lambda call: call(),
+                retry=lambda call: call(),
             ),
             heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=90.0),
             interruption=interruption,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from studydb.db import connect, migrate
+from studydb.domain.records import Request
 from studydb.operations import control, reads
 from studydb.operations.create import load
 
@@ -138,7 +139,7 @@ def test_reader_that_goes_away_breaks_nothing(command, processes, folder):
     command("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x=uniform(0,1)")
     study = load(database, "digits")
     for number in range(400):
-        control.enqueue(database, study, {}, token=f"{number:032x}", actor="ada")
+        control.enqueue(database, study, {}, Request(f"{number:032x}", "ada"))
     database.close()
 
     for form in ("csv", "json", "table"):

@@ -23,10 +23,10 @@ from studydb.domain.life.states import Mode, Reason, Status
 from studydb.domain.records import Failure
 from studydb.domain.roles import Role
 from studydb.operations import control
+from studydb.operations.checkpoints import delete_rows, mark_corrupt
+from studydb.operations.record_event import record_event
 from studydb.operations.register import leave
 from studydb.operations.restore import restore
-from studydb.operations.save import condemn, forget
-from studydb.operations.tell import tell
 from studydb.store import checkpoints
 
 PEOPLES = {
@@ -165,8 +165,8 @@ def test_every_operation_of_a_worker_is_allowed(roles, opened):
     for value in (0.5, 0.25, 0.125):
         run.report(value)
         retired = run.save()
-    forget(database, removed=retired)
-    tell(database, lease=run.lease, kind="checkpoint failed", data={"error": "full"})
+    delete_rows(database, removed=retired)
+    record_event(database, lease=run.lease, kind="checkpoint failed", data={"error": "full"})
     worker.renew(run)
     run.finish(outcome=Reason.FAILED, failure=Failure("ValueError", "no", "no"))
 
@@ -177,8 +177,8 @@ def test_every_operation_of_a_worker_is_allowed(roles, opened):
     with database.begin(write=False) as txn:
         stored = checkpoints.by_uuid(txn, uuid=saved.uuid)
     assert restore(database, checkpoint=stored) == b"abc"
-    condemn(database, lease=second.lease, checkpoint=stored)
-    control.pause(owned, study, [second.lease.number], token=arrange.token(), actor="ada")
+    mark_corrupt(database, lease=second.lease, checkpoint=stored)
+    control.pause(owned, study, [second.lease.number], arrange.new_request())
     worker.renew(second)
     second.finish()
 

@@ -13,8 +13,8 @@ from harness import arrange
 from studydb.analysis.overview_text import pace_text
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Failure, Trainable, TrainableKind
-from studydb.operations.save import condemn
-from studydb.operations.tell import tell
+from studydb.operations.checkpoints import mark_corrupt
+from studydb.operations.record_event import record_event
 from studydb.processes import process_record, start_of
 from studydb.store import checkpoints
 
@@ -87,10 +87,10 @@ def test_status_tells_of_checkpoints_that_were_not_stored_or_not_read(console, d
     run.save(saved)
     with database.begin(write=False) as txn:
         stored = checkpoints.by_uuid(txn, uuid=saved.uuid)
-    condemn(database, lease=run.lease, checkpoint=stored)
+    mark_corrupt(database, lease=run.lease, checkpoint=stored)
 
     for words in ("No space left on device", "Still no \x1b[31mspace"):
-        tell(database, lease=run.lease, kind="checkpoint failed", data={"error": words})
+        record_event(database, lease=run.lease, kind="checkpoint failed", data={"error": words})
 
     lines = console("status", "digits").lines
     told = lines[lines.index("Trouble:") + 1 :]

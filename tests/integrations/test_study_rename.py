@@ -5,6 +5,7 @@ from harness import arrange
 
 import studydb
 from studydb.domain.errors import InvalidName, StudyExists
+from studydb.domain.records import Request
 from studydb.operations.create import load
 from studydb.operations.rename import rename
 
@@ -63,20 +64,20 @@ def test_own_name_is_no_clash(console, database):
 
 def test_resend_after_a_lost_reply_changes_nothing(database):
     study, token = arrange.new_study(database, name="old"), arrange.token()
-    rename(database, study, "new", token=token, actor=arrange.PERSON)
+    rename(database, study, "new", Request(token, arrange.PERSON))
     before = arrange.dump(database)
 
-    rename(database, study, "new", token=token, actor=arrange.PERSON)
+    rename(database, study, "new", Request(token, arrange.PERSON))
 
     assert arrange.dump(database) == before
 
 
 def test_resend_is_no_second_renaming_when_the_name_has_moved_on(database):
     study, token = arrange.new_study(database, name="a"), arrange.token()
-    rename(database, study, "b", token=token, actor=arrange.PERSON)
-    rename(database, study, "c", token=arrange.token(), actor=arrange.PERSON)
+    rename(database, study, "b", Request(token, arrange.PERSON))
+    rename(database, study, "c", arrange.new_request())
 
-    rename(database, study, "b", token=token, actor=arrange.PERSON)
+    rename(database, study, "b", Request(token, arrange.PERSON))
 
     assert load(database, "c").id == study.id
 
@@ -86,7 +87,7 @@ def test_running_attempt_goes_on_under_the_new_name(database):
     run = arrange.SimulatedWorker(database, study).take()
     run.report(0.5)
 
-    rename(database, study, "new", token=arrange.token(), actor=arrange.PERSON)
+    rename(database, study, "new", arrange.new_request())
     run.report(0.25)
     run.finish()
 
@@ -109,11 +110,7 @@ def test_two_studies_that_want_one_name_do_not_both_get_it(database):
 
     def attempt(study):
         try:
-            arrange.persist(
-                lambda: rename(
-                    database, study, "wanted", token=arrange.token(), actor=arrange.PERSON
-                )
-            )
+            arrange.persist(lambda: rename(database, study, "wanted", arrange.new_request()))
         except StudyExists:
             return 0
         return 1
@@ -127,4 +124,4 @@ def test_operation_checks_the_name_itself(database):
     study = arrange.new_study(database)
 
     with pytest.raises(InvalidName):
-        rename(database, study, "a/b", token=arrange.token(), actor=arrange.PERSON)
+        rename(database, study, "a/b", arrange.new_request())

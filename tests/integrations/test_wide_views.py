@@ -266,7 +266,7 @@ def test_views_follow_their_study_through_renaming_and_go_with_it(console, datab
     arrange.enqueued(database, study)
     make_wide_views(database, study)
 
-    rename(database, study, "new", token=arrange.token(), actor=arrange.PERSON)
+    rename(database, study, "new", arrange.new_request())
     still = wide_rows(database, "v_trial_old")
     again = console("views", "new")
 

@@ -10,7 +10,14 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from harness import postgres
-from harness.arrange import PERSON, SimulatedWorker, change, enqueued, new_study, rows, token
+from harness.arrange import (
+    SimulatedWorker,
+    change,
+    enqueued,
+    new_request,
+    new_study,
+    rows,
+)
 
 from studydb.db import connect, migrate, revisions
 from studydb.db.migrate import begin_immediate
@@ -39,7 +46,7 @@ def fill(database):
     run.finish(outcome=Reason.FAILED)
     worker.ask()
     enqueued(database, study)
-    control.extend(database, study, by=1, token=token(), actor=PERSON)
+    control.extend(database, study, new_request(), n_more=1)
     for table in ("trial", "attempt", "result", "checkpoint", "rung_entry", "event", "counter"):
         assert rows(database, f"SELECT count(*) FROM {table}") != [(0,)]
     return study

@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from harness.arrange import PERSON, SimulatedWorker, change, new_study, rows, token
+from harness.arrange import SimulatedWorker, change, new_request, new_study, rows
 
 from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint
 from studydb.domain.life.states import Reason, State, Status
@@ -23,7 +23,7 @@ def fail(worker, failure=TYPO, n=1, values=()):
 
 
 def resume(database, study):
-    control.set_status(database, study, Status.RUNNING, token=token(), actor=PERSON)
+    control.set_status(database, study, Status.RUNNING, new_request())
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_trials_that_run_when_the_study_pauses_itself_may_finish(database, study
 def test_pause_of_a_person_takes_the_place_of_the_guards(database, study, worker):
     fail(worker, n=MAX_ALIKE)
 
-    control.set_status(database, study, Status.PAUSED, token=token(), actor=PERSON)
+    control.set_status(database, study, Status.PAUSED, new_request())
 
     progress = read_progress(database, study)
     assert (progress.status, progress.pause_reason, progress.is_done) == (
@@ -169,7 +169,7 @@ def test_pause_of_a_person_takes_the_place_of_the_guards(database, study, worker
 
 def test_study_that_a_person_has_stopped_stays_stopped(database, study, worker):
     runs = [worker.take() for _ in range(MAX_ALIKE)]
-    control.set_status(database, study, Status.STOPPED, token=token(), actor=PERSON)
+    control.set_status(database, study, Status.STOPPED, new_request())
 
     for run in runs:
         run.finish(outcome=Reason.FAILED, failure=TYPO)

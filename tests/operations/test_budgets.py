@@ -11,6 +11,7 @@ from harness.arrange import (
     at_once,
     dump,
     enqueued,
+    new_request,
     new_study,
     persist,
     rows,
@@ -22,6 +23,7 @@ from studydb.db import connect
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UsageError
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
+from studydb.domain.records import Request
 from studydb.domain.space.search_space import Space, choice
 from studydb.operations import control
 from studydb.operations.reads import list_trials
@@ -189,7 +191,7 @@ def test_extend_makes_room(database):
     worker = SimulatedWorker(database, study)
     worker.ask().finish()
 
-    num_trials = control.extend(database, study, by=2, token=token(), actor=PERSON)
+    num_trials = control.extend(database, study, new_request(), n_more=2)
 
     assert num_trials == 3
     assert len(drain(worker)) == 2
@@ -200,7 +202,7 @@ def test_threads_that_extend_all_count(wide):
 
     def extend_by_two(_):
         once = token()
-        persist(lambda: control.extend(wide, study, by=2, token=once, actor=PERSON))
+        persist(lambda: control.extend(wide, study, Request(once, PERSON), n_more=2))
 
     in_threads(extend_by_two)
 
@@ -212,9 +214,9 @@ def test_extend_refuses_what_it_cannot_do(database):
     before = dump(database)
 
     with pytest.raises(NotAllowed, match="never runs out"):
-        control.extend(database, endless, by=1, token=token(), actor=PERSON)
+        control.extend(database, endless, new_request(), n_more=1)
     with pytest.raises(UsageError, match="by 1 trial or more, not by 0"):
-        control.extend(database, study, by=0, token=token(), actor=PERSON)
+        control.extend(database, study, new_request(), n_more=0)
 
     assert dump(database) == before
 
@@ -224,7 +226,7 @@ def test_study_that_does_not_run_gives_no_trials(database, status):
     study = new_study(database)
     enqueued(database, study)
     worker = SimulatedWorker(database, study)
-    control.set_status(database, study, status, token=token(), actor=PERSON)
+    control.set_status(database, study, status, new_request())
     before = dump(database)
 
     assert worker.claim() is None

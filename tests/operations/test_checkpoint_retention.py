@@ -3,7 +3,7 @@
 import pytest
 from harness.arrange import SimulatedWorker, change, new_study, rows
 
-from studydb.operations.save import condemn, forget
+from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.store import checkpoints
 
 
@@ -64,8 +64,8 @@ def test_older_step_is_the_newest_checkpoint_if_it_was_saved_last(run):
 def test_corrupt_checkpoint_is_given_up_for_the_one_before_it_then_for_none(run):
     first, second = (saved_at(run, step)[0] for step in (1, 2))
 
-    before = condemn(run.worker.database, lease=run.lease, checkpoint=second)
-    last = condemn(run.worker.database, lease=run.lease, checkpoint=first)
+    before = mark_corrupt(run.worker.database, lease=run.lease, checkpoint=second)
+    last = mark_corrupt(run.worker.database, lease=run.lease, checkpoint=first)
 
     assert (before.uuid, last) == (first.uuid, None)
     assert run.trial().checkpoint_id is None
@@ -79,7 +79,7 @@ def test_what_was_given_up_is_told_again_until_it_is_forgotten(run):
     older = run.save(what)
 
     again = run.save(what)
-    forget(run.worker.database, removed=older)
+    delete_rows(run.worker.database, removed=older)
 
     assert again == older
     assert run.save(what) == []
@@ -89,7 +89,7 @@ def test_what_was_given_up_is_told_again_until_it_is_forgotten(run):
 def test_fall_back_is_never_a_checkpoint_that_was_given_up(run):
     _, second, third = (saved_at(run, step)[0] for step in (1, 2, 3))
 
-    before = condemn(run.worker.database, lease=run.lease, checkpoint=third)
-    last = condemn(run.worker.database, lease=run.lease, checkpoint=second)
+    before = mark_corrupt(run.worker.database, lease=run.lease, checkpoint=third)
+    last = mark_corrupt(run.worker.database, lease=run.lease, checkpoint=second)
 
     assert (before.uuid, last) == (second.uuid, None)

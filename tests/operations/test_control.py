@@ -6,10 +6,10 @@ from harness.arrange import (
     SimulatedWorker,
     dump,
     enqueued,
+    new_request,
     new_study,
     rows,
     states_of,
-    token,
     trial_in,
     trial_of,
 )
@@ -43,11 +43,11 @@ def run(database, study):
 
 
 def ask_for(request, study, database, *numbers):
-    request(database, study, numbers or [0], token=token(), actor=PERSON)
+    request(database, study, numbers or [0], new_request())
 
 
 def set_status(database, study, status):
-    control.set_status(database, study, status, token=token(), actor=PERSON)
+    control.set_status(database, study, status, new_request())
 
 
 def renewed(run):
@@ -131,7 +131,7 @@ def test_requests_are_recorded_with_their_actor(database, study):
     enqueued(database, study)
     ask_for(control.pause, study, database)
     set_status(database, study, Status.STOPPED)
-    control.extend(database, study, by=1, token=token(), actor=PERSON)
+    control.extend(database, study, new_request(), n_more=1)
 
     kinds = rows(database, f"SELECT kind FROM event WHERE actor = '{PERSON}' ORDER BY id")
     assert kinds == [("created",), ("enqueued",), ("paused",), ("study stopped",), ("extended",)]

@@ -5,14 +5,13 @@ from contextlib import suppress
 
 import pytest
 from harness.arrange import (
-    PERSON,
     SimulatedWorker,
     at_once,
     enqueued,
+    new_request,
     new_study,
     persist,
     rows,
-    token,
 )
 
 from studydb.db import connect
@@ -79,11 +78,11 @@ class RandomCaller:
     def request(self):
         asked = self.rng.choice([control.pause, control.resume, control.stop])
         numbers = [self.rng.randrange(12) for _ in range(self.rng.randint(1, 2))]
-        asked(self.database, self.study, numbers, token=token(), actor=PERSON)
+        asked(self.database, self.study, numbers, new_request())
 
     def set_status(self):
         status = self.rng.choice([Status.PAUSED, Status.RUNNING, Status.RUNNING])
-        control.set_status(self.database, self.study, status, token=token(), actor=PERSON)
+        control.set_status(self.database, self.study, status, new_request())
 
     def sweep(self):
         self.advance(self.rng.choice([0.0, 30.0, 100.0]))

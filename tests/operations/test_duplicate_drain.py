@@ -1,9 +1,10 @@
 """A drain that is sent again after a lost reply gives the stored answer."""
 
 import pytest
-from harness.arrange import PERSON, SimulatedWorker, dump, new_study, token
+from harness.arrange import PERSON, SimulatedWorker, dump, new_request, new_study, token
 
 from studydb.domain.errors import NotAllowed
+from studydb.domain.records import Request
 from studydb.operations import drain as draining
 from studydb.operations.drain import drain, find_worker
 
@@ -18,11 +19,11 @@ def worker(database):
 
 def test_worker_that_has_obeyed_was_drained(database, worker, monkeypatch):
     once = token()
-    drain(database, worker, token=once, actor=PERSON)
+    drain(database, worker, Request(once, PERSON))
     monkeypatch.setattr(draining, "is_alive", lambda _: False)
     before = dump(database)
 
-    drain(database, worker, token=once, actor=PERSON)
+    drain(database, worker, Request(once, PERSON))
 
     assert dump(database) == before
 
@@ -32,6 +33,6 @@ def test_dead_worker_is_not_drained(database, worker, monkeypatch):
     before = dump(database)
 
     with pytest.raises(NotAllowed, match="is dead"):
-        drain(database, worker, token=token(), actor=PERSON)
+        drain(database, worker, new_request())
 
     assert dump(database) == before

@@ -18,9 +18,9 @@ from studydb.db.dialect import is_listed
 from studydb.db.schema import is_still, trial
 from studydb.domain.errors import LeaseLost
 from studydb.domain.life.states import Reason, State
+from studydb.operations.checkpoints import mark_corrupt
+from studydb.operations.record_event import record_event
 from studydb.operations.renew import renew
-from studydb.operations.save import condemn
-from studydb.operations.tell import tell
 from studydb.store import checkpoints, leases
 
 
@@ -45,11 +45,11 @@ def try_release(run, saved):
 
 
 def try_condemn(run, saved):
-    condemn(run.worker.database, lease=run.lease, checkpoint=saved)
+    mark_corrupt(run.worker.database, lease=run.lease, checkpoint=saved)
 
 
 def try_tell(run, saved):
-    tell(run.worker.database, lease=run.lease, kind="disk full", data={})
+    record_event(run.worker.database, lease=run.lease, kind="disk full", data={})
 
 
 def try_renew(run, saved):

@@ -9,14 +9,12 @@ import psycopg
 import pytest
 from harness import postgres
 from harness.arrange import (
-    LEASE_S,
     SimulatedWorker,
     at_once,
     enqueued,
     new_study,
     persist,
     rows,
-    token,
 )
 from harness.concurrent import PATIENCE_S, send_twice
 
@@ -108,11 +106,11 @@ def test_budgets_are_exact_without_the_queue(database, stranger, max_concurrent)
 def test_resend_gets_the_trial_of_its_earlier_send(database, postgres_url, stranger):
     study = new_study(database, num_trials=2)
     SimulatedWorker(database, study).ask()  # the proposals of the next ones are there
-    worker, sends, once = SimulatedWorker(database, study), iter([ask, claim]), token()
+    claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
     earlier = connect(f"{postgres_url}&pooler=transaction")  # its COMMIT is a message
 
     def call(over):
-        return next(sends)(over, study, worker_id=worker.id, token=once, lease_s=LEASE_S)
+        return next(sends)(over, study, claimant)
 
     with held(stranger, queue_of(study)):
         first, second, waited = send_twice(call, earlier, database, postgres_url)
@@ -125,11 +123,11 @@ def test_resend_gets_the_trial_of_its_earlier_send(database, postgres_url, stran
 
 def test_earlier_send_that_still_queues_makes_no_second_trial(database, postgres_url, stranger):
     study = new_study(database, num_trials=9)
-    worker, once = SimulatedWorker(database, study), token()
+    claimant = SimulatedWorker(database, study).claimant()
     earlier = connect(postgres_url)
 
     def send(over):
-        return ask(over, study, worker_id=worker.id, token=once, lease_s=LEASE_S)
+        return ask(over, study, claimant)
 
     with held(stranger, queue_of(study)):
         first, second = at_once([lambda: send(earlier), lambda: send(database)])
@@ -145,7 +143,7 @@ def test_resend_that_finds_nothing_answers_in_time(database, stranger):
 
     with held(stranger, queue_of(study)):
         begun_s = monotonic()
-        assert claim(database, study, worker_id=worker.id, token=token(), lease_s=LEASE_S) is None
+        assert claim(database, study, worker.claimant()) is None
 
     assert proposals.RESEND_TIMEOUT_S <= monotonic() - begun_s < 3 * proposals.RESEND_TIMEOUT_S
 

@@ -3,7 +3,14 @@
 import sys
 
 import pytest
-from harness.arrange import PERSON, SimulatedWorker, new_study, rows, token, trial_of, vanish
+from harness.arrange import (
+    SimulatedWorker,
+    new_request,
+    new_study,
+    rows,
+    trial_of,
+    vanish,
+)
 
 from studydb.domain.life.states import Reason, State
 from studydb.domain.metrics import Result
@@ -30,7 +37,7 @@ def test_stopped_trial_of_a_dead_worker_that_reported_it_twice_is_taken_back(dat
     run = SimulatedWorker(database, study).take()
     run.report(LARGEST)
     run.report(LARGEST)
-    stop(database, study, [0], token=token(), actor=PERSON)
+    stop(database, study, [0], new_request())
 
     assert vanish(clock, database, study) == 1
 

@@ -2,17 +2,18 @@
 
 import pytest
 from harness.arrange import (
-    LEASE_S,
     PERSON,
     SimulatedWorker,
     dump,
     enqueued,
+    new_request,
     new_study,
     token,
     vanish,
 )
 
 from studydb.domain.life.states import Reason, Status
+from studydb.domain.records import Request
 from studydb.operations import control
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
@@ -42,9 +43,7 @@ def give_back(_, run):
 
 def send_again(run, operation):
     worker, lease = run.worker, run.lease
-    return operation(
-        worker.database, worker.study, worker_id=worker.id, token=lease.token, lease_s=LEASE_S
-    )
+    return operation(worker.database, worker.study, worker.claimant(lease.token))
 
 
 @pytest.mark.parametrize("operation", [claim, ask])
@@ -65,7 +64,7 @@ def test_claim_that_was_made_is_answered_when_the_study_gives_no_trials_any_more
 ):
     enqueued(database, study)
     run = worker.take()
-    control.set_status(database, study, status, token=token(), actor=PERSON)
+    control.set_status(database, study, status, new_request())
 
     assert send_again(run, operation) == run.claimed
 
@@ -87,10 +86,10 @@ def test_request_that_was_granted_is_not_granted_again_when_its_trial_has_ended(
 ):
     run = worker.take()
     once = token()
-    control.stop(database, study, [0], token=once, actor=PERSON)
+    control.stop(database, study, [0], Request(once, PERSON))
     run.finish(outcome=Reason.PREEMPTED)
     before = dump(database)
 
-    control.stop(database, study, [0], token=once, actor=PERSON)
+    control.stop(database, study, [0], Request(once, PERSON))
 
     assert dump(database) == before

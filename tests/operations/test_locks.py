@@ -11,13 +11,12 @@ import sqlalchemy as sa
 from harness import postgres
 from harness.arrange import (
     LEASE_S,
-    PERSON,
     RENEWAL_S,
     SimulatedWorker,
     enqueued,
+    new_request,
     new_study,
     rows,
-    token,
 )
 from harness.concurrent import PATIENCE_S, held_at, is_free, is_waiting_for_a_lock, kept_waiting
 
@@ -26,8 +25,7 @@ from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.errors import StorageBusy
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.space.search_space import Space, uniform
-from studydb.operations import control
-from studydb.operations import report as reports
+from studydb.operations import control, flushing
 from studydb.operations.delete import delete
 from studydb.operations.flushing import lock_rungs
 from studydb.operations.recover import recover
@@ -87,7 +85,7 @@ def stopping_two(database):
     study = new_study(database)
     for _ in range(2):
         enqueued(database, study)
-    return lambda: control.stop(database, study, [1, 0], token=token(), actor=PERSON)
+    return lambda: control.stop(database, study, [1, 0], new_request())
 
 
 def renewing_two(database):
@@ -112,7 +110,7 @@ def renewing_two(database):
 def pausing_with_the_study(database):
     study = new_study(database)
     run = SimulatedWorker(database, study).take()
-    control.set_status(database, study, Status.PAUSED, token=token(), actor=PERSON)
+    control.set_status(database, study, Status.PAUSED, new_request())
     return lambda: run.finish(0.3, outcome=Reason.PREEMPTED)
 
 
@@ -174,14 +172,12 @@ def test_study_is_resumed_before_the_pause_of_a_trial_is_carried_out_or_after_it
 ):
     study = new_study(database)
     run = SimulatedWorker(database, study).take()
-    control.set_status(database, study, Status.PAUSED, token=token(), actor=PERSON)
+    control.set_status(database, study, Status.PAUSED, new_request())
 
     with held_at(attempts, "end") as (there, go), ThreadPoolExecutor(2) as pool:
         end = pool.submit(run.finish, 0.3, outcome=Reason.PREEMPTED)
         assert there.wait(PATIENCE_S)
-        resumed = pool.submit(
-            control.set_status, database, study, Status.RUNNING, token=token(), actor=PERSON
-        )
+        resumed = pool.submit(control.set_status, database, study, Status.RUNNING, new_request())
         assert is_waiting_for_a_lock(postgres_url)
         go.set()
         end.result(PATIENCE_S)
@@ -225,7 +221,7 @@ def test_with_the_trial_locked_first_they_would_deadlock(database, postgres_url,
         leases.hold(txn, lease=lease)
         return lock_rungs(txn, study, lease=lease, batch=batch)
 
-    monkeypatch.setattr(reports, "lock_rungs", trial_first)
+    monkeypatch.setattr(flushing, "lock_rungs", trial_first)
 
     promoted, reported = promotion_meets_report(database, postgres_url)
     assert isinstance(promoted, psycopg.errors.DeadlockDetected) or isinstance(
@@ -241,7 +237,7 @@ def test_deadlock_is_a_fault_that_passes(database, postgres_url):
     hasty = with_settings(postgres_url, deadlock_timeout="10ms")
 
     def stop():
-        control.stop(hasty, study, [0, 1], token=token(), actor=PERSON)
+        control.stop(hasty, study, [0, 1], new_request())
 
     with postgres.connect(postgres_url) as rival, ThreadPoolExecutor(2) as pool:
         rival.execute("SET deadlock_timeout = '1h'")
@@ -333,24 +329,7 @@ def test_lock_and_entries_agree_only_when_read_one_after_the_other(
     assert found == seen
 
 
-# --- nobody waits for a claim
-
-
-def test_claim_passes_over_what_another_is_claiming(database, postgres_url, monkeypatch):
-    monkeypatch.setattr(database, "pooler", True)  # what is one statement has a COMMIT
-    study = new_study(database)
-    for _ in range(2):
-        enqueued(database, study)
-    first, second = SimulatedWorker(database, study), SimulatedWorker(database, study)
-
-    with held_at(TransactionBlock, "_end") as (there, go), ThreadPoolExecutor(1) as pool:
-        future = pool.submit(first.claim)
-        assert there.wait(PATIENCE_S)
-        passed = second.claim()
-        go.set()
-        assert future.result(PATIENCE_S).lease.number == 0
-
-    assert passed.lease.number == 1
+# --- a sweep waits for nothing
 
 
 def test_sweep_passes_over_what_another_has_locked(database, postgres_url):
@@ -372,24 +351,3 @@ def test_sweep_passes_over_what_another_has_locked(database, postgres_url):
         (0, "RUNNING"),
         (1, "PENDING"),
     ]
-
-
-def test_threads_that_claim_share_the_trials_out(postgres_url):
-    wide = connect(postgres_url, connections=8)
-    study = new_study(wide, num_trials=40)
-    for _ in range(40):
-        enqueued(wide, study)
-
-    def claim_all(worker):
-        claimed = []
-        while run := worker.claim():
-            claimed.append(run.lease.number)
-            run.finish(outcome=Reason.COMPLETED)
-        return claimed
-
-    with ThreadPoolExecutor(8) as pool:
-        workers = [SimulatedWorker(wide, study) for _ in range(8)]
-        claimed = [number for share in pool.map(claim_all, workers) for number in share]
-    wide.close()
-
-    assert sorted(claimed) == list(range(40))

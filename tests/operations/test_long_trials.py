@@ -9,6 +9,7 @@ from harness.arrange import (
     PERSON,
     SimulatedWorker,
     live_results,
+    new_request,
     new_study,
     persist,
     rows,
@@ -22,7 +23,7 @@ from studydb.domain import tally
 from studydb.domain.errors import StorageBusy
 from studydb.domain.life.states import Mode, Reason, State
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import Batch
+from studydb.domain.records import Batch, Request
 from studydb.operations import summing
 from studydb.operations.control import pause, stop
 
@@ -119,11 +120,11 @@ def assert_same(found, expected):
 
 def test_summary_of_stopped_trial_is_as_defined(database, most):
     study, run = two_attempts(database, random.Random(0))
-    pause(database, study, [0], token=token(), actor=PERSON)
+    pause(database, study, [0], new_request())
     run.finish(outcome=Reason.PREEMPTED)
     assert run.trial().state is State.PAUSED
 
-    stop(database, study, [0], token=token(), actor=PERSON)
+    stop(database, study, [0], new_request())
 
     assert_same(stored_summary(database), defined(live_results(database, study, 0)))
 
@@ -151,12 +152,12 @@ def test_summary_that_was_not_stored_is_stored_when_the_end_is_sent_again(
     study, run = two_attempts(database, random.Random(0))
     once = token()
     if end == "stop":
-        pause(database, study, [0], token=token(), actor=PERSON)
+        pause(database, study, [0], new_request())
         run.finish(outcome=Reason.PREEMPTED)
 
     def send():
         if end == "stop":
-            stop(database, study, [0], token=once, actor=PERSON)
+            stop(database, study, [0], Request(once, PERSON))
         else:
             run.finish()
 
@@ -224,7 +225,7 @@ def test_pages_are_bounded_in_bytes(database, monkeypatch):
     def read(span, most):
         with database.begin(write=False) as txn:
             found = [
-                summing.results.read(row) for row in summing.results.page(txn, span, most=most)
+                summing.results.read(row) for row in summing.results.page(txn, span, limit=most)
             ]
         sizes.append(len(found))
         return found

@@ -9,7 +9,7 @@ import itertools
 from random import Random
 
 import pytest
-from harness.arrange import PERSON, SimulatedWorker, new_study, token, trial_of
+from harness.arrange import SimulatedWorker, new_request, new_study, trial_of
 
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.states import FINAL, Reason, State, Status
@@ -87,10 +87,10 @@ def play(database, requests, learned, ends_after):
 
 def make(database, study, whose, what):
     if whose == "study":
-        control.set_status(database, study, OF_STUDY[what], token=token(), actor=PERSON)
+        control.set_status(database, study, OF_STUDY[what], new_request())
         return None
     try:
-        OF_TRIAL[what](database, study, [0], token=token(), actor=PERSON)
+        OF_TRIAL[what](database, study, [0], new_request())
     except NotAllowed:
         return NotAllowed
     return None

@@ -115,7 +115,7 @@ def test_points_that_are_wide_are_not_kept(database, width, kept):
 
 def test_points_of_a_block_that_has_passed_are_not_kept(database):
     study = new_study(database, space=Space.read({}), num_trials=None)
-    change(database, f"UPDATE study SET next_draw = {20 * proposals.BLOCK}")
+    change(database, f"UPDATE study SET next_draw = {20 * proposals.PROPOSALS_PER_BATCH}")
     SimulatedWorker(database, study).ask()
 
     asks._propose(database, study, block=2, current=0)  # its client was asleep

@@ -3,16 +3,15 @@
 import pytest
 from harness.arrange import (
     LEASE_S,
-    PERSON,
     RENEWAL_S,
     SimulatedWorker,
     dump,
     enqueued,
+    new_request,
     new_study,
     process,
     rows,
     states_of,
-    token,
     vanish,
 )
 
@@ -21,9 +20,9 @@ from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.records import Failure
 from studydb.operations import control
+from studydb.operations.record_event import record_event
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.study_progress import read_progress
-from studydb.operations.tell import tell
 from studydb.store import sweeps
 
 SHORT_S = 9.0
@@ -109,7 +108,9 @@ SIGNS_OF_LIFE = {
     "empty report": lambda run: run.report(),
     "save": lambda run: run.save(run.checkpoint(step=1)),
     "renew": lambda run: run.worker.renew(run),
-    "tell": lambda run: tell(run.worker.database, lease=run.lease, kind="disk full", data={}),
+    "tell": lambda run: record_event(
+        run.worker.database, lease=run.lease, kind="disk full", data={}
+    ),
 }
 
 
@@ -210,7 +211,7 @@ def test_verdict_is_carried_out_when_its_attempt_dies(database, clock):
 @pytest.mark.parametrize("asked", [control.stop, control.pause])
 def test_request_is_carried_out_when_its_attempt_dies(clock, worker, asked):
     run = worker.ask()
-    asked(worker.database, worker.study, [0], token=token(), actor=PERSON)
+    asked(worker.database, worker.study, [0], new_request())
 
     vanish(clock, worker.database, worker.study)
 
@@ -222,7 +223,7 @@ def test_request_is_carried_out_when_its_attempt_dies(clock, worker, asked):
 
 def test_stopped_study_gets_no_lost_trials_back(database, clock, study, worker):
     run = worker.ask()
-    control.set_status(database, study, Status.STOPPED, token=token(), actor=PERSON)
+    control.set_status(database, study, Status.STOPPED, new_request())
 
     vanish(clock, database, study)
 

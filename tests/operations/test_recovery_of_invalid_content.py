@@ -5,7 +5,7 @@ from harness.arrange import SimulatedWorker, new_study, process, rows, states_of
 
 from studydb.domain.errors import StorageBusy
 from studydb.domain.life.states import State
-from studydb.operations import finish
+from studydb.operations import attempt_end
 from studydb.operations.delete import delete
 from studydb.operations.recover import recover, recover_host
 
@@ -27,14 +27,14 @@ def break_conclude(monkeypatch):
     """Have the end of attempts raise so many times."""
 
     def break_conclude(times, error=None):
-        genuine, left = finish.conclude, [error or ZeroDivisionError("a bug")] * times
+        genuine, left = attempt_end.decide_ending, [error or ZeroDivisionError("a bug")] * times
 
-        def conclude(*arguments):
+        def decide_ending(*arguments):
             if left:
                 raise left.pop()
             return genuine(*arguments)
 
-        monkeypatch.setattr(finish, "conclude", conclude)
+        monkeypatch.setattr(attempt_end, "decide_ending", decide_ending)
 
     return break_conclude
 
@@ -106,7 +106,7 @@ def test_sum_that_raises_is_left_out_of_the_end(database, clock, study, lost, mo
 
     for run in lost:
         run.report(0.5)
-    monkeypatch.setattr(finish.summing, "in_transaction", in_transaction)
+    monkeypatch.setattr(attempt_end.summing, "in_transaction", in_transaction)
 
     assert vanish(clock, database, study) == 3
 

@@ -202,7 +202,5 @@ def test_claim_tells_what_was_trained_before(worker):
     run = worker.claim()
 
     assert run.claimed.time_total_s == 2.5
-    again = claim_again(
-        worker.database, worker.study, worker_id=worker.id, token=run.lease.token, lease_s=90.0
-    )
+    again = claim_again(worker.database, worker.study, worker.claimant(run.lease.token))
     assert again == run.claimed

@@ -12,17 +12,18 @@ from harness.filled_study import ENTRIES, explain_postgresql, explain_sqlite, fi
 from studydb.domain.life.states import State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
-from studydb.domain.records import Batch, Lease
+from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease
 from studydb.domain.space.search_space import Space
 from studydb.searchers import RandomSearch
 from studydb.store import (
-    at_once,
     attempts,
+    claims,
     leases,
     proposals,
     ranking,
     results,
     rungs,
+    single_statement,
     sweeps,
     trials,
     view_rows,
@@ -69,7 +70,7 @@ BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 
 def claim_in_single_statement(txn):
     study = SimpleNamespace(id=1, space=Space.read({}))
-    at_once.claim(txn, study=study, worker_id=1, token=token(), lease_s=LEASE_S, beyond=leases.HEAD)
+    single_statement.claim(txn, Claimant(1, token()), study=study, after_position=QUEUE_START)
 
 
 def ask_in_single_statement(txn):
@@ -77,19 +78,17 @@ def ask_in_single_statement(txn):
         study = SimpleNamespace(
             id=1, space=Space.read({}), space_version=1, searcher=RandomSearch()
         )
-        proposals.ask(
-            txn, study=study, worker_id=1, token=token(), lease_s=LEASE_S, if_nothing_waits=True
-        )
+        proposals.ask(txn, Claimant(1, token()), study=study, if_nothing_waits=True)
     else:
         proposals.take(txn, study_id=1, if_nothing_waits=True)
 
 
 def report_in_single_statement(txn):
-    at_once.report(txn, lease=LEASE, batch=BATCH, summary=Summary())
+    single_statement.report(txn, lease=LEASE, batch=BATCH, summary=Summary())
 
 
 def finish_in_single_statement(txn):
-    at_once.finish(
+    single_statement.finish(
         txn, lease=LEASE, batch=BATCH, summary=Summary(), metric_summary=None, process=None
     )
 
@@ -101,10 +100,10 @@ def best_listed(txn):
 
 HOT = {
     "claim": (
-        lambda txn: leases.claim(txn, study_id=1, worker_id=1, token=token(), lease_s=LEASE_S),
+        lambda txn: claims.claim(txn, Claimant(1, token()), study_id=1),
         "trial_claim",
     ),
-    "look": (lambda txn: leases.any_runnable(txn, study_id=1), "trial_claim"),
+    "look": (lambda txn: claims.any_runnable(txn, study_id=1), "trial_claim"),
     "suspect": (lambda txn: sweeps.suspect(txn, study_id=1), "trial_running"),
     "lost": (lambda txn: sweeps.lost(txn, study_id=1), "trial_running"),
     "of host": (lambda txn: sweeps.of_host(txn, study_id=1, process=process()), "trial_running"),
@@ -123,11 +122,11 @@ HOT = {
     "draw": (lambda txn: proposals.take(txn, study_id=1, if_nothing_waits=True), "trial_claim"),
     "ask in a single statement": (ask_in_single_statement, "trial_claim"),
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
-    "page": (lambda txn: results.page(txn, results.Span(1, 7, 1, 0, 9), most=5), KEY),
+    "page": (lambda txn: results.page(txn, results.Span(1, 7, 1, 0, 9), limit=5), KEY),
     "last": (lambda txn: results.last(txn, [results.Span(1, 7, 1, 0, 9)]), KEY),
     "list": (lambda txn: trials.listing(txn, study_id=1, limit=10), KEY),
     "earlier send": (lambda txn: attempts.by_token(txn, token=token()), KEY),
-    "how far attempts came": (lambda txn: attempts.reached(txn, lease=LEASE, most=3), KEY),
+    "how far attempts came": (lambda txn: attempts.reached(txn, lease=LEASE, limit=3), KEY),
 }
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 from harness.arrange import (
-    PERSON,
     SimulatedWorker,
     dump,
+    new_request,
     new_study,
     token,
     trial_in,
@@ -116,7 +116,7 @@ def test_ended_trials_never_change(database, clock, state):
 
     for ask_for in (control.pause, control.resume, control.stop):
         with pytest.raises(NotAllowed, match="ended trials do not change"):
-            ask_for(database, study, [trial.number], token=token(), actor=PERSON)
+            ask_for(database, study, [trial.number], new_request())
     for write in (
         lambda: report(database, study, lease=lease, batch=Batch(9)),
         lambda: finish(database, study, lease=lease, outcome=Reason.FAILED, batch=Batch(9)),
@@ -124,7 +124,7 @@ def test_ended_trials_never_change(database, clock, state):
         with pytest.raises(LeaseLost):
             write()
     for status in (Status.PAUSED, Status.RUNNING, Status.STOPPED):
-        control.set_status(database, study, status, token=token(), actor=PERSON)
+        control.set_status(database, study, status, new_request())
         clock.advance(1000)
         recover(database, study)
 

@@ -10,6 +10,7 @@ from harness.proxy import Proxy
 
 from studydb.db import connect, migrate, revisions, sessions
 from studydb.domain.errors import StorageUnreachable
+from studydb.domain.records import Request
 from studydb.operations import control
 from studydb.store import events
 
@@ -32,7 +33,7 @@ def database(line):
 
 
 def enqueue(database, study, sent):
-    control.enqueue(database, study, {}, token=sent, actor="test")
+    control.enqueue(database, study, {}, Request(sent, "test"))
 
 
 def read(database, study, sent):

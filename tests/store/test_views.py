@@ -5,15 +5,14 @@ import math
 
 import pytest
 from harness.arrange import (
-    PERSON,
     SimulatedWorker,
     enqueued,
     live_results,
     moment,
+    new_request,
     new_study,
     rows,
     states_of,
-    token,
 )
 
 from studydb.db.types import decode_json
@@ -189,11 +188,11 @@ def test_v_study_and_look_agree_on_the_status_through_a_studys_life(database):
     run = worker.ask()
     seen.append(both())
     for status in (Status.PAUSED, Status.RUNNING):
-        control.set_status(database, study, status, token=token(), actor=PERSON)
+        control.set_status(database, study, status, new_request())
         seen.append(both())
     run.finish()
     seen.append(both())
-    control.set_status(database, study, Status.STOPPED, token=token(), actor=PERSON)
+    control.set_status(database, study, Status.STOPPED, new_request())
     seen.append(both())
 
     statuses = ["RUNNING", "RUNNING", "PAUSED", "RUNNING", "FINISHED", "STOPPED"]

@@ -10,11 +10,11 @@ from studydb.domain.life.ending import (
     LONGEST_DELAY_S,
     Ending,
     Limits,
-    Standing,
-    conclude,
+    TrialFacts,
+    decide_ending,
+    final_verdict,
+    requested_verdict,
     retry_delay_s,
-    settle,
-    wanted,
 )
 from studydb.domain.life.states import MOVES, Reason, State, Status
 
@@ -36,7 +36,9 @@ OUTCOMES = (
 
 
 def end(outcome, *, verdict=None, failures=0, losses=0, max_failures=0, max_losses=10):
-    return conclude(outcome, Standing(failures, losses, verdict), Limits(max_failures, max_losses))
+    return decide_ending(
+        outcome, TrialFacts(failures, losses, verdict), Limits(max_failures, max_losses)
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_every_ending_is_an_allowed_move_and_consistent(outcome, verdict):
 def test_request_for_a_trial_precedes_the_studys_pause_and_a_stop_precedes_both(
     request_, status, verdict
 ):
-    assert wanted(request_, status) == verdict
+    assert requested_verdict(request_, status) == verdict
 
 
 @pytest.mark.parametrize(
@@ -174,4 +176,4 @@ def test_request_for_a_trial_precedes_the_studys_pause_and_a_stop_precedes_both(
     ],
 )
 def test_last_request_is_carried_out_and_precedes_a_schedulers_pause(verdict, asked, settled):
-    assert settle(verdict, asked) == settled
+    assert final_verdict(verdict, asked) == settled

@@ -2,15 +2,15 @@
 
 from itertools import pairwise
 
-from studydb.lease.acquire import BUSY_WAIT_S, FIRST_WAIT_S, LONGEST_WAIT_S, Patience
+from studydb.lease.acquire import BUSY_WAIT_S, FIRST_WAIT_S, LONGEST_WAIT_S, PollInterval
 
 
-def waits(patience, number):
-    return [patience.next_s() for _ in range(number)]
+def waits(poll_interval, number):
+    return [poll_interval.next_s() for _ in range(number)]
 
 
 def test_wait_is_bounded_by_the_time_since_the_last_trial():
-    drawn = waits(Patience(), 20)
+    drawn = waits(PollInterval(), 20)
 
     idle_s = 0.0
     for wait_s in drawn:
@@ -19,17 +19,17 @@ def test_wait_is_bounded_by_the_time_since_the_last_trial():
 
 
 def test_waits_grow_to_the_longest_and_stay_there():
-    drawn = waits(Patience(), 40)
+    drawn = waits(PollInterval(), 40)
 
     assert all(wait_s >= LONGEST_WAIT_S / 2 for wait_s in drawn[-20:])
     assert len({*pairwise(drawn[-20:])}) > 1  # jittered: idle workers do not look in step
 
 
 def test_trial_begins_the_waits_anew_and_lost_races_do_not():
-    patience = Patience()
-    waits(patience, 20)
-    patience.shorten()
-    assert FIRST_WAIT_S < patience.next_s() <= BUSY_WAIT_S
+    poll_interval = PollInterval()
+    waits(poll_interval, 20)
+    poll_interval.shorten()
+    assert FIRST_WAIT_S < poll_interval.next_s() <= BUSY_WAIT_S
 
-    patience.reset()
-    assert patience.next_s() <= FIRST_WAIT_S
+    poll_interval.reset()
+    assert poll_interval.next_s() <= FIRST_WAIT_S

@@ -7,6 +7,7 @@ from harness import arrange
 import studydb
 from studydb.db.schema import worker as worker_table
 from studydb.domain.errors import NotAllowed, NotFound, UsageError
+from studydb.domain.records import Request
 from studydb.operations.drain import drain, find_worker
 from studydb.processes import this_process
 
@@ -15,7 +16,7 @@ PERSON = "ada@laptop"
 
 def drained(database, text):
     worker = find_worker(database, text)
-    drain(database, worker, token=arrange.token(), actor=PERSON)
+    drain(database, worker, arrange.new_request())
     return worker
 
 
@@ -93,7 +94,7 @@ def test_request_that_is_sent_again_counts_once(database):
     found, token = find_worker(database, uuids(database)[0]), arrange.token()
 
     for _ in range(2):
-        drain(database, found, token=token, actor=PERSON)
+        drain(database, found, Request(token, PERSON))
 
     assert worker.renew().request == "DRAIN"
     assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'drained'") == [(1,)]

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from fleet.workers import eventually
-from harness.arrange import PERSON, token
+from harness.arrange import new_request
 
 from studydb.db.schema import worker as worker_table
 from studydb.operations.drain import drain, find_worker
@@ -76,7 +76,7 @@ def test_worker_that_goes_kills_a_step_that_is_longer_than_the_grace(stage, work
     else:
         (held_by,) = stage.rows(worker_table)
         database = stage.study.database
-        drain(database, find_worker(database, held_by.uuid), token=token(), actor=PERSON)
+        drain(database, find_worker(database, held_by.uuid), new_request())
 
     assert worker.exit_code() == (143 if way == "SIGTERM" else 0)
     assert (stage.trial().state, stage.trial().losses) == ("PENDING", 0)

@@ -22,7 +22,7 @@ from studydb.child.messages import End, Ended
 from studydb.domain.errors import StorageError
 from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES, TYPE_BYTES
 from studydb.domain.life.states import State
-from studydb.operations import finish
+from studydb.operations import attempt_end
 from studydb.worker import attempt
 
 
@@ -123,14 +123,14 @@ def break_conclude(monkeypatch):
     """Have the end of attempts raise so many times."""
 
     def break_conclude(times):
-        genuine, left = finish.conclude, [ZeroDivisionError("a bug of studydb's")] * times
+        genuine, left = attempt_end.decide_ending, [ZeroDivisionError("a bug of studydb's")] * times
 
-        def conclude(*arguments):
+        def decide_ending(*arguments):
             if left:
                 raise left.pop()
             return genuine(*arguments)
 
-        monkeypatch.setattr(finish, "conclude", conclude)
+        monkeypatch.setattr(attempt_end, "decide_ending", decide_ending)
 
     return break_conclude
 
@@ -142,7 +142,7 @@ def test_bug_at_the_end_of_a_trial_fails_that_one(supervised, database, break_co
 
     (reason, kind, _, trace), (second, *_) = failures(database)
     assert (reason, kind, second) == ("FAILED", "ZeroDivisionError", "COMPLETED")
-    assert "in conclude" in trace
+    assert "in decide_ending" in trace
     assert "operations/finish.py" in trace
 
 

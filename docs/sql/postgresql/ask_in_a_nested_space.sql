@@ -3,7 +3,8 @@
 
 BEGIN;
 
--- studydb/store/proposals.py take: Take a number and a draw for a new trial that runs at once.
+-- studydb/store/proposals.py take: Take a number and a draw for a new trial that is RUNNING
+--   from the start.
 UPDATE study
 SET next_number=(study.next_number + 1),
     next_draw=(study.next_draw + 1),
@@ -22,8 +23,7 @@ RETURNING study.next_number - 1 AS number, study.next_draw - 1 AS draw;
 --           Index Cond: (id = $5)
 --           Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = ($6)::text))
 
--- studydb/store/at_once.py begin: Insert a trial that runs from its first moment, with its
---   attempt.
+-- studydb/store/single_statement.py begin: Insert a RUNNING trial with its first attempt.
 WITH first AS (
     INSERT INTO trial (uuid, study_id, number, state, params, params_hash, space_version,
         origin, parent_id, draw, counted, priority, ready, resource_class, bracket, attempt,

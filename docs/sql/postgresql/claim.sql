@@ -1,14 +1,14 @@
 -- studydb/operations/claim.py claim: Claim the first PENDING trial of a study. Imported by
 --   studydb/lease/acquire.py, studydb/operations/ask.py.
 
--- studydb/store/at_once.py claim: Claim a trial of a study with a flat space, and open its
---   attempt; PostgreSQL.
+-- studydb/store/single_statement.py claim: Claim a trial of a study with a flat space, and open
+--   its attempt; PostgreSQL.
 WITH first AS (
     WITH runnable AS MATERIALIZED (
         SELECT trial.id AS id
         FROM trial
         WHERE trial.study_id = :study
-            AND (trial.priority, trial.number) > (:beyond_priority, :beyond_number)
+            AND (trial.priority, trial.number) > (:after_priority, :after_number)
             AND trial.state = 'PENDING'
             AND trial.ready
             AND trial.resource_class = ''

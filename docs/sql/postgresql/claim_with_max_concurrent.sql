@@ -3,12 +3,12 @@
 
 BEGIN;
 
--- studydb/store/leases.py claim: Give the first runnable trial of a study to a worker.
+-- studydb/store/claims.py claim: Give the first runnable trial of a study to a worker.
 WITH runnable AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
     WHERE trial.study_id = :study
-        AND (trial.priority, trial.number) > (:beyond_priority, :beyond_number)
+        AND (trial.priority, trial.number) > (:after_priority, :after_number)
         AND trial.state = 'PENDING'
         AND trial.ready
         AND trial.resource_class = ''

@@ -92,7 +92,7 @@ WHERE counter.study_id = :study;
 --           ->  Bitmap Index Scan on counter_pkey
 --                 Index Cond: (study_id = $6)
 
--- studydb/store/leases.py any_runnable: Whether a trial waits to be claimed; takes no lock.
+-- studydb/store/claims.py any_runnable: Whether a trial can be claimed; takes no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study
@@ -294,9 +294,9 @@ ORDER BY event.id DESC;
 --           ->  Index Scan using trial_pkey on trial
 --                 Index Cond: (id = event.trial_id)
 
--- studydb/store/events.py last_failure: The newest failure or loss with a cause, if it is among
---   a study's newest events.
-SELECT trial.number, anon_1.attempt, anon_1.kind, anon_1.data, anon_1.at
+-- studydb/store/events.py last_error: The newest failure or loss with a cause, if it is among a
+--   study's newest events.
+SELECT trial.number, anon_1.attempt, anon_1.data
 FROM (
     SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS
         kind, event.data AS data, event.at AS at

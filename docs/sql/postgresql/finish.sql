@@ -1,8 +1,8 @@
--- studydb/operations/finish.py finish: End an attempt and move its trial where the attempt's
---   end leaves it. Imported by studydb/lease/held.py, studydb/operations/fail.py,
---   studydb/operations/recover.py.
+-- studydb/operations/finish.py finish: End an attempt and move its trial to its next state.
+--   Imported by studydb/lease/held.py.
 
--- studydb/store/at_once.py finish: Store an attempt's last batch and complete its trial.
+-- studydb/store/single_statement.py finish: Store an attempt's last batch and complete its
+--   trial.
 WITH first AS (
     UPDATE trial
     SET state='TERMINATED',

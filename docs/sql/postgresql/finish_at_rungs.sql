@@ -1,6 +1,5 @@
--- studydb/operations/finish.py finish: End an attempt and move its trial where the attempt's
---   end leaves it. Imported by studydb/lease/held.py, studydb/operations/fail.py,
---   studydb/operations/recover.py.
+-- studydb/operations/finish.py finish: End an attempt and move its trial to its next state.
+--   Imported by studydb/lease/held.py.
 
 BEGIN;
 
@@ -18,8 +17,8 @@ FOR NO KEY UPDATE;
 --     ->  Index Scan using rung_study_id_bracket_step_key on rung
 --           Index Cond: ((study_id = $1) AND (bracket = $2) AND (step = $3))
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None says that
---   the fence refused.
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None if the
+--   fence refuses.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
@@ -128,8 +127,7 @@ ORDER BY attempt.attempt;
 --     Index Cond: (trial_id = $1)
 --     Filter: (live_through > $2)
 
--- studydb/store/results.py page: The first so many rows of a span: step, value, metrics,
---   attempt, and when, by step.
+-- studydb/store/results.py page: The first rows of a span, by step.
 SELECT result.step, result.value, result.metrics, result.time_total_s, result.attempt,
     result.reported_at
 FROM result
@@ -139,7 +137,7 @@ WHERE result.study_id = :study
     AND result.step > :after
     AND result.step <= :through
 ORDER BY result.step
-LIMIT :most;
+LIMIT :limit;
 -- Plan:
 --   Limit
 --     ->  Index Scan using result_pkey on result

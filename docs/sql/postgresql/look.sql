@@ -31,7 +31,7 @@ WHERE counter.study_id = :study;
 --           ->  Bitmap Index Scan on counter_pkey
 --                 Index Cond: (study_id = $6)
 
--- studydb/store/leases.py any_runnable: Whether a trial waits to be claimed; takes no lock.
+-- studydb/store/claims.py any_runnable: Whether a trial can be claimed; takes no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study

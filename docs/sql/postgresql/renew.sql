@@ -1,5 +1,5 @@
--- studydb/operations/renew.py renew: Renew leases; requests of people become verdicts here.
---   Imported by studydb/lease/heartbeat.py.
+-- studydb/operations/renew.py renew: Renew leases, and store what people request of their
+--   trials as verdicts. Imported by studydb/lease/heartbeat.py.
 
 BEGIN;
 
@@ -18,8 +18,7 @@ SET lease_expires_at=(coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
     make_interval(secs => trial.lease_s)),
     suspect_at=NULL
 WHERE trial.id IN (SELECT mine.id FROM mine)
-RETURNING trial.id, trial.attempt, trial.token, trial.request, trial.verdict,
-    trial.verdict_reason, trial.verdict_by, (
+RETURNING trial.token, trial.request, trial.verdict, trial.verdict_reason, trial.verdict_by, (
     SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
     FROM study
     WHERE study.id = trial.study_id

@@ -1,5 +1,5 @@
--- studydb/operations/report.py report: Store a batch and the decision on it in one transaction.
---   Imported by studydb/lease/held.py.
+-- studydb/operations/report.py report: Store a batch and the decision on it in one transaction,
+--   and renew the lease. Imported by studydb/lease/held.py.
 
 BEGIN;
 
@@ -17,8 +17,8 @@ FOR NO KEY UPDATE;
 --     ->  Index Scan using rung_study_id_bracket_step_key on rung
 --           Index Cond: ((study_id = $1) AND (bracket = $2) AND (step = $3))
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None says that
---   the fence refused.
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None if the
+--   fence refuses.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,

@@ -3,7 +3,8 @@
 
 BEGIN;
 
--- studydb/store/proposals.py take: Take a number and a draw for a new trial that runs at once.
+-- studydb/store/proposals.py take: Take a number and a draw for a new trial that is RUNNING
+--   from the start.
 UPDATE study
 SET next_number=(study.next_number + 1),
     next_draw=(study.next_draw + 1),
@@ -17,8 +18,7 @@ WHERE study.id = :study
     AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
 RETURNING next_number - 1 AS number, next_draw - 1 AS draw;
 
--- studydb/store/at_once.py begin: Insert a trial that runs from its first moment, with its
---   attempt.
+-- studydb/store/single_statement.py begin: Insert a RUNNING trial with its first attempt.
 INSERT INTO trial (uuid, study_id, number, state, params, params_hash, space_version, origin,
     parent_id, draw, counted, priority, ready, resource_class, bracket, attempt, failures,
     losses, token, flush_no, worker_id, lease_s, lease_expires_at, suspect_at, checkpoint_step,
@@ -29,13 +29,13 @@ VALUES (:uuid, :study_id, :number, 'RUNNING', :params, :params_hash, :space_vers
     :now, :now)
 RETURNING id, uuid, number, priority, bracket, attempt, params, checkpoint_id, time_total_s;
 
--- studydb/store/at_once.py begin
+-- studydb/store/single_statement.py begin
 INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
     start_step, live_through, flush_no, started_at)
 SELECT :first_id, :attempt, :study_id, :token, :worker_id, :config, :restored_id, :start_step,
     4611686018427387904, 0, :now;
 
--- studydb/store/at_once.py begin
+-- studydb/store/single_statement.py begin
 UPDATE counter
 SET pending=(counter.pending + 0),
     running=(counter.running + :by_running),

@@ -64,7 +64,7 @@ SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.runnin
 FROM counter
 WHERE counter.study_id = :study;
 
--- studydb/store/leases.py any_runnable: Whether a trial waits to be claimed; takes no lock.
+-- studydb/store/claims.py any_runnable: Whether a trial can be claimed; takes no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study
@@ -201,9 +201,9 @@ JOIN (
 JOIN trial ON trial.id = event.trial_id
 ORDER BY event.id DESC;
 
--- studydb/store/events.py last_failure: The newest failure or loss with a cause, if it is among
---   a study's newest events.
-SELECT trial.number, anon_1.attempt, anon_1.kind, anon_1.data, anon_1.at
+-- studydb/store/events.py last_error: The newest failure or loss with a cause, if it is among a
+--   study's newest events.
+SELECT trial.number, anon_1.attempt, anon_1.data
 FROM (
     SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS
         kind, event.data AS data, event.at AS at

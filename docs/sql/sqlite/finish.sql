@@ -1,10 +1,10 @@
--- studydb/operations/finish.py finish: End an attempt and move its trial where the attempt's
---   end leaves it. Imported by studydb/lease/held.py, studydb/operations/fail.py,
---   studydb/operations/recover.py.
+-- studydb/operations/finish.py finish: End an attempt and move its trial to its next state.
+--   Imported by studydb/lease/held.py.
 
 BEGIN;
 
--- studydb/store/at_once.py finish: Store an attempt's last batch and complete its trial.
+-- studydb/store/single_statement.py finish: Store an attempt's last batch and complete its
+--   trial.
 UPDATE trial
 SET state='TERMINATED',
     reason=:to_reason,
@@ -46,12 +46,12 @@ WHERE trial.id = :trial
     ) = 'RUNNING'
 RETURNING failures, losses;
 
--- studydb/store/at_once.py finish
+-- studydb/store/single_statement.py finish
 INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
     reported_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
--- studydb/store/at_once.py finish
+-- studydb/store/single_statement.py finish
 UPDATE attempt
 SET flush_no=:to_flush_no,
     ended_at=:now,
@@ -70,7 +70,7 @@ WHERE attempt.trial_id = :trial
     AND attempt.attempt = :no
     AND attempt.ended_at IS NULL;
 
--- studydb/store/at_once.py finish
+-- studydb/store/single_statement.py finish
 UPDATE counter
 SET pending=(counter.pending + 0),
     running=(counter.running + :by_running),

@@ -1,6 +1,5 @@
--- studydb/operations/finish.py finish: End an attempt and move its trial where the attempt's
---   end leaves it. Imported by studydb/lease/held.py, studydb/operations/fail.py,
---   studydb/operations/recover.py.
+-- studydb/operations/finish.py finish: End an attempt and move its trial to its next state.
+--   Imported by studydb/lease/held.py.
 
 BEGIN;
 
@@ -13,8 +12,8 @@ WHERE rung.study_id = :study
     AND rung.bracket = :of_bracket
     AND rung.step = :at_step;
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None says that
---   the fence refused.
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None if the
+--   fence refuses.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
@@ -88,8 +87,7 @@ WHERE attempt.trial_id = :trial
     AND attempt.live_through > 0
 ORDER BY attempt.attempt;
 
--- studydb/store/results.py page: The first so many rows of a span: step, value, metrics,
---   attempt, and when, by step.
+-- studydb/store/results.py page: The first rows of a span, by step.
 SELECT result.step, result.value, result.metrics, result.time_total_s, result.attempt,
     result.reported_at
 FROM result
@@ -99,7 +97,7 @@ WHERE result.study_id = :study
     AND result.step > :after
     AND result.step <= :through
 ORDER BY result.step
-LIMIT :most
+LIMIT :limit
 OFFSET 0;
 
 -- studydb/store/leases.py end: Move a held trial to where its attempt's end leaves it; the

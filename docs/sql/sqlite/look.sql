@@ -22,7 +22,7 @@ SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.runnin
 FROM counter
 WHERE counter.study_id = :study;
 
--- studydb/store/leases.py any_runnable: Whether a trial waits to be claimed; takes no lock.
+-- studydb/store/claims.py any_runnable: Whether a trial can be claimed; takes no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study

@@ -1,5 +1,5 @@
--- studydb/operations/renew.py renew: Renew leases; requests of people become verdicts here.
---   Imported by studydb/lease/heartbeat.py.
+-- studydb/operations/renew.py renew: Renew leases, and store what people request of their
+--   trials as verdicts. Imported by studydb/lease/heartbeat.py.
 
 BEGIN;
 
@@ -16,7 +16,7 @@ UPDATE trial
 SET lease_expires_at=strftime('%Y-%m-%d %H:%M:%f', :now, (trial.lease_s) || ' seconds'),
     suspect_at=NULL
 WHERE trial.id IN (SELECT mine.id FROM mine)
-RETURNING id, attempt, token, request, verdict, verdict_reason, verdict_by, (
+RETURNING token, request, verdict, verdict_reason, verdict_by, (
     SELECT CASE WHEN (study.paused_by = 'guard') THEN 'RUNNING' ELSE study.status END
     FROM study
     WHERE id = study_id

@@ -1,9 +1,9 @@
--- studydb/operations/report.py report: Store a batch and the decision on it in one transaction.
---   Imported by studydb/lease/held.py.
+-- studydb/operations/report.py report: Store a batch and the decision on it in one transaction,
+--   and renew the lease. Imported by studydb/lease/held.py.
 
 BEGIN;
 
--- studydb/store/at_once.py report: Store a batch; `summary` is the trial's with it.
+-- studydb/store/single_statement.py report: Store a batch; `summary` is the trial's with it.
 UPDATE trial
 SET flush_no=:to_flush_no,
     lease_expires_at=strftime('%Y-%m-%d %H:%M:%f', :now, (trial.lease_s) || ' seconds'),
@@ -31,7 +31,7 @@ WHERE trial.id = :trial
     ) = 'RUNNING'
 RETURNING id;
 
--- studydb/store/at_once.py report
+-- studydb/store/single_statement.py report
 INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
     reported_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);

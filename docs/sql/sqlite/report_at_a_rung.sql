@@ -1,5 +1,5 @@
--- studydb/operations/report.py report: Store a batch and the decision on it in one transaction.
---   Imported by studydb/lease/held.py.
+-- studydb/operations/report.py report: Store a batch and the decision on it in one transaction,
+--   and renew the lease. Imported by studydb/lease/held.py.
 
 BEGIN;
 
@@ -12,8 +12,8 @@ WHERE rung.study_id = :study
     AND rung.bracket = :of_bracket
     AND rung.step = :at_step;
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None says that
---   the fence refused.
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None if the
+--   fence refuses.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,

@@ -1,10 +1,10 @@
 -- studydb/operations/save.py save: Make a checkpoint the one that the next attempt begins from.
---   Imported by studydb/lease/held.py, studydb/worker/checkpoint_rows.py.
+--   Imported by studydb/lease/held.py.
 
 BEGIN;
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None says that
---   the fence refused.
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None if the
+--   fence refuses.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
@@ -35,7 +35,7 @@ SET losses=:to_losses,
     checkpoint_step=:to_step
 WHERE trial.id = :trial;
 
--- studydb/store/checkpoints.py retire: Give up a trial's older checkpoints, but for pinned ones
+-- studydb/store/checkpoints.py expire: Give up a trial's older checkpoints, but for pinned ones
 --   and the one before the newest.
 UPDATE checkpoint
 SET data=NULL,

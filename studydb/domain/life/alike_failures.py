@@ -7,9 +7,6 @@ from studydb.domain.records import Failure
 MAX_ALIKE = 5
 """A study pauses when so many of its trials failed alike and none has reported a result."""
 
-GUARD = "guard"
-"""The value of `study.paused_by` in a study that paused itself."""
-
 _PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+)', re.MULTILINE)
 _NUMBER = re.compile(r"\d+")
 _LONGEST = 500

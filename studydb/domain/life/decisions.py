@@ -17,7 +17,7 @@ class Action(StrEnum):
 
 
 class DecidedBy(StrEnum):
-    """Who has decided, and so who may wake what was paused."""
+    """Who decided that an attempt ends, or paused a trial or study; they may resume it, too."""
 
     SCHEDULER = "scheduler"
     RULE = "rule"
@@ -25,6 +25,8 @@ class DecidedBy(StrEnum):
     """By a request for this trial."""
     STUDY = "study"
     """By a request for the whole study."""
+    GUARD = "guard"
+    """The study's guard against failures that are alike."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Reason, State, Status
 
 FOR_EVER = -1
-"""`max_failures` of a study that never gives a trial up."""
+"""`max_failures` of a study that retries a failed trial without limit."""
 
 MAX_LOSSES = 10
 """Losses that a trial survives between two checkpoints, by default."""
 
 LOSSES_AT_STEP = 3
-"""So many losses in a row at the same step end a trial, unless `max_losses` was asked for."""
+"""How many losses in a row at the same step end a trial, unless `max_losses` was given."""
 
 DIED = "Lost"
 """The error type of an attempt whose process died while its worker lived."""
@@ -30,9 +30,9 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TrialFacts:
     """
-    What the rows say of a trial when its attempt ends.
+    What the trial's row says when its attempt ends.
 
     Attributes:
         note: Why a lost trial is not run again whatever its losses; "" if it may be.
@@ -47,15 +47,15 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class Ending:
     """
-    The move that an attempt's end makes.
+    Where an attempt's end moves its trial.
 
     Attributes:
         state: Where the trial goes.
-        reason: The trial's, None unless it ends for good.
-        attempt_reason: The attempt's.
-        delay_s: How long a trial that goes back to PENDING waits; 0 for not at all.
-        paused_by: Who may wake a PAUSED trial.
-        note: What is to be said of it beside the attempt's failure.
+        reason: Why the trial ended; None unless its state is final.
+        attempt_reason: Why the attempt ended.
+        delay_s: Seconds that a trial which returns to PENDING waits.
+        paused_by: Who paused the trial, and so may resume it.
+        note: Text that is added to the message of the attempt's failure.
     """
 
     state: State
@@ -68,8 +68,8 @@ class Ending:
     note: str = ""
 
 
-def wanted(request: str | None, status: Status) -> Verdict | None:
-    """The verdict that a person's request, of this trial or of its study, asks for."""
+def requested_verdict(request: str | None, status: Status) -> Verdict | None:
+    """The verdict that people request: by the trial's request, else by the study's status."""
     if request == Action.STOP:
         return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
     if status is Status.STOPPED:
@@ -81,32 +81,39 @@ def wanted(request: str | None, status: Status) -> Verdict | None:
     return None
 
 
-def standing(verdict: Verdict | None, asked: Verdict | None) -> Verdict | None:
+def effective_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:
     """
-    The verdict on a running attempt: the scheduler's or a rule's, else what people ask for now.
+    The verdict on a running attempt: the scheduler's or a rule's, else what people request now.
 
-    A stored verdict that came from a request is replaced when the request changes, and withdrawn
-    with it: the last request wins for as long as the attempt runs.
+    A stored verdict that came from a request changes with the request and is withdrawn with it. As
+    long as the attempt runs, the last request counts.
     """
-    return verdict if verdict is not None and verdict.refuses_results else asked
+    return verdict if verdict is not None and verdict.refuses_results else requested
 
 
-def settle(verdict: Verdict | None, asked: Verdict | None) -> Verdict | None:
+def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:
     """
     The verdict that an attempt's end carries out.
 
-    As `standing`, but a scheduler's pause gives way to a person's request: the request ends with
-    the attempt, and would otherwise be forgotten.
+    The same as `effective_verdict`, except that a person's request replaces a scheduler's pause,
+    because the request is deleted with the attempt.
     """
-    stands = standing(verdict, asked)
-    if stands is not None and stands.action is Action.PAUSE and asked is not None:
-        return asked if asked.action is Action.STOP or asked.by is DecidedBy.PERSON else stands
-    return stands
+    effective = effective_verdict(verdict, requested)
+    if effective is None or effective.action is not Action.PAUSE or requested is None:
+        return effective
+    replaces = requested.action is Action.STOP or requested.by is DecidedBy.PERSON
+    return requested if replaces else effective
 
 
-def settle_completed(verdict: Verdict | None, asked: Verdict | None) -> Verdict | None:
-    """As `settle`, of an attempt that completed: a request that it was not told of is void."""
-    return verdict if settle(verdict, asked) == verdict else None
+def final_verdict_of_completed(
+    verdict: Verdict | None, requested: Verdict | None
+) -> Verdict | None:
+    """
+    The verdict that the end of a completed attempt carries out.
+
+    The same as `final_verdict`, except that a request which the attempt never received is ignored.
+    """
+    return verdict if final_verdict(verdict, requested) == verdict else None
 
 
 def retry_delay_s(count: int) -> float:
@@ -115,33 +122,34 @@ def retry_delay_s(count: int) -> float:
     return min(2.0**doublings, LONGEST_DELAY_S) if count > 0 else 0.0
 
 
-def conclude(outcome: Reason, standing: Standing, limits: Limits) -> Ending:
+def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
     """
     Decide where an ended attempt leaves its trial.
 
-    A standing verdict is carried out whatever the outcome: an attempt that dies after the decision
-    to stop it is not run again.
+    A stored verdict is carried out whatever the outcome: a trial whose attempt dies after the
+    decision to stop it is not run again.
 
     Args:
         outcome: COMPLETED, FAILED, LOST, PREEMPTED or TIMED_OUT.
     """
-    failures = standing.failures + (outcome is Reason.FAILED)
-    losses = standing.losses + (outcome is Reason.LOST)
-    verdict = standing.verdict
-    if verdict is not None and not (
-        outcome is Reason.COMPLETED and verdict.action is Action.PAUSE  # it ended before it paused
-    ):
+    failures = facts.failures + (outcome is Reason.FAILED)
+    losses = facts.losses + (outcome is Reason.LOST)
+    verdict = facts.verdict
+    completed_first = (
+        verdict is not None and outcome is Reason.COMPLETED and verdict.action is Action.PAUSE
+    )
+    if verdict is not None and not completed_first:
         died = outcome in (Reason.FAILED, Reason.LOST)
         return _carry_out(verdict, outcome if died else verdict.reason, failures, losses)
     match outcome:
         case Reason.FAILED if limits.max_failures == FOR_EVER or failures <= limits.max_failures:
             delay_s = retry_delay_s(failures)
-        case Reason.LOST if losses <= limits.max_losses and not standing.note:
-            delay_s = retry_delay_s(losses - 1)  # the first loss says nothing of the trial
+        case Reason.LOST if losses <= limits.max_losses and not facts.note:
+            delay_s = retry_delay_s(losses - 1)  # a first loss is retried without delay
         case Reason.PREEMPTED:
             delay_s = 0.0
         case Reason.FAILED | Reason.LOST:
-            return Ending(State.ERROR, outcome, outcome, failures, losses, note=standing.note)
+            return Ending(State.ERROR, outcome, outcome, failures, losses, note=facts.note)
         case _:
             return Ending(State.TERMINATED, outcome, outcome, failures, losses)
     return Ending(State.PENDING, None, outcome, failures, losses, delay_s=delay_s)

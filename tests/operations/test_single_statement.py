@@ -7,10 +7,10 @@ from harness.arrange import (
     change,
     dump,
     enqueued,
+    new_request,
     new_study,
     results,
     rows,
-    token,
 )
 
 from studydb.domain.life.states import Reason, Status
@@ -21,7 +21,7 @@ from studydb.operations import control
 from studydb.operations import finish as finishing
 from studydb.operations import report as reporting
 from studydb.operations.renew import renew
-from studydb.store import at_once, attempts
+from studydb.store import attempts, single_statement
 
 VALUES = (0.5, float("nan"), 0.25, float("inf"), 0.75)
 
@@ -39,7 +39,7 @@ def run(database, study):
 def requested(run, action):
     control_of = {"stop": control.stop, "pause": control.pause}[action]
     worker = run.worker
-    control_of(worker.database, worker.study, [run.lease.number], token=token(), actor="ann")
+    control_of(worker.database, worker.study, [run.lease.number], new_request())
 
 
 def ask_to_stop(run):
@@ -52,7 +52,7 @@ def ask_to_pause(run):
 
 def pause_the_study(run):
     worker = run.worker
-    control.set_status(worker.database, worker.study, Status.PAUSED, token=token(), actor="ann")
+    control.set_status(worker.database, worker.study, Status.PAUSED, new_request())
 
 
 def judge(run):
@@ -98,12 +98,12 @@ def summary_of(*batches):
 
 def try_report(run, batch):
     with run.worker.database.begin(single=True) as txn:
-        return at_once.report(txn, lease=run.lease, batch=batch, summary=summary_of(batch))
+        return single_statement.report(txn, lease=run.lease, batch=batch, summary=summary_of(batch))
 
 
 def try_finish(run, batch):
     with run.worker.database.begin(single=True) as txn:
-        return at_once.finish(
+        return single_statement.finish(
             txn,
             lease=run.lease,
             batch=batch,
@@ -147,7 +147,7 @@ def test_trial_as_believed_is_written(run, write):
 def way(request, monkeypatch):
     if request.param == "the long way":
         for room in (reporting, finishing):
-            monkeypatch.setattr(room, "foresee", lambda *_: None)
+            monkeypatch.setattr(room, "summary_if_undecided", lambda *_: None)
         monkeypatch.setattr(claiming, "_is_plain", lambda *_: False)
     return request.param
 
@@ -207,7 +207,9 @@ def test_both_ways_claim_the_same(database, study, way, saved):
         claimed.lease.token
     }
     with database.begin(write=False) as txn:
-        found = attempts.by_token(txn, token=claimed.lease.token)
+        found = attempts.find(
+            txn, trial_id=claimed.lease.trial_id, attempt_no=claimed.lease.attempt
+        )
     assert (found.config, found.worker_id) == (claimed.config, worker.id)
 
 

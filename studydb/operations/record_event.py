@@ -5,16 +5,17 @@ from typing import Any
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
+from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.records import Lease
 from studydb.operations.flushing import lost
 from studydb.store import events, leases
 
 
-def tell(
+def record_event(
     database: Database,
     *,
     lease: Lease,
-    kind: str,
+    kind: EventKind,
     data: Mapping[str, Any],
     token: str | None = None,
 ) -> None:
@@ -35,7 +36,7 @@ def tell(
                 trial_id=lease.trial_id,
                 attempt=lease.attempt,
                 kind=kind,
-                actor="worker",
+                actor=Actor.WORKER,
                 data=data,
                 token=token,
             )

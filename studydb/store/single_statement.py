@@ -6,7 +6,7 @@ not as its holder believes is left alone: the operation then goes the long way.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -18,9 +18,11 @@ from studydb.db.schema import checkpoint, trial
 from studydb.db.types import Json
 from studydb.domain.life.states import Origin, Reason, State, Status
 from studydb.domain.metrics import Summary
-from studydb.domain.records import AttemptProcess, Batch, Lease, Study
+from studydb.domain.records import AttemptProcess, Batch, Claimant, Lease, QueuePosition, Study
 from studydb.domain.space.search_space import params_hash
-from studydb.store import attempts, counters, leases, results
+from studydb.store import attempts, claims, counters, leases, results
+from studydb.store.claims import LeasedTrial
+from studydb.store.proposals import Draw
 from studydb.store.trials import status_of_study
 
 _AS_BELIEVED = (
@@ -69,7 +71,7 @@ _CONFIG = sa.bindparam("constants", type_=Json).op("||")(
 """Of params that are no object, as none of ours are, nothing: or the claim itself would fail."""
 
 _CLAIM = Chain(
-    leases.CLAIM.statement,
+    claims.CLAIM.statement,
     begun=attempts.inserting(
         trial_id=of_first(trial.c.id),
         attempt=of_first(trial.c.attempt),
@@ -81,90 +83,81 @@ _CLAIM = Chain(
 )
 
 _BEGIN = Chain(
-    leases.INSERT_RUNNING,
+    claims.INSERT_RUNNING,
     begun=attempts.inserting(trial_id=of_first(trial.c.id)),
     counted=counters.MOVE,
 )
 
 
+class Completed(NamedTuple):
+    """The counters of a trial that has completed."""
+
+    failures: int
+    losses: int
+
+
 def begin(
     txn: Txn,
+    claimant: Claimant,
     *,
     study: Study,
-    ticket: Any,
+    draw: Draw,
     params: Mapping[str, Any],
     origin: Origin,
-    worker_id: int,
-    token: str,
-    lease_s: float,
-) -> Callable[[], Any]:
+) -> Callable[[], LeasedTrial]:
     """
-    Insert a trial that runs from its first moment, with its attempt.
-
-    Args:
-        ticket: Its number and draw.
-        token: Names the trial, too.
+    Insert a RUNNING trial with its first attempt.
 
     Returns:
-        What reads the row, like `claim`'s, once the transaction has ended.
+        A function that reads the trial's row once the transaction has ended.
     """
-    return txn.chain_later(
+    read = txn.chain_later(
         _BEGIN,
         (),
         study=study.id,
         study_id=study.id,
-        uuid=str(UUID(hex=token)),
-        number=ticket.number,
+        uuid=str(UUID(hex=claimant.token)),
+        number=draw.number,
         params=dict(params),
         params_hash=params_hash(params),
         space_version=study.space_version,
         origin=origin,
         parent_id=None,
-        draw=ticket.draw,
+        draw=draw.draw,
         counted=True,
         priority=0,
-        to_worker=worker_id,
-        to_token=token,
-        to_lease_s=lease_s,
         config=study.space.config(params),
-        **attempts.first_binds(token=token, worker_id=worker_id),
-        **counters.binds(key=token, out_of=None, into=State.RUNNING),
+        **claims.lease_binds(claimant),
+        **attempts.first_binds(claimant),
+        **counters.binds(key=claimant.token, out_of=None, into=State.RUNNING),
     )
+    return lambda: LeasedTrial._make(read() or ())
 
 
 def claim(
-    txn: Txn,
-    *,
-    study: Study,
-    worker_id: int,
-    token: str,
-    lease_s: float,
-    beyond: tuple[int, int],
-) -> Any | None:
+    txn: Txn, claimant: Claimant, *, study: Study, after_position: QueuePosition
+) -> LeasedTrial | None:
     """
     Claim a trial of a study with a flat space, and open its attempt; PostgreSQL.
 
     Returns:
-        As `leases.claim` does.
+        As `claims.claim` does.
 
     Raises:
-        Duplicate: The token was used by an earlier send.
+        Duplicate: An earlier send used the token.
     """
-    return txn.chain(
+    row = txn.chain(
         _CLAIM,
         (),
         study=study.id,
         study_id=study.id,
         constants=dict(study.space.constants),
-        beyond_priority=beyond[0],
-        beyond_number=beyond[1],
-        to_worker=worker_id,
-        worker_id=worker_id,
-        to_token=token,
-        token=token,
-        to_lease_s=lease_s,
-        **counters.binds(key=token, out_of=State.PENDING, into=State.RUNNING),
+        worker_id=claimant.worker_id,
+        token=claimant.token,
+        **claims.claim_binds(claimant, after_position),
+        **counters.binds(key=claimant.token, out_of=State.PENDING, into=State.RUNNING),
     )
+    return None if row is None else LeasedTrial._make(row)
 
 
 def report(txn: Txn, *, lease: Lease, batch: Batch, summary: Summary) -> bool:
@@ -191,14 +184,14 @@ def finish(
     summary: Summary,
     metric_summary: Mapping[str, Any] | None,
     process: AttemptProcess | None,
-) -> Any | None:
+) -> Completed | None:
     """
     Store an attempt's last batch and complete its trial.
 
     Returns:
-        A row with `failures` and `losses`; None when nothing was done, as for `report`.
+        None when nothing was done, as for `report`.
     """
-    return txn.chain(
+    row = txn.chain(
         _FINISH,
         results.as_rows(batch.results),
         study=lease.study_id,
@@ -210,6 +203,7 @@ def finish(
         )
         | counters.binds(key=lease.token, out_of=State.RUNNING, into=State.TERMINATED),
     )
+    return None if row is None else Completed._make(row)
 
 
 def _flush_binds(lease: Lease, batch: Batch, summary: Summary) -> dict[str, Any]:

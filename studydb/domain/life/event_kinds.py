@@ -1,0 +1,41 @@
+"""What events record, and who may cause one: the values of `event.kind` and `event.actor`."""
+
+from enum import StrEnum
+
+
+class EventKind(StrEnum):
+    """
+    What happened, to a trial, a worker or a study.
+
+    FAILED, LOST and TIMED_OUT are ends of attempts. PAUSED, RESUMED and STOPPED are requests of
+    people to trials; those to a whole study begin with STUDY.
+    """
+
+    CREATED = "created"
+    EXTENDED = "extended"
+    RENAMED = "renamed"
+    REVISED = "revised"
+    CHECKPOINTS_SET = "checkpoints set"
+    ENQUEUED = "enqueued"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    STOPPED = "stopped"
+    STUDY_RUNNING = "study running"
+    STUDY_PAUSED = "study paused"
+    STUDY_STOPPED = "study stopped"
+    DRAINED = "drained"
+    FAILED = "failed"
+    LOST = "lost"
+    TIMED_OUT = "timed_out"
+    CHECKPOINT_FAILED = "checkpoint failed"
+    CHECKPOINT_CORRUPT = "checkpoint corrupt"
+    CONFIG_NOT_READ = "config not read"
+    RECOVERY_FAILED = "recovery failed"
+
+
+class Actor(StrEnum):
+    """Who caused an event that no person did; a person is user@host."""
+
+    WORKER = "worker"
+    SWEEP = "sweep"
+    GUARD = "guard"

@@ -1,0 +1,155 @@
+"""The end of an attempt, in the transaction of a finish, a failure or a recovery."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from studydb.db import Txn
+from studydb.domain.life.alike_failures import fingerprint
+from studydb.domain.life.decisions import DecidedBy, Verdict
+from studydb.domain.life.ending import (
+    Ending,
+    Limits,
+    TrialFacts,
+    decide_ending,
+    final_verdict,
+    final_verdict_of_completed,
+    requested_verdict,
+)
+from studydb.domain.life.event_kinds import Actor, EventKind
+from studydb.domain.life.states import Reason, State
+from studydb.domain.metrics import Result, Summary
+from studydb.domain.records import AttemptProcess, Failure, Lease, Study
+from studydb.domain.tally import Analysis, Tally
+from studydb.operations import summing
+from studydb.operations.flushing import Flushed
+from studydb.operations.guard import pause_if_alike
+from studydb.operations.stuck import explanation, stuck_after
+from studydb.store import attempts, counters, events, leases, studies
+from studydb.store.leases import Held
+
+
+def decide(study: Study, outcome: Reason, facts: TrialFacts) -> Ending:
+    """Where an attempt's end moves its trial, within the study's limits."""
+    return decide_ending(outcome, facts, Limits(study.max_failures, study.max_losses))
+
+
+def known_analysis(
+    study: Study, tally: Tally | None, stored: Sequence[Result], summary: Summary
+) -> Analysis | None:
+    """The metrics' summary by a tally and what is stored now; None if they are not all results."""
+    tally = tally or Tally(study.objective.metric)
+    if tally.n_results + len(stored) != summary.n_results:
+        return None
+    return tally.analysis(stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """
+    How an attempt's end was stored.
+
+    Attributes:
+        unsummed: Whether the trial has too many results to sum up its metrics in the transaction.
+    """
+
+    ending: Ending
+    unsummed: bool
+
+
+def end_attempt(
+    txn: Txn,
+    study: Study,
+    flushed: Flushed,
+    *,
+    lease: Lease,
+    outcome: Reason,
+    flush_no: int,
+    tally: Tally | None = None,
+    failure: Failure | None = None,
+    process: AttemptProcess | None = None,
+    actor: Actor = Actor.WORKER,
+    summed: bool = True,
+) -> Ended:
+    """
+    Move a held trial out of RUNNING, close its attempt, and count both.
+
+    Args:
+        summed: Whether to sum up the trial's metrics; False after that has failed.
+    """
+    held = flushed.held
+    final = final_verdict_of_completed if outcome is Reason.COMPLETED else final_verdict
+    verdict = final(flushed.verdict or held.verdict, _requested(txn, study, held))
+    note = ""
+    if outcome is Reason.LOST and failure is not None:
+        step = stuck_after(txn, study, lease=lease, failure=failure)
+        note = "" if step is None else explanation(failure, study, step=step)
+    ending = decide(study, outcome, TrialFacts(held.failures, held.losses, verdict, note=note))
+    if failure is not None and ending.state is State.ERROR:
+        failure = replace(failure, message=failure.message + note)
+
+    analysis, n_results = None, flushed.summary.n_results
+    to_sum_up = summed and ending.reason is not None and n_results > 0
+    if to_sum_up:
+        analysis = known_analysis(study, tally, flushed.stored, flushed.summary)
+        if analysis is None:
+            analysis = summing.in_transaction(
+                txn, study, trial_id=lease.trial_id, n_results=n_results
+            )
+    leases.end(
+        txn,
+        trial_id=lease.trial_id,
+        ending=ending,
+        summary=flushed.summary,
+        time_total_s=flushed.time_total_s,
+        metric_summary=analysis,
+    )
+    attempts.end(
+        txn,
+        lease=lease,
+        flush_no=flush_no,
+        reason=ending.attempt_reason,
+        verdict=verdict,
+        failure=failure,
+        process=process,
+    )
+    if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
+        _record_outcome(txn, lease, outcome, failure, actor)
+    if outcome is Reason.FAILED and failure is not None:
+        pause_if_alike(txn, study, lease=lease, failure=failure)
+
+    if study.max_concurrent is not None:
+        studies.leave(txn, study_id=study.id)
+    counters.move(txn, study_id=study.id, key=lease.token, out_of=State.RUNNING, into=ending.state)
+    return Ended(ending, unsummed=to_sum_up and analysis is None)
+
+
+def _requested(txn: Txn, study: Study, held: Held) -> Verdict | None:
+    """
+    The verdict that people request when an attempt ends.
+
+    The study's row is locked before a pause of the study is carried out. A resumption either
+    commits before and is read here, or waits and then finds the trial PAUSED.
+    """
+    requested = requested_verdict(held.request, held.status)
+    if requested is None or requested.by is not DecidedBy.STUDY:
+        return requested
+    return requested_verdict(held.request, studies.locked_status(txn, study_id=study.id))
+
+
+def _record_outcome(
+    txn: Txn, lease: Lease, outcome: Reason, failure: Failure | None, actor: Actor
+) -> None:
+    events.append(
+        txn,
+        study_id=lease.study_id,
+        trial_id=lease.trial_id,
+        attempt=lease.attempt,
+        kind=EventKind(outcome.lower()),
+        actor=actor,
+        data=None if failure is None else _cause(outcome, failure),
+    )
+
+
+def _cause(outcome: Reason, failure: Failure) -> dict[str, str]:
+    cause = {"type": failure.type, "message": failure.message}
+    return cause | ({"fingerprint": fingerprint(failure)} if outcome is Reason.FAILED else {})

@@ -1,0 +1,177 @@
+"""Claims: the queue of PENDING trials, and the statement that gives the first one to a worker."""
+
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.dialect import after, now
+from studydb.db.schema import BY_ID, in_state, is_still, trial
+from studydb.domain.life.states import State, Status
+from studydb.domain.records import QUEUE_START, Claimant, QueuePosition
+from studydb.store.trials import NEW, status_of_study
+
+_STUDY = trial.c.study_id == sa.bindparam("study")
+_LEASE = {
+    "worker_id": sa.bindparam("to_worker"),
+    "token": sa.bindparam("to_token"),
+    "lease_s": sa.bindparam("to_lease_s", type_=sa.Double),
+    "lease_expires_at": after(now(), sa.bindparam("to_lease_s", type_=sa.Double)),
+    "suspect_at": None,
+    "flush_no": 0,
+}
+
+
+class LeasedTrial(NamedTuple):
+    """The columns of a trial's row that make a claim."""
+
+    id: int
+    uuid: str
+    number: int
+    priority: int
+    bracket: int
+    attempt: int
+    params: dict[str, Any]
+    checkpoint_id: int | None
+    time_total_s: float | None
+
+
+_LEASED = tuple(trial.c[name] for name in LeasedTrial._fields)
+
+_AFTER_POSITION = sa.tuple_(
+    sa.bindparam("after_priority", type_=sa.Integer),
+    sa.bindparam("after_number", type_=sa.BigInteger),
+)
+
+_runnable = (
+    sa.select(trial.c.id)
+    .where(
+        _STUDY,
+        sa.tuple_(trial.c.priority, trial.c.number) > _AFTER_POSITION,
+        in_state(State.PENDING),
+        trial.c.ready,
+        trial.c.resource_class == sa.bindparam("fits", ""),
+        status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
+    )
+    .order_by(trial.c.priority, trial.c.number)
+    .limit(1)
+    .with_for_update(key_share=True, skip_locked=True)
+    .cte("runnable")
+    .prefix_with("MATERIALIZED")
+)
+
+CLAIM = Prepared(
+    sa.update(trial)
+    .where(trial.c.id == sa.select(_runnable.c.id).scalar_subquery(), is_still(State.PENDING))
+    .values(
+        _LEASE
+        | {
+            "state": State.RUNNING,
+            "attempt": trial.c.attempt + 1,
+            "started_at": sa.func.coalesce(
+                trial.c.started_at, now(), type_=trial.c.started_at.type
+            ),
+        }
+    )
+    .returning(*_LEASED)
+)
+
+_BEGINS_RUNNING = NEW | _LEASE | {"state": State.RUNNING, "attempt": 1, "started_at": now()}
+INSERT_RUNNING = sa.insert(trial).values(_BEGINS_RUNNING).returning(*_LEASED)
+
+
+def inserting_running(**known: sa.ColumnElement[Any]) -> sa.Insert:
+    """`INSERT_RUNNING` as INSERT … SELECT, with `known` expressions in place of some binds."""
+    row = {
+        name: value
+        if isinstance(value, sa.ColumnElement)
+        else sa.literal(value, trial.c[name].type)
+        for name, value in (_BEGINS_RUNNING | known).items()
+    }
+    return sa.insert(trial).from_select([*row], sa.select(*row.values())).returning(*_LEASED)
+
+
+_LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
+
+_BEING_CLAIMED = Prepared(
+    sa.select(trial.c.id)
+    .where(
+        _STUDY,
+        in_state(State.PENDING),
+        trial.c.ready,
+        trial.c.resource_class == sa.bindparam("fits", ""),
+        status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
+    )
+    .order_by(BY_ID)
+    .with_for_update(key_share=True)
+)
+
+_RUNNABLE = Prepared(
+    sa.select(trial.c.id)
+    .where(_STUDY, in_state(State.PENDING), trial.c.ready)
+    .order_by(trial.c.resource_class, trial.c.priority, trial.c.number)
+    .limit(1)
+)
+
+
+def claim(
+    txn: Txn,
+    claimant: Claimant,
+    *,
+    study_id: int,
+    after_position: QueuePosition = QUEUE_START,
+) -> LeasedTrial | None:
+    """
+    Give the first runnable trial of a study to a worker.
+
+    SKIP LOCKED lets concurrent claims pass over a row that is being claimed. SQLite ignores the
+    clause and relies on BEGIN IMMEDIATE. ORDER BY names columns that only the index `trial_claim`
+    has, or both planners would walk the finished trials.
+
+    Args:
+        after_position: The trial must follow this position in the queue.
+
+    Returns:
+        The row, RUNNING under a new attempt; None when none is runnable or the study is not
+        RUNNING.
+    """
+    row = txn.first(CLAIM, study=study_id, **claim_binds(claimant, after_position))
+    return None if row is None else LeasedTrial._make(row)
+
+
+def claim_binds(claimant: Claimant, after_position: QueuePosition) -> dict[str, Any]:
+    """The binds of `CLAIM` but the study's."""
+    return {
+        **lease_binds(claimant),
+        "after_priority": after_position.priority,
+        "after_number": after_position.number,
+    }
+
+
+def lease_binds(claimant: Claimant) -> dict[str, Any]:
+    """The binds of a lease in `CLAIM` and `INSERT_RUNNING`."""
+    return {
+        "to_worker": claimant.worker_id,
+        "to_token": claimant.token,
+        "to_lease_s": claimant.lease_s,
+    }
+
+
+def leased(txn: Txn, *, trial_id: int) -> LeasedTrial:
+    """A trial's row as `claim` returns it."""
+    return LeasedTrial._make(txn.all(_LEASED_ROW, trial=trial_id)[0])
+
+
+def await_claims(txn: Txn, *, study_id: int) -> None:
+    """
+    Wait for the transactions that hold runnable trials, and so made `claim` find nothing.
+
+    One of them may be an earlier send of the same claim: until its COMMIT only its lock is visible.
+    """
+    if txn.features.concurrent_writers:
+        txn.all(_BEING_CLAIMED, study=study_id)
+
+
+def any_runnable(txn: Txn, *, study_id: int) -> bool:
+    """Whether a trial can be claimed; takes no lock."""
+    return txn.first(_RUNNABLE, study=study_id) is not None

@@ -1,0 +1,228 @@
+"""Claims: races first, then duplicates of a claim, then the order of the queue."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Event
+
+import pytest
+from harness import postgres
+from harness.arrange import (
+    LEASE_S,
+    SimulatedWorker,
+    enqueued,
+    new_request,
+    new_study,
+    rows,
+)
+from harness.concurrent import PATIENCE_S, held_at, is_waiting_for_a_lock, send_twice
+from harness.duplicate_requests import claiming
+
+from studydb import store
+from studydb.db import connect
+from studydb.db.transaction_block import TransactionBlock
+from studydb.domain.life.states import Reason
+from studydb.domain.records import QueuePosition
+from studydb.domain.space.search_space import Space, uniform
+from studydb.lease import acquire
+from studydb.lease.acquire import Acquirer
+from studydb.operations import claim as claims
+from studydb.operations.ask import ask
+from studydb.operations.claim import claim
+from studydb.operations.control import extend
+from studydb.store import proposals, studies
+
+NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
+"""A space whose asks take several statements."""
+
+AT_BEGIN = (claims, "begin_attempt")
+"""Where a claim in several statements is held: nothing that follows has reached the server."""
+
+
+# --- races
+
+
+def test_two_claims_at_the_same_moment_take_different_trials(connections):
+    slow, other = connections  # the slow one's claim has a COMMIT, before which it is held
+    study = new_study(slow)
+    for _ in range(2):
+        enqueued(slow, study)
+    first, second = SimulatedWorker(slow, study), SimulatedWorker(other, study)
+
+    with held_at(TransactionBlock, "_end") as (there, go), ThreadPoolExecutor(1) as pool:
+        future = pool.submit(first.claim)
+        assert there.wait(PATIENCE_S)
+        passed = second.claim()
+        go.set()
+        assert future.result(PATIENCE_S).lease.number == 0
+
+    assert passed.lease.number == 1
+
+
+def test_eight_threads_claim_each_trial_once(postgres_url):
+    wide = connect(postgres_url, connections=8)
+    study = new_study(wide, num_trials=40)
+    for _ in range(40):
+        enqueued(wide, study)
+
+    def claim_all(worker):
+        claimed = []
+        while run := worker.claim():
+            claimed.append(run.lease.number)
+            run.finish(outcome=Reason.COMPLETED)
+        return claimed
+
+    with ThreadPoolExecutor(8) as pool:
+        workers = [SimulatedWorker(wide, study) for _ in range(8)]
+        claimed = [number for share in pool.map(claim_all, workers) for number in share]
+    wide.close()
+
+    assert sorted(claimed) == list(range(40))
+
+
+# --- duplicates of a claim
+
+
+@pytest.mark.parametrize("at", [None, AT_BEGIN], ids=["commit", "all the rest"])
+@pytest.mark.parametrize("waiting", [1, 5])
+def test_worker_never_owns_two_trials_by_one_token(connections, postgres_url, waiting, at):
+    slow, fresh = connections
+    call = claiming(slow, waiting=waiting, max_concurrent=9 if at else None)
+
+    first, second, _ = send_twice(call, slow, fresh, postgres_url, at=at)
+
+    assert first == second is not None
+    assert rows(fresh, "SELECT count(*) FROM trial WHERE state = 'RUNNING'") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "overrides", [{}, {"space": NESTED}], ids=["single statement", "several statements"]
+)
+def test_duplicate_claim_finds_the_ask_whose_commit_is_on_its_way(
+    connections, postgres_url, overrides
+):
+    slow, fresh = connections
+    call = asking_then_claiming(slow, **overrides)
+
+    first, second, waited = send_twice(call, slow, fresh, postgres_url)
+
+    assert waited
+    assert first == second is not None
+
+
+@pytest.mark.parametrize("guard", ["await_claims", "lock"])
+def test_duplicate_claim_that_does_not_wait_misses_its_earlier_send(
+    connections, postgres_url, monkeypatch, guard
+):
+    slow, fresh = connections
+    arranged, at, room = {
+        "await_claims": (partial(claiming, waiting=1, max_concurrent=9), AT_BEGIN, store.claims),
+        "lock": (partial(asking_then_claiming, space=NESTED), None, studies),
+    }[guard]
+    call = arranged(slow)
+
+    monkeypatch.setattr(room, guard, lambda *_, **__: None)
+
+    _, second, waited = send_twice(call, slow, fresh, postgres_url, at=at)
+    assert second is None
+    assert not waited
+
+
+def asking_then_claiming(database, **overrides):
+    """The first send is an ask that takes the last of the budget; the second begins with a claim."""
+    study = new_study(database, num_trials=2, **overrides)
+    SimulatedWorker(database, study).ask()  # the next draws are proposed
+    claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
+    return lambda over: next(sends)(over, study, claimant)
+
+
+def test_duplicate_claim_waits_for_an_ask_in_the_queue(connections, postgres_url):
+    slow, fresh = connections
+    call, answered = asking_then_claiming(slow), Event()
+
+    def send_again():
+        try:
+            return call(fresh)
+        finally:
+            answered.set()
+
+    rival = postgres.connect(postgres_url)
+    with rival, ThreadPoolExecutor(2) as pool, rival.transaction():
+        rival.execute("SELECT pg_advisory_xact_lock(%s, id::int) FROM study", [proposals._QUEUE])
+        earlier = pool.submit(call, slow)
+        assert is_waiting_for_a_lock(postgres_url)
+        resend = pool.submit(send_again)
+        assert is_waiting_for_a_lock(postgres_url, unless=answered, waiters=2)
+
+    assert earlier.result() == resend.result() is not None
+
+
+def test_duplicate_claim_takes_the_trial_that_its_earlier_send_gives_up(connections, postgres_url):
+    _, fresh = connections
+    call, answered = claiming(fresh, waiting=1), Event()
+
+    def send_again():
+        try:
+            return call(fresh)
+        finally:
+            answered.set()
+
+    earlier = postgres.connect(postgres_url)
+    with earlier, ThreadPoolExecutor(1) as pool:
+        with earlier.transaction(force_rollback=True):
+            earlier.execute("SELECT FROM trial FOR NO KEY UPDATE")
+            resend = pool.submit(send_again)
+            assert is_waiting_for_a_lock(postgres_url, unless=answered)
+
+        assert resend.result() is not None
+
+
+# --- the order of the queue
+
+
+def claimed_after(database, study, number):
+    claimant = SimulatedWorker(database, study).claimant()
+    found = claim(database, study, claimant, again=False, after_position=QueuePosition(0, number))
+    return found and found.lease.number
+
+
+def test_claim_starts_after_a_position_and_then_takes_what_is_before_it(database):
+    study = new_study(database)
+    for _ in range(3):
+        enqueued(database, study)
+
+    numbers = [claimed_after(database, study, 1) for _ in range(4)]
+
+    assert numbers == [2, 0, 1, None]
+
+
+def test_idle_worker_polls_without_writing(database):
+    study = new_study(database, num_trials=0)
+    worker = SimulatedWorker(database, study)
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
+    assert acquirer.acquire() is None
+    seen = []
+    database.observer = seen.append
+
+    assert acquirer.acquire() is None
+    assert not [what for what in seen if "UPDATE" in what or "INSERT" in what]
+
+    extend(database, study, new_request(), n_more=1)
+    assert acquirer.acquire() is not None
+
+
+def test_trial_that_returns_to_the_queue_is_found_by_the_next_whole_scan(database, monkeypatch):
+    study = new_study(database)
+    for _ in range(5):
+        enqueued(database, study)
+    worker = SimulatedWorker(database, study)
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
+    first = worker.claim()
+
+    numbers = []
+    for now_s in (0.0, 1.9, 2.1, 2.2):
+        monkeypatch.setattr(acquire, "monotonic", lambda now_s=now_s: now_s)
+        numbers.append(acquirer.acquire().lease.number)
+        if now_s == 0.0:
+            first.finish(outcome=Reason.PREEMPTED)  # number 0 waits again, before all others
+
+    assert numbers == [1, 2, 0, 3]
