@@ -14,7 +14,7 @@ from studydb.lease.room import UNLIMITED, Queue, Room
 FLUSH_S = 1.0
 FLUSH_ROWS = 200
 FLUSH_BYTES = 1 << 20
-"""When so many rows or bytes wait, they are flushed before their time."""
+"""With so many rows or bytes the results are flushed before `FLUSH_S` has passed."""
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
@@ -25,8 +25,8 @@ class Buffer:
     """
     The unflushed results of one attempt; safe to share among threads.
 
-    A batch that was taken stays the same, number and rows, until it is acknowledged: whoever sends
-    it again sends exactly what may have been stored.
+    A batch that was taken keeps its number and rows until it is acknowledged, so that a duplicate
+    request sends exactly what may have been stored.
 
     Attributes:
         tally: Of the trial's results that are stored; None if this attempt does not know all.
@@ -99,7 +99,7 @@ class Buffer:
             return self._sent
 
     def acknowledge(self, batch: Batch, answer: Answer) -> None:
-        """Forget a batch that is stored."""
+        """Drop a batch that is stored."""
         with self._lock:
             if self._sent is not batch:
                 return
@@ -123,12 +123,12 @@ class Buffer:
             self.tally = None
 
     def drop(self) -> None:
-        """Forget what waits, as nobody will take it any more."""
+        """Drop the results that wait, because the database will refuse them."""
         with self._lock:
             self._waiting.close()
 
     def close(self) -> None:
-        """Forget all, at the end of the attempt."""
+        """Drop all results, at the end of the attempt."""
         with self._lock:
             if self._sent is not None:  # first: what is freed is kept for the next result
                 self._waiting.free(self._sent_bytes)

@@ -14,9 +14,9 @@ RETRY_S = 1.0
 
 class Heartbeat:
     """
-    Renews leases every 2/9 of their length, jittered, and tells each holder what it learned.
+    Renews leases every 2/9 of their length, jittered, and hands each holder its verdict.
 
-    Without the database it goes on trying: the fence, not this thread's opinion, protects the data.
+    Without the database it retries without end: the fence, not this thread, protects the data.
 
     Attributes:
         request: What people ask of this worker: `DRAIN` or None.

@@ -107,7 +107,7 @@ class OwnLoop:
 
         Returns:
             None when the budget is spent and nothing is or becomes runnable, the study is
-            stopped, or somebody has drained this process.
+            stopped, or a person has drained this process.
 
         Raises:
             TimeoutError: Nothing came in time.

@@ -20,7 +20,7 @@ from studydb.domain.text.other_tools import answering_keywords, missing_attribut
 from studydb.lease.held import HeldAttempt
 
 LAST_PATIENCE_S = 5.0
-"""For a handle that nobody will ask again: dropped, or the interpreter ends."""
+"""For a handle that was dropped, or is open when the interpreter ends."""
 
 
 class OwnTrial:
@@ -236,7 +236,7 @@ def give_back(held: HeldAttempt, forget: Callable[[HeldAttempt], None]) -> None:
     """Flush and release what no handle will end any more."""
     try:
         held.end(Reason.PREEMPTED, patience_s=LAST_PATIENCE_S)
-    except Exception as error:  # noqa: BLE001  nobody is left to hear of it
+    except Exception as error:  # noqa: BLE001  no caller is left to catch it
         if is_of_values(error):
             fail_by(held, error)
     finally:

@@ -1,4 +1,4 @@
-"""Making the same call again until the database answers."""
+"""Retry a call until the database answers."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,7 +16,7 @@ Answered = TypeVar("Answered")
 
 
 def never() -> bool:
-    """Nobody asks to give up early."""
+    """The default of `give_up`."""
     return False
 
 

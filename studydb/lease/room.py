@@ -11,7 +11,7 @@ from typing import IO
 from studydb.domain.metrics import Result
 
 MEMORY_BYTES = 96 << 20
-"""Of all attempts of a worker together; what waits beyond it goes to a file."""
+"""Of all attempts of a worker together; further results are written to a file."""
 
 SPILL_BYTES = 4 << 30
 """Of the files of all attempts of a worker together; then reports wait for the database."""
@@ -24,7 +24,7 @@ READ_BYTES = 8 << 20
 
 
 def silent(_line: str) -> None:
-    """Tell nobody."""
+    """Show no line."""
 
 
 class Room:
@@ -79,7 +79,8 @@ class SpillFile:
     """
     Results on disk, first in, first out.
 
-    The file has no name, and nobody else may read it: it ends with this process, however that ends.
+    The file has no name and no other user may read it. It is removed with this process, however the
+    process ends.
     """
 
     def __init__(self, room: Room) -> None:

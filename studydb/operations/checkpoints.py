@@ -13,7 +13,7 @@ def mark_corrupt(
     database: Database, *, lease: Lease, checkpoint: Checkpoint, why: str = ""
 ) -> Checkpoint | None:
     """
-    Give up a checkpoint that proved corrupt, missing or unsigned, with an event.
+    Mark a checkpoint as corrupt that proved corrupt, missing or unsigned, with an event.
 
     Args:
         why: What was wrong with it, for the event.

@@ -1,4 +1,4 @@
-"""Ask a worker to give back what it runs and to end."""
+"""Ask a worker to give back its trials and to end."""
 
 import re
 
@@ -16,7 +16,7 @@ SHOWN = 5
 
 def find_worker(database: Database, text: str) -> Worker:
     """
-    The worker that a text is short for: the first characters of its id.
+    The worker whose id begins with a text.
 
     Raises:
         NotFound: No id begins so.
@@ -36,7 +36,7 @@ def find_worker(database: Database, text: str) -> Worker:
 
 def drain(database: Database, worker: Worker, request: Request) -> None:
     """
-    Ask a worker to end; it hears of it at its next renewal.
+    Ask a worker to end; it reads the request at its next renewal.
 
     Raises:
         NotAllowed: It has ended, or its process is dead.

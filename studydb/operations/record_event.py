@@ -1,4 +1,4 @@
-"""Record that something happened to an attempt."""
+"""Record an event of an attempt."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ def record_event(
     token: str | None = None,
 ) -> None:
     """
-    Append an event of a held trial; a sign of life, too.
+    Append an event of a held trial, and renew its lease.
 
     Args:
         token: Sent again after a lost reply, so that the event is there once.

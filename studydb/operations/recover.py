@@ -1,13 +1,13 @@
 """
-Take back the trials of those that died: bounded, by whoever comes along.
+Recover the trials of workers that died; any worker does it, a bounded number at a time.
 
-An expired lease is first marked, and believed only if still marked one renewal period of its holder
-later: after an outage of the database everybody's lease has expired. Each lost trial ends in a
-transaction of its own, through the same code as a finish, whose fence refuses it if its holder
-wrote in between.
+An expired lease is first marked. The trial counts as lost if the mark is still there one renewal
+period of its holder later, because after an outage of the database every lease has expired. Each
+lost attempt is ended in its own transaction by the code of a finish. The fence refuses the end if
+the holder wrote in between.
 
-A trial whose content is in the way of its end ends without a look at it; one that cannot be ended
-at all is stepped over, with an event, so that it keeps no worker from starting.
+A trial whose results make its end fail is ended without them. If that fails, too, the trial is
+skipped with an event, so that it keeps no worker from starting.
 """
 
 import threading
@@ -29,10 +29,10 @@ from studydb.store import events, sweeps
 
 def recover(database: Database, study: Study) -> int:
     """
-    Wake what has waited, suspect what has expired, take what is lost.
+    Wake trials whose back-off is over, mark expired leases, and recover lost trials.
 
     Returns:
-        How many trials were taken from holders that are gone.
+        How many trials were recovered.
     """
     with database.begin() as txn:
         sweeps.wake(txn, study_id=study.id)
@@ -46,7 +46,7 @@ def recover_host(
     database: Database, study: Study, *, process: Process, is_alive: Callable[[Process], bool]
 ) -> int:
     """
-    Take at once the trials of processes that are dead on this host, without waiting for leases.
+    Recover the trials of processes that are dead on this host, without waiting for their leases.
 
     Args:
         process: Of this host; only holders of the same boot and pid namespace are looked at.
@@ -62,7 +62,7 @@ def recover_host(
 
 
 def _take(database: Database, study: Study, *, lease: Lease, known_dead: bool) -> bool:
-    """Take one trial; whether it was lost and has ended."""
+    """Recover one trial; False if it is not lost or cannot be ended."""
     try:
         return _end(database, study, lease=lease, known_dead=known_dead)
     except Exception as error:
@@ -86,7 +86,7 @@ def _end(
     known_dead: bool,
     why: Failure | None = None,
 ) -> bool:
-    """End a lost attempt, without a look at its results if there is a reason for that."""
+    """End a lost attempt; if `why` is given, without reading its results."""
     with database.begin() as txn:
         held = sweeps.hold_lost(txn, lease=lease, known_dead=known_dead)
         if held is None:
@@ -103,25 +103,25 @@ def _end(
             actor=Actor.SWEEP,
             summed=why is None,
         )
-    if ended.unsummed:  # not here: a sweep must keep nobody's renewals or start waiting
+    if ended.unsummed:  # in a thread, so that renewals and a worker's start do not wait
         _sum_up_later(database, study, trial_id=lease.trial_id)
     return True
 
 
 _one_at_a_time = threading.Lock()
-"""A sweep may end a hundred long trials; their summaries share the connection of renewals."""
+"""Up to 100 summaries of one sweep share the connection of renewals, one after another."""
 
 
 def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:
     def work() -> None:
-        with _one_at_a_time, suppress(Exception):  # the trial has ended; it does without a summary
+        with _one_at_a_time, suppress(Exception):  # the trial has ended, and may lack a summary
             summing.after_end(database, study, trial_id=trial_id)
 
     threading.Thread(target=work, name=f"studydb-summary-{trial_id}", daemon=True).start()
 
 
 def _record_unrecoverable(database: Database, lease: Lease, failure: Failure) -> None:
-    """Say, once for each attempt, that it cannot be ended."""
+    """Record, once for each attempt, that it cannot be ended."""
     with suppress(Duplicate, StorageError), database.begin() as txn:
         events.append(
             txn,

@@ -1,4 +1,4 @@
-"""A process that will hold leases comes and goes."""
+"""Register and deregister a worker process."""
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
@@ -42,6 +42,6 @@ def register(
 
 
 def leave(database: Database, *, worker_id: int) -> None:
-    """Say that a process has ended by itself, all its leases given back."""
+    """Record that a process has ended by itself, after it gave all its leases back."""
     with database.begin() as txn:
         workers.end(txn, worker_id=worker_id)

@@ -11,16 +11,16 @@ def save(
     database: Database, *, lease: Lease, checkpoint: Checkpoint, data: bytes | None = None
 ) -> list[Checkpoint]:
     """
-    Make a checkpoint the one that the next attempt begins from.
+    Make a checkpoint the one that the next attempt restores.
 
-    Allowed while a verdict stands: a stopped attempt may save its last state. A checkpoint beyond
-    every earlier one forgives the trial's losses.
+    Allowed after a verdict: a stopped attempt may save its last state. A checkpoint with a later
+    step than every earlier one resets the trial's losses.
 
     Args:
         data: The bytes, when they are kept in the row.
 
     Returns:
-        The older checkpoints that nobody will ask for again, whose bytes may now be deleted.
+        Expired checkpoints, whose bytes may now be deleted.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial; delete the bytes.
@@ -32,13 +32,13 @@ def save(
                 return _saved_before(txn, lease, checkpoint)
 
             row_id = checkpoints.insert(txn, lease=lease, what=checkpoint, data=data)
-            beyond = checkpoint.step > held.checkpoint_step
+            advanced = checkpoint.step > held.checkpoint_step
             checkpoints.point(
                 txn,
                 trial_id=lease.trial_id,
                 checkpoint_id=row_id,
                 step=max(checkpoint.step, held.checkpoint_step),
-                losses=0 if beyond else held.losses,
+                losses=0 if advanced else held.losses,
             )
             return checkpoints.expire(txn, trial_id=lease.trial_id, newest=row_id)
     except Duplicate:

@@ -1,9 +1,9 @@
 """
 The summary of a trial's metrics: within the transaction that ends it, or after that.
 
-A holder that has every result of its trial keeps a tally of them. Where nobody has, a few results
-are read in the transaction; many are read once it has committed, page by page, because results of
-an ended trial never change, and a lock must not be held for as long as a million rows take.
+A holder that knows every result of its trial keeps a tally of them. Without a tally, a few results
+are read in the transaction. Many are read after the commit, page by page: results of an ended trial
+never change, and a million rows take too long to read under a lock.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -72,7 +72,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
 
 
 def after_end(database: Database, study: Study, *, trial_id: int) -> None:
-    """Sum up an ended trial whose end was stored without a summary; nothing to do for others."""
+    """Store the summary of an ended trial that lacks one; other trials stay as they are."""
     with database.begin(write=False) as txn:
         if not trials.lacks_summary(txn, trial_id=trial_id):
             return
@@ -85,7 +85,7 @@ def after_end(database: Database, study: Study, *, trial_id: int) -> None:
 
 
 def reader(database: Database) -> Read:
-    """Read each page in a transaction of its own, so that none waits for who uses the rows."""
+    """Read each page in its own transaction, which ends before the caller uses the rows."""
 
     def read(span: Span, limit: int) -> list[StoredResult]:
         with database.begin(write=False) as txn:

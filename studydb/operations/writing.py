@@ -1,4 +1,4 @@
-"""Say which role a write takes, where the login lacks a right or may only read."""
+"""Name the role that a write needs, when the login lacks a right or may only read."""
 
 from collections.abc import Callable
 from typing import TypeVar

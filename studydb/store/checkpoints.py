@@ -122,18 +122,18 @@ def point(txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, loss
 
 def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     """
-    Give up a trial's older checkpoints, but for pinned ones and the one before the newest.
+    Expire a trial's older checkpoints, but for pinned ones and the one before the newest.
 
-    That one is kept because the newest's bytes may prove corrupt when they are needed.
+    The one before the newest is kept in case the newest's bytes are corrupt.
 
     Returns:
-        Those whose bytes may be deleted after the commit.
+        The expired checkpoints, whose bytes may be deleted after the commit.
     """
     return [read(row) for row in txn.all(_EXPIRE, trial=trial_id, newest=newest)]
 
 
 def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
-    """The checkpoints that `retire` gave up and nobody has forgotten yet."""
+    """Expired checkpoints whose rows are not deleted yet."""
     return [read(row) for row in txn.all(_EXPIRED, trial=trial_id)]
 
 
@@ -167,7 +167,7 @@ def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
 
 
 def delete_rows(txn: Txn, *, ids: Sequence[int]) -> None:
-    """Delete the rows of retired checkpoints whose bytes are gone."""
+    """Delete the rows of expired checkpoints whose bytes are gone."""
     txn.run(_DELETE_ROWS, ids=list(ids))
 
 

@@ -1,8 +1,9 @@
 """
-Claims, flushes and ends of one statement: where nothing is judged and nobody asks for anything.
+Single-statement claim, report and finish, for trials without a pending decision or request.
 
-Each is a fence that moves the trial, and what follows from the row that it returns. A trial that is
-not as its holder believes is left alone: the operation then goes the long way.
+Each begins with a fence that changes the trial's row; further statements follow from the row that
+it returns. If the trial is not as its holder expects, nothing changes, and the operation runs again
+in several statements.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ from studydb.store.claims import LeasedTrial
 from studydb.store.proposals import Draw
 from studydb.store.trials import status_of_study
 
-_AS_BELIEVED = (
+_AS_EXPECTED = (
     *leases.FENCE,
     trial.c.flush_no < sa.bindparam("to_flush_no"),
     trial.c.n_results == sa.bindparam("n_before"),
@@ -40,7 +41,7 @@ _TIME = {
 
 _REPORT = Chain(
     sa.update(trial)
-    .where(*_AS_BELIEVED)
+    .where(*_AS_EXPECTED)
     .values(
         leases.SUMMARY_VALUES | _TIME | leases.RENEWED | {"flush_no": sa.bindparam("to_flush_no")}
     )
@@ -51,7 +52,7 @@ _REPORT = Chain(
 _ended = leases.end_values(State.TERMINATED)
 _FINISH = Chain(
     sa.update(trial)
-    .where(*_AS_BELIEVED)
+    .where(*_AS_EXPECTED)
     .values({name: _ended[name] for name in _ended.keys() - {"failures", "losses"}} | _TIME)
     .returning(trial.c.failures, trial.c.losses),
     stored=results.APPEND,
@@ -68,7 +69,7 @@ _PARAMS = of_first(trial.c.params)
 _CONFIG = sa.bindparam("constants", type_=Json).op("||")(
     sa.case((is_object(_PARAMS), _PARAMS), else_=sa.literal({}, Json))
 )
-"""Of params that are no object, as none of ours are, nothing: or the claim itself would fail."""
+"""Params that are not an object, which studydb never writes, count as empty: || would fail."""
 
 _CLAIM = Chain(
     claims.CLAIM.statement,
@@ -165,8 +166,8 @@ def report(txn: Txn, *, lease: Lease, batch: Batch, summary: Summary) -> bool:
     Store a batch; `summary` is the trial's with it.
 
     Returns:
-        False when nothing was done: the trial is not as the batch says, or somebody wants
-        something of it.
+        False when nothing was done: the trial is not as the batch says, or a decision or request
+        is pending.
     """
     row = txn.chain(
         _REPORT,

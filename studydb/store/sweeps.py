@@ -1,4 +1,4 @@
-"""What any worker may do for all: suspect, find what is lost, wake what has waited. All bounded."""
+"""Sweeps, made by any worker: mark expired leases, find lost trials, wake trials. All bounded."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from studydb.store.leases import FENCE, HELD, Held, fence_binds, read_held
 from studydb.store.trials import status_of_study
 
 MOST = 100
-"""Rows per sweep: a transaction stays short whatever has piled up."""
+"""The most rows of one sweep, so that its transaction stays short."""
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
 _EXPIRED = trial.c.lease_expires_at < now()
@@ -120,12 +120,12 @@ def suspect(txn: Txn, *, study_id: int) -> int:
 
 
 def wake(txn: Txn, *, study_id: int) -> int:
-    """Put trials whose back-off is over back into the claim index."""
+    """Make trials claimable whose back-off is over."""
     return txn.count(WAKE, study=study_id)
 
 
 def unpause(txn: Txn, *, study_id: int) -> int:
-    """Let what the pause of the whole study has paused wait for a worker again."""
+    """Move trials paused by a study pause back to PENDING."""
     n = txn.count(UNPAUSE, study=study_id)
     if n:
         counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)
@@ -133,7 +133,7 @@ def unpause(txn: Txn, *, study_id: int) -> int:
 
 
 def lost(txn: Txn, *, study_id: int) -> list[Lease]:
-    """Leases still marked one renewal period of their own holder after the mark."""
+    """Leases that are still marked one renewal period of their holder after the mark."""
     return [_lease(row) for row in txn.all(_LOST, study=study_id)]
 
 
@@ -150,10 +150,10 @@ def of_host(txn: Txn, *, study_id: int, process: Process) -> list[tuple[Lease, P
 
 def hold_lost(txn: Txn, *, lease: Lease, known_dead: bool) -> Held | None:
     """
-    Lock a lost trial, if it is still lost: same attempt, still marked, not renewed since.
+    Lock a trial if it is still lost: held by the same attempt, marked, and not renewed since.
 
     Args:
-        known_dead: The holder's process is known to be dead, so the mark is not waited for.
+        known_dead: Whether the holder's process is known to be dead, so that no mark is needed.
     """
     row = txn.first(
         _HOLD_LOST[known_dead],

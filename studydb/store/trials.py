@@ -164,7 +164,7 @@ def move(
     metric_summary: Mapping[str, Any] | None = None,
 ) -> bool:
     """
-    Move a trial that nobody runs, at a person's request.
+    Move a trial that no attempt runs, at a person's request.
 
     Returns:
         False when the table of moves forbids it, or an attempt holds the trial.
@@ -185,7 +185,7 @@ def summarise(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any]) -> 
 
 
 def keep_paused(txn: Txn, *, trial_id: int) -> None:
-    """Let a PAUSED trial wait for a person, whoever paused it."""
+    """Let only a person resume a PAUSED trial, whatever paused it."""
     txn.run(_KEEP_PAUSED, trial=trial_id)
 
 

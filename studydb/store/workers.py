@@ -95,27 +95,27 @@ def id_of(txn: Txn, *, uuid: str) -> int:
 
 
 def seen(txn: Txn, *, worker_id: int) -> str | None:
-    """Say that a worker lives; answers with what is asked of it."""
+    """Record that a worker lives, and read what a person asks of it."""
     row = txn.first(_SEEN, worker=worker_id)
     return None if row is None else row.request
 
 
 def end(txn: Txn, *, worker_id: int) -> None:
-    """Say that a worker has ended by itself."""
+    """Record that a worker has ended by itself."""
     txn.run(_END, worker=worker_id)
 
 
 def ask(txn: Txn, *, worker_id: int, request: str) -> bool:
-    """Leave a request for a worker, which hears it at its next renewal; False if it has ended."""
+    """Leave a request for a worker, which reads it at its next renewal; False if it has ended."""
     return txn.count(_ASK, worker=worker_id, asked=request) > 0
 
 
 def beginning_with(txn: Txn, *, uuid: str, limit: int) -> list[Worker]:
     """
-    The workers whose uuid begins so, newest first.
+    The workers whose uuid begins with a text, newest first.
 
     Args:
-        uuid: Without what LIKE takes for a pattern.
+        uuid: The text, without characters that LIKE takes for a pattern.
     """
     return [_read(row) for row in txn.all(_BEGINNING, beginning=uuid, limit=limit)]
 

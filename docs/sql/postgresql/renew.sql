@@ -42,7 +42,7 @@ RETURNING trial.token, trial.request, trial.verdict, trial.verdict_reason, trial
 --       ->  Index Scan using study_pkey on study
 --             Index Cond: (id = trial.study_id)
 
--- studydb/store/workers.py seen: Say that a worker lives; answers with what is asked of it.
+-- studydb/store/workers.py seen: Record that a worker lives, and read what a person asks of it.
 UPDATE worker
 SET seen_at=coalesce(CAST(:now AS timestamptz), clock_timestamp())
 WHERE worker.id = :worker

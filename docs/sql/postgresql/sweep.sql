@@ -1,10 +1,10 @@
--- studydb/operations/recover.py recover: Wake what has waited, suspect what has expired, take
---   what is lost. Imported by studydb/lease/acquire.py, studydb/lease/loop.py,
---   studydb/study/loading.py, studydb/worker/supervisor.py.
+-- studydb/operations/recover.py recover: Wake trials whose back-off is over, mark expired
+--   leases, and recover lost trials. Imported by studydb/lease/acquire.py,
+--   studydb/lease/loop.py, studydb/study/loading.py, studydb/worker/supervisor.py.
 
 BEGIN;
 
--- studydb/store/sweeps.py wake: Put trials whose back-off is over back into the claim index.
+-- studydb/store/sweeps.py wake: Make trials claimable whose back-off is over.
 WITH waited AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -78,8 +78,7 @@ RETURNING trial.id;
 --                 Index Cond: (id = expired.id)
 --                 Filter: (state = ($5)::text)
 
--- studydb/store/sweeps.py unpause: Let what the pause of the whole study has paused wait for a
---   worker again.
+-- studydb/store/sweeps.py unpause: Move trials paused by a study pause back to PENDING.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -122,7 +121,7 @@ RETURNING trial.id;
 --                 Index Cond: (id = paused.id)
 --                 Filter: (state = ($10)::text)
 
--- studydb/store/sweeps.py lost: Leases still marked one renewal period of their own holder
+-- studydb/store/sweeps.py lost: Leases that are still marked one renewal period of their holder
 --   after the mark.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s

@@ -1,5 +1,5 @@
--- studydb/operations/recover.py recover_host: Take at once the trials of processes that are
---   dead on this host, without waiting for leases. Imported by studydb/lease/acquire.py,
+-- studydb/operations/recover.py recover_host: Recover the trials of processes that are dead on
+--   this host, without waiting for their leases. Imported by studydb/lease/acquire.py,
 --   studydb/lease/loop.py, studydb/study/loading.py, studydb/worker/supervisor.py.
 
 BEGIN;
@@ -20,8 +20,8 @@ ROLLBACK;
 
 BEGIN;
 
--- studydb/store/sweeps.py hold_lost: Lock a lost trial, if it is still lost: same attempt,
---   still marked, not renewed since.
+-- studydb/store/sweeps.py hold_lost: Lock a trial if it is still lost: held by the same
+--   attempt, marked, and not renewed since.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,

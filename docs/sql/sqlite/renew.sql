@@ -22,7 +22,7 @@ RETURNING token, request, verdict, verdict_reason, verdict_by, (
     WHERE id = study_id
 ) AS status;
 
--- studydb/store/workers.py seen: Say that a worker lives; answers with what is asked of it.
+-- studydb/store/workers.py seen: Record that a worker lives, and read what a person asks of it.
 UPDATE worker
 SET seen_at=:now
 WHERE worker.id = :worker

@@ -1,4 +1,4 @@
--- studydb/operations/save.py save: Make a checkpoint the one that the next attempt begins from.
+-- studydb/operations/save.py save: Make a checkpoint the one that the next attempt restores.
 --   Imported by studydb/lease/held.py.
 
 BEGIN;
@@ -35,7 +35,7 @@ SET losses=:to_losses,
     checkpoint_step=:to_step
 WHERE trial.id = :trial;
 
--- studydb/store/checkpoints.py expire: Give up a trial's older checkpoints, but for pinned ones
+-- studydb/store/checkpoints.py expire: Expire a trial's older checkpoints, but for pinned ones
 --   and the one before the newest.
 UPDATE checkpoint
 SET data=NULL,
