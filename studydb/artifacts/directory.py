@@ -73,6 +73,8 @@ class DirectoryStore:
     def delete(self, url: str) -> None:
         """See `Store`."""
         path = self._locate(url)
+        if not self.root.is_dir():
+            raise CheckpointError(self._absence())
         self._remove(path)
         for emptied in (path.parent, path.parent.parent):
             with suppress(OSError):
@@ -85,11 +87,14 @@ class DirectoryStore:
     def _find(self, url: str) -> Path:
         path = self._locate(url)
         if not self.root.is_dir():
-            raise FileNotFoundError(
-                f"The directory of checkpoints {self.root} is not there on this host. "
-                "Mount it, or start the worker on a host that has it."
-            )
+            raise FileNotFoundError(self._absence())
         return path
+
+    def _absence(self) -> str:
+        return (
+            f"The checkpoint directory {self.root} does not exist on this host. Mount it, or run "
+            "this on a host that has it."
+        )
 
     def _locate(self, url: str) -> Path:
         parts = parts_of(url)

@@ -18,6 +18,9 @@ from studydb.store import overview as store
 MOST_UNFINISHED = 20
 """How many unfinished trials an overview lists."""
 
+MAX_WORKERS = 1000
+"""How many of a study's newest workers are looked at."""
+
 Group = TypeVar("Group")
 
 
@@ -64,7 +67,7 @@ def read_overview(database: Database, study: Study) -> Overview:
             progress=progress_in(txn, study),
             best=next(iter(ranking.best(txn, study_id=study.id)), None),
             unfinished=_unfinished(txn, study),
-            workers=workers_in(txn, study_id=study.id),
+            workers=workers_in(txn, study_id=study.id, limit=MAX_WORKERS),
             ends=store.recent_ends(txn, study_id=study.id),
             problems=events.problems(txn, study_id=study.id),
             last_error=last_error_in(txn, study),

@@ -91,8 +91,7 @@ class Checkpoint:
             path.parent.mkdir(parents=True, exist_ok=True)
             restored = self._fetch(path)
             if restored.data is not None:
-                path.mkdir()
-                (path / DICT_FILE).write_bytes(restored.data)
+                _write_new(path, restored.data)
         except OSError as cause:
             raise CheckpointError(
                 f"The checkpoint of trial {self._trial.number} cannot be copied to {path}: {cause}."
@@ -154,3 +153,13 @@ class FrozenTrial(records.TrialRow):
 
 
 _FIELDS = tuple(each.name for each in fields(records.TrialRow))
+
+
+def _write_new(directory: Path, data: bytes) -> None:
+    """Make a directory with a dict's bytes in it; a full disk leaves none behind."""
+    directory.mkdir()
+    try:
+        (directory / DICT_FILE).write_bytes(data)
+    except OSError:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise

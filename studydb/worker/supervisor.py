@@ -1,5 +1,6 @@
 """The supervisor: starts the fork server, registers, runs its slots, and shuts down in order."""
 
+import math
 import os
 import shlex
 import signal
@@ -116,9 +117,9 @@ def _workdir(workdir: str | None) -> str | None:
 def _checked(options: WorkerOptions) -> WorkerOptions:
     if options.slots < 1:
         raise UsageError(f"A worker needs 1 slot or more, not {options.slots}.")
-    if options.lease_s < SHORTEST_LEASE_S:
-        raise UsageError(f"A lease of {options.lease_s} s is too short; give 1 s or more.")
-    if options.patience_s < 0:
+    if not SHORTEST_LEASE_S <= options.lease_s < math.inf:
+        raise UsageError(f"A lease cannot be {options.lease_s} s; give 1 s or more.")
+    if not options.patience_s >= 0:
         raise UsageError(f"--patience is {options.patience_s}; give 0 seconds or more.")
     if not options.grace_s >= 0:
         raise UsageError(f"--grace is {options.grace_s}; give 0 seconds or more.")

@@ -83,7 +83,7 @@ def _threshold(metric: Any, op: str, bound: Any) -> Threshold:
     check_metric_name(metric)
     try:
         number = float("nan" if isinstance(bound, bool) else bound)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if number != number:  # noqa: PLR0124  NaN is what differs from itself
         raise InvalidSpec(f"The stop rule for {metric!r} needs a number, not {bound!r}.")
