@@ -104,6 +104,7 @@ class Supervised:
             str(uuid4()), TrainableKind.IMPORT, "nowhere:train", str(folder), "3.11"
         )
         given = {"num_trials": None, "max_losses": 0, "trainable": self._trainable, **study}
+        self._trainable = given["trainable"]
         self.database = database
         self.study: Study = new_study(database, **given)
         self.log: list[str] = []

@@ -53,9 +53,18 @@ SPELLING = [
     (("trials", "digits", "--format", "xml"), "'xml' is not one of 'table', 'json', 'csv'"),
     (("worker",), "Missing option '--study'"),
     (("worker", "--study", "digits", "--slots", "0"), "0 is not in the range"),
-    (("worker", "--study", "digits", "--lease", "0.1"), "A lease cannot be 0.1 s; give 1 s or more"),
-    (("worker", "--study", "digits", "--lease", "nan"), "A lease cannot be nan s; give 1 s or more"),
-    (("worker", "--study", "digits", "--lease", "inf"), "A lease cannot be inf s; give 1 s or more"),
+    (
+        ("worker", "--study", "digits", "--lease", "0.1"),
+        "A lease cannot be 0.1 s; give 1 s or more",
+    ),
+    (
+        ("worker", "--study", "digits", "--lease", "nan"),
+        "A lease cannot be nan s; give 1 s or more",
+    ),
+    (
+        ("worker", "--study", "digits", "--lease", "inf"),
+        "A lease cannot be inf s; give 1 s or more",
+    ),
     (("worker", "--study", "digits", "--patience", "nan"), "--patience is nan; give 0 seconds"),
     (("worker", "--study", "digits", "--workdir", "nowhere"), "nowhere does not exist"),
     (("db", "downgrade", "base"), "Add --yes if that is meant"),

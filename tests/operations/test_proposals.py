@@ -97,7 +97,7 @@ def test_trials_are_those_of_an_ask_in_steps(database, monkeypatch, space, searc
     space = Space.read(space)
 
     at_once = made(database, space, searcher)
-    monkeypatch.setattr(asks, "_ask_at_once", asks._ask_in_steps)
+    monkeypatch.setattr(asks, "_ask_in_single_statement", asks._ask_in_steps)
     in_steps = made(database, space, searcher)
 
     assert at_once == in_steps
@@ -118,7 +118,7 @@ def test_points_of_a_block_that_has_passed_are_not_kept(database):
     change(database, f"UPDATE study SET next_draw = {20 * proposals.PROPOSALS_PER_BATCH}")
     SimulatedWorker(database, study).ask()
 
-    asks._propose(database, study, block=2, current=0)  # its client was asleep
+    asks._propose(database, study, batch=2, current=0)  # its client was asleep
 
     kept = rows(database, "SELECT jsonb_object_keys(points) FROM study ORDER BY 1")
     assert kept == [("20",), ("22",)]

@@ -114,6 +114,17 @@ def test_delete_leaves_no_empty_directories_of_trials(store):
     assert everything_below(store.root) == [STUDY]
 
 
+def test_delete_on_a_host_without_the_directory_says_so(store):
+    stored = store.put_bytes(place(), b"kept")
+    unmounted = store.root.rename(store.root.with_name("elsewhere"))
+
+    with pytest.raises(CheckpointError, match=r"does not exist on this host\. Mount it"):
+        store.delete(stored.url)
+
+    unmounted.rename(store.root)
+    assert store.get_bytes(stored.url, digest=stored.digest) == b"kept"
+
+
 def test_deleting_a_study_leaves_the_others(store):
     other = store.put_bytes(Place(str(uuid.uuid4()), TRIAL, 1, 1, str(uuid.uuid4())), b"x")
     store.put_bytes(place(), b"y")

@@ -86,6 +86,14 @@ def in_both(config, other):
     return (other, config)
 
 
+def read_by_a_handler(config):
+    try:
+        config = open("config.json").read()  # noqa: PTH123, SIM115
+    except OSError:
+        return config["lr"]
+    return config
+
+
 class Reading:
     def __call__(self, config):
         return config["lr"]
@@ -98,6 +106,7 @@ class Reading:
     "function",
     [
         *(item, spread, handed_on, perhaps_overwritten, captured, listed, by_name, matched),
+        read_by_a_handler,
         *(any_arguments, in_both, Reading(), Reading().method, functools.partial(item), len),
     ],
 )

@@ -128,7 +128,7 @@ def test_command_copies_a_directory_and_pickles_a_dict(saved, console, tmp_path)
         (("0", "model", "--best"), "Give DIR after NAME --best", 2),
         (("first", "model"), "'first' is no trial number", 2),
         (("7", "model"), "has no trial 7", 1),
-        (("0", "."), "exists; name a directory that is to be made", 1),
+        (("0", "."), "exists; name a directory that does not exist", 1),
     ],
 )
 def test_wrong_places_are_told(stage, console, typed, words, code):
