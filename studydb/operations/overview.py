@@ -58,7 +58,7 @@ def read_overview(database: Database, study: Study) -> Overview:
     Raises:
         UnknownStudy: The study was deleted meanwhile.
     """
-    with database.begin(write=False) as txn:
+    with database.begin(write=False, snapshot=True) as txn:
         row = view_rows.study(txn, name=study.name)
         if row is None:
             raise UnknownStudy(f"Study {study.name!r} has been renamed or deleted just now.")

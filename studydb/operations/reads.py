@@ -50,7 +50,7 @@ def listed_trials(
     limit: int | None = None,
 ) -> list[ListedTrial]:
     """A study's rows of `v_trial` by number, or best first; trials without a rank come last."""
-    with database.begin(write=False) as txn:
+    with database.begin(write=False, snapshot=best_first) as txn:  # several reads of one order
         if best_first:
             return view_rows.best_trials(
                 txn, study_id=study.id, name=study.name, state=state, limit=limit
@@ -73,7 +73,7 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
     Raises:
         NoResults: No trial has a value that is not NaN.
     """
-    with database.begin(write=False) as txn:
+    with database.begin(write=False, snapshot=True) as txn:
         found = ranking.best(txn, study_id=study.id, limit=limit)
     if not found:
         raise NoResults(

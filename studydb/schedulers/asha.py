@@ -9,6 +9,7 @@ percentile of the scores recorded there before it, and then recorded itself.
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.decisions import CONTINUE, Action, Decision
@@ -31,6 +32,8 @@ class ASHA(Spec):
         grace_period: The first rung's step ("r" in the paper); no trial stops before it.
         reduction_factor: Of so many trials at a rung one goes on ("eta" in the paper).
     """
+
+    is_bounded: ClassVar[bool] = False  # max_t=10**30 stands for "no end" in studies that exist
 
     max_t: int
     grace_period: int = 1

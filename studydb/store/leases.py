@@ -85,7 +85,7 @@ _ENDS_WITH_LEASE = (
 
 
 def end_values(target: State) -> dict[str, Any]:
-    """The columns that an attempt's end writes on its trial: what `end` and `at_once` bind."""
+    """The columns of a trial that an attempt's end writes, with their binds."""
     final = target in (State.TERMINATED, State.ERROR)
     back_off = sa.bindparam("delay_s", 0.0, sa.Double)
     pending = target is State.PENDING

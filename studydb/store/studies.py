@@ -255,7 +255,8 @@ def find(txn: Txn, *, name: str) -> Study | None:
 
 
 def _settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    return read_settings(**{name: stored[name] for name in _IN_JSON if name in stored})
+    given = {name: stored[name] for name in _IN_JSON if stored.get(name) is not None}
+    return read_settings(**given)
 
 
 def _trainable(txn: Txn, *, study_id: int) -> Trainable | None:

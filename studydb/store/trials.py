@@ -252,7 +252,9 @@ def verdict_of(row: Any) -> Verdict | None:
     """The verdict's columns of a row."""
     if row.verdict is None:
         return None
-    return Verdict(Action(row.verdict), Reason(row.verdict_reason), DecidedBy(row.verdict_by))
+    known = row.verdict_by in set(DecidedBy)  # no CHECK holds this column, and renewals read it
+    by = DecidedBy(row.verdict_by) if known else DecidedBy.PERSON
+    return Verdict(Action(row.verdict), Reason(row.verdict_reason), by)
 
 
 def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:

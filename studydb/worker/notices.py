@@ -2,11 +2,15 @@
 
 import shlex
 import threading
+import time
 from collections.abc import Callable
 
 from studydb.domain.errors import StorageTransient
 from studydb.domain.life.states import Status
 from studydb.operations.study_progress import StudyProgress
+
+BEST_EVERY_S = 1.0
+"""The shortest time between two lines of one worker that name the study's best value."""
 
 
 class Notices:
@@ -16,7 +20,16 @@ class Notices:
         self._name, self._say = study_name, say
         self._last: str | None = None
         self._is_away = False
+        self._best_due_s = 0.0
         self._lock = threading.Lock()
+
+    def is_best_due(self) -> bool:
+        """Whether a trial's line may name the study's best value: once a second."""
+        with self._lock:
+            if time.monotonic() < self._best_due_s:
+                return False
+            self._best_due_s = time.monotonic() + BEST_EVERY_S
+            return True
 
     def nothing_claimed(self, progress: StudyProgress) -> None:
         """Say why nothing was claimed, unless the last line said the same."""

@@ -21,9 +21,6 @@ from studydb.worker.attempt import Attempt, Outcome
 from studydb.worker.equipment import Equipment
 from studydb.worker.first_trials import FAILED_LIMIT
 
-BEST_EVERY_S = 1.0
-"""Least time between two reads of the study's best value, for a worker's lines."""
-
 
 class TrialLimit:
     """How many more trials the worker may claim; shared by its slots."""
@@ -62,7 +59,6 @@ class Slot(threading.Thread):
             lease_s=equipment.options.lease_s,
         )
         self._poll_interval = PollInterval()
-        self._best_due_s = 0.0
         self._away_since_s: float | None = None
 
     def run(self) -> None:
@@ -211,9 +207,8 @@ class Slot(threading.Thread):
         if value is None:
             return ""
         text = f", {study.objective.metric} {value_text(value)}"
-        if time.monotonic() < self._best_due_s:
+        if not self._equipment.notices.is_best_due():
             return text
-        self._best_due_s = time.monotonic() + BEST_EVERY_S
         with suppress(StudydbError):
             best = best_trials(self._equipment.database, study)[0]
             text += f" (best {best_text(best.best_value)}, trial {best.number})"

@@ -1,7 +1,7 @@
 """A lost trial that cannot be ended keeps nobody else from being taken, and no study from going."""
 
 import pytest
-from harness.arrange import SimulatedWorker, new_study, process, rows, states_of, vanish
+from harness.arrange import SimulatedWorker, change, new_study, process, rows, states_of, vanish
 
 from studydb.domain.errors import StorageBusy
 from studydb.domain.life.states import State
@@ -113,3 +113,19 @@ def test_sum_that_raises_is_left_out_of_the_end(database, clock, study, lost, mo
     assert states_of(database, study) == [State.ERROR] * 3
     kinds = [kind for (kind,) in rows(database, "SELECT error_type FROM attempt")]
     assert [kind.rpartition(".")[2] for kind in kinds] == ["InvalidData"] * 3
+
+
+def test_verdict_by_an_unknown_name_does_not_stop_the_renewal_of_the_workers_leases(
+    database, clock, study
+):
+    worker = SimulatedWorker(database, study)
+    runs = [worker.take(), worker.take()]
+    change(
+        database,
+        "UPDATE trial SET verdict = 'STOP', verdict_reason = 'CANCELLED', verdict_by = 'another' "
+        "WHERE number = 0",
+    )
+
+    renewed = worker.renew(*runs)
+
+    assert len(renewed.held) == 2

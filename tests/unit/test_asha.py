@@ -181,3 +181,7 @@ def test_fifo_judges_nothing():
     assert FIFO().next_decision_step(5) is None
     assert FIFO().rung_of(5) is None
     assert FIFO().judge(Report(1, math.inf, is_nan=True, bracket=0), View()) == CONTINUE
+
+
+def test_step_that_never_comes_may_be_the_last():
+    assert ASHA(max_t=2**64).to_json()["max_t"] == 2**64

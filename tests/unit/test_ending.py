@@ -121,9 +121,23 @@ def test_trial_that_completes_before_it_pauses_is_completed():
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_trial_whose_attempt_ends_before_it_exploits_is_claimed_again(outcome):
-    ending = end(outcome, verdict=EXPLOIT)
+    ending = end(outcome, verdict=EXPLOIT, max_failures=1)
 
     assert (ending.state, ending.reason) == (State.PENDING, None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "spent"), [(Reason.FAILED, "failures"), (Reason.LOST, "losses")]
+)
+def test_decision_to_exploit_spares_no_trial_its_limits(outcome, spent):
+    ending = end(outcome, verdict=EXPLOIT, **{spent: 99})
+
+    assert (ending.state, ending.reason) == (State.ERROR, outcome)
+
+
+@pytest.mark.parametrize("asked", [BY_PERSON, BY_STUDY, PAUSE_BY_PERSON, PAUSE_BY_STUDY])
+def test_request_replaces_an_exploit_that_the_attempt_never_carried_out(asked):
+    assert final_verdict(EXPLOIT, asked) == asked
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)

@@ -95,13 +95,17 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
     """
     The verdict that an attempt's end carries out.
 
-    The same as `effective_verdict`, except that a person's request replaces a scheduler's pause,
-    because the request is deleted with the attempt.
+    The same as `effective_verdict`, except that a person's request replaces a scheduler's pause or
+    exploit, because the request is deleted with the attempt.
     """
     effective = effective_verdict(verdict, requested)
-    if effective is None or effective.action is not Action.PAUSE or requested is None:
+    if effective is None or effective.action is Action.STOP or requested is None:
         return effective
-    replaces = requested.action is Action.STOP or requested.by is DecidedBy.PERSON
+    replaces = (
+        effective.action is Action.EXPLOIT
+        or requested.action is Action.STOP
+        or requested.by is DecidedBy.PERSON
+    )
     return requested if replaces else effective
 
 
@@ -126,8 +130,8 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
     """
     Decide where an ended attempt leaves its trial.
 
-    A stored verdict is carried out whatever the outcome: a trial whose attempt dies after the
-    decision to stop it is not run again.
+    A stored STOP or PAUSE is carried out whatever the outcome: a trial whose attempt dies after the
+    decision to stop it is not run again. An EXPLOIT gives no attempt that dies another try.
 
     Args:
         outcome: COMPLETED, FAILED, LOST, PREEMPTED or TIMED_OUT.
@@ -135,11 +139,8 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
     failures = facts.failures + (outcome is Reason.FAILED)
     losses = facts.losses + (outcome is Reason.LOST)
     verdict = facts.verdict
-    completed_first = (
-        verdict is not None and outcome is Reason.COMPLETED and verdict.action is Action.PAUSE
-    )
-    if verdict is not None and not completed_first:
-        died = outcome in (Reason.FAILED, Reason.LOST)
+    died = outcome in (Reason.FAILED, Reason.LOST)
+    if verdict is not None and not _comes_too_late(verdict, outcome, died=died):
         return _carry_out(verdict, outcome if died else verdict.reason, failures, losses)
     match outcome:
         case Reason.FAILED if limits.max_failures == FOR_EVER or failures <= limits.max_failures:
@@ -153,6 +154,12 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
         case _:
             return Ending(State.TERMINATED, outcome, outcome, failures, losses)
     return Ending(State.PENDING, None, outcome, failures, losses, delay_s=delay_s)
+
+
+def _comes_too_late(verdict: Verdict, outcome: Reason, *, died: bool) -> bool:
+    if verdict.action is Action.PAUSE:
+        return outcome is Reason.COMPLETED
+    return verdict.action is Action.EXPLOIT and died
 
 
 def _carry_out(verdict: Verdict, attempt_reason: Reason, failures: int, losses: int) -> Ending:

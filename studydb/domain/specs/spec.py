@@ -8,7 +8,7 @@ from studydb.domain.canonical import is_integral, is_number
 from studydb.domain.errors import InvalidSpec
 
 _LARGEST = 2**63 - 1
-"""Integers are kept in columns of 64 bits."""
+"""The largest integer in a column of 64 bits."""
 
 _NOUNS = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 
@@ -24,10 +24,12 @@ class Spec:
     Attributes:
         kind: The name in calls and in JSON; the class's own unless it sets another.
         kind_key: The key of that name in JSON.
+        is_bounded: Whether integers must fit into 64 bits, because columns hold them.
     """
 
     kind: ClassVar[str]
     kind_key: ClassVar[str] = "name"
+    is_bounded: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         """Name the spec by its class."""
@@ -39,6 +41,8 @@ class Spec:
         for field in fields(self):  # type: ignore[arg-type]  # each subclass is a dataclass
             subject = f"The {field.name} of {self.kind}"
             option = _read_option(getattr(self, field.name), field.type, subject=subject)
+            if self.is_bounded and isinstance(option, int) and abs(option) > _LARGEST:
+                raise InvalidSpec(f"{subject} is {option!r}; it must fit into 64 bits.")
             object.__setattr__(self, field.name, option)
         self._check()
 
@@ -71,6 +75,4 @@ def _read_option(value: Any, annotation: Any, *, subject: str) -> Any:
     if not fits.get(kind, isinstance(value, kind)):
         noun = f"{_NOUNS[kind]}{' or None' if optional else ''}"
         raise InvalidSpec(f"{subject} is {value!r}; it must be {noun}.")
-    if kind is int and abs(value) > _LARGEST:
-        raise InvalidSpec(f"{subject} is {value!r}; it must fit into 64 bits.")
     return int(value) if kind is int else value
