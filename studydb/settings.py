@@ -1,4 +1,4 @@
-"""Settings of a user for all commands: environment variables, defaults, signing keys."""
+"""Read the settings that all commands share: environment variables, defaults, signing keys."""
 
 import hashlib
 import hmac
@@ -21,7 +21,7 @@ KEY_FILE = "STUDYDB_KEY_FILE"
 """Path of the key file; default: in the user's configuration directory."""
 
 PARENT = "STUDYDB_PARENT"
-"""The pid of the process that has started a worker, if the worker is to end with it."""
+"""The pid of a worker's parent process. When that process ends, so does the worker."""
 
 DEFAULT_STORAGE = "sqlite:///studydb.db"
 
@@ -33,10 +33,10 @@ _OTHERS_MODE_BITS = 0o077
 
 def storage_url(explicit: str | None = None, environ: Mapping[str, str] | None = None) -> str:
     """
-    The database's URL: the explicit one, else the environment's, else the default.
+    Choose the database's URL: the explicit one, else the environment's, else the default.
 
     Raises:
-        UsageError: Its password is masked: it was copied from a message.
+        UsageError: The URL was copied from a message, in which *** stands for the password.
     """
     environ = os.environ if environ is None else environ
     url = explicit or environ.get(STORAGE) or DEFAULT_STORAGE
@@ -50,9 +50,9 @@ def storage_url(explicit: str | None = None, environ: Mapping[str, str] | None =
 
 def scrubbed_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """
-    The environment without credentials, for processes that run the user's code.
+    Return the environment without credentials, for processes that run the user's code.
 
-    This is hygiene, not isolation: such a process runs as the same user.
+    This does not isolate that code: it runs as the same user and can read the key file.
     """
     environ = os.environ if environ is None else environ
     return {
@@ -63,7 +63,7 @@ def scrubbed_environment(environ: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def key_file_path(environ: Mapping[str, str] | None = None) -> Path:
-    """The path of this user's key file, which may not exist yet."""
+    """Return the path of this user's key file, which may not exist yet."""
     environ = os.environ if environ is None else environ
     if named := environ.get(KEY_FILE):
         return expanded(named).absolute()
@@ -79,16 +79,16 @@ def key_file_path(environ: Mapping[str, str] | None = None) -> Path:
 
 def expanded(path: str | os.PathLike[str]) -> Path:
     """
-    A path with "~" replaced.
+    Replace "~" in a path by the home directory.
 
     Raises:
-        UsageError: There is no such home directory, as in a container without HOME.
+        UsageError: The home directory is unknown, as in a container without HOME.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError as cause:
         raise UsageError(
-            f"{os.fspath(path)!r} cannot be found: there is no such home directory. Set HOME, or "
+            f"{os.fspath(path)!r} cannot be found: the home directory is unknown. Set HOME, or "
             "write the path without '~'."
         ) from cause
 
@@ -109,7 +109,7 @@ class Key:
     A secret and its public name.
 
     Attributes:
-        id: A fingerprint, which does not reveal the secret.
+        id: The public name: a fingerprint, which does not reveal the secret.
     """
 
     secret: bytes = field(repr=False)
@@ -120,17 +120,17 @@ class Key:
         object.__setattr__(self, "id", fingerprint)
 
     def mac(self, payload: bytes) -> str:
-        """HMAC-SHA256 of a payload in hexadecimal."""
+        """Return the HMAC-SHA256 of a payload in hexadecimal."""
         return hmac.digest(self.secret, payload, hashlib.sha256).hex()
 
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
     """
-    The keys of this user: the first signs, all verify.
+    The keys of this user. The first one signs; a signature by any of them is accepted.
 
     Attributes:
-        path: The key file, for messages.
+        path: The key file, which messages name.
     """
 
     keys: tuple[Key, ...]
@@ -138,27 +138,28 @@ class Keyring:
 
     def sign(self, payload: bytes, *, prefer: Collection[str] = ()) -> tuple[str, str]:
         """
-        Sign with the first key, or with the first that `prefer` names.
+        Sign with the first key that `prefer` names, else with the first key.
 
-        Checkpoints that workers of several users exchange must be signed by a key that they share:
-        prefer the keys that signed the study's trainable.
+        Workers of several users exchange checkpoints, so they must sign with a key that they share.
+        To do so, prefer the keys that signed the study's trainable.
 
         Returns:
             The key's id and the MAC.
         """
         if not self.keys:
             raise UsageError(
-                f"There is no key to sign with. Remove the empty {self.path} or set {SIGNING_KEY}."
+                f"There is no key to sign with in {self.path}. Set {SIGNING_KEY}, or remove the "
+                "file if it exists: studydb then makes a new one."
             )
         key = next((key for key in self.keys if key.id in prefer), self.keys[0])
         return key.id, key.mac(payload)
 
     def verify(self, payload: bytes, signatures: Mapping[str, str]) -> bool:
         """
-        Whether any of these keys signed exactly this payload.
+        Tell whether any of these keys signed exactly this payload.
 
         Args:
-            signatures: MACs by key id, as read from the database; they may be any text.
+            signatures: MACs by key id. They come from the database and may be any text.
         """
         return any(
             hmac.compare_digest(
@@ -169,20 +170,20 @@ class Keyring:
         )
 
     def holds(self, key_ids: Collection[str]) -> bool:
-        """Whether the keyring has one of these keys."""
+        """Tell whether the keyring has one of these keys."""
         return any(key.id in key_ids for key in self.keys)
 
 
 def load_keyring(environ: Mapping[str, str] | None = None, *, create: bool = True) -> Keyring:
     """
-    Read the environment's key and the key file; the file is made on first use.
+    Read the environment's key and the key file.
 
     Args:
-        environ: Instead of `os.environ`.
-        create: Whether to make a key file if there is none and the environment has no key.
+        environ: The environment to read; None for `os.environ`.
+        create: Whether to make a key file if it is missing and the environment has no key.
 
     Raises:
-        UsageError: The file is readable by others, is damaged, or cannot be made.
+        UsageError: Other users can read the file, or it is damaged or cannot be made.
     """
     environ = os.environ if environ is None else environ
     path = key_file_path(environ)
@@ -210,14 +211,14 @@ def _environment_key(text: str) -> Key:
     key = _parse_key(text)
     if key is None:
         raise UsageError(
-            f"{SIGNING_KEY} is no key: it must be at least {_SHORTEST_KEY_BYTES} bytes in "
+            f"{SIGNING_KEY} is not a valid key: give at least {_SHORTEST_KEY_BYTES} bytes in "
             "hexadecimal, such as 'openssl rand -hex 32' prints."
         )
     return key
 
 
 def _parse_key(text: str) -> Key | None:
-    """Parse `hex` or `key_id:hex`; None if it is damaged."""
+    """Parse `hex` or `key_id:hex`; return None if the text is neither."""
     named, _, digits = text.strip().rpartition(":")
     try:
         key = Key(bytes.fromhex(digits))
@@ -229,7 +230,11 @@ def _parse_key(text: str) -> Key | None:
 
 
 def _make_key_file(path: Path) -> None:
-    """Write a key to a new file and link it: one of many first uses wins, and none reads half."""
+    """
+    Write a key to a temporary file, and link that to `path`.
+
+    So no process reads half a file; of several that make one at the same time, the first wins.
+    """
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -243,7 +248,7 @@ def _make_key_file(path: Path) -> None:
             os.fsync(file.fileno())
         os.link(beside, path)
     except FileExistsError:
-        pass  # another process was faster; its key is used
+        pass  # another process made the file first; its key is used
     finally:
         beside.unlink()
 
@@ -266,7 +271,7 @@ def _read_key_file(path: Path) -> Iterator[Key]:
         key = _parse_key(line)
         if key is None:
             raise UsageError(
-                f"Line {number} of the key file {path} is no key ('key_id:hexadecimal'). "
-                "Copy it again from where it came, or remove the line."
+                f"Line {number} of the key file {path} is not a key ('key_id:hexadecimal'). "
+                "Copy the line again from where it came, or remove it."
             )
         yield key

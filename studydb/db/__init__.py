@@ -1,4 +1,4 @@
-"""The database below all SQL: schema, engine, dialect, codecs, faults, migrations."""
+"""What all SQL needs: connections, transactions, schema, column types, faults, migrations."""
 
 from studydb.db.chain import Chain
 from studydb.db.connecting import connect

@@ -1,8 +1,8 @@
 """
-Chains: several statements that PostgreSQL takes as one, and SQLite one after another.
+Chains: several statements that PostgreSQL runs as one, and SQLite one after another.
 
-A single statement needs no BEGIN and no COMMIT, so it costs one round trip. PostgreSQL lets CTEs
-write. SQLite does not, but it runs inside the process, without round trips.
+A single statement needs no BEGIN and no COMMIT, so it costs one round trip. On PostgreSQL a CTE may
+write. On SQLite it may not, but SQLite runs inside the process, without round trips.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ FIRST = "first"
 _IF_FIRST = "EXISTS (SELECT FROM first)"
 _ROW = "SELECT * FROM first"
 LAZILY = "set_config('synchronous_commit', 'off', true) = 'off'"
-"""Do not wait for the disk in this transaction, which ends with the statement."""
+"""A condition that is always true. It lets the statement's COMMIT not wait for the disk."""
 
 _ROW_LAZILY = f"{_ROW} WHERE {LAZILY}"
 
@@ -49,17 +49,17 @@ def _of_first_sqlite(element: _OfFirst, compiler: SQLCompiler, **kw: Any) -> str
 
 
 def of_first(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """A column of the row that the first statement of a chain returns."""
+    """Refer to a column of the row that the first statement of a chain returns."""
     return _OfFirst(column)
 
 
 class Chain:
     """
-    A first statement that returns at most one row, and links that follow only if it does.
+    A first statement that returns at most one row, and links that run only if it returns one.
 
-    Links are UPDATE … WHERE without RETURNING, INSERT … SELECT without WHERE, or a `BulkInsert`.
-    They lock nothing before the first statement's row; PostgreSQL chooses the order among them. A
-    bind has the same value in all of them.
+    A link is an UPDATE … WHERE without RETURNING, an INSERT … SELECT without WHERE, or a
+    `BulkInsert`. Links lock nothing before the first statement has returned its row. PostgreSQL
+    chooses their order. A bind has the same value in all statements of the chain.
     """
 
     __slots__ = ("_links", "_whole", "first", "then")
@@ -71,10 +71,10 @@ class Chain:
 
     def whole(self, dialect: Dialect, *, durable: bool, alone: bool = False) -> Compiled:
         """
-        The single statement that PostgreSQL takes.
+        Return the single statement that PostgreSQL runs.
 
         Args:
-            durable: False not to wait for the disk at its commit.
+            durable: Whether its COMMIT waits for the disk.
             alone: Whether its `BulkInsert` inserts a single row.
         """
         whole = self._whole.get((durable, alone))
@@ -84,7 +84,7 @@ class Chain:
         return whole
 
     def links(self, dialect: Dialect) -> tuple[Compiled, ...]:
-        """The statements that SQLite takes, in their order."""
+        """Return the statements that SQLite runs, in their order."""
         if not self._links:
             self._links = tuple(self._compile(dialect, alone=False))
         return self._links
@@ -125,7 +125,7 @@ def _merged(mappings: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _apart(parts: Mapping[str, Compiled]) -> dict[str, Compiled]:
-    """Give constants that share a name but not a value the name of their part as a prefix."""
+    """Prefix constants that share a name but not a value with the name of their part."""
     values: dict[str, set[Any]] = {}
     for compiled in parts.values():
         for name, value in compiled.defaults.items():

@@ -3,11 +3,11 @@ CHECK constraints that cost little.
 
 PostgreSQL parses the CHECKs of a table in every statement that writes to it: the eleven of `trial`
 and three more were a sixth of the server's work on a trial. It parses the CHECKs of a domain once
-per connection. So a table of PostgreSQL has one CHECK, which casts the row's values to a domain
-that has the others. A table of SQLite has all of them.
+per connection. So on PostgreSQL a table has one CHECK, which casts the row's values to a domain,
+and the domain has all conditions. On SQLite the table has all conditions.
 
 A migration that changes a condition must also drop and add the table's CHECK: only that checks the
-rows that exist.
+existing rows.
 """
 
 from string import Formatter
@@ -18,11 +18,13 @@ from sqlalchemy.dialects import postgresql
 
 def guard(table: sa.Table, **checks: str) -> None:
     """
-    Give a table its CHECK constraints; `table.info` gets PostgreSQL's names of "type" and "domain".
+    Give a table its CHECK constraints.
+
+    On PostgreSQL they need a type and a domain, whose names are put into `table.info`.
 
     Args:
-        checks: SQL conditions by the name that a violation reports; NULL is no violation. Columns
-            stand in braces: "({state} = 'RUNNING') = ({token} IS NOT NULL)".
+        checks: SQL conditions by the name that a violation reports. A condition that gives NULL is
+            fulfilled. Columns stand in braces: "({state} = 'RUNNING') = ({token} IS NOT NULL)".
     """
     named = (part[1] for text in checks.values() for part in Formatter().parse(text))
     columns = dict.fromkeys(name for name in named if name)

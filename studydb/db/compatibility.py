@@ -1,4 +1,4 @@
-"""Whether a database has the schema that this studydb needs."""
+"""Check that a database has the schema that this studydb needs."""
 
 from studydb.db import revisions
 from studydb.db.database import Database
@@ -16,7 +16,7 @@ def check_schema(database: Database) -> None:
     Compare the database's schema with the one that this studydb needs.
 
     Raises:
-        StorageMissing: No database or no studydb tables in it.
+        StorageMissing: There is no database, or it has no studydb tables.
         SchemaTooOld: `studydb db upgrade` is needed.
         SchemaTooNew: This studydb is older than the schema.
     """
@@ -40,7 +40,7 @@ def check_schema(database: Database) -> None:
 
 def current_version(database: Database) -> str | None:
     """
-    The schema's revision; None when there are no studydb tables.
+    Read the schema's revision; None if the database has no studydb tables.
 
     Raises:
         StorageMissing: There is no such file or database.

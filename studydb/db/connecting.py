@@ -23,19 +23,20 @@ def connect(
     Connect to a database whose schema is the one that this studydb needs.
 
     Args:
-        storage: The URL.
-        connections: How many the pool opens.
-        check: False to skip the check of file and schema, for migrations.
+        storage: The database's URL.
+        connections: How many connections the pool opens at most.
+        check: Whether to check file and schema; migrations do not.
         longest_silence: See `Database`; None for the usual bound.
 
     Raises:
-        UsageError: The URL is not one of a PostgreSQL or SQLite database.
-        StorageError: Missing, unreachable, too old, too new: each names its cure.
+        UsageError: The URL does not name a PostgreSQL or SQLite database.
+        StorageError: The database is missing, unreachable, too old or too new. The message names
+            the cure.
     """
     url = read_url(storage)
     if url.get_backend_name() == "sqlite" and sqlite3.sqlite_version_info < SQLITE_OLDEST:
         raise StorageError(
-            f"SQLite {sqlite3.sqlite_version} is too old; studydb needs 3.37 for its claims."
+            f"SQLite {sqlite3.sqlite_version} is too old; studydb needs 3.37 or newer."
         )
     if url.query.get("pooler", "transaction") != "transaction":
         raise UsageError("The storage URL's `pooler` can only be `transaction`.")

@@ -1,4 +1,4 @@
-"""The few connections of a database: opened when one is needed, and kept for the next use."""
+"""The pool of a database's connections: each is opened when needed and kept for the next use."""
 
 import os
 import sqlite3
@@ -17,7 +17,7 @@ WAIT_S = 30.0
 
 class Cursor(Protocol):
     """
-    What the cursors of both drivers can do.
+    The methods that the cursors of both drivers have.
 
     Attributes:
         connection: The driver's connection.
@@ -42,7 +42,7 @@ _of_this_process: "weakref.WeakSet[Connections]" = weakref.WeakSet()
 
 
 def new_cursor(connection: psycopg.Connection[Any] | sqlite3.Connection) -> Cursor:
-    """Make a cursor that takes binds as its server does: $1 for PostgreSQL, :name for SQLite."""
+    """Make a cursor whose SQL has the database's own binds: $1 on PostgreSQL, :name on SQLite."""
     if isinstance(connection, sqlite3.Connection):
         return cast("Cursor", connection.cursor())
     return cast("Cursor", psycopg.RawCursor(connection))
@@ -50,7 +50,7 @@ def new_cursor(connection: psycopg.Connection[Any] | sqlite3.Connection) -> Curs
 
 class Connections:
     """
-    Cursors, each with its own connection; safe to share among threads.
+    A pool of cursors, each with its own connection; threads may share the pool.
 
     Cursors are kept, because one that runs the same statement again takes less time than a new one.
     A forked process opens its own connections.
@@ -58,10 +58,10 @@ class Connections:
 
     def __init__(self, open_cursor: Callable[[], Cursor], *, limit: int, url: str) -> None:
         """
-        Keep places for connections, and open none.
+        Prepare the pool without opening a connection.
 
         Args:
-            limit: How many there may be at a time.
+            limit: How many connections may be open at a time.
             url: The database's URL, with its password masked.
         """
         self._open, self._limit, self._url = open_cursor, limit, url
@@ -69,7 +69,7 @@ class Connections:
         _of_this_process.add(self)
 
     def forget(self) -> None:
-        """Drop all connections without closing them; after a fork they belong to the parent."""
+        """Drop all connections without closing them: after a fork they belong to the parent."""
         self._free: list[Cursor | None] = [None] * self._limit  # None: a place without a connection
         self._lock = threading.Lock()
         self._given_back = threading.Condition(self._lock)
@@ -77,10 +77,10 @@ class Connections:
 
     def take(self) -> Cursor:
         """
-        Take the cursor that was used last, until it is given back.
+        Take the cursor that was given back last, or open one.
 
         Raises:
-            StorageBusy: All were taken for 30 s.
+            StorageBusy: For 30 s no cursor was given back.
         """
         with self._lock:
             if not self._free:
@@ -100,20 +100,20 @@ class Connections:
             if not self._given_back.wait_for(lambda: self._free, WAIT_S):
                 raise StorageBusy(
                     f"All connections of this process to {self._url} are busy. Use the study in "
-                    "fewer threads at a time, or load it anew for some of them."
+                    "fewer threads at a time, or load it separately in some of them."
                 )
         finally:
             self._n_waiting -= 1
 
     def give_back(self, cursor: Cursor | None) -> None:
-        """Keep a connection without an open transaction for the next use."""
+        """Return a cursor without an open transaction to the pool; None if it has been closed."""
         with self._lock:
             self._free.append(cursor)
-            if self._n_waiting:  # seldom; a notification costs more than the rest of this
+            if self._n_waiting:  # rare; notify() costs more than the rest of this method
                 self._given_back.notify()
 
     def discard(self, cursor: Cursor) -> None:
-        """Close a connection that may be broken."""
+        """Close a cursor's connection, which may be broken, and free its place in the pool."""
         try:
             _hang_up(cursor)
         finally:

@@ -1,9 +1,9 @@
 """
 A database: its options, and how its connections are opened.
 
-SQLite has WAL, synchronous=FULL, and BEGIN IMMEDIATE for every writer. BEGIN IMMEDIATE makes claims
-safe there: SQLite has no SKIP LOCKED, and the isolation levels of its driver gave duplicate claims
-or "database is locked".
+On SQLite we use WAL, synchronous=FULL, and BEGIN IMMEDIATE for every writer. SQLite has no SKIP
+LOCKED, so only BEGIN IMMEDIATE makes claims safe there. With the isolation levels of its driver two
+workers claimed the same trial, or got "database is locked".
 """
 
 import os
@@ -33,19 +33,21 @@ def _longest_silence() -> float:
 
 class Database:
     """
-    One database, reached through a small pool; safe to share among threads.
+    One database, reached through a small pool of connections; threads may share it.
 
     Attributes:
-        url: As it may be shown: the password is masked.
-        features: What the rooms above db/ ask about it.
-        postgresql: For db/ alone; else it is SQLite.
-        pooler: Whether a transaction pooler is in between, whose sessions keep no settings.
-        engine: SQLAlchemy's, for migrations; it opens connections and keeps none.
-        longest_silence: Seconds for which PostgreSQL may leave a request without an answer; called
-            again and again during a wait.
-        clock: A test's clock; None for the database's.
-        observer: Called with every statement, and with BEGIN, COMMIT and ROLLBACK.
-        no_queue_until_s: Until this `monotonic()`, asks skip their queue; see `operations/ask`.
+        url: The URL with its password masked, safe to print.
+        features: What the database can do. Packages other than db/ ask only this.
+        postgresql: Whether it is PostgreSQL; False means SQLite. Only code in db/ reads this.
+        pooler: Whether a transaction pooler such as PgBouncer is in between. Settings of a session
+            do not last behind one.
+        engine: The engine of SQLAlchemy, for migrations. It opens connections and keeps none.
+        longest_silence: Returns the seconds for which PostgreSQL may leave a request without an
+            answer. It is called repeatedly during a wait.
+        clock: The clock of a test; None to use the database's.
+        observer: Called with the SQL of every statement, and with BEGIN, COMMIT and ROLLBACK.
+        no_queue_until_s: Asks skip their queue until `time.monotonic()` reaches this value; see
+            `operations/ask`.
     """
 
     def __init__(self, url: URL, *, connections: int = 2, read_only: bool = False) -> None:
@@ -93,7 +95,9 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        connection.autocommit = True  # BEGIN and COMMIT are ours, so they travel in the pipeline
+        connection.autocommit = (
+            True  # we send BEGIN and COMMIT, so that they go through the pipeline
+        )
         setting = sessions.set_for_session(connection.info.server_version)
         if setting is not None and not self.pooler:
             connection.execute(setting)
@@ -113,17 +117,18 @@ class Database:
 
     def _file_at_path(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self.secret_url.database or "")  # noqa: PTH116  at every transaction
+            found = os.stat(self.secret_url.database or "")  # noqa: PTH116  faster
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
 
-    def check_place(self) -> None:
+    def check_file_unmoved(self) -> None:
         """
-        Make sure that the open SQLite file is still the one at its path.
+        Check that the open SQLite file is still the one at its path.
 
         Raises:
-            StorageMissing: It was moved, deleted or replaced; what is written to it now is lost.
+            StorageMissing: The file was moved, deleted or replaced. What is written to the open
+                file now is lost.
         """
         found = self._file_at_path()
         if found == self._file:
@@ -136,14 +141,14 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """The SQLite file."""
+        """The path of the SQLite file."""
         if self.secret_url.database is None:
             raise ValueError(f"{self.url} is not a file.")
         return Path(self.secret_url.database)
 
     @property
     def locations(self) -> Locations:
-        """Where the logs and checkpoints of its studies are."""
+        """The places of the logs and checkpoints of the database's studies."""
         return Locations(None if self.postgresql else self.path)
 
     def begin(
@@ -155,20 +160,20 @@ class Database:
         snapshot: bool = False,
     ) -> TransactionBlock:
         """
-        Open a transaction: committed at the end of the block, rolled back when it raises.
+        Open a transaction. It is committed at the end of the block, and rolled back on an error.
 
         Args:
-            write: False for a reader, which on SQLite takes no lock.
-            durable: False for a COMMIT of PostgreSQL that does not wait for the disk. A crash of
-                the server may take the change back, until a later durable COMMIT.
-            single: The block runs one statement or chain, which PostgreSQL takes without BEGIN and
-                COMMIT.
-            snapshot: All reads of the block see the database as the first one does. On SQLite they
-                always do.
+            write: Whether the block writes. A block that only reads takes no lock on SQLite.
+            durable: Whether COMMIT waits for the disk on PostgreSQL. If it does not, a crash of the
+                server can lose the change until a later durable COMMIT.
+            single: Whether the block runs just one statement or chain. PostgreSQL then needs no
+                BEGIN and no COMMIT.
+            snapshot: Whether all reads of the block see the database as the first one does. On
+                SQLite they always do.
 
         Raises:
-            StorageTransient: The fault will pass; the COMMIT may or may not have happened.
-            StorageError: The database needs attention.
+            StorageTransient: A fault that will pass. The COMMIT may have happened or not.
+            StorageError: A fault that a person must mend.
         """
         return TransactionBlock(
             self, write=write, durable=durable, single=single, snapshot=snapshot

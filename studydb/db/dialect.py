@@ -1,7 +1,7 @@
 """
-What PostgreSQL and SQLite do or spell differently.
+What PostgreSQL and SQLite do or write differently.
 
-The rooms above db/ ask for a feature, never for the name of a database.
+Packages other than db/ ask for a feature, never for the name of a database.
 """
 
 import json
@@ -23,10 +23,11 @@ class Features:
     What one kind of database can do.
 
     Attributes:
-        several_hosts: Processes on several machines can use it.
-        roles: A login has rights, and can be allowed only to read.
-        writing_ctes: A CTE may write, so that a chain is one statement.
-        concurrent_writers: Several transactions may write at a time; else BEGIN waits for its turn.
+        several_hosts: Whether processes on several machines can use it.
+        roles: Whether logins have rights, so that one can be allowed only to read.
+        writing_ctes: Whether a CTE may write, so that a chain is one statement.
+        concurrent_writers: Whether several transactions can write at a time. If not, BEGIN waits
+            until the other writer has ended.
     """
 
     several_hosts: bool
@@ -43,10 +44,13 @@ FEATURES = {
         several_hosts=False, roles=False, writing_ctes=False, concurrent_writers=False
     ),
 }
-"""By SQLAlchemy's name of the backend."""
+"""The features by SQLAlchemy's name of the backend."""
 
 NOW = "now"
-"""The bind that `Txn` sets: a test's clock, or on SQLite the host's; NULL for the server's."""
+"""
+The bind for the time: `Txn` sets it to the clock of a test, or on SQLite to the host's clock. NULL
+means the server's clock.
+"""
 
 
 class _Now(FunctionElement[Any]):
@@ -89,12 +93,12 @@ def _after_sqlite(element: _After, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 def now() -> sa.ColumnElement[Any]:
-    """The time of this statement by the database's clock."""
+    """Return the time of this statement by the database's clock, as SQL."""
     return _Now()
 
 
 def after(moment: sa.ColumnElement[Any], seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
-    """`moment` plus `seconds`."""
+    """Return `moment` plus `seconds`, as SQL."""
     return _After(moment, seconds)
 
 
@@ -131,7 +135,7 @@ def _is_object_sqlite(element: _IsObject, compiler: SQLCompiler, **kw: Any) -> s
 
 
 def is_object(document: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-    """Whether a JSON column holds an object."""
+    """Return the condition that a JSON column holds an object."""
     return _IsObject(document)
 
 
@@ -155,6 +159,6 @@ class _List(sa.types.TypeDecorator[Any]):
 
 
 def is_listed(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
-    """Whether an integer or text column is one of the values in the list bound as `name`."""
+    """Return the condition that a column's integer or text is in the list bound as `name`."""
     of = sa.Text if isinstance(column.type, sa.Text) else sa.BigInteger
     return _IsListed(column, sa.bindparam(name, type_=_List(of)))

@@ -1,7 +1,7 @@
 """
-What a driver's error means: our error for it, with a message for the user.
+Translate a driver's errors into ours, with messages for the user.
 
-The rooms above know no driver. They retry after a `StorageTransient`.
+Packages other than db/ know no driver. They retry after a `StorageTransient`.
 """
 
 import sqlite3
@@ -33,13 +33,13 @@ _DENIED = "42501"
 _NO_LOGIN = {"28P01", "28000"}
 _UNIQUE = "23505"
 _UNFIT = {"22001", "22003", "22008", "22021", "22P02", "22P03", "22P05", "54000"}
-"""Values that PostgreSQL refuses; an error of the driver's checks has no code."""
+"""Codes of values that PostgreSQL refuses. If the driver refuses a value, there is no code."""
 
 _LOGIN = ("authentication failed", "no password supplied")
 
 
 class Duplicate(Exception):
-    """A UNIQUE constraint refused a row, which an earlier send of the same call may have made."""
+    """A UNIQUE constraint refused a row. The same request, sent before, may have stored it."""
 
 
 class LockTimeout(StorageBusy):
@@ -47,7 +47,7 @@ class LockTimeout(StorageBusy):
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """The driver's error inside SQLAlchemy's."""
+    """Return the driver's error that SQLAlchemy's error holds, else the error itself."""
     if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None:
         return error.orig
     return error
@@ -55,16 +55,16 @@ def driver_error(error: BaseException) -> BaseException:
 
 def translate(error: BaseException, *, url: str) -> Exception | None:
     """
-    Our error for a driver's; None if it is a bug of ours, not a fault of the database.
+    Translate a driver's error; None if it shows a bug of studydb, not a fault of the database.
 
     Args:
-        url: The database's URL, with its password masked.
+        url: The database's URL with its password masked.
     """
     error = driver_error(error)
     if isinstance(error, SilentServerError):
         return StorageUnreachable(
-            f"{url} has taken a request and gives {error}. It may be overloaded or stopped, or "
-            "wait for a synchronous standby that is missing: see pg_stat_activity and "
+            f"{url} accepted a request and gives {error}. The server may be overloaded or stopped, "
+            "or wait for a synchronous standby that is missing: see pg_stat_activity and "
             "synchronous_standby_names there."
         )
     if _is_unfit(error):
@@ -76,7 +76,7 @@ def translate(error: BaseException, *, url: str) -> Exception | None:
     return None
 
 
-def _translate_postgresql(  # noqa: C901, PLR0911  a table in code
+def _translate_postgresql(  # noqa: C901, PLR0911  one line per error
     error: psycopg.Error, url: str
 ) -> Exception | None:
     code = error.sqlstate
@@ -101,13 +101,13 @@ def _translate_postgresql(  # noqa: C901, PLR0911  a table in code
         return UsageError(f"{url} cannot be used: {_first_line(error)}.")
     if code is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return _cannot_connect(error, url)
-    if isinstance(error, psycopg.OperationalError):  # a full disk or no memory, which passes
+    if isinstance(error, psycopg.OperationalError):  # such as a full disk; it passes
         return StorageBusy(f"{url} fails: {_first_line(error)}. See the server's log.")
     return None
 
 
 def _is_unfit(error: BaseException) -> bool:
-    """Whether a value was refused, by the database or by the driver before it sent anything."""
+    """Tell whether the database refused a value, or the driver did before it sent anything."""
     if isinstance(error, psycopg.Error):
         code = error.sqlstate
         return code in _UNFIT or (code is None and isinstance(error, psycopg.DataError))
@@ -116,7 +116,7 @@ def _is_unfit(error: BaseException) -> bool:
 
 def _unfit(error: BaseException, url: str) -> InvalidData:
     return InvalidData(
-        f"{url} cannot hold a value: {_first_line(error)[:400]}. Report another, or leave it out."
+        f"{url} cannot store a value: {_first_line(error)[:400]}. Change it, or leave it out."
     )
 
 
@@ -127,11 +127,11 @@ def _cannot_connect(error: psycopg.Error, url: str) -> Exception:
     if any(words in text for words in _LOGIN) or ("role" in text and "does not exist" in text):
         return StorageError(f"{url} refuses the login. Check user and password.")
     return StorageUnreachable(
-        f"No connection to {url}: {text}. Is the server running, and the URL right?"
+        f"No connection to {url}: {text}. Is the server running, and is the URL right?"
     )
 
 
-def _translate_sqlite(  # noqa: PLR0911  a table in code
+def _translate_sqlite(  # noqa: PLR0911  one line per error
     error: sqlite3.Error, url: str
 ) -> Exception | None:
     code = getattr(error, "sqlite_errorcode", None) or 0
@@ -148,7 +148,7 @@ def _translate_sqlite(  # noqa: PLR0911  a table in code
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
             return StorageBusy(f"{url} cannot be written: {text}. Is the disk full?")
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-            return StorageError(f"{url} is no SQLite database, or damaged: {text}.")
+            return StorageError(f"{url} is not an SQLite database, or it is damaged: {text}.")
     if "no such table" in text:
         return StorageMissing(f"{url} has no studydb tables. Run `studydb db upgrade` on it.")
     return None
@@ -159,25 +159,23 @@ def _first_line(error: Any) -> str:
 
 
 def is_disconnect(error: BaseException) -> bool:
-    """Whether the connection cannot be used any more."""
+    """Tell whether the connection cannot be used any more."""
     error = driver_error(error)
     if not isinstance(error, psycopg.Error):
         return False
     code = error.sqlstate
-    if isinstance(error, psycopg.DataError):  # a value was refused, by the server or by the driver
+    if isinstance(error, psycopg.DataError):  # the server or the driver refused a value
         return False
-    if (
-        code == _READ_ONLY
-    ):  # the server has become a standby; the next connection looks for the primary
-        return True
+    if code == _READ_ONLY:
+        return True  # the server has become a standby; a new connection finds the primary
     return code is None or code in _GONE or code.startswith("08")
 
 
 def is_of_values(error: BaseException) -> bool:
     """
-    Whether a fault came from the values of one trial.
+    Tell whether a fault came from the values of one trial.
 
-    Faults of the database, of the host and of a statement do not: they meet every trial.
+    Faults of the database, of the host or of a statement do not: they hit every trial.
     """
     error = driver_error(error)
     if isinstance(error, psycopg.Error | sqlite3.Error):

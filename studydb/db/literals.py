@@ -1,4 +1,4 @@
-"""SQL as text, for DDL: identifiers, literals, and the value at some keys of a JSON document."""
+"""Write SQL as text for DDL: identifiers, literals, and values inside a JSON document."""
 
 # ruff: noqa: S608  this file quotes identifiers and texts
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
-"""The texts of such numbers in JSON, and in a double on SQLite; see `types.encode_json`."""
+"""How JSON, and a double on SQLite, write numbers that are not finite; see `encode_json`."""
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-"""The bounds of a bigint; a larger number in jsonb becomes NULL instead of an error."""
+"""The bounds of a bigint. A number in jsonb beyond them becomes NULL instead of an error."""
 
 
 class ValueKind(StrEnum):
-    """What the values of a column are."""
+    """The type of a column's values."""
 
     DOUBLE = "double"
     INTEGER = "integer"
@@ -21,22 +21,24 @@ class ValueKind(StrEnum):
 
 
 def quoted(name: str) -> str:
-    """An SQL identifier."""
+    """Write an identifier in SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """An SQL text."""
+    """Write a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def postgresql_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:
     """
-    The value at some keys as a number, or as text with lists and objects as JSON.
+    Write the PostgreSQL expression of the value at a path of keys.
 
     Args:
         document: A column of type jsonb.
-        kind: For a double or an integer, a value that is not a number is NULL.
+        keys: The keys of the nested objects that lead to the value.
+        kind: The type of the expression. As a number, a value that is not a number becomes NULL. As
+            text, a list or an object becomes its JSON.
     """
     path = ", ".join(map(literal, keys))
     found = f"({document} #> ARRAY[{path}])"
@@ -57,9 +59,10 @@ def postgresql_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> 
 
 def sqlite_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:
     """
-    The same on SQLite, where NaN and ±Inf stay texts.
+    Write the SQLite expression of the value at a path of keys; see `postgresql_value`.
 
-    It goes through `json_each`, key by key: a JSON path misreads a quote or an accent in a key.
+    NaN and ±Inf stay texts. The expression goes through `json_each`, key by key, because a JSON
+    path misreads a quote or an accent in a key.
     """
     sources, wanted = [], []
     for depth, key in enumerate(keys):
@@ -86,7 +89,7 @@ def sqlite_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """Take away the backslash that a text like "NaN" has in JSON."""
+    """Remove the backslash that our JSON puts before a text like "NaN"."""
     return (
         f"CASE WHEN substr({text}, 1, 1) = '\\' AND ltrim({text}, '\\') IN {NOT_FINITE} "
         f"THEN substr({text}, 2) ELSE {text} END"

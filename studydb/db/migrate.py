@@ -1,9 +1,9 @@
 """
-Making and changing the schema: Alembic, run from the installed package or from a checkout.
+Make and change the schema with Alembic, from the installed package or from a checkout.
 
-Several processes may start at the same time. Each reads the version without a lock. If the version
-is old, it locks (PostgreSQL: a session's advisory lock; SQLite: BEGIN IMMEDIATE), reads the version
-again, and upgrades.
+Several processes may do so at the same time. Each reads the version without a lock. If the version
+is old, the process takes a lock (PostgreSQL: a session's advisory lock; SQLite: BEGIN IMMEDIATE),
+reads the version again, and upgrades.
 """
 
 import sqlite3
@@ -35,14 +35,14 @@ _in_this_process = threading.Lock()
 
 def upgrade(storage: str) -> str:
     """
-    Bring a database to this studydb's schema; an SQLite file is made when missing.
+    Bring a database to this studydb's schema, and make an SQLite file that is missing.
 
     Returns:
-        The revision that it had before; empty for none.
+        The revision that the database had before; empty if it had no studydb tables.
 
     Raises:
-        SchemaTooNew: The database is ahead of this studydb.
-        StorageError: It cannot be reached or written.
+        SchemaTooNew: The database's schema is newer than this studydb.
+        StorageError: The database cannot be reached or written.
     """
     database = connect(storage, check=False)
     try:
@@ -59,7 +59,7 @@ def upgrade(storage: str) -> str:
 
 
 def make_embedded(storage: str) -> None:
-    """Make an SQLite database that is missing; leave any other as it is."""
+    """Make an SQLite database that is missing; do nothing to an existing or another database."""
     database = connect(storage, check=False)
     try:
         missing = not database.postgresql and not (
@@ -73,10 +73,13 @@ def make_embedded(storage: str) -> None:
 
 def downgrade(storage: str, revision: str) -> None:
     """
-    Take the schema back to an older revision, or to "base" for none; wide views are dropped.
+    Take the schema back to an older revision, and drop all wide views.
+
+    Args:
+        revision: The revision, or "base" to drop all tables.
 
     Raises:
-        UsageError: No such revision.
+        UsageError: There is no such revision.
     """
     if revision != "base" and revision not in revisions.REVISIONS:
         known = ", ".join((*revisions.REVISIONS, "base"))
@@ -93,7 +96,7 @@ def downgrade(storage: str, revision: str) -> None:
 
 
 def current(storage: str) -> str:
-    """The database's revision; empty when it holds no studydb tables."""
+    """Read the database's revision; empty if it has no studydb tables."""
     database = connect(storage, check=False)
     try:
         return current_version(database) or ""
@@ -102,7 +105,7 @@ def current(storage: str) -> str:
 
 
 def check(storage: str) -> None:
-    """Raise what `connect` would raise if the schema is not this studydb's."""
+    """Raise the error of `connect` if the schema is not the one that this studydb needs."""
     database = connect(storage, check=False)
     try:
         check_schema(database)
@@ -140,9 +143,9 @@ def _migrating(database: Database) -> Iterator[sa.Connection]:
             else:
                 with _locked_sqlite(database.engine) as connection:
                     yield connection
-        except CommandError as error:  # a migration refuses the rows
+        except CommandError as error:  # a migration refused the rows
             raise StorageError(str(error)) from error
-        except Exception as error:  # of Alembic's connection, or of the driver's
+        except Exception as error:  # an error of Alembic or of the driver
             translated = faults.translate(error, url=database.url)
             if translated is None:
                 raise
@@ -177,9 +180,9 @@ def _has_tables(connection: sa.Connection) -> bool:
 
 def _act_as_owner(connection: sa.Connection) -> None:
     """
-    Let the role that owns the tables own the new ones, too, whichever member upgrades.
+    Act as the role that owns the tables until the transaction ends.
 
-    It holds until the transaction ends.
+    So that role also owns the new tables, whichever of its members upgrades.
     """
     owner = wide_view_sql.owner_to_act_for(_Texts(connection), revisions.TABLE)
     if owner is not None:
@@ -188,12 +191,14 @@ def _act_as_owner(connection: sa.Connection) -> None:
 
 def _lock_database(connection: sa.Connection) -> bool:
     """
-    Wait until no other process makes the tables.
+    Take the advisory lock under which the tables are made or changed.
+
+    Every role that may connect can hold this lock, so the wait for it is bounded. Without it,
+    existing tables are protected by the lock on the version's table. Of two processes that make the
+    tables at the same time, one fails and changes nothing.
 
     Returns:
-        False after 20 s: every role that may connect can hold this lock. Tables that exist are then
-        protected by the lock of the version's table. If two processes make the tables at the same
-        time, one fails and changes nothing.
+        Whether the lock was free within 20 s.
     """
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(TURN_TIMEOUT_S * 1000)}")
     try:
@@ -208,7 +213,7 @@ def _lock_database(connection: sa.Connection) -> bool:
 
 
 def begin_immediate(connection: sa.Connection) -> None:
-    """Begin a transaction of SQLAlchemy's on SQLite, as `Database.begin` does for ours."""
+    """Begin a transaction of SQLAlchemy on SQLite as `Database.begin` begins ours."""
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
@@ -218,9 +223,8 @@ def _locked_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
     with engine.connect() as connection:
         driver: Any = connection.connection.driver_connection
         driver.execute(f"PRAGMA busy_timeout={int(CREATE_WAIT_S * 1000)}")
-        driver.execute(
-            "PRAGMA foreign_keys=OFF"
-        )  # a table is rebuilt by dropping it, and rows refer to it
+        # Alembic rebuilds a table by dropping it while rows of other tables refer to it.
+        driver.execute("PRAGMA foreign_keys=OFF")
         with connection.begin():
             yield connection
             broken = driver.execute("PRAGMA foreign_key_check").fetchall()
@@ -231,11 +235,11 @@ def _locked_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 class _Texts:
-    """Runs SQL that is made as text on a migration's connection; see `wide_view_sql.Texts`."""
+    """Runs SQL texts on a migration's connection; see `wide_view_sql.Texts`."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self.postgresql = connection.dialect.name == "postgresql"
-        self._connection = connection.connection  # the driver's, for which "%" is no placeholder
+        self._connection = connection.connection  # the driver's: "%" is not a placeholder
 
     def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
         cursor = self._connection.cursor()
@@ -248,7 +252,7 @@ class _Texts:
 
 @contextmanager
 def _without_wide_views(connection: sa.Connection) -> Iterator[None]:
-    """Drop wide views meanwhile, because PostgreSQL alters no column that a view uses."""
+    """Drop the wide views and make them again afterwards: PostgreSQL alters no column of a view."""
     txn = _Texts(connection)
     wide = wide_view_sql.found(txn)
     wide_view_sql.drop(txn, wide)

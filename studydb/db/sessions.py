@@ -8,16 +8,16 @@ CONNECT_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 10
 STATEMENT_TIMEOUT_S = 60
 IDLE_IN_TRANSACTION_TIMEOUT_S = 10
-"""A client that freezes in a transaction keeps its row locks no longer than this."""
+"""The most seconds for which a client that freezes in a transaction keeps its row locks."""
 
 LONGEST_SILENCE_S = STATEMENT_TIMEOUT_S + 15
 """
-No statement of ours takes longer. A COMMIT can: statement_timeout does not hold for it, and it
-waits for a synchronous standby without a bound.
+The most seconds for which we wait for an answer. No statement takes longer. A COMMIT can, because
+it waits for a synchronous standby and `statement_timeout` does not apply to it.
 """
 
 TRANSACTION_TIMEOUT_S = 120
-"""For a client that freezes while it sends, which the server does not count as idle."""
+"""Ends the transaction of a client that freezes while it sends, which does not count as idle."""
 
 _TRANSACTION_TIMEOUT_SINCE = 170000
 """PostgreSQL 17 is the first to have `transaction_timeout`."""
@@ -30,13 +30,19 @@ _TIMEOUTS_MS = {
 
 _INDEX_ONLY = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 """
-Every statement of ours has its index. A plan that was made while a table was small scans the table,
-and is kept while the table grows: 1,900 trials read 9 million rows that way.
+Forbid scans of whole tables, because every statement of ours has its index. A plan that was made
+while a table was small scans it, and is kept while the table grows: that way 1,900 trials read 9
+million rows.
 """
 
 
 def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, Any]:
-    """The arguments of psycopg's `connect`; `pooler` sets each transaction instead of a session."""
+    """
+    Return the arguments of psycopg's `connect`.
+
+    Args:
+        pooler: Whether a pooler is in between; then `set_for_transaction` makes the settings.
+    """
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
         "application_name": "studydb",
@@ -45,7 +51,7 @@ def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, A
         "keepalives_idle": 30,
     }
     if not read_only and "target_session_attrs" not in url.query:
-        # After a failover, not the standby; "read-write" would shut out roles that only read.
+        # After a failover, skip the standby. "read-write" would exclude roles that only read.
         arguments["target_session_attrs"] = "primary"
     if pooler:
         return arguments | {"prepare_threshold": None}
@@ -57,14 +63,14 @@ def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, A
 
 
 def set_for_session(server_version: int) -> str | None:
-    """A statement that sets what no connection argument may set: older servers would refuse it."""
+    """Return a statement for settings that older servers refuse in a connection argument."""
     if server_version < _TRANSACTION_TIMEOUT_SINCE:
         return None
     return f"SET transaction_timeout = {int(TRANSACTION_TIMEOUT_S * 1000)}"
 
 
 def set_for_transaction(server_version: int, *, read_only: bool) -> str:
-    """A query that sets a transaction behind a pooler, whose sessions keep no settings."""
+    """Return a query that makes the settings of one transaction, for use behind a pooler."""
     settings: dict[str, int | str] = _TIMEOUTS_MS | _INDEX_ONLY
     if server_version >= _TRANSACTION_TIMEOUT_SINCE:
         settings["transaction_timeout"] = int(TRANSACTION_TIMEOUT_S * 1000)

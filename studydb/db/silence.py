@@ -13,39 +13,39 @@ from psycopg.waiting import Ready
 Returned = TypeVar("Returned")
 
 _LOOK_S = 0.1
-"""How often the clock is read while nothing comes; the driver's interval, too."""
+"""Seconds between two looks at the clock while nothing comes; the driver uses the same."""
 
 _FIRST_S = 0.5
-"""Nearly every answer is complete by then, and is read by the driver's loop without ours."""
+"""Seconds for which the driver's faster loop waits before ours does; most answers come by then."""
 
 
 class SilentServerError(psycopg.OperationalError):
     """
-    The server has taken a request and does not answer; whether it did the request is unknown.
+    The server accepted a request and does not answer. It may have carried the request out or not.
 
-    TCP keepalives do not detect this: the system of a server that is stopped, or that waits for a
-    standby, still acknowledges packets.
+    TCP keepalives do not detect this: the operating system acknowledges packets even while the
+    server is stopped or waits for a standby.
     """
 
 
 def for_ever() -> float:
-    """No bound: a migration may take hours."""
+    """Return infinity, for a migration, which may take hours."""
     return math.inf
 
 
 class BoundedConnection(psycopg.Connection[Any]):
     """
-    Ends a wait after the server has been silent for too long.
+    A connection that ends a wait when the server has been silent for too long.
 
     Attributes:
         longest_silence: Returns the bound in seconds. It is called repeatedly during a wait, so
-            that a process that is to end can shorten it.
+            that a process that must end can shorten it.
     """
 
     longest_silence: Callable[[], float]
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Connect without this bound; `connect_timeout` bounds connecting."""
+        """Connect. `connect_timeout` bounds this, not `longest_silence`."""
         super().__init__(*args, **options)
         self.longest_silence = for_ever
 
@@ -53,11 +53,11 @@ class BoundedConnection(psycopg.Connection[Any]):
         self, gen: PQGen[Returned], interval: float = _LOOK_S, timeout: float | None = None
     ) -> Returned:
         """
-        Consume a generator of the driver's.
+        Run a generator of the driver until it returns.
 
         Raises:
-            SilentServerError: Nothing came for too long. The connection is closed, so that a late
-                answer is not taken for the answer to another request.
+            SilentServerError: Nothing came for too long. The connection is closed, because a late
+                answer would be taken for the answer to another request.
         """
         try:
             return super().wait(gen, interval, _FIRST_S if timeout is None else timeout)

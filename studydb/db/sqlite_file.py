@@ -1,4 +1,4 @@
-"""Opening an SQLite file, also one that may only be read."""
+"""Open an SQLite file, even one that we may only read."""
 
 import os
 import sqlite3
@@ -11,33 +11,33 @@ BUSY_TIMEOUT_S = 5
 
 _NO_WAL = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 """
-The errors of a reader of a file in WAL mode whose `-shm` is missing and cannot be made; that file
-holds the locks of readers and writers.
+The errors that a reader of a file in WAL mode gets if the `-shm` file, which holds the locks, is
+missing and cannot be made.
 """
 
 
 class ArchiveConnection(sqlite3.Connection):
     """
-    A reader without locks, of a file that no process seems to have open for writing.
+    A connection that reads without locks. It is used if no process seems to write to the file.
 
-    It would read pages while a writer changes them, and never see what is in a `-wal`. So it is
-    opened for one transaction, whose reads count only if the file is the same afterwards.
+    It could read pages while a writer changes them, and it ignores a `-wal` file. So it is opened
+    for one transaction, whose reads count only if the file has not changed at the end.
 
     Attributes:
-        seen: The file's identity, time and size when it was opened; see `_look`.
+        stamp: The `_stamp` of the file when it was opened.
     """
 
     path: Path
-    seen: tuple[int, ...]
+    stamp: tuple[int, ...]
 
     def check_unchanged(self) -> None:
         """
-        Make sure at the end of a transaction that no process wrote during it.
+        Check at the end of a transaction that no process wrote during it.
 
         Raises:
-            StorageBusy: The file has changed, or a writer has begun.
+            StorageBusy: The file or its `-wal` has changed.
         """
-        if _look(self.path) != self.seen:
+        if _stamp(self.path) != self.stamp:
             raise StorageBusy(f"sqlite:///{self.path} is busy: another process is writing.")
 
 
@@ -49,7 +49,8 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
         A connection; an `ArchiveConnection` if the file cannot be read in another way.
 
     Raises:
-        StorageDenied: The file has changes in a `-wal` that cannot be read without writing.
+        StorageDenied: Changes are in a `-wal` or `-journal` file, and only a login that may write
+            can read them.
     """
     try:
         return _opened(path, "mode=ro" if read_only else "mode=rw", read_only=read_only)
@@ -57,19 +58,19 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
         if error.sqlite_errorcode & 0xFF not in _NO_WAL or not _is_closed_to_us(path):
             raise
         refused = error
-    seen = _look(path)
-    if seen[-1] > 0:
+    stamp = _stamp(path)
+    if stamp[-1] > 0:
         raise StorageDenied(_cannot_read_wal(path)) from refused
     journal = path.with_name(f"{path.name}-journal")
     if journal.exists() and journal.stat().st_size > 0:
         raise StorageDenied(
             f"sqlite:///{path} cannot be read: {journal.name} holds what a writer that died left "
-            "unfinished, and it cannot be taken back without the right to write. Have its owner "
-            "open it once, or copy both files to a folder of yours and name the copy."
+            "unfinished, and only a login that may write can undo it. Have the owner open the "
+            "database once, or copy both files to a folder of yours and name the copy."
         ) from refused
     archive = _opened(path, "mode=ro&immutable=1", read_only=True, factory=ArchiveConnection)
     assert isinstance(archive, ArchiveConnection)
-    archive.path, archive.seen = path, seen
+    archive.path, archive.stamp = path, stamp
     return archive
 
 
@@ -91,7 +92,9 @@ def _opened(
     try:
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("PRAGMA query_only=ON" if read_only else "PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA schema_version")  # reads the file, or says why it cannot
+        connection.execute(
+            "PRAGMA schema_version"
+        )  # reads the file, or raises why it cannot be read
     except BaseException:
         connection.close()
         raise
@@ -102,8 +105,8 @@ def _is_closed_to_us(path: Path) -> bool:
     return os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
 
 
-def _look(path: Path) -> tuple[int, ...]:
-    """Numbers that a write to the file changes; the last is the size of its `-wal`."""
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return numbers that a write to the file changes; the last one is the size of its `-wal`."""
     found = path.stat()
     wal = 0
     with suppress(FileNotFoundError):

@@ -103,7 +103,7 @@ class TransactionBlock:
     def _start(self) -> None:
         self._observe("BEGIN")
         if not self._database.postgresql:
-            self._database.check_place()
+            self._database.check_file_unmoved()
             self._cursor.execute("BEGIN IMMEDIATE" if self._write else "BEGIN")
             return
         isolation = " ISOLATION LEVEL REPEATABLE READ" if self._snapshot else ""
@@ -134,7 +134,7 @@ class TransactionBlock:
         if self._database.postgresql:
             self._cursor.execute("COMMIT", prepare=False)
         else:
-            self._database.check_place()
+            self._database.check_file_unmoved()
             self._cursor.execute("COMMIT")
 
     def _undo(self, error: BaseException) -> None:

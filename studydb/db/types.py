@@ -1,9 +1,9 @@
 """
-Column types: the codecs between Python's values and each database's.
+Column types: they convert between the values of Python and of each database.
 
-NaN and ±Inf are legal metrics. jsonb rejects them and SQLite turns NaN into NULL. So JSON, and a
-double on SQLite, hold them as the texts that PostgreSQL casts to doubles: "NaN", "Infinity",
-"-Infinity". No query orders by such a column; scores are finite or +Inf, and stored as numbers.
+A metric may be NaN or ±Inf, which jsonb rejects; SQLite turns NaN into NULL. So JSON, and a double
+on SQLite, store them as the texts that PostgreSQL casts to doubles: "NaN", "Infinity", "-Infinity".
+No query orders by such a column. Scores are finite or +Inf, and stored as numbers.
 """
 
 import json
@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-_ESCAPED = re.compile(r"\\*(NaN|Infinity|-Infinity)")
+_NUMBER_NAME = re.compile(r"\\*(NaN|Infinity|-Infinity)")
 
 
 _write_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -31,11 +31,11 @@ def _name_of(number: float) -> str:
 
 
 def encode_json(value: Any) -> object:
-    """Replace NaN and ±Inf by their names; a text that is such a name gets a backslash."""
+    """Replace NaN and ±Inf by their names; put a backslash before a text that is such a name."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _name_of(value)
     if isinstance(value, str):
-        return "\\" + value if _ESCAPED.fullmatch(value) else value
+        return "\\" + value if _NUMBER_NAME.fullmatch(value) else value
     if isinstance(value, dict):
         return {key: encode_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -46,7 +46,7 @@ def encode_json(value: Any) -> object:
 def decode_json(value: Any) -> object:
     """Undo `encode_json`."""
     if isinstance(value, str):
-        if _ESCAPED.fullmatch(value):
+        if _NUMBER_NAME.fullmatch(value):
             return value[1:] if value.startswith("\\") else float(value)
         return value
     if isinstance(value, dict):
@@ -60,7 +60,7 @@ def decode_json(value: Any) -> object:
 
 
 UNREADABLE = "(JSON that studydb cannot read)"
-"""The only key of the object that replaces it."""
+"""The only key of the object that replaces unreadable JSON."""
 
 
 def load_json(text: str | bytes) -> Any:
@@ -68,7 +68,7 @@ def load_json(text: str | bytes) -> Any:
     Read the text of a JSON column; text that Python refuses becomes an object that says so.
 
     Another program may have written thousands of nested lists, or an integer of thousands of
-    digits. A listing or a claim must not fail because of it.
+    digits. A listing or a claim must not fail because of such a text.
     """
     try:
         return json.loads(text)
@@ -84,7 +84,7 @@ def dump_json(value: Any) -> str:
         return _write_json(encode_json(value))
     if "NaN" in text or "Infinity" in text:
         return _write_json(encode_json(value))
-    return text  # nearly always: nothing had to be replaced
+    return text  # the usual case: nothing had to be replaced
 
 
 class Json(TypeDecorator[Any]):
@@ -130,12 +130,12 @@ def _read_sqlite_number(value: float | str | None) -> float | None:
 
 
 def to_text(moment: datetime) -> str:
-    """UTC with milliseconds, as SQLite's own strftime('%Y-%m-%d %H:%M:%f') writes it."""
+    """Write a moment in UTC with milliseconds, as SQLite's strftime('%Y-%m-%d %H:%M:%f') does."""
     return moment.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment, aware and in UTC; SQLite has no type for one and holds text."""
+    """A moment with time zone, in UTC. SQLite has no type for one, so it stores text."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True

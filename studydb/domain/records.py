@@ -1,4 +1,4 @@
-"""Frozen records of the rows, and of requests that write them; they know no SQL."""
+"""Frozen records of database rows, and of the requests that write them. They use no SQL."""
 
 import json
 from collections.abc import Mapping
@@ -13,17 +13,20 @@ from studydb.domain.metrics import Result, Summary
 from studydb.domain.study_spec import StudySpec
 
 LONGEST_PARAMS = 100
-"""Characters of params in the `repr` of a trial."""
+"""At most so many characters of the params are in the `repr` of a trial."""
 
 LEASE_S = 90.0
-"""Seconds for which a claim or renewal holds, by default."""
+"""The default number of seconds after which a lease expires unless it is renewed."""
 
 RENEWALS_PER_LEASE = 4.5
-"""A lease is renewed every 2/9 of it: false alarms need four lost beats (Optuna #4234, #5470)."""
+"""
+A lease is renewed every 2/9 of its length, so that it expires only after four lost renewals in a
+row. With fewer, live trials are taken for lost ones (see Optuna #4234, #5470).
+"""
 
 
 def renewal_s(lease_s: float) -> float:
-    """The time between two renewals of a lease."""
+    """Return the seconds between two renewals of a lease."""
     return lease_s / RENEWALS_PER_LEASE
 
 
@@ -33,9 +36,9 @@ class Claimant:
     A worker that claims or asks for one trial.
 
     Attributes:
-        token: Random, for one trial only. After a lost reply, send the same token until an answer
-            comes: it gets the trial that the lost reply named.
-        lease_s: Seconds for which the claim holds, by the database's clock.
+        token: A random text, for one trial only. After a lost reply, send the same token until an
+            answer comes; it names the trial that the lost reply named.
+        lease_s: Seconds until the lease expires, by the database's clock.
     """
 
     worker_id: int
@@ -49,8 +52,9 @@ class Request:
     One request of a person.
 
     Attributes:
-        token: Random, for one request only; sent again after a lost reply, the request counts once.
-        actor: Who makes it: user@host.
+        token: A random text, for one request only. A request that is sent again after a lost reply
+            with the same token counts once.
+        actor: The person who makes the request: user@host.
     """
 
     token: str
@@ -65,7 +69,7 @@ class QueuePosition(NamedTuple):
 
 
 QUEUE_START = QueuePosition(-(2**31), -1)
-"""Before every trial."""
+"""The position before every trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,11 @@ class Lease:
     The right of one attempt to write to one trial.
 
     Attributes:
-        attempt: The fencing number; only rises.
-        token: Random, unique: a restored database can hand out an attempt number again.
-        lease_s: Seconds for which a claim or renewal holds, by the database's clock.
-        worker_id: Who holds it.
+        attempt: The attempt's number within its trial; it only rises.
+        token: A random text. It tells attempts apart that got the same number, as can happen after
+            the database was restored from a backup.
+        lease_s: Seconds until the lease expires unless it is renewed, by the database's clock.
+        worker_id: The worker that holds the lease.
     """
 
     study_id: int
@@ -96,9 +101,10 @@ class Batch:
     Results that are flushed together.
 
     Attributes:
-        flush_no: 1, 2, … within the attempt; a resend carries the same number.
-        results: In ascending order of step; may be empty.
-        after_step: The step that this attempt flushed last, or restored from; 0 for none.
+        flush_no: 1, 2, … within the attempt; a batch that is sent again has the same number.
+        results: The results in ascending order of step; may be empty.
+        after_step: The last step that this attempt flushed before; else the step of the checkpoint
+            that it restored; else 0.
         before: The trial's summary before this batch; None if this attempt does not know it.
     """
 
@@ -109,10 +115,10 @@ class Batch:
 
 
 class CheckpointKind(StrEnum):
-    """What the user's code gave to be saved."""
+    """What the user's code passed to be saved: a dict or a directory."""
 
     DICT = "dict"
-    """Stored as a pickle, which only the child opens."""
+    """Stored as a pickle, which only the child process reads."""
     DIRECTORY = "directory"
 
 
@@ -122,13 +128,13 @@ class Checkpoint:
     A saved state of a trial: where its bytes are, and their digest and signature.
 
     Attributes:
-        uuid: Names the object in its store.
+        uuid: The name of the object in its store.
         step: The last step that the bytes contain.
-        kind: A `CheckpointKind`; in a damaged row any text, which no signature covers.
-        url: Where the bytes are; "inline:" for the row's own `data`.
-        digest: SHA-256 in hexadecimal, of the bytes or of the directory's manifest.
-        key_id, mac: The supervisor's signature, whatever the kind; nothing unsigned is restored.
-        id: The row's; None before it is saved.
+        kind: A `CheckpointKind`; in a damaged row it may be any text, which no signature covers.
+        url: Where the bytes are; "inline:" if they are in the row's column `data`.
+        digest: The SHA-256 of the bytes or of the directory's manifest, in hexadecimal.
+        key_id, mac: The supervisor's signature. A checkpoint without one is not restored.
+        id: The id of the row; None before the checkpoint is saved.
     """
 
     uuid: str
@@ -148,21 +154,21 @@ class TrainableKind(StrEnum):
     """How a worker finds a trainable."""
 
     IMPORT = "import"
-    """By its name, `module:function`."""
+    """It imports `module:function`, which is the trainable's name."""
     PICKLE = "pickle"
-    """`source` holds its bytes."""
+    """It loads the pickle in `source`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trainable:
     """
-    What a study runs.
+    The function that a study runs.
 
     Attributes:
-        kind: A `TrainableKind`, or one that only a newer studydb knows.
+        kind: A `TrainableKind`, or a text that only a newer studydb knows.
         workdir: The working directory in which the study was created.
-        python_version: "3.11": a pickle is opened by the same minor version only.
-        signatures: MAC by key id.
+        python_version: Such as "3.11". Only the same minor version of Python loads a pickle.
+        signatures: The MACs by key id.
     """
 
     uuid: str
@@ -180,11 +186,11 @@ class NewStudy(StudySpec):
     A study that is to be created.
 
     Attributes:
-        uuid: Made by the caller: signatures of the trainable name it, and a duplicate request is
-            known by it.
-        seed: What the searcher's random numbers begin from.
+        uuid: Chosen by the caller. The trainable's signatures cover it, and a request that is sent
+            again is recognized by it.
+        seed: The seed of the searcher's random numbers.
         trainable: What workers run, signed for this study; None if own loops run its trials.
-        created_by: user@host.
+        created_by: The person who creates the study: user@host.
     """
 
     uuid: str
@@ -200,8 +206,9 @@ class Study(NewStudy):
     A study's row with its specs read.
 
     Attributes:
-        former_checkpoints: The stores that it had before; what they hold stays readable.
-        status: As stored, so never FINISHED.
+        former_checkpoints: The stores that the study used before. Checkpoints in them stay
+            readable.
+        status: The stored status; FINISHED is computed and never stored.
     """
 
     id: int
@@ -213,7 +220,7 @@ class Study(NewStudy):
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial's row; the names are those of `v_trial`."""
+    """A trial's row. A field that `v_trial` shows has the same name there."""
 
     id: int
     uuid: str
@@ -238,16 +245,16 @@ class TrialRow:
 
     @property
     def value(self) -> float | None:
-        """The last live value of the study's metric."""
+        """The value of the study's metric in the last live result."""
         return self.summary.last_value
 
     @property
     def best_value(self) -> float | None:
-        """The best live value over all steps."""
+        """The best value of the study's metric in the live results of all steps."""
         return self.summary.best_value
 
     def __repr__(self) -> str:
-        """Number, state, best value and params, on one short line."""
+        """Show number, state, best value and params on one short line."""
         best = "no value"
         if self.best_value is not None:
             best = f"best_value {self.best_value:.6g} at step {self.summary.best_step}"
@@ -263,14 +270,15 @@ class Claim:
     A claimed trial with what its attempt needs.
 
     Attributes:
-        params: What was sampled; immutable.
-        config: `params` with the space's constants.
-        seed: For the user's random numbers: the same for every attempt of the trial.
-        checkpoint: What to restore, None to start from scratch.
+        params: The sampled parameters; they never change for this trial.
+        config: `params` and the constants of the study's space.
+        seed: The seed of the user's random numbers, the same for every attempt of the trial.
+        checkpoint: The checkpoint to restore; None to start from the beginning.
         next_decision_step: See `Answer`.
         time_total_s: Seconds of training that earlier attempts have reported.
-        queue_position: Where it stood in the queue.
-        misfit: Why its params are outside the study's space; it must not run then.
+        queue_position: The trial's position in the queue when it was claimed.
+        misfit: Why the params do not fit the study's space; None if they do. A trial that does not
+            fit must not run.
     """
 
     lease: Lease
@@ -288,12 +296,12 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Process:
     """
-    A process, identified among all processes on all hosts, past ones included.
+    What tells a process from every other one, running or ended, on any host.
 
     Attributes:
-        boot_id: Changes at each boot of the host.
-        pid_namespace: Containers share a boot id but not their pids.
-        started: The process's start in clock ticks since boot: pids are reused.
+        boot_id: The kernel's id of this boot of the host.
+        pid_namespace: The namespace of `pid`: containers of one host share its boot id.
+        started: The process's start in clock ticks since boot, because pids are reused.
     """
 
     host: str
@@ -304,12 +312,12 @@ class Process:
 
 
 DRAIN = "DRAIN"
-"""The request to a worker to give back its trials and to exit."""
+"""The `request` that asks a worker to release its trials and exit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker's row: one per process start, never reused."""
+    """A worker's row. Each start of a worker process makes a new row."""
 
     id: int
     study_id: int
@@ -325,7 +333,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How an attempt failed, for its row and for `show`."""
+    """Why an attempt failed, for its row and for `studydb show`."""
 
     type: str
     message: str
@@ -333,17 +341,17 @@ class Failure:
 
 
 class Start(StrEnum):
-    """How the process of an attempt was started."""
+    """How the process that runs an attempt was started."""
 
     WARM = "warm"
-    """Forked from a process that had imported the trainable."""
+    """Forked from a process that had imported the trainable already."""
     FRESH = "fresh"
-    """It imports the trainable itself."""
+    """Started as a new Python process, which imports the trainable."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """The newest failure or loss of a study that left a cause."""
+    """The newest failure or loss in a study, of those whose cause is stored."""
 
     number: int
     attempt: int
@@ -352,7 +360,7 @@ class LastError:
 
     @property
     def words(self) -> str:
-        """The type, without its module, and the message's first line."""
+        """The type without its module, and the first line of the message."""
         first = (self.message.strip().splitlines() or [""])[0]
         return f"{self.type.rpartition('.')[2]}: {first}" if first else self.type
 
@@ -360,14 +368,14 @@ class LastError:
 @dataclass(frozen=True, slots=True)
 class AttemptProcess:
     """
-    What a worker knows of an attempt's process, as the attempt's row keeps it.
+    What the attempt's row stores about the process that ran it.
 
     Attributes:
-        log_dir: The folder of the output, on the worker's host.
+        log_dir: The folder of the process's output, on the worker's host.
         log_tail: The end of the output, for readers on other hosts.
-        start: None if no process was started.
-        start_s: Seconds from the claim to the first line of the user's function; None if it was
-            never called.
+        start: How the process was started; None if none was.
+        start_s: Seconds from the claim to the first line of the user's function; None if the
+            function was not called.
     """
 
     log_dir: str
@@ -378,7 +386,7 @@ class AttemptProcess:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Trials of one study by state."""
+    """The number of one study's trials in each state."""
 
     pending: int = 0
     running: int = 0
@@ -388,5 +396,5 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """All trials of the study."""
+        """The number of all trials of the study."""
         return self.pending + self.running + self.paused + self.terminated + self.error

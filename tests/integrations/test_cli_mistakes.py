@@ -89,8 +89,8 @@ URLS = [
     ("postgresql://u:hun@ter2@localhost/db", 2, "Write one in a password as %40"),
     ("postgresql://u:hunter2@localhost/db?pooler=session", 2, "can only be `transaction`"),
     ("postgresql://u:hunter2@localhost:1/db?color=red", 2, "invalid connection option"),
-    ("postgresql://u:hunter2@localhost:1/db", 1, "Is the server running, and the URL right?"),
-    ("postgres://u:hunter2@localhost:1/db", 1, "Is the server running, and the URL right?"),
+    ("postgresql://u:hunter2@localhost:1/db", 1, "Is the server running, and is the URL right?"),
+    ("postgres://u:hunter2@localhost:1/db", 1, "Is the server running, and is the URL right?"),
     ("postgresql://localhost:1/db?password=hunter2", 1, "Is the server running"),
     ("sqlite:///missing.db", 1, "here/missing.db. `studydb create` or `studydb db upgrade` makes"),
     ("sqlite:///no/folder/studydb.db", 1, "here/no/folder of the database does not exist"),
@@ -168,7 +168,7 @@ def test_file_that_is_no_database_is_told_so(bare_console, here):
 
     ran = bare_console("status", "--storage", "sqlite:///notes.db", code=1)
 
-    assert_one_line(ran, "no SQLite database, or damaged")
+    assert_one_line(ran, "not an SQLite database, or it is damaged")
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_value_that_the_database_refuses_fails_its_trial(study, unfit, call):
     trial = study.ask()
     trial.report({"loss": 0.5})
 
-    with pytest.raises(studydb.StudydbError, match="cannot hold a value"):
+    with pytest.raises(studydb.StudydbError, match="cannot store a value"):
         getattr(trial, call)()
 
     ((reason, kind, *_),) = attempts(study)

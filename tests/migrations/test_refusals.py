@@ -102,7 +102,7 @@ def test_file_that_is_no_database_is_left_alone(tmp_path, use):
     path = tmp_path / "letter.txt"
     path.write_text("Dear Ada, " * 500)
 
-    with pytest.raises(StorageError, match="is no SQLite database, or damaged"):
+    with pytest.raises(StorageError, match="is not an SQLite database, or it is damaged"):
         use(f"sqlite:///{path}")
 
     assert path.read_text() == "Dear Ada, " * 500

@@ -91,7 +91,7 @@ def test_fault_of_server_or_statement_is_no_values(code):
 def test_refused_value_costs_no_connection(database):
     study = new_study(database)
 
-    with pytest.raises(InvalidData, match="cannot hold a value"), database.begin() as txn:
+    with pytest.raises(InvalidData, match="cannot store a value"), database.begin() as txn:
         events.append(txn, study_id=2**70, kind="k", actor="a")
     with database.begin() as txn:
         events.append(txn, study_id=study.id, kind="k", actor="a")

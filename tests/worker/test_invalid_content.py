@@ -170,7 +170,7 @@ def test_value_that_the_database_refuses_fails_its_trial(supervised, database, m
     assert states_of(database, supervised.study) == [State.ERROR, State.TERMINATED]
     (reason, kind, message, _), _ = failures(database)
     assert (reason, kind.rpartition(".")[2]) == ("FAILED", "InvalidData")
-    assert "cannot hold a value" in message
+    assert "cannot store a value" in message
 
 
 @pytest.mark.parametrize(
