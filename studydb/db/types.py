@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
@@ -21,6 +22,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 _NUMBER_NAME = re.compile(r"\\*(NaN|Infinity|-Infinity)")
 
 
+_write_fast = msgspec.json.Encoder().encode
 _write_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -77,14 +79,19 @@ def load_json(text: str | bytes) -> Any:
 
 
 def dump_json(value: Any) -> str:
-    """Write the text of a JSON column."""
+    """
+    Write the text of a JSON column.
+
+    msgspec takes half the time of `json`, but writes NaN and ±Inf as null, and refuses integers
+    beyond 64 bits and lone surrogates: `json` writes what may be one of these.
+    """
     try:
-        text = _write_json(value)
-    except ValueError:  # NaN or ±Inf, which JSON does not have
+        text = _write_fast(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return _write_json(encode_json(value))
-    if "NaN" in text or "Infinity" in text:
+    if b"null" in text or b"NaN" in text or b"Infinity" in text:
         return _write_json(encode_json(value))
-    return text  # the usual case: nothing had to be replaced
+    return text.decode()
 
 
 class Json(TypeDecorator[Any]):

@@ -39,10 +39,12 @@ class Spec:
     def __post_init__(self) -> None:
         """Check the options, each alone and then together."""
         for field in fields(self):  # type: ignore[arg-type]  # each subclass is a dataclass
-            subject = f"The {field.name} of {self.kind}"
-            option = _read_option(getattr(self, field.name), field.type, subject=subject)
-            if self.is_bounded and isinstance(option, int) and abs(option) > _LARGEST:
-                raise InvalidSpec(f"{subject} is {option!r}; it must fit into 64 bits.")
+            option = _read_option(
+                getattr(self, field.name),
+                field.type,
+                subject=f"The {field.name} of {self.kind}",
+                is_bounded=self.is_bounded,
+            )
             object.__setattr__(self, field.name, option)
         self._check()
 
@@ -63,7 +65,7 @@ class Spec:
         return {self.kind_key: self.kind} | self.options()
 
 
-def _read_option(value: Any, annotation: Any, *, subject: str) -> Any:
+def _read_option(value: Any, annotation: Any, *, subject: str, is_bounded: bool) -> Any:
     kinds = set(get_args(annotation)) if isinstance(annotation, UnionType) else {annotation}
     optional = NoneType in kinds
     kind = (kinds - {NoneType}).pop()
@@ -75,4 +77,6 @@ def _read_option(value: Any, annotation: Any, *, subject: str) -> Any:
     if not fits.get(kind, isinstance(value, kind)):
         noun = f"{_NOUNS[kind]}{' or None' if optional else ''}"
         raise InvalidSpec(f"{subject} is {value!r}; it must be {noun}.")
+    if kind is int and is_bounded and abs(value) > _LARGEST:
+        raise InvalidSpec(f"{subject} is {value!r}; it must fit into 64 bits.")
     return int(value) if kind is int else value
