@@ -1,4 +1,4 @@
-"""Get the next trial: claim a PENDING one, else make a new one; how long to wait between looks."""
+"""Get the next trial: claim a PENDING one, else make a new one. Bound the waits between."""
 
 import random
 from time import monotonic
@@ -15,21 +15,22 @@ from studydb.processes import is_alive, this_process
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 15.0
 BUSY_WAIT_S = 1.0
 
-HINT_S = 2.0
+RESUME_SCAN_S = 2.0
 """
-For this many seconds a claim starts scanning the queue after the last claimed trial, because dead
-index entries before it stay visible while a long snapshot is open (3 ms after 20,000 claims). A
-trial that returns to the queue before that position is found by the next whole scan.
+For this many seconds after a scan of the whole queue, claims begin behind the last claimed trial.
+While a long snapshot is open, a scan reads the index entries of all claimed trials (3 ms after
+20,000 claims). A trial that returns to the queue before that position waits for the next whole
+scan.
 """
 
 
 class Acquirer:
     """
-    Acquires trials for one worker.
+    Acquires trials for one worker row: that of a `studydb work` process or of an own loop.
 
-    A call that raises a fault keeps its token for the next call, which finds the trial of a claim
-    whose reply was lost, even if nothing else can be claimed. If that trial was recovered
-    meanwhile, the token is spent: the call returns None and the next one uses a new token.
+    A call that raises a fault keeps its token for the next call. So the next call finds the trial
+    of a claim whose reply was lost, even if nothing else can be claimed. If that trial was
+    recovered meanwhile, the call returns None, and the one after it uses a new token.
     """
 
     def __init__(self, database: Database, study: Study, *, worker_id: int, lease_s: float) -> None:
@@ -38,7 +39,7 @@ class Acquirer:
         self._claimant = self._new_claimant()
         self._again = self._is_idle = False
         self._claims_first = True
-        self._last_position, self._whole_scan_s = QUEUE_START, -HINT_S
+        self._last_position, self._whole_scan_s = QUEUE_START, -RESUME_SCAN_S
 
     def _new_claimant(self) -> Claimant:
         return Claimant(self._worker_id, uuid4().hex, self._lease_s)
@@ -48,7 +49,7 @@ class Acquirer:
         Claim a PENDING trial, else make a new one within the budget.
 
         Raises:
-            StorageTransient: Call again; the trial, if one was claimed, is not lost.
+            StorageTransient: Call again. If the fault hid a claim, the next call returns its trial.
         """
         if self._is_idle and not self._again and not self._can_claim():
             return None  # polling writes nothing
@@ -63,7 +64,7 @@ class Acquirer:
         return read_progress(self._database, self._study).can_claim
 
     def _acquire(self, *, again: bool) -> Claim | None:
-        """Claim or ask, beginning with what gave the last trial."""
+        """Claim or ask, beginning with the call that gave the last trial."""
         if not self._claims_first:
             asked = self._ask(again=again, if_nothing_waits=True)
             if asked is not None:
@@ -78,7 +79,7 @@ class Acquirer:
         if claimed is not None:
             self._claims_first, self._last_position = True, claimed.queue_position
             return claimed
-        # Others may be claiming all PENDING trials that kept the first ask from making one.
+        # The PENDING trials that kept the first ask from making one may be claimed by others now.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False
@@ -95,13 +96,13 @@ class Acquirer:
 
     def _after_position(self) -> QueuePosition:
         now_s = monotonic()
-        if now_s - self._whole_scan_s < HINT_S:
+        if now_s - self._whole_scan_s < RESUME_SCAN_S:
             return self._last_position
         self._whole_scan_s = now_s
         return QUEUE_START
 
     def look(self) -> StudyProgress:
-        """Recover lost trials, then look whether there is anything to do."""
+        """Recover lost trials, then read how far the study is."""
         recover(self._database, self._study)
         recover_host(self._database, self._study, process=this_process(), is_alive=is_alive)
         return read_progress(self._database, self._study)
@@ -109,7 +110,7 @@ class Acquirer:
 
 class PollInterval:
     """
-    The time between two looks, jittered: 0.1 s after a trial, then twice as long each time.
+    The jittered wait between two looks: 0.1 s after a trial, then twice as long each time.
 
     A wait is at most 0.1 s longer than twice the time since the last trial, so that an idle worker
     notices the end of a short study soon. The longest wait is 15 s.
@@ -119,7 +120,7 @@ class PollInterval:
         self._wait_s = FIRST_WAIT_S
 
     def next_s(self) -> float:
-        """How long to wait before the next look."""
+        """Return the seconds to wait before the next look."""
         wait_s = self._wait_s * random.uniform(0.5, 1.0)  # noqa: S311  jitter, no secret
         self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
         return wait_s
@@ -129,5 +130,5 @@ class PollInterval:
         self._wait_s = FIRST_WAIT_S
 
     def shorten(self) -> None:
-        """Wait 1 s at most: there are trials, but other workers claimed them first."""
+        """Wait at most 1 s next, because there are trials, but other workers claimed them first."""
         self._wait_s = min(self._wait_s, BUSY_WAIT_S)

@@ -1,4 +1,4 @@
-"""Results that wait to be flushed together, so that a step does not cost a commit."""
+"""Results that wait to be flushed together, so that a step does not need its own commit."""
 
 import threading
 import time
@@ -18,18 +18,18 @@ FLUSH_BYTES = 1 << 20
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
-"""The most of a batch, which the server takes as one message and the fence's row is locked for."""
+"""The bounds of a batch: the server gets it as one message, and locks the trial's row meanwhile."""
 
 
 class Buffer:
     """
-    The unflushed results of one attempt; safe to share among threads.
+    The unflushed results of one attempt; threads may share it.
 
     A batch that was taken keeps its number and rows until it is acknowledged, so that a duplicate
     request sends exactly what may have been stored.
 
     Attributes:
-        tally: Of the trial's results that are stored; None if this attempt does not know all.
+        tally: The tally of the trial's stored results; None if this attempt does not know them all.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Buffer:
         *,
         room: Room = UNLIMITED,
     ) -> None:
-        """Begin empty, after the step that was restored."""
+        """Begin without results, after the step of the restored checkpoint."""
         self._study, self._clock_s = study, clock_s
         self._lock = threading.Lock()
         self._waiting = Queue(room, weigh)
@@ -57,7 +57,7 @@ class Buffer:
         self.rises_from = 0
 
     def add(self, result: Result) -> bool:
-        """Keep a result; True if it must be flushed before the next step begins."""
+        """Add a result; True if it must be flushed before the next step begins."""
         with self._lock:
             if not self._waiting.n_waiting:
                 self._oldest_s = self._clock_s()
@@ -72,26 +72,26 @@ class Buffer:
             )
 
     def is_overdue(self) -> bool:
-        """Whether something has waited for `FLUSH_S`, or was sent without an answer."""
+        """Tell whether a result has waited for `FLUSH_S`, or a batch was sent but not answered."""
         with self._lock:
             waited = self._waiting.n_waiting > 0 and self._clock_s() - self._oldest_s >= FLUSH_S
             return waited or self._sent is not None
 
     @property
     def is_full(self) -> bool:
-        """Whether the next result should wait until the database has taken some."""
+        """Whether the next result should wait until some results were stored."""
         with self._lock:
             return self._waiting.is_full
 
     @property
     def needs_flushes(self) -> bool:
-        """Whether what waits is more than the one batch that `take` would give now."""
+        """Whether one call of `take` does not return all results that wait."""
         with self._lock:
             waiting = self._waiting
             return self._sent is not None or waiting.holds_more_than(BATCH_ROWS, BATCH_BYTES)
 
     def take(self, *, even_empty: bool = False) -> Batch | None:
-        """The batch to send: the one that lacks an answer, else the first of what waits."""
+        """Return the unanswered batch, else a new one of the first waiting results."""
         with self._lock:
             if self._sent is None and (self._waiting.n_waiting or even_empty):
                 results, self._sent_bytes = self._waiting.take(BATCH_ROWS, BATCH_BYTES)
@@ -113,7 +113,7 @@ class Buffer:
                 self._after_step = batch.results[-1].step
 
     def _remember(self, batch: Batch, summary: Summary | None) -> None:
-        """Count what was stored of a batch: a verdict may have cut it."""
+        """Add the stored results of a batch to the tally; a verdict may have cut the batch."""
         if self.tally is None:
             return
         n_stored = -1 if summary is None else summary.n_results - self.tally.n_results
@@ -130,12 +130,12 @@ class Buffer:
     def close(self) -> None:
         """Drop all results, at the end of the attempt."""
         with self._lock:
-            if self._sent is not None:  # first: what is freed is kept for the next result
+            if self._sent is not None:  # before close(), which gives back what free() reserves
                 self._waiting.free(self._sent_bytes)
                 self._sent, self._sent_bytes = None, 0
             self._waiting.close()
 
     def __len__(self) -> int:
-        """Results that no flush has acknowledged."""
+        """Count the results that no flush has acknowledged."""
         with self._lock:
             return self._waiting.n_waiting + (len(self._sent.results) if self._sent else 0)

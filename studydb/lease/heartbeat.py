@@ -1,4 +1,4 @@
-"""The heartbeat: one daemon thread that renews what a process holds."""
+"""The heartbeat: one daemon thread that renews the leases of a process."""
 
 import random
 import threading
@@ -19,8 +19,8 @@ class Heartbeat:
     Without the database it retries without end: the fence, not this thread, protects the data.
 
     Attributes:
-        request: What people ask of this worker: `DRAIN` or None.
-        trouble: Why the last beat failed; None if it did not.
+        request: What a person requests of this worker: `DRAIN` or None.
+        trouble: The error of the last beat; None if it succeeded.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class Heartbeat:
         Prepare a heartbeat.
 
         Args:
-            database: Used by this thread alone, so that no flush keeps a renewal waiting.
-            also: Called after each beat: sweeps, flushes.
+            database: A database that only this thread uses, so that no flush delays a renewal.
+            also: A function that is called after each beat, such as a sweep.
         """
         self._database, self._worker_id, self._also = database, worker_id, also
         self._period_s = renewal_s(lease_s)
@@ -53,23 +53,23 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop beating; leases that still hold run out by themselves."""
+        """Stop beating; leases that still hold expire by themselves."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=RETRY_S)
 
     def add(self, held: HeldAttempt) -> None:
-        """Renew a trial from now on."""
+        """Begin to renew a trial's lease."""
         with self._lock:
             self._held[held.lease.token] = held
 
     def discard(self, held: HeldAttempt) -> None:
-        """Renew a trial no longer."""
+        """Stop renewing a trial's lease."""
         with self._lock:
             self._held.pop(held.lease.token, None)
 
     def held(self) -> list[HeldAttempt]:
-        """What is being renewed."""
+        """Return the attempts whose leases are renewed."""
         with self._lock:
             return list(self._held.values())
 

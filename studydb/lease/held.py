@@ -1,4 +1,4 @@
-"""One attempt in the hands of its holder: buffer, flush, save, end."""
+"""One attempt, as its holder uses it: buffer, flush, save, end."""
 
 import threading
 from collections.abc import Callable
@@ -22,13 +22,11 @@ from studydb.operations.save import save
 
 Answered = TypeVar("Answered")
 
-_MISFIT = (
-    "The trial was not run: studydb writes no such params, so find out who has written this row."
-)
+_MISFIT = "The trial was not run. studydb writes no such params: find out who has written this row."
 
 
 def refusal(claim: Claim) -> Failure | None:
-    """Why a claimed trial must not run, None if it may: its params are not of the study's space."""
+    """Return the failure of a trial whose params do not fit the study's space; None if they do."""
     if claim.misfit is None:
         return None
     return Failure("studydb.InvalidSpec", f"{claim.misfit} {_MISFIT}")
@@ -36,12 +34,13 @@ def refusal(claim: Claim) -> Failure | None:
 
 class HeldAttempt:
     """
-    A claimed trial; safe to share among threads.
+    A claimed trial; threads may share it.
 
     Attributes:
-        verdict: What was decided about it, None to go on.
-        is_lost: The attempt no longer holds the trial; whatever it still does changes nothing.
-        is_ending: Its end is being written, so a renewal that misses it proves nothing.
+        verdict: The verdict on the attempt; None to continue.
+        is_lost: Whether the attempt no longer holds the trial. Then its writes change nothing.
+        is_ending: Whether the attempt's end is being written. A renewal then may miss the lease
+            without the trial being lost.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class HeldAttempt:
         Hold a claim.
 
         Args:
-            room: Where results wait for the database.
+            room: Bounds the memory and disk for results that wait for the database.
         """
         self._database, self._study = database, study
         self._patience_s, self._give_up = patience_s, give_up
@@ -74,17 +73,17 @@ class HeldAttempt:
 
     @property
     def lease(self) -> Lease:
-        """The right to write."""
+        """The attempt's lease."""
         return self.claim.lease
 
     @property
     def refuses_results(self) -> bool:
-        """Whether results come too late: the trial is lost, or was judged."""
+        """Whether further results are dropped: the trial is lost, or a verdict refuses them."""
         return self.is_lost or (self.verdict is not None and self.verdict.refuses_results)
 
     @property
     def must_stop(self) -> bool:
-        """Whether the user's code has nothing more to do here."""
+        """Whether the user's code must end, because of a verdict or because the trial is lost."""
         return self.verdict is not None or self.is_lost
 
     def add(self, result: Result) -> bool:
@@ -92,7 +91,7 @@ class HeldAttempt:
         Buffer a result; True if it must be flushed before the next step begins.
 
         Raises:
-            NotAllowed: The end of the attempt is being written already.
+            NotAllowed: The end of the attempt is already being written.
         """
         self._check_open()
         return self.buffer.add(result)
@@ -101,16 +100,17 @@ class HeldAttempt:
         if self._last is not None:
             number = self.lease.number
             raise NotAllowed(
-                f"The end of trial {number} is written: it was finished, or given back when its "
-                "study was closed. Ask for a trial anew."
+                f"Trial {number} has ended here: it was finished, or given back when its study was "
+                "closed. Ask for another trial."
             )
 
     def flush(self, *, patience_s: float | None = None, batches: int | None = None) -> None:
         """
-        Store what is buffered; durable when it returns.
+        Store the buffered results, which are durable when this returns.
 
         Args:
-            batches: Send no more than so many; after an outage hundreds may wait.
+            batches: The most batches to send, because after an outage hundreds may wait; None for
+                all.
 
         Raises:
             LeaseLost: The attempt no longer holds the trial.
@@ -136,7 +136,7 @@ class HeldAttempt:
 
     def save(self, checkpoint: Checkpoint, data: bytes | None = None) -> list[Checkpoint]:
         """
-        Record a checkpoint whose bytes are safe, after the results that it implies.
+        Record a checkpoint whose bytes are stored, after the results up to its step.
 
         Returns:
             The older checkpoints whose bytes may be deleted.
@@ -162,7 +162,7 @@ class HeldAttempt:
         End the attempt with its last flush; nothing can be written afterwards.
 
         Raises:
-            NotAllowed: It has been ended.
+            NotAllowed: The attempt has ended before.
             LeaseLost: The attempt no longer holds the trial.
             StorageTransient: The database did not answer in time.
         """
@@ -198,13 +198,13 @@ class HeldAttempt:
         patience_s: float | None = None,
     ) -> Ending | None:
         """
-        End the attempt as failed because its own content is in the way: what waits is dropped.
+        End the attempt as failed because its results cannot be stored, and drop them.
 
         Args:
-            error: What storing the results or ending the attempt has raised.
+            error: The error of storing the results or of ending the attempt.
 
         Raises:
-            NotAllowed: It has been ended.
+            NotAllowed: The attempt has ended before.
             LeaseLost: The attempt no longer holds the trial.
             StorageTransient: The database did not answer in time.
         """
@@ -229,20 +229,20 @@ class HeldAttempt:
             return ending
 
     def close(self) -> None:
-        """Give up what still waits, and its room."""
+        """Drop the results that still wait, and free their memory and disk."""
         self.buffer.close()
 
     def renewed(self, verdict: Verdict | None) -> None:
         """
-        Hear from the heartbeat that the lease holds, and what was decided.
+        Take over the verdict that came with a renewal or an answer.
 
-        What a person asked for may be withdrawn; a scheduler's or rule's verdict stands.
+        A verdict that a person requested may be withdrawn. A scheduler's or rule's verdict stays.
         """
         if self.verdict is None or not self.verdict.refuses_results:
             self.verdict = verdict
 
     def lost(self) -> None:
-        """Hear from the heartbeat that the lease does not hold."""
+        """Take over from the heartbeat that the lease no longer holds."""
         if not self.is_ending:
             self.is_lost = True
 

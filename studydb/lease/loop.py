@@ -1,4 +1,4 @@
-"""The user's own loop: a process that asks for trials and runs them itself."""
+"""Own loops: a process of the user that asks for trials and runs them itself."""
 
 import atexit
 import os
@@ -35,7 +35,7 @@ class OwnLoop:
     Asks for trials in this process; one heartbeat and one flushing thread serve all of them.
 
     Attributes:
-        pid: The process that may use it; a fork makes its own.
+        pid: The process that may use this object; a forked process makes its own.
     """
 
     def __init__(self, storage: str, study: Study, *, lease_s: float = LEASE_S) -> None:
@@ -43,7 +43,7 @@ class OwnLoop:
         Register this process as a worker.
 
         Args:
-            storage: The URL, with its password.
+            storage: The database's URL with its password.
         """
         self.pid = os.getpid()
         self._study, self._lease_s = study, lease_s
@@ -106,12 +106,12 @@ class OwnLoop:
         Waits while the study is paused, at `max_concurrent`, or has only trials that back off.
 
         Returns:
-            None when the budget is spent and nothing is or becomes runnable, the study is
+            None if the budget is spent and no trial is or becomes runnable, the study is
             stopped, or a person has drained this process.
 
         Raises:
-            TimeoutError: Nothing came in time.
-            StudyFailed: The study has paused itself: its trials all fail alike.
+            TimeoutError: No trial could be claimed in time.
+            StudyFailed: The study has paused itself, because its trials fail alike.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         poll_interval = PollInterval()
@@ -153,7 +153,7 @@ class OwnLoop:
             return _until(deadline, self._acquirer.acquire)
 
     def close(self) -> None:
-        """Give back what is held and say that this process has ended."""
+        """Give back all held trials, and record that this process has ended."""
         if self.is_foreign or self._closed.is_set():
             return
         self._closed.set()
@@ -177,18 +177,18 @@ def _sweep(database: Database, study: Study) -> None:
 def _tend(
     heartbeat: Heartbeat, dropped: "SimpleQueue[HeldAttempt]", closed: threading.Event
 ) -> None:
-    """Flush what has waited, and give back what was dropped."""
+    """Flush results that have waited long enough, and give back trials whose handle was dropped."""
     while not closed.wait(FLUSH_S / 4):
         while not dropped.empty():
             give_back(dropped.get(), heartbeat.discard)
         for held in heartbeat.held():
             if held.buffer.is_overdue() and not held.must_stop:
-                with suppress(Exception):  # the handle's next call says what is wrong
+                with suppress(Exception):  # the handle's next call raises the error
                     held.flush(patience_s=0.0)
 
 
 def _until(deadline: float | None, call: Callable[[], Answered]) -> Answered:
-    """Make a call until it is answered or the time is over."""
+    """Make a call until it is answered or the deadline has passed."""
     if deadline is None:
         return retry_until_answered(call)
     try:

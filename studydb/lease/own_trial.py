@@ -30,11 +30,11 @@ class OwnTrial:
     A handle that is dropped, or open when the interpreter ends, flushes and gives its trial back.
 
     Attributes:
-        number: The trial's, 0-based within its study.
-        params: What was sampled.
-        config: `params` with the space's constants.
-        seed: For the user's random numbers: the same for every attempt of the trial.
-        attempt: 1 at first; more when earlier attempts were lost, failed or given back.
+        number: The trial's number within its study; the first is 0.
+        params: The sampled parameters.
+        config: `params` and the constants of the study's space.
+        seed: The seed of the user's random numbers, the same for every attempt of the trial.
+        attempt: 1 for the first attempt; more after attempts that were lost, failed or given back.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class OwnTrial:
         Wrap a claim; made by `Study.ask`.
 
         Args:
-            forget: Told once the trial has ended.
-            dropped: Where the trial goes if this handle is dropped before that.
+            forget: Called once the trial has ended.
+            dropped: The queue to which the trial is added if this handle is dropped before that.
         """
         claim = held.claim
         self.number = claim.lease.number
@@ -63,7 +63,7 @@ class OwnTrial:
         self._pid = os.getpid()
         self._ended = False
         self._reporting = threading.Lock()
-        # Garbage is collected in any thread at any line, so it is only noted here.
+        # A handle may be collected in any thread at any line, so it is only put into a queue.
         self._finalizer = weakref.finalize(self, dropped.put, held)
         self._finalizer.atexit = False
 
@@ -72,19 +72,19 @@ class OwnTrial:
         """
         Report the metrics of one step.
 
-        Buffered for a second at most, unless the scheduler judges this step; `flush` makes it
-        durable.
+        They are buffered for at most a second, unless the scheduler judges this step. `flush` makes
+        them durable.
 
         Args:
-            metrics: The study's metric and any others; `training_iteration` is the step, else it
-                counts on.
+            metrics: The study's metric and any others. `training_iteration` is the step; without it
+                the step is one more than the last.
 
         Returns:
-            False once the trial has ended: stop training it.
+            False once the trial has ended; then stop training it.
 
         Raises:
             LeaseLost: Another worker has the trial; discard the run.
-            InvalidReport: No study metric, not a number, a step that does not rise.
+            InvalidReport: The study's metric is missing or not a number, or the step does not rise.
         """
         self._check_process()
         with self._reporting:
@@ -108,7 +108,7 @@ class OwnTrial:
 
     def flush(self) -> None:
         """
-        Make what was reported durable.
+        Make the reported results durable.
 
         Raises:
             LeaseLost: Another worker has the trial.
@@ -138,7 +138,7 @@ class OwnTrial:
 
     def release(self) -> None:
         """
-        Give the trial back: another worker goes on with it, and nothing is spent.
+        Give the trial back to be continued by another worker; this does not count as a failure.
 
         Raises:
             LeaseLost: Another worker has the trial already.
@@ -155,7 +155,7 @@ class OwnTrial:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish; fail on an exception; release when the process is told to go."""
+        """Finish the trial; on an Exception fail it; on another BaseException release it."""
         if error is None:
             self.finish()
         elif isinstance(error, LeaseLost):
@@ -176,7 +176,7 @@ class OwnTrial:
             raise
 
     def _fail_by(self, error: Exception) -> None:
-        """End the attempt as failed if its own content has raised: it would raise for ever."""
+        """End the attempt as failed if its values caused the error, which would come each time."""
         if is_of_values(error) and fail_by(self._held, error):
             self._close()
 
@@ -199,7 +199,7 @@ class OwnTrial:
     def _end_quietly(
         self, outcome: Reason, failure: Failure | None, patience_s: float | None = None
     ) -> None:
-        with suppress(Exception):  # the user's own error is on its way and says more
+        with suppress(Exception):  # the user's own error is raised and says more
             self._end(outcome, failure, patience_s)
 
     def _close(self) -> None:
@@ -214,14 +214,14 @@ class OwnTrial:
                 "Report from there, or ask in the forked process."
             )
 
-    if not TYPE_CHECKING:  # a checker is to find wrong names by itself
+    if not TYPE_CHECKING:  # so that a type checker finds wrong names
 
         def __getattr__(self, name: str) -> Any:
-            """Answer another tool's word for what trials do with the studydb word."""
+            """Raise an error that names the studydb method for another tool's name."""
             raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
-        """Number, attempt and whether it has ended."""
+        """Show number, attempt and whether the trial has ended."""
         state = "ended" if self._ended else "running"
         return f"<Trial {self.number}, attempt {self.attempt}, {state}>"
 
@@ -233,7 +233,7 @@ def _failure(error: BaseException | str) -> Failure:
 
 
 def give_back(held: HeldAttempt, forget: Callable[[HeldAttempt], None]) -> None:
-    """Flush and release what no handle will end any more."""
+    """Flush and release a trial that no handle will end any more."""
     try:
         held.end(Reason.PREEMPTED, patience_s=LAST_PATIENCE_S)
     except Exception as error:  # noqa: BLE001  no caller is left to catch it
@@ -245,10 +245,10 @@ def give_back(held: HeldAttempt, forget: Callable[[HeldAttempt], None]) -> None:
 
 def fail_by(held: HeldAttempt, error: Exception) -> bool:
     """
-    End an attempt as failed because its own content has raised.
+    End an attempt as failed because its values caused an error.
 
     Returns:
-        Whether it has ended.
+        Whether the attempt has ended.
     """
     try:
         held.fail(error, patience_s=LAST_PATIENCE_S)

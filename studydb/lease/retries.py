@@ -8,7 +8,7 @@ import tenacity
 from studydb.domain.errors import StorageTransient
 
 PATIENCE_S = 900.0
-"""How long a worker goes on without its database before it gives up."""
+"""Seconds for which a worker continues without its database before it gives up."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER_S = 0.05, 5.0, 0.2
 
@@ -27,11 +27,11 @@ def retry_until_answered(
     give_up: Callable[[], bool] = never,
 ) -> Answered:
     """
-    Make a call until it answers; safe because every operation may be sent again.
+    Make a call until it returns. This is safe, because every operation may be sent again.
 
     Args:
-        patience_s: Raise the last fault once so many seconds have passed; 0 for a single try.
-        give_up: Asked after each fault; True raises it at once.
+        patience_s: The seconds after which the last fault is raised; 0 for a single try.
+        give_up: Called after each fault; if it returns True, the fault is raised.
 
     Raises:
         StorageTransient: The fault did not pass in time.

@@ -1,4 +1,4 @@
-"""How much the attempts of one worker may keep while the database does not take their results."""
+"""Bounds for the results of a worker's attempts that wait for the database."""
 
 import json
 import os
@@ -17,10 +17,10 @@ SPILL_BYTES = 4 << 30
 """Of the files of all attempts of a worker together; then reports wait for the database."""
 
 SPARE_BYTES = 64 << 10
-"""What an attempt may keep of its worker's memory for results to come."""
+"""The memory that an attempt may keep reserved for its next results."""
 
 READ_BYTES = 8 << 20
-"""How much of a file is read at a time."""
+"""The bytes of a file that are read at a time."""
 
 
 def silent(_line: str) -> None:
@@ -28,7 +28,7 @@ def silent(_line: str) -> None:
 
 
 class Room:
-    """Counts what is kept in memory and on disk; safe to share among threads."""
+    """Counts the bytes of waiting results in memory and on disk; threads may share it."""
 
     def __init__(
         self,
@@ -38,17 +38,17 @@ class Room:
         say: Callable[[str], None] = silent,
     ) -> None:
         """
-        Begin with nothing kept.
+        Begin with no bytes counted.
 
         Args:
-            say: Takes one line for people.
+            say: Called with one line of text for people.
         """
         self._lock = threading.Lock()
         self._left = {"memory": memory_bytes, "disk": spill_bytes}
         self._say, self._has_complained = say, False
 
     def take(self, kind: str, size: int, *, force: bool = False) -> bool:
-        """Count so many bytes of "memory" or "disk"; False, and nothing, if there is no room."""
+        """Count `size` bytes of "memory" or "disk"; if too few are left, return False instead."""
         with self._lock:
             if self._left[kind] < size and not force:
                 return False
@@ -56,7 +56,7 @@ class Room:
             return True
 
     def free(self, kind: str, size: int) -> None:
-        """Count so many bytes less."""
+        """Count `size` bytes fewer."""
         with self._lock:
             self._left[kind] += size
 
@@ -72,7 +72,7 @@ class Room:
 
 
 UNLIMITED = Room(memory_bytes=1 << 62, spill_bytes=0)
-"""For loops of the user's own: their `report` waits for the database before much has come."""
+"""For own loops, whose `report` waits for the database before many results wait."""
 
 
 class SpillFile:
@@ -84,17 +84,17 @@ class SpillFile:
     """
 
     def __init__(self, room: Room) -> None:
-        """Make no file before it is needed."""
+        """Begin without a file; it is made when it is needed."""
         self._room = room
         self._file: IO[bytes] | None = None
         self._begin = self._end = self._n_rows = 0
 
     def __len__(self) -> int:
-        """Results that were appended and not read."""
+        """Count the results that were appended and not read."""
         return self._n_rows
 
     def append(self, result: Result) -> bool:
-        """Write a result behind the others; False if there is no room, or the disk is full."""
+        """Append a result; False if the bound is reached or the disk is full."""
         row = [result.step, result.value, dict(result.metrics), result.time_total_s]
         line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
         if not self._room.take("disk", len(line)):
@@ -115,11 +115,11 @@ class SpillFile:
                 prefix="studydb-spill-", buffering=0
             )
         written = 0
-        while written < len(line):  # a part that a full disk has taken is written over
+        while written < len(line):  # what a full disk took of a line is overwritten later
             written += os.pwrite(self._file.fileno(), line[written:], self._end + written)
 
     def read(self) -> list[Result]:
-        """Take out the first results: about `READ_BYTES`, at least one if there is any."""
+        """Remove and return the first results: about `READ_BYTES`, but at least one if any."""
         if not self._n_rows:
             return []
         data = self._first_lines()
@@ -141,7 +141,7 @@ class SpillFile:
             size *= 2
 
     def close(self) -> None:
-        """Forget the results and give the space back."""
+        """Drop the results, and free their disk space."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -159,33 +159,33 @@ class Queue:
     Results in the order in which they came: the first in memory, then those in a file.
 
     Attributes:
-        n_waiting: How many they are.
-        memory_bytes: Of those in memory.
+        n_waiting: The number of the results.
+        memory_bytes: The bytes of the results in memory.
     """
 
     def __init__(self, room: Room, weigh: Callable[[Result], int]) -> None:
-        """Begin empty."""
+        """Begin without results."""
         self._room, self._weigh = room, weigh
         self._first: deque[tuple[Result, int]] = deque()
         self._spilled = SpillFile(room)
-        self._stuck: deque[tuple[Result, int]] = deque()  # behind a file that takes no more
+        self._stuck: deque[tuple[Result, int]] = deque()  # come after a file that is full
         self.n_waiting = self.memory_bytes = 0
         self._spare_bytes = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be added before some were taken."""
+        """Whether results should be taken before more are added."""
         return bool(self._stuck)
 
     def holds_more_than(self, rows: int, size_bytes: int) -> bool:
-        """Whether one batch of these bounds is not enough for all."""
+        """Tell whether one batch within these bounds cannot hold all results."""
         n = self.n_waiting
         return (
             n > max(1, rows) or len(self._first) < n or (n > 1 and self.memory_bytes > size_bytes)
         )
 
     def add(self, result: Result) -> None:
-        """Add a result; where there is no room it is kept all the same, and `is_full` says so."""
+        """Add a result, even if a bound is reached; then `is_full` becomes True."""
         size = self._weigh(result)
         all_in_memory = len(self._first) == self.n_waiting
         self.n_waiting += 1
@@ -197,7 +197,7 @@ class Queue:
             self._force(self._stuck, result, size)
 
     def _reserve(self, size: int) -> bool:
-        """Have room for so many bytes, and some more: not each result asks the worker's count."""
+        """Reserve `size` bytes and some more, so that not each result takes the worker's lock."""
         for wanted in (size + SPARE_BYTES, size):
             if self._room.take("memory", wanted - self._spare_bytes):
                 self._spare_bytes = wanted
@@ -211,7 +211,7 @@ class Queue:
 
     def take(self, rows: int, size_bytes: int) -> tuple[tuple[Result, ...], int]:
         """
-        Take out the first results, within these bounds but at least one.
+        Remove the first results, within these bounds but at least one.
 
         Returns:
             The results and their bytes, which count as memory until they are freed.
@@ -219,7 +219,7 @@ class Queue:
         if not self._first:
             self._refill()
         n, total = self.n_waiting, self.memory_bytes
-        if len(self._first) == n <= rows and total <= size_bytes:  # nearly always
+        if len(self._first) == n <= rows and total <= size_bytes:  # the usual case
             batch = [result for result, _ in self._first]
             self._first.clear()
         else:
@@ -247,14 +247,14 @@ class Queue:
             self._first, self._stuck = self._stuck, deque()
 
     def free(self, size: int) -> None:
-        """Give back the memory of results that were taken out; a little is kept for the next."""
+        """Free the memory of removed results; some of it stays reserved for the next ones."""
         self._spare_bytes += size
         if self._spare_bytes > SPARE_BYTES:
             self._room.free("memory", self._spare_bytes - SPARE_BYTES)
             self._spare_bytes = SPARE_BYTES
 
     def close(self) -> None:
-        """Forget what waits."""
+        """Drop the results that wait."""
         self._room.free("memory", self.memory_bytes + self._spare_bytes)
         self._spare_bytes = 0
         self.n_waiting = self.memory_bytes = 0

@@ -1,7 +1,8 @@
 """
-One file per transaction: read, decide, write. The only place that commits.
+One file per transaction: read, decide, write. Only this package commits.
 
-Lock order, the same everywhere: rungs (ascending step), trials (ascending id), the askers' queue,
-the study row, one counter shard last. Every operation may be sent again after a lost reply: claims,
-asks, saves and requests carry a token that is UNIQUE, batches carry their attempt's flush number.
+Every transaction takes locks in this order: rungs (ascending step), trials (ascending id), the
+queue of asks, the study's row, one counter shard. Every operation may be sent again after a lost
+reply: claims, asks, saves and requests have a token that is UNIQUE, and batches have a flush
+number.
 """

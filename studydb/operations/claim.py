@@ -41,12 +41,12 @@ def claim(
     Claim the first PENDING trial of a study.
 
     Args:
-        again: Whether the token may have been sent before; False saves a look for that claim.
-        after_position: Where the scan of the queue starts; the trials before it are looked at if
-            none follows.
+        again: Whether the token may have been sent before. If not, no earlier claim is looked for.
+        after_position: The position in the queue behind which the scan starts. If no trial follows,
+            the whole queue is scanned.
 
     Returns:
-        None when nothing is runnable, the study is not RUNNING, or `max_concurrent` trials run.
+        None if no trial is runnable, the study is not RUNNING, or `max_concurrent` trials run.
     """
     attempt_claim = partial(
         _claim_in_single_statement if _is_plain(database, study) else _claim_in_steps,
@@ -60,7 +60,7 @@ def claim(
             claimed = claimed or attempt_claim(after_position=position)
         if claimed is None and again:
             claimed = _wait_for_earlier_send(database, study, claimant)
-            # An earlier send that was cut off may have locked a trial and left it PENDING.
+            # The same claim, sent before and cut off, may have locked a trial and left it PENDING.
             claimed = claimed or attempt_claim(after_position=QUEUE_START)
     except Duplicate:
         return find_earlier_send(database, study, claimant)
@@ -75,7 +75,7 @@ def _is_plain(database: Database, study: Study) -> bool:
 def _claim_in_single_statement(
     database: Database, study: Study, claimant: Claimant, *, after_position: QueuePosition
 ) -> Claim | None:
-    """Claim where no limit must be counted, and SQL can make the config."""
+    """Claim when no limit must be counted and SQL can make the config."""
     with database.begin(durable=False, single=True) as txn:  # the first flush makes it durable
         row = single_statement.claim(txn, claimant, study=study, after_position=after_position)
     if row is None:
@@ -112,9 +112,9 @@ def _claim_in_steps(
 
 def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
     """
-    Find the trial of an earlier send of this claim once that send has committed or ended.
+    Wait until the same request, sent before, has committed or failed, and find its trial.
 
-    An earlier ask waits in the queue or holds the study's row. An earlier claim holds its trial.
+    Such an ask waits in the queue or locks the study's row. Such a claim locks its trial.
     """
     with suppress(LockTimeout), database.begin(write=False, single=True) as txn:
         proposals.await_asks(txn, study_id=study.id)
@@ -130,7 +130,7 @@ def begin_attempt(txn: Txn, study: Study, row: LeasedTrial, claimant: Claimant) 
     Open the attempt of a trial that this transaction has just leased.
 
     Raises:
-        Duplicate: An earlier send used the token.
+        Duplicate: The same claim was already stored (its reply was lost).
     """
     newest = (
         None
@@ -182,13 +182,13 @@ def claim_from_row(
 
 
 def find_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
-    """Read the claim or ask that committed although its reply was lost."""
+    """Find the claim or ask with this token that committed although its reply was lost."""
     with database.begin(write=False) as txn:
         return _read_earlier_send(txn, study, claimant)
 
 
 def _read_earlier_send(txn: Txn, study: Study, claimant: Claimant) -> Claim | None:
-    """The claim that an earlier send with this token made, unless it has ended."""
+    """Read the claim that was made with this token, unless its attempt has ended."""
     made = attempts.by_token(txn, token=claimant.token)
     if made is None or made.ended_at is not None:
         return None

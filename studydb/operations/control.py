@@ -24,7 +24,7 @@ from studydb.store import counters, events, studies, sweeps, trials
 
 ENQUEUED_DRAWS = 2**32
 """
-The draws from this number on complete enqueued trials; the searcher never gets so far.
+The first of the draws that complete enqueued trials; the searcher never reaches it.
 """
 
 
@@ -37,17 +37,17 @@ def enqueue(
     priority: int = 0,
 ) -> int:
     """
-    Add a PENDING trial with given parameters; what is missing is drawn from the space.
+    Add a PENDING trial with given parameters; missing ones are drawn from the space.
 
     Args:
-        priority: Lower runs first.
+        priority: A trial with a lower number runs first.
 
     Returns:
         The trial's number.
 
     Raises:
-        InvalidSpec: A parameter that the space does not have, or a value outside it.
-        BudgetSpent: `num_trials` trials exist.
+        InvalidSpec: The space does not have a parameter, or a value is outside it.
+        BudgetSpent: `num_trials` trials already exist.
     """
     given = study.space.check_params(params)
     try:
@@ -79,12 +79,12 @@ def enqueue(
 
 
 def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
-    # An earlier send of this request may have taken the last place.
+    # The same request, sent before, may have made the last trial of the budget.
     recorded = events.data_of(txn, token=request.token)
     if not recorded:
         raise BudgetSpent(
             f"Study {study.name!r} has all of its {study.num_trials} trials. "
-            f"Make room first: `studydb extend {study.name} --trials N`."
+            f"Raise the number first: `studydb extend {study.name} --trials N`."
         )
     return int(recorded["number"])
 
@@ -163,7 +163,7 @@ def extend(database: Database, study: Study, request: Request, *, n_more: int) -
 
     Raises:
         UsageError: `n_more` is not positive.
-        NotAllowed: The study has no such budget.
+        NotAllowed: The study has no `num_trials`.
     """
     if n_more < 1:
         raise UsageError(f"A study is extended by 1 trial or more, not by {n_more}.")

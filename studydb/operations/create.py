@@ -29,10 +29,10 @@ def create(database: Database, new: NewStudy) -> Study:
             events.append(txn, study_id=study_id, kind=EventKind.CREATED, actor=new.created_by)
     except Duplicate:
         found = load(database, new.name)
-        if found.uuid != new.uuid:  # else an earlier send of this request has created it
+        if found.uuid != new.uuid:  # else the same request, sent before, has created it
             raise StudyExists(
-                f"There is a study {new.name!r} in {database.url} already. Choose another name; "
-                "or go on with it: load_if_exists=True, on the command line --if-not-exists; or "
+                f"A study {new.name!r} already exists in {database.url}. Choose another name, "
+                "continue it (load_if_exists=True, or --if-not-exists on the command line), or "
                 f"delete it: `studydb delete {shlex.quote(new.name)} --yes`."
             ) from None
         return found
@@ -44,14 +44,14 @@ def load(database: Database, name: str) -> Study:
     Read a study with its specs by its name.
 
     Raises:
-        UnknownStudy: No study of that name; the message has near names.
+        UnknownStudy: No study has that name; the message names similar ones.
     """
     with database.begin(write=False) as txn:
         study = studies.find(txn, name=name)
         if study is None:
             names = studies.names(txn)
             known = did_you_mean(name, names) or (
-                " `studydb studies` lists them." if names else " It holds none yet."
+                " `studydb studies` lists them." if names else " That database has no studies yet."
             )
             raise UnknownStudy(f"There is no study {name!r} in {database.url}.{known}")
     return study

@@ -17,7 +17,7 @@ def close(database: Database, study: Study) -> None:
     """
     with database.begin() as txn:
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
-        # No process runs a trial that recovery could not end; it must not block the deletion.
+        # Lost trials that recovery could not end are counted as RUNNING. They must not block this.
         abandoned = len(sweeps.lost(txn, study_id=study.id))
         running = counters.read(txn, study_id=study.id).running - abandoned
     if running > 0:

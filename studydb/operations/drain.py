@@ -11,7 +11,7 @@ from studydb.processes import is_alive
 from studydb.store import events, workers
 
 SHOWN = 5
-"""Of the workers that a text is short for."""
+"""The most workers that the error about an ambiguous text names."""
 
 
 def find_worker(database: Database, text: str) -> Worker:
@@ -19,13 +19,13 @@ def find_worker(database: Database, text: str) -> Worker:
     The worker whose id begins with a text.
 
     Raises:
-        NotFound: No id begins so.
-        UsageError: Several do.
+        NotFound: No id begins with the text.
+        UsageError: Several ids begin with the text.
     """
     found: list[Worker] = []
     if re.fullmatch(r"[0-9a-f-]+", text):
         with database.begin(write=False) as txn:
-            found = workers.beginning_with(txn, uuid=text, limit=SHOWN)
+            found = workers.with_uuid_prefix(txn, prefix=text, limit=SHOWN)
     if not found:
         raise NotFound(f"There is no worker {text!r}. `studydb workers` lists them.")
     if len(found) > 1:
@@ -39,7 +39,7 @@ def drain(database: Database, worker: Worker, request: Request) -> None:
     Ask a worker to end; it reads the request at its next renewal.
 
     Raises:
-        NotAllowed: It has ended, or its process is dead.
+        NotAllowed: The worker has ended, or its process is dead.
     """
     try:
         with database.begin() as txn:
@@ -51,7 +51,7 @@ def drain(database: Database, worker: Worker, request: Request) -> None:
                 actor=request.actor,
                 token=request.token,
             )
-            if not workers.ask(txn, worker_id=worker.id, request=DRAIN):
+            if not workers.set_request(txn, worker_id=worker.id, request=DRAIN):
                 raise NotAllowed(f"The worker {worker.uuid} has ended already.")
             if not is_alive(worker.process):
                 raise NotAllowed(

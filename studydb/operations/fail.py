@@ -22,10 +22,10 @@ def fail(
     End an attempt as failed without reading its results: no last flush, no summary of metrics.
 
     Args:
-        flush_no: Of the batch that could not be stored.
+        flush_no: The flush number of the batch that could not be stored.
 
     Returns:
-        Where the trial went; None when an earlier send has committed.
+        Where the trial was moved; None if the same request was stored before.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.

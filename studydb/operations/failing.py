@@ -10,24 +10,24 @@ from studydb.store import events
 
 
 def last_error(database: Database, study: Study) -> LastError | None:
-    """The newest failure or loss, if it is among the newest events of a study."""
+    """Find the newest failure or loss among the newest events of a study."""
     with database.begin(write=False) as txn:
         return last_error_in(txn, study)
 
 
 def last_error_in(txn: Txn, study: Study) -> LastError | None:
-    """As `last_error`, within a transaction."""
+    """Do the same as `last_error`, within a transaction."""
     return events.last_error(txn, study_id=study.id)
 
 
 def describe_failure(database: Database, study: Study, progress: StudyProgress) -> str:
-    """Why a study has failed, where the traceback is, and how to go on."""
+    """Write why a study has failed, where the traceback is, and how to continue."""
     error, name = last_error(database, study), shlex.quote(study.name)
     if progress.pause_reason is not None:
         why = f"Study {study.name!r} has paused itself: {visible(progress.pause_reason)}"
         cure = (
-            f"Correct the cause, then `studydb resume {name}`. (`create --no-guard`, guard=False: "
-            "a study goes on whatever fails.)"
+            f"Correct the cause, then `studydb resume {name}`. (A study created with --no-guard or "
+            "guard=False never pauses itself.)"
         )
     else:
         last = f", the last, trial {error.number}, with {visible(error.words)}" if error else ""

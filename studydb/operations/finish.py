@@ -30,10 +30,10 @@ def finish(
     Args:
         outcome: COMPLETED; FAILED (the user's code raised); LOST (its process died); PREEMPTED
             (released, without a failure or loss); TIMED_OUT.
-        tally: Of the trial's results before this batch, if this attempt knows them all.
+        tally: The tally of the trial's results before this batch, if this attempt knows them all.
 
     Returns:
-        Where the trial went; None when an earlier send of this finish has committed.
+        Where the trial was moved; None if the same finish was stored before.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.

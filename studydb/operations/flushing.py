@@ -1,7 +1,8 @@
 """
-The steps that report and finish share: lock the rungs, pass the fence, judge the batch, store it.
+The steps that report and finish share: lock rungs, check the fence, judge the batch, store it.
 
-Rules are judged before the scheduler. The batch is cut after the first result that ends the trial.
+Rules judge a result before the scheduler does. A batch is cut after the first result that ends the
+trial.
 """
 
 import math
@@ -31,9 +32,9 @@ class Flushed:
     Attributes:
         held: The trial's row before the flush.
         stored: The results that were stored, up to the one that ended the trial.
-        summary: Of the trial with these results.
-        verdict: The decision on these results; None to go on.
-        is_new: False if the batch was dropped, or was stored by an earlier send.
+        summary: The trial's summary with these results.
+        verdict: The verdict on these results; None to continue.
+        is_new: Whether the batch was stored now; False if it was dropped, or stored before.
     """
 
     held: Held
@@ -45,7 +46,7 @@ class Flushed:
 
 
 def unchanged(held: Held) -> Flushed:
-    """A held trial of which no result is stored."""
+    """Return a held trial after a flush that stored no result."""
     return Flushed(held, (), held.summary, held.time_total_s, is_new=False)
 
 
@@ -53,11 +54,11 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
     """
     Store a batch of an attempt with the decisions on it, if the attempt holds its trial.
 
-    A batch that an earlier send has stored is not stored again. Once a scheduler or rule has ended
+    A batch that was stored before is not stored again. Once a scheduler or rule has ended
     the trial, further batches are dropped.
 
     Returns:
-        None if the fence refuses.
+        None if the attempt no longer holds its trial.
     """
     locked = lock_rungs(txn, study, lease=lease, batch=batch)  # rungs before trials
     held = leases.hold(txn, lease=lease)
@@ -69,7 +70,7 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
 
 
 def due_results(study: Study, batch: Batch) -> Iterator[Result]:
-    """The results of a batch at which the scheduler decides."""
+    """Yield the results of a batch on which the scheduler decides."""
     before = batch.after_step
     for result in batch.results:
         due = study.scheduler.next_decision_step(before)
@@ -82,16 +83,16 @@ def due_results(study: Study, batch: Batch) -> Iterator[Result]:
 
 def summary_if_undecided(study: Study, batch: Batch) -> Summary | None:
     """
-    The trial's summary with a batch that no scheduler or rule decides on.
+    Compute the trial's summary with a batch, if no scheduler or rule decides on the batch.
 
     Returns:
-        None when a decision is needed, or this attempt does not know the summary before the batch.
+        None if a decision is needed, or this attempt does not know the summary before the batch.
     """
     summary = batch.before
     if summary is None or any(due_results(study, batch)) or _hits(study, batch):
         return None
     if batch.results and summary.n_results == 0 and batch.results[0].step != batch.after_step + 1:
-        return None  # the attempt's row must get its first step
+        return None  # the first step must be written to the attempt's row
     return summary.add(batch.results, study.objective)
 
 
@@ -176,7 +177,7 @@ def _ask_scheduler(
 def _supersede(
     txn: Txn, study: Study, summary: Summary, *, lease: Lease, first: Result, batch: Batch
 ) -> Summary:
-    """At an attempt's first flush, let earlier results count only below it: the new summary."""
+    """Let earlier results count only below an attempt's first step; return the new summary."""
     if lease.attempt == 1:
         if first.step != batch.after_step + 1:
             attempts.begin_at(txn, lease=lease, step=first.step)
@@ -188,7 +189,7 @@ def _supersede(
 
 
 def next_step(study: Study, batch: Batch) -> int | None:
-    """The step at which the scheduler decides next, after a batch."""
+    """Return the step at which the scheduler decides next, after a batch."""
     last = batch.results[-1].step if batch.results else batch.after_step
     return study.scheduler.next_decision_step(last)
 
@@ -198,7 +199,7 @@ def refused(txn: Txn, *, lease: Lease, flush_no: int) -> Verdict | None:
     Answer an attempt that the fence has refused.
 
     Returns:
-        The stored verdict (None to go on), if this attempt has committed that flush and has ended.
+        The stored verdict, if this attempt stored that flush and has ended; None to continue.
 
     Raises:
         LeaseLost: The attempt lost its trial before that flush.
@@ -210,5 +211,5 @@ def refused(txn: Txn, *, lease: Lease, flush_no: int) -> Verdict | None:
 
 
 def lost(lease: Lease) -> LeaseLost:
-    """The error for an attempt that no longer holds its trial."""
+    """Make the error for an attempt that no longer holds its trial."""
     return LeaseLost(number=lease.number, attempt=lease.attempt)

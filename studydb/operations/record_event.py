@@ -23,7 +23,7 @@ def record_event(
     Append an event of a held trial, and renew its lease.
 
     Args:
-        token: Sent again after a lost reply, so that the event is there once.
+        token: Chosen for this event; a request with the same token stores nothing more.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.

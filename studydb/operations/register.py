@@ -20,7 +20,7 @@ def register(
     Give a process its worker row.
 
     Args:
-        uuid: Fresh for every start of a process: reused names hide dead workers.
+        uuid: A new one for each start of a process, because a reused one would hide dead workers.
 
     Returns:
         The worker's id.

@@ -31,7 +31,7 @@ def relocate(database: Database, study: Study, url: str, request: Request) -> No
 
 
 def located(database: Database, study: Study) -> Study:
-    """Read the stores anew: a process may have loaded the study long ago."""
+    """Read the stores again, because a process may have loaded the study long ago."""
     with database.begin(write=False) as txn:
         current, former = studies.places(txn, study_id=study.id)
     return replace(study, checkpoints=current, former_checkpoints=former)

@@ -11,11 +11,11 @@ from studydb.store import events, studies
 
 def rename(database: Database, study: Study, new_name: str, request: Request) -> None:
     """
-    Rename a study; workers know it by its id, and go on.
+    Rename a study. Its workers continue, because they identify it by its id.
 
     Raises:
-        InvalidName: The name is outside the rules.
-        StudyExists: Another study has it.
+        InvalidName: The name breaks the rules for names.
+        StudyExists: Another study has the name.
     """
     check_study_name(new_name)
     try:
@@ -34,5 +34,5 @@ def rename(database: Database, study: Study, new_name: str, request: Request) ->
             done = bool(events.data_of(txn, token=request.token))
         if not done:
             raise StudyExists(
-                f"There is a study {new_name!r} in {database.url} already. Choose another name."
+                f"A study {new_name!r} already exists in {database.url}. Choose another name."
             ) from None

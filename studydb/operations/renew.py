@@ -16,9 +16,9 @@ class Renewal:
     The answer to a renewal.
 
     Attributes:
-        held: By token, the verdict (None to go on) on each lease that still holds. A lease that is
-            missing is lost, unless the worker itself has ended its attempt meanwhile.
-        request: What a person asks of the worker: "DRAIN" or None.
+        held: The verdict (None to continue) on each lease that still holds, by the lease's token. A
+            missing lease is lost, unless the worker itself has ended the attempt meanwhile.
+        request: What a person requests of the worker: "DRAIN" or None.
     """
 
     held: dict[str, Verdict | None]
@@ -27,9 +27,10 @@ class Renewal:
 
 def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renewal:
     """
-    Renew leases, and store what people request of their trials as verdicts.
+    Renew leases, and store people's requests for their trials as verdicts.
 
-    A scheduler's or rule's verdict stays. A verdict that came from a request changes with it.
+    A scheduler's or rule's verdict stays. A verdict that came from a request changes with the
+    request.
     """
     with database.begin(durable=False) as txn:
         verdicts: dict[str, Verdict | None] = {}
@@ -41,5 +42,5 @@ def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renew
                 leases.set_verdict(txn, lease=lease, verdict=verdict)
             verdicts[lease.token] = verdict
 
-        request = workers.seen(txn, worker_id=worker_id)
+        request = workers.mark_alive(txn, worker_id=worker_id)
     return Renewal(verdicts, request)

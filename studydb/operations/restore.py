@@ -8,10 +8,10 @@ from studydb.store import checkpoints, trials
 
 def restore(database: Database, *, checkpoint: Checkpoint) -> bytes:
     """
-    The bytes that `save` kept in the row.
+    Read the bytes of an inline checkpoint.
 
     Raises:
-        CheckpointError: The row has none.
+        CheckpointError: The row has no bytes.
     """
     assert checkpoint.id is not None
     with database.begin(write=False) as txn:

@@ -1,4 +1,4 @@
-"""Replace the function of a study by a newer text of it."""
+"""Replace a study's trainable by another version of it."""
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
@@ -9,10 +9,10 @@ from studydb.store import events, studies
 
 def revise(database: Database, study: Study, trainable: Trainable, request: Request) -> None:
     """
-    Replace a study's trainable for workers that start from now on; others keep the one they have.
+    Replace a study's trainable for workers that start from now on; running workers keep the old.
 
     Args:
-        trainable: Signed for this study.
+        trainable: The new trainable, signed for this study.
     """
     try:
         with database.begin() as txn:

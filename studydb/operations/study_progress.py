@@ -1,4 +1,4 @@
-"""How far a study is and whether a claim may succeed: one read without locks, for polling."""
+"""Read without locks how far a study is and whether a claim may succeed, for polling."""
 
 from dataclasses import dataclass
 
@@ -15,11 +15,11 @@ class StudyProgress:
 
     Attributes:
         status: FINISHED when the budget is spent and no trial is PENDING or RUNNING.
-        has_runnable: Whether a PENDING trial can be claimed now.
+        has_runnable: Whether a PENDING trial is ready, whatever the study's status.
         has_budget: Whether the budget and the searcher allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
-        pause_reason: Why the study has paused itself; None if it has not.
-        num_trials: The budget; None for endless.
+        pause_reason: Why the study's guard paused it; None if it did not.
+        num_trials: The most trials of the study; None for no limit.
     """
 
     status: Status
@@ -65,7 +65,7 @@ def read_progress(database: Database, study: Study) -> StudyProgress:
 
 
 def progress_in(txn: Txn, study: Study) -> StudyProgress:
-    """As `read_progress`, within a transaction."""
+    """Do the same as `read_progress`, within a transaction."""
     budget = studies.budget(txn, study_id=study.id)
     counts = counters.read(txn, study_id=study.id)
     has_runnable = claims.any_runnable(txn, study_id=study.id)

@@ -1,4 +1,4 @@
-"""The workers of a study or of all studies, and how each of them is; without locks."""
+"""Read the workers of a study or of all studies, each with its health, without locks."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,12 +15,12 @@ MOST_WORKERS = 100
 
 class Health(StrEnum):
     """
-    How a worker is.
+    The health of a worker.
 
     Attributes:
-        DRAINING: It was asked to end and has not ended yet.
-        SILENT: It has not renewed for longer than its lease.
-        DEAD: Its process ran on this host and is gone.
+        DRAINING: The worker was asked to end and has not ended yet.
+        SILENT: The worker has not renewed its leases for longer than a lease lasts.
+        DEAD: The worker's process ran on this host and does not run any more.
     """
 
     ALIVE = auto()
@@ -44,7 +44,7 @@ class WorkerList:
 
     @property
     def n_alive(self) -> int:
-        """How many of them are alive; a draining worker is."""
+        """The number of workers that are alive, draining ones included."""
         return sum(health in (Health.ALIVE, Health.DRAINING) for _, health in self.workers)
 
 

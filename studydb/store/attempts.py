@@ -37,7 +37,7 @@ _NEW = {
 
 
 def inserting(**known: sa.ColumnElement[Any]) -> sa.Insert:
-    """INSERT … SELECT of an attempt; a column that is not `known` is bound by its name."""
+    """Make the INSERT … SELECT of an attempt; a column that is not `known` is bound by its name."""
     given = {name: sa.bindparam(name, type_=attempt.c[name].type) for name in _GIVEN}
     row = given | known | _NEW
     return sa.insert(attempt).from_select([*row], sa.select(*row.values()))
@@ -74,7 +74,7 @@ _END = Prepared(END)
 
 
 class ClaimedAttempt(NamedTuple):
-    """What an attempt's row says of the claim that made it."""
+    """The claim that made an attempt, as the attempt's row stores it."""
 
     trial_id: int
     worker_id: int | None
@@ -90,7 +90,7 @@ _BY_TOKEN = Prepared(
 
 
 class AttemptRow(NamedTuple):
-    """What an attempt's row keeps for the attempt itself."""
+    """What an operation reads of an attempt's row."""
 
     token: str
     worker_id: int | None
@@ -151,7 +151,7 @@ def insert(
     Insert the attempt of a claim.
 
     Raises:
-        Duplicate: An earlier send of this claim has committed with this token.
+        Duplicate: The same claim was already stored with this token (its reply was lost).
     """
     txn.run(
         _INSERT,
@@ -167,7 +167,7 @@ def insert(
 
 
 def first_binds(claimant: Claimant) -> dict[str, Any]:
-    """The binds of `inserting` for a new trial's first attempt, but ids of rows and `config`."""
+    """Return the binds of `inserting` for a first attempt, except ids of rows and `config`."""
     return {
         "attempt": 1,
         "token": claimant.token,
@@ -181,8 +181,8 @@ def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
     Let the results of earlier attempts count only below this attempt's first step.
 
-    Holds for an attempt that restored a checkpoint of this or another trial, for one that restored
-    none, and for a function that ignores its checkpoint and begins at step 1.
+    The first step is that of the first result, whatever checkpoint the attempt restored: a function
+    may ignore its checkpoint and begin at step 1.
     """
     txn.run(_BEGIN_AT, trial=lease.trial_id, no=lease.attempt, to_start=step)
     txn.run(_SUPERSEDE, trial=lease.trial_id, no=lease.attempt, first=step)
@@ -198,7 +198,7 @@ def end(
     failure: Failure | None = None,
     process: AttemptProcess | None = None,
 ) -> None:
-    """Close an attempt with the number of its last flush, so that a resend finds its answer."""
+    """Close an attempt with its last flush's number, by which a duplicate request is recognized."""
     txn.run(
         _END,
         trial=lease.trial_id,
@@ -222,7 +222,7 @@ def end_binds(
     failure: Failure | None = None,
     process: AttemptProcess | None = None,
 ) -> dict[str, Any]:
-    """The binds of `END` but the trial's."""
+    """Return the binds of `END`, except the trial's."""
     return {
         "no": lease.attempt,
         "to_flush_no": flush_no,
@@ -241,23 +241,23 @@ def end_binds(
 
 
 def by_token(txn: Txn, *, token: str) -> ClaimedAttempt | None:
-    """The attempt that a claim with this token made."""
+    """Find the attempt that a claim with this token made."""
     row = txn.first(_BY_TOKEN, by_token=token)
     return None if row is None else ClaimedAttempt._make(row)
 
 
 def find(txn: Txn, *, trial_id: int, attempt_no: int) -> AttemptRow | None:
-    """One attempt's row."""
+    """Find one attempt's row."""
     row = txn.first(_FIND, trial=trial_id, no=attempt_no)
     return None if row is None else AttemptRow._make(row)
 
 
 def reached(txn: Txn, *, lease: Lease, limit: int) -> list[ReachedStep]:
-    """How this attempt and those just before it ended, oldest first; `limit` of them in all."""
+    """Read how this attempt and those just before it ended, oldest first; at most `limit` rows."""
     rows = txn.all(_REACHED, trial=lease.trial_id, no=lease.attempt, limit=limit)
     return [ReachedStep._make(row) for row in rows]
 
 
 def of_trial(txn: Txn, *, trial_id: int) -> list[AttemptDetails]:
-    """A trial's attempts, oldest first."""
+    """Read a trial's attempts, oldest first."""
     return [AttemptDetails._make(row) for row in txn.all(_OF_TRIAL, trial=trial_id)]

@@ -1,4 +1,4 @@
-"""Checkpoint rows: each written only after its bytes are safe."""
+"""Rows of checkpoints. A row is written only after the checkpoint's bytes are on disk."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -107,10 +107,10 @@ def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> i
     Insert a checkpoint's row.
 
     Raises:
-        Duplicate: An earlier send of this save has committed.
+        Duplicate: The same save was already stored (its reply was lost).
     """
     fields = {name: getattr(what, name) for name in _FIELDS}
-    fields |= {"trial_id": lease.trial_id, "attempt": lease.attempt}  # what the fence has proved
+    fields |= {"trial_id": lease.trial_id, "attempt": lease.attempt}  # as the fence has checked
     row = txn.all(_INSERT, **fields, study_id=lease.study_id, data=data)[0]
     return int(row.id)
 
@@ -122,7 +122,7 @@ def point(txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, loss
 
 def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     """
-    Expire a trial's older checkpoints, but for pinned ones and the one before the newest.
+    Expire a trial's older checkpoints, except pinned ones and the one before the newest.
 
     The one before the newest is kept in case the newest's bytes are corrupt.
 
@@ -133,24 +133,24 @@ def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
 
 
 def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
-    """Expired checkpoints whose rows are not deleted yet."""
+    """Read the expired checkpoints whose rows are not deleted yet."""
     return [read(row) for row in txn.all(_EXPIRED, trial=trial_id)]
 
 
 def find(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
-    """One checkpoint, without its bytes."""
+    """Find one checkpoint, without its bytes."""
     row = txn.first(_FIND, checkpoint=checkpoint_id)
     return None if row is None else read(row)
 
 
 def by_uuid(txn: Txn, *, uuid: str) -> Checkpoint | None:
-    """The checkpoint that a save with this uuid stored."""
+    """Find the checkpoint that a save with this uuid stored."""
     row = txn.first(_BY_UUID, by_uuid=uuid)
     return None if row is None else read(row)
 
 
 def data(txn: Txn, *, checkpoint_id: int) -> bytes | None:
-    """The bytes of an inline checkpoint."""
+    """Read the bytes of an inline checkpoint; None if the row has none."""
     row = txn.first(_DATA, checkpoint=checkpoint_id)
     return None if row is None or row.data is None else bytes(row.data)
 
@@ -161,16 +161,16 @@ def mark_corrupt(txn: Txn, *, checkpoint_id: int) -> bool:
 
 
 def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
-    """A trial's checkpoint before this one, if there is one."""
+    """Find the checkpoint before this one of a trial; None if there is none."""
     row = txn.first(_BEFORE, trial=trial_id, checkpoint=checkpoint_id)
     return None if row is None else read(row)
 
 
 def delete_rows(txn: Txn, *, ids: Sequence[int]) -> None:
-    """Delete the rows of expired checkpoints whose bytes are gone."""
+    """Delete the rows of expired checkpoints whose bytes were deleted."""
     txn.run(_DELETE_ROWS, ids=list(ids))
 
 
 def read(row: Any) -> Checkpoint:
-    """The record of a row."""
+    """Make a `Checkpoint` from a row."""
     return Checkpoint(**{name: getattr(row, name) for name in _FIELDS}, id=row.id)

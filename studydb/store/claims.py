@@ -1,4 +1,4 @@
-"""Claims: the queue of PENDING trials, and the statement that gives the first one to a worker."""
+"""The queue of PENDING trials, and the statement that gives the first one to a worker."""
 
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ _AFTER_POSITION = sa.tuple_(
     sa.bindparam("after_number", type_=sa.BigInteger),
 )
 
-_runnable = (
+_first_runnable = (
     sa.select(trial.c.id)
     .where(
         _STUDY,
@@ -62,7 +62,7 @@ _runnable = (
 
 CLAIM = Prepared(
     sa.update(trial)
-    .where(trial.c.id == sa.select(_runnable.c.id).scalar_subquery(), is_still(State.PENDING))
+    .where(trial.c.id == sa.select(_first_runnable.c.id).scalar_subquery(), is_still(State.PENDING))
     .values(
         _LEASE
         | {
@@ -81,7 +81,7 @@ INSERT_RUNNING = sa.insert(trial).values(_BEGINS_RUNNING).returning(*_LEASED)
 
 
 def inserting_running(**known: sa.ColumnElement[Any]) -> sa.Insert:
-    """`INSERT_RUNNING` as INSERT … SELECT, with `known` expressions in place of some binds."""
+    """Make `INSERT_RUNNING` an INSERT … SELECT that takes some columns from `known` expressions."""
     row = {
         name: value
         if isinstance(value, sa.ColumnElement)
@@ -93,7 +93,7 @@ def inserting_running(**known: sa.ColumnElement[Any]) -> sa.Insert:
 
 _LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
 
-_BEING_CLAIMED = Prepared(
+_LOCK_ALL_RUNNABLE = Prepared(
     sa.select(trial.c.id)
     .where(
         _STUDY,
@@ -106,7 +106,7 @@ _BEING_CLAIMED = Prepared(
     .with_for_update(key_share=True)
 )
 
-_RUNNABLE = Prepared(
+_ANY_RUNNABLE = Prepared(
     sa.select(trial.c.id)
     .where(_STUDY, in_state(State.PENDING), trial.c.ready)
     .order_by(trial.c.resource_class, trial.c.priority, trial.c.number)
@@ -124,23 +124,23 @@ def claim(
     """
     Give the first runnable trial of a study to a worker.
 
-    SKIP LOCKED lets concurrent claims pass over a row that is being claimed. SQLite ignores the
-    clause and relies on BEGIN IMMEDIATE. ORDER BY names columns that only the index `trial_claim`
-    has, or both planners would walk the finished trials.
+    SKIP LOCKED lets concurrent claims skip a row that is being claimed. SQLite ignores the clause
+    and relies on BEGIN IMMEDIATE. Only the index `trial_claim` has the order of ORDER BY; with
+    another order both planners would read the finished trials.
 
     Args:
-        after_position: The trial must follow this position in the queue.
+        after_position: The position in the queue after which the trial must be.
 
     Returns:
-        The row, RUNNING under a new attempt; None when none is runnable or the study is not
-        RUNNING.
+        The trial's row, RUNNING under a new attempt; None if no trial is runnable or the study is
+        not RUNNING.
     """
     row = txn.first(CLAIM, study=study_id, **claim_binds(claimant, after_position))
     return None if row is None else LeasedTrial._make(row)
 
 
 def claim_binds(claimant: Claimant, after_position: QueuePosition) -> dict[str, Any]:
-    """The binds of `CLAIM` but the study's."""
+    """Return the binds of `CLAIM`, except the study's."""
     return {
         **lease_binds(claimant),
         "after_priority": after_position.priority,
@@ -149,7 +149,7 @@ def claim_binds(claimant: Claimant, after_position: QueuePosition) -> dict[str, 
 
 
 def lease_binds(claimant: Claimant) -> dict[str, Any]:
-    """The binds of a lease in `CLAIM` and `INSERT_RUNNING`."""
+    """Return the binds of a lease in `CLAIM` and `INSERT_RUNNING`."""
     return {
         "to_worker": claimant.worker_id,
         "to_token": claimant.token,
@@ -158,20 +158,20 @@ def lease_binds(claimant: Claimant) -> dict[str, Any]:
 
 
 def leased(txn: Txn, *, trial_id: int) -> LeasedTrial:
-    """A trial's row as `claim` returns it."""
+    """Read a trial's row as `claim` returns it."""
     return LeasedTrial._make(txn.all(_LEASED_ROW, trial=trial_id)[0])
 
 
 def await_claims(txn: Txn, *, study_id: int) -> None:
     """
-    Wait for the transactions that hold runnable trials, and so made `claim` find nothing.
+    Wait for the transactions whose locks on runnable trials made `claim` skip them.
 
-    One of them may be an earlier send of the same claim: until its COMMIT only its lock is visible.
+    One of them may be the same claim, sent before: until its COMMIT only its lock is visible.
     """
     if txn.features.concurrent_writers:
-        txn.all(_BEING_CLAIMED, study=study_id)
+        txn.all(_LOCK_ALL_RUNNABLE, study=study_id)
 
 
 def any_runnable(txn: Txn, *, study_id: int) -> bool:
-    """Whether a trial can be claimed; takes no lock."""
-    return txn.first(_RUNNABLE, study=study_id) is not None
+    """Tell whether a PENDING trial is ready, whatever the study's status; takes no lock."""
+    return txn.first(_ANY_RUNNABLE, study=study_id) is not None

@@ -1,4 +1,4 @@
-"""The connected role of PostgreSQL, and whether it may write."""
+"""The PostgreSQL role that this process is logged in as, and whether it may write."""
 
 import sqlalchemy as sa
 
@@ -15,9 +15,9 @@ _WHO = Prepared(
 
 def read_only_role(txn: Txn) -> str | None:
     """
-    The connected role if its transactions are read-only; None if it may write.
+    Read the name of the role if its transactions are read-only; None if it may write.
 
-    None on a standby, too: the next connection goes to the primary.
+    On a standby it is None, too, because the next connection goes to the primary.
     """
     row = txn.first(_WHO)
     return row.name if row is not None and row.only_reads else None

@@ -1,4 +1,4 @@
-"""Trials per state, without counting them."""
+"""The number of a study's trials in each state, kept in counters."""
 
 from zlib import crc32
 
@@ -11,10 +11,11 @@ from studydb.domain.records import Counts
 
 SHARDS = 32
 """
-Rows per study. A transaction holds its shard until its commit is on disk; with 32 shards workers
-rarely wait for one another. The rows are created with the study: another number takes a migration.
+The number of counter rows (shards) of a study. A transaction locks its shard until its COMMIT is on
+disk; with 32 shards workers rarely wait for one another. The rows are created with the study, so
+another number needs a migration.
 
-An attempt's token chooses its shard. If a worker always took the same one, each update would scan
+An attempt's token chooses its shard. If a worker always took the same one, each update would read
 all dead versions of that row while a long snapshot is open: 1.5 ms after 20,000 claims.
 """
 
@@ -48,7 +49,7 @@ _READ = Prepared(
 
 
 def create(txn: Txn, *, study_id: int) -> None:
-    """Make the shards of a new study."""
+    """Insert the shards of a new study."""
     for shard in range(SHARDS):
         txn.run(_INSERT, study=study_id, shard_no=shard)
 
@@ -57,12 +58,12 @@ def move(
     txn: Txn, *, study_id: int, key: int | str, out_of: State | None, into: State | None, n: int = 1
 ) -> None:
     """
-    Count `n` trials out of one state and into another; the last lock that a transaction takes.
+    Count `n` trials out of one state and into another. The shard is a transaction's last lock.
 
     Args:
-        key: Chooses the shard: an attempt's token, or a number.
-        out_of: None for new trials.
-        into: None for no state.
+        key: What chooses the shard: an attempt's token, or a number.
+        out_of: The state before; None for new trials.
+        into: The state after; None if the trials are in no state any more.
     """
     txn.run(_MOVE, study=study_id, **binds(key=key, out_of=out_of, into=into, n=n))
 
@@ -70,7 +71,7 @@ def move(
 def binds(
     *, key: int | str, out_of: State | None, into: State | None, n: int = 1
 ) -> dict[str, int]:
-    """The binds of `MOVE` but the study's: as for `move`."""
+    """Return the binds of `MOVE`, except the study's; see `move`."""
     change = {"shard_no": _shard(key)}
     if out_of is not None:
         change[f"by_{out_of.lower()}"] = -n
@@ -84,6 +85,6 @@ def _shard(key: int | str) -> int:
 
 
 def read(txn: Txn, *, study_id: int) -> Counts:
-    """The sums over the shards."""
+    """Sum up the shards of a study."""
     row = txn.all(_READ, study=study_id)[0]
     return Counts(*(int(count) for count in row))

@@ -1,4 +1,4 @@
-"""Deleting a study's rows, children before parents."""
+"""Delete a study's rows, children before parents."""
 
 import sqlalchemy as sa
 
@@ -60,7 +60,7 @@ _REST = (
 
 
 def has_trials(txn: Txn, *, study_id: int) -> bool:
-    """Whether a study has any trial."""
+    """Tell whether a study has a trial."""
     return txn.first(_ANY, study=study_id) is not None
 
 

@@ -1,4 +1,4 @@
-"""Events: who did what when. Rows are only inserted."""
+"""Events: who did what and when. Rows are only inserted."""
 
 import itertools
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ PROBLEMS = (
     EventKind.CONFIG_NOT_READ,
     EventKind.RECOVERY_FAILED,
 )
-"""Kinds that a person should know of, although training goes on."""
+"""Kinds of events that a person should know, although training continues."""
 
 NEWEST = 2_000
-"""How many of a study's newest events are searched for problems; an attempt leaves one or two."""
+"""How many of a study's newest events are searched for problems. An attempt adds one or two."""
 
 
 class RecordedFailure(NamedTuple):
-    """The failure of an attempt, as its event has it; alike failures have one fingerprint."""
+    """The failure of an attempt, from its event. Failures that are alike have one fingerprint."""
 
     trial_id: int
     fingerprint: str | None
@@ -106,7 +106,7 @@ def append(
 
     Args:
         actor: An `Actor`, or a person as user@host.
-        token: UNIQUE, so that a request that is sent again counts once.
+        token: The token of a request. It is UNIQUE, so a request that is sent again counts once.
 
     Raises:
         Duplicate: An event has this token.
@@ -125,31 +125,31 @@ def append(
 
 
 def problems(txn: Txn, *, study_id: int) -> list[StorageProblem]:
-    """The newest event of each kind of problem, newest first."""
+    """Read the newest event of each kind of problem, newest first."""
     return [StorageProblem._make(row) for row in txn.all(_PROBLEMS, study=study_id)]
 
 
 def data_of(txn: Txn, *, token: str) -> dict[str, Any]:
-    """The data of the event with this token; empty if there is none."""
+    """Read the data of the event with this token; empty if there is no such event."""
     row = txn.first(_BY_TOKEN, by_token=token)
     return dict(row.data or {}) if row else {}
 
 
 def _texts(data: Any) -> dict[str, str]:
-    """The texts of an event's data; every worker's role may have inserted any JSON."""
+    """Keep the values of an event's data that are texts: a worker's role may insert any JSON."""
     known = data if isinstance(data, dict) else {}
     return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
 def failures_since_resumption(txn: Txn, *, study_id: int) -> list[RecordedFailure]:
-    """Failures among a study's newest events, newest first, since its last resumption."""
+    """Read the failures since a study was last resumed, newest first, from its newest events."""
     found = txn.all(_FAILURES, study=study_id)
     newer = itertools.takewhile(lambda row: row.kind != EventKind.STUDY_RUNNING, found)
     return [RecordedFailure(row.trial_id, _texts(row.data).get("fingerprint")) for row in newer]
 
 
 def last_error(txn: Txn, *, study_id: int) -> LastError | None:
-    """The newest failure or loss with a cause, if it is among a study's newest events."""
+    """Find the newest failure or loss with a cause among a study's newest events."""
     row = txn.first(_LAST_FAILURE, study=study_id)
     if row is None:
         return None

@@ -1,8 +1,8 @@
 """
 Leases: the fence, what a flush or an end writes to a held trial, and renewals.
 
-Every write of an attempt goes through `FENCE`: it finds the row only if this attempt, by number and
-token, still has it RUNNING.
+Every write of an attempt goes through `FENCE`: it finds the trial's row only if the trial is
+RUNNING under this attempt's number and token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ _ENDS_WITH_LEASE = (
 
 
 def end_values(target: State) -> dict[str, Any]:
-    """The columns of a trial that an attempt's end writes, with their binds."""
+    """Return the columns of a trial that an attempt's end writes, with their binds."""
     final = target in (State.TERMINATED, State.ERROR)
     back_off = sa.bindparam("delay_s", 0.0, sa.Double)
     pending = target is State.PENDING
@@ -161,7 +161,7 @@ _SET_VERDICT = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The row of a trial that an attempt holds, locked."""
+    """The locked row of a trial that an attempt holds."""
 
     summary: Summary
     flush_no: int
@@ -177,7 +177,7 @@ class Held:
 
     @property
     def refuses_results(self) -> bool:
-        """Whether further results are dropped, because of a stored verdict."""
+        """Whether a stored verdict makes us drop further results."""
         return self.verdict is not None and self.verdict.refuses_results
 
 
@@ -187,9 +187,9 @@ class RenewedLease:
     A lease that was renewed.
 
     Attributes:
-        verdict: As stored.
-        request: A person's, for this trial.
-        status: The study's, as running trials obey it.
+        verdict: The stored verdict on the attempt.
+        request: What a person requested of this trial.
+        status: The status of the study that running trials obey; see `wish_for_study`.
     """
 
     token: str
@@ -199,13 +199,13 @@ class RenewedLease:
 
 
 def hold(txn: Txn, *, lease: Lease) -> Held | None:
-    """Lock the trial if this attempt still holds it; None if the fence refuses."""
+    """Lock the trial if this attempt still holds it; else return None."""
     row = txn.first(HOLD, **fence_binds(lease))
     return None if row is None else read_held(row)
 
 
 def read_held(row: Any) -> Held:
-    """The record of a row of `HELD`."""
+    """Make a `Held` from a row of the columns `HELD`."""
     return Held(
         summary=summary_of(row),
         flush_no=row.flush_no,
@@ -230,7 +230,7 @@ def record(
     time_total_s: float | None,
     verdict: Verdict | None,
 ) -> None:
-    """Store what a flush did to a held trial, and renew its lease."""
+    """Store the effect of a flush on a held trial, and renew its lease."""
     txn.run(
         _RECORD,
         trial=trial_id,
@@ -249,7 +249,7 @@ def end(
     time_total_s: float | None,
     metric_summary: Mapping[str, Any] | None = None,
 ) -> None:
-    """Move a held trial to where its attempt's end leaves it; the lease ends with it."""
+    """Move a held trial to the state of `ending`, and end its lease."""
     params: dict[str, Any] = {
         "trial": trial_id,
         "to_rank_score": summary.rank_score,
@@ -268,7 +268,7 @@ def end(
 
 
 def fence_binds(lease: Lease) -> dict[str, Any]:
-    """The binds of `FENCE`."""
+    """Return the binds of `FENCE`."""
     return {
         "trial": lease.trial_id,
         "held_attempt": lease.attempt,
@@ -277,7 +277,7 @@ def fence_binds(lease: Lease) -> dict[str, Any]:
 
 
 def summary_binds(summary: Summary, time_total_s: float | None) -> dict[str, Any]:
-    """The binds of `SUMMARY_VALUES`."""
+    """Return the binds of `SUMMARY_VALUES`."""
     values = {bind: getattr(summary, name) for bind, name in _SUMMARY_BINDS.items()}
     return values | {"to_time_total_s": time_total_s}
 
@@ -294,9 +294,9 @@ def _verdict_binds(verdict: Verdict | None) -> dict[str, Any]:
 
 def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RenewedLease]:
     """
-    Renew exactly these leases, their rows locked by ascending id.
+    Renew these leases; their trials' rows are locked by ascending id.
 
-    A token belongs to one attempt, so it identifies the trial and the attempt's number.
+    A token belongs to one attempt, so it needs no check of the attempt's number.
 
     Returns:
         The leases that still hold.
@@ -312,7 +312,7 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RenewedLease]:
 
 
 def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:
-    """Store what people ask for, None to withdraw it; a scheduler's or rule's verdict stays."""
+    """Store a requested verdict; None withdraws it. A scheduler's or rule's verdict stays."""
     return (
         txn.count(
             _SET_VERDICT,

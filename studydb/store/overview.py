@@ -1,4 +1,4 @@
-"""What an overview of a study reads of its trials; the cost does not grow with their number."""
+"""Read what an overview shows of a study's trials, at a cost that does not grow with them."""
 
 import sqlalchemy as sa
 
@@ -8,13 +8,13 @@ from studydb.domain.life.states import Reason, State
 from studydb.domain.listed_rows import RecentEnds
 
 NEWEST = 1_000
-"""Of how many trials, the newest by number, the ends are counted."""
+"""How many trials, those with the highest numbers, are searched for ends."""
 
 _NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))
 _LIMIT: sa.BindParameter[int] = sa.bindparam("limit")
 
-# `number + 0` keeps the planner from walking the index of all numbers, past every ended trial; the
-# partial index finds the few that run, and they are sorted then.
+# `number + 0` keeps the planner from reading the index of all numbers with every ended trial. So it
+# finds the few RUNNING trials by the partial index, and sorts them.
 _UNFINISHED = {
     State.RUNNING: (
         Prepared(
@@ -63,10 +63,12 @@ _RECENT_ENDS = Prepared(
 
 def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]:
     """
-    The numbers of some unfinished trials by state; the PENDING ones in the order of their claims.
+    Read the numbers of some unfinished trials by state.
+
+    PENDING trials are in the order in which they will be claimed.
 
     Args:
-        limit: How many per state.
+        limit: The most numbers per state.
     """
     found: dict[State, list[int]] = {}
     for state, queries in _UNFINISHED.items():
@@ -76,5 +78,5 @@ def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]
 
 
 def recent_ends(txn: Txn, *, study_id: int) -> RecentEnds:
-    """How the newest trials ended, when the first of them began, and when the last one ended."""
+    """Read how the newest trials ended, when the first began, and when the last one ended."""
     return RecentEnds._make(txn.all(_RECENT_ENDS, study=study_id)[0])

@@ -1,9 +1,9 @@
 """
 Draws and proposals: the numbers and params of new trials, within the budget.
 
-A draw's params are a pure function of its number, but only the transaction that holds the study's
-row knows the number. On PostgreSQL the row keeps proposals: the params of the next draws, computed
-ahead in batches. An ask then is one statement, and no client computes while it holds the row.
+A draw's params are a pure function of its number, but only the transaction that locks the study's
+row knows the number. On PostgreSQL the row holds proposals: the params of the next draws, computed
+in advance in batches. So an ask is one statement, and no client computes while it locks the row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from studydb.store.claims import LeasedTrial
 from studydb.store.studies import HAS_DRAWS, HAS_ROOM, OPEN, THIS
 
 PROPOSALS_PER_BATCH = 64
-"""How many consecutive draws a batch proposes."""
+"""The number of consecutive draws in a batch."""
 
 BATCHES_AHEAD = 2
 """
@@ -33,16 +33,17 @@ How many batches ahead of the current one are proposed. A batch is ready in time
 start while one client computes it.
 """
 
-_WIDEST = 1000
+_MOST_CHARACTERS = 1000
 """
-The most characters of params that are kept: every ask unpacks all batches. With texts of 10,000 an
-ask took four times as long as one in steps, and jsonb takes at most a quarter of a GB.
+The most characters of a proposal's params, because every ask unpacks all batches. With texts of
+10,000 characters an ask took four times as long as one in several statements. Also, jsonb holds at
+most a quarter of a GB.
 """
 
-_KEPT = 8
+_DELETED_BATCHES = 8
 """
-How many older batches each proposal deletes; more than one, in case an earlier proposal did not
-finish.
+How many older batches are deleted when a batch is stored. It is more than one, because an earlier
+deletion may have failed.
 """
 
 _DRAW = (
@@ -73,21 +74,21 @@ _TAKE = {
 
 
 class Draw(NamedTuple):
-    """What a new trial takes from its study: its number, and the draw that its params come from."""
+    """The number of a new trial, and the draw that its params come from."""
 
     number: int
     draw: int
 
 
 class NextDraw(NamedTuple):
-    """The draw that the next ask takes, and whether its params are proposed."""
+    """The draw of the next ask, and whether its params are proposed."""
 
     draw: int
     is_proposed: bool
 
 
 class Asked(NamedTuple):
-    """A new trial, leased, and its draw."""
+    """A new trial, which is already leased, and its draw."""
 
     leased: LeasedTrial
     draw: int
@@ -104,18 +105,18 @@ _IS_PROPOSED = sa.func.coalesce(
 _QUEUE = 0x73747564
 
 TURN_TIMEOUT_S = 2.0
-"""How long an ask waits for its turn; every login that may connect can hold an advisory lock."""
+"""Seconds that an ask waits for its turn: any login that may connect can hold an advisory lock."""
 
 RESEND_TIMEOUT_S = TURN_TIMEOUT_S + 1.0
-"""How long a resend waits for earlier asks: those that waited have left the queue by then."""
+"""Seconds that a duplicate request waits for earlier asks, which leave the queue before that."""
 
 
 def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
     """
-    Take a turn in the queue, held until the transaction ends.
+    Make an expression that takes a turn in the queue until the transaction ends.
 
-    CASE evaluates in order: lock_timeout, which costs more than a free turn, is set only before a
-    wait. From then on it holds for all locks of the transaction.
+    CASE evaluates in order, so `lock_timeout` is set only before a wait: setting it costs more than
+    taking a free turn. It then applies to all later locks of the transaction.
     """
     queue = (
         sa.literal(_QUEUE, sa.Integer),
@@ -131,17 +132,17 @@ def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
 
 _TURN = _turn(TURN_TIMEOUT_S)
 """
-Asks queue at an advisory lock, not at the study's row: at each change of a row all transactions
-that wait for it wake, read it and wait again. 300 workers made 260 trials/s at the row, 430 with
-the queue. The queue only saves time. The study's row guards what an ask may take; the token, that
-it takes it once.
+Asks wait in a queue at an advisory lock, not at the study's row. At each change of a row all
+transactions that wait for it wake, read it and wait again: 300 workers made 260 trials/s at the
+row, and 430 with the queue. The queue only saves time. The study's row guards the budget, and the
+token guards that a duplicate request takes nothing.
 """
 
 _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
 
 
 def _ask(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    last = study.c.next_draw - 1  # of the row as it is returned
+    last = study.c.next_draw - 1  # RETURNING reads the new row
     place = postgresql.array([_batch_of(last), sa.cast(last % PROPOSALS_PER_BATCH, sa.Text)])
     drawn = (
         _DRAW.where(*conditions, _IS_PROPOSED)
@@ -170,7 +171,7 @@ _ASK = {
     **{(flag, True): Prepared(_ask(condition, _TURN)) for flag, condition in _IF.items()},
     **{(flag, False): Prepared(_ask(condition)) for flag, condition in _IF.items()},
 }
-"""By whether the ask makes no trial if one can be claimed, and whether it queues."""
+"""The asks by two flags: make no trial if one can be claimed, and wait in the queue."""
 
 _NEXT = {
     flag: Prepared(
@@ -181,13 +182,13 @@ _NEXT = {
     for flag, condition in _IF.items()
 }
 
-_kept = sa.func.coalesce(study.c.points, sa.literal({}, Json)).op("-")(
+_remaining_points = sa.func.coalesce(study.c.points, sa.literal({}, Json)).op("-")(
     sa.bindparam("passed", type_=sa.ARRAY(sa.Text))
 )
 _PROPOSE = Prepared(
     sa.update(study)
     .where(THIS, study.c.next_draw < sa.bindparam("end"), sa.text(LAZILY))
-    .values(points=_kept.op("||")(sa.bindparam("more", type_=Json)))
+    .values(points=_remaining_points.op("||")(sa.bindparam("more", type_=Json)))
 )
 
 
@@ -196,18 +197,18 @@ def take(txn: Txn, *, study_id: int, if_nothing_waits: bool = False) -> Draw | N
     Take a number and a draw for a new trial that is RUNNING from the start.
 
     Args:
-        if_nothing_waits: Take nothing if a trial can be claimed.
+        if_nothing_waits: Whether to take nothing if a trial can be claimed.
 
     Returns:
-        None when the budget is spent, the study is not RUNNING, or `max_concurrent` trials run.
+        None if the budget is spent, the study is not RUNNING, or `max_concurrent` trials run.
     """
     row = txn.first(_TAKE[if_nothing_waits], study=study_id)
     return None if row is None else Draw._make(row)
 
 
 def are_kept(study: Study) -> bool:
-    """Whether PostgreSQL keeps the study's proposals, and can make a config of one."""
-    return study.space.is_flat and study.space.width <= _WIDEST
+    """Tell whether PostgreSQL can hold the study's proposals, and make a config from one."""
+    return study.space.is_flat and study.space.width <= _MOST_CHARACTERS
 
 
 def ask(
@@ -219,16 +220,16 @@ def ask(
     queue: bool = True,
 ) -> Asked | None:
     """
-    Make the trial of the next draw, if it is proposed, with its first attempt; PostgreSQL.
+    Make the trial of the next draw and its first attempt, if the draw is proposed; PostgreSQL only.
 
     Args:
-        queue: False to skip the queue, after a turn did not come.
+        queue: Whether to wait in the queue; False after a turn did not come in time.
 
     Returns:
-        None as for `take`, or when the draw is not proposed.
+        None as for `take`, or if the draw is not proposed.
 
     Raises:
-        Duplicate: An earlier send used the token.
+        Duplicate: The same ask was already stored (its reply was lost).
         LockTimeout: The turn did not come within `TURN_TIMEOUT_S`.
     """
     assert study.searcher is not None  # or the study would have no draws
@@ -254,18 +255,18 @@ def await_asks(txn: Txn, *, study_id: int) -> None:
     """
     Wait until every ask that is in the queue now has had its turn and has ended.
 
-    An ask whose client is gone still makes its trial once it reaches the study's row.
+    An ask whose client has died still makes its trial when it reaches the study's row.
 
     Raises:
         LockTimeout: The turn did not come within `RESEND_TIMEOUT_S`. By then all earlier asks have
-            had their turn or left the queue, so something that is no ask holds the lock.
+            had their turn or left the queue, so something other than an ask holds the lock.
     """
     if txn.features.concurrent_writers:
         txn.all(_QUEUE_UP, study=study_id)
 
 
 def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> NextDraw | None:
-    """Look at the next draw without a lock; None as for `take`."""
+    """Read the next draw without a lock; None as for `take`."""
     row = txn.first(_NEXT[if_nothing_waits], study=study_id)
     return None if row is None else NextDraw._make(row)
 
@@ -274,16 +275,16 @@ def propose(
     txn: Txn, *, study_id: int, batch: int, proposed: Sequence[Mapping[str, Any]], current: int
 ) -> None:
     """
-    Keep a batch of proposals, and delete older ones than the `current` batch.
+    Store a batch of proposals, and delete batches before the `current` one.
 
-    A batch whose draws have all been taken meanwhile is not kept, because nothing would delete it.
-    Every worker computes the same params for a batch, so the order of proposals does not matter.
+    A batch whose draws were all taken meanwhile is not stored, because nothing would delete it.
+    Every worker computes the same params for a batch, so it does not matter which one stores it.
     """
     known = [{"params": dict(params), "hash": params_hash(params)} for params in proposed]
     txn.run(
         _PROPOSE,
         study=study_id,
         end=(batch + 1) * PROPOSALS_PER_BATCH,
-        passed=[str(earlier) for earlier in range(current - _KEPT, current)],
+        passed=[str(earlier) for earlier in range(current - _DELETED_BATCHES, current)],
         more={str(batch): known},
     )

@@ -1,9 +1,9 @@
 """
-Which trials of a study are best: the one rule, and the index `trial_rank` that answers it.
+Which trials of a study are best.
 
-A trial competes by the score of its best value; one without results, or with NaN only, has no rank.
-Ties go to the lower number. `trial_rank` holds the trials that nobody runs. The few RUNNING ones
-are read beside it: if their score stood in an index, no report could be a HOT update.
+Trials are ranked by the score of their best value, then by number. A trial without results, or with
+NaN only, has no rank. The index `trial_rank` has the trials that are not RUNNING. The few RUNNING
+ones are read separately: if their score were in an index, no report could be a HOT update.
 """
 
 import math
@@ -22,7 +22,7 @@ _IS_NAN = trial.c.best_value == sa.literal(math.nan, trial.c.best_value.type)
 
 
 def _ranked(*columns: Any) -> sa.Select[Any]:
-    """The trials in `trial_rank`, best first."""
+    """Select the trials in `trial_rank`, best first."""
     return (
         sa.select(*columns)
         .where(_OF_STUDY, trial.c.rank_score.is_not(None), trial.c.state != State.RUNNING)
@@ -31,7 +31,7 @@ def _ranked(*columns: Any) -> sa.Select[Any]:
 
 
 def _ranked_running(*columns: Any) -> sa.Select[Any]:
-    """The RUNNING trials that have a rank, best first."""
+    """Select the RUNNING trials that have a rank, best first."""
     return (
         sa.select(*columns)
         .where(
@@ -56,7 +56,7 @@ _WITHOUT_RANK = (
 
 
 def best(txn: Txn, *, study_id: int, limit: int = 1) -> list[TrialRow]:
-    """The trials of a study that have a rank, best first."""
+    """Read the trials of a study that have a rank, best first."""
     rows = [row for query in _BEST for row in txn.all(query, study=study_id, limit=limit)]
     rows.sort(key=lambda row: (row.best_score, row.number))
     return [trials.read(row) for row in rows[:limit]]
@@ -66,11 +66,11 @@ def numbers(
     txn: Txn, *, study_id: int, state: State | None = None, limit: int | None = None
 ) -> list[int]:
     """
-    The numbers of a study's trials, best first; those without a rank follow by number.
+    Read the numbers of a study's trials, best first; those without a rank follow by number.
 
     Args:
-        state: Of the trials; None for any.
-        limit: How many; None for all.
+        state: The state of the trials; None for any.
+        limit: The most numbers to read; None for all.
     """
     found = []
     if state is not State.RUNNING:

@@ -1,4 +1,4 @@
-"""Results: insert-only; an attempt's `live_through` says which rows still count."""
+"""Results. Rows are only inserted; an attempt's `live_through` says which of them still count."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ IS_LIVE = sa.and_(
     attempt.c.attempt == result.c.attempt,
     result.c.step <= attempt.c.live_through,
 )
-"""The join of a result with its attempt if no later attempt has superseded it."""
+"""Joins a result with its attempt, unless a later attempt has superseded the result."""
 
 _THIS = (
     result.c.study_id == sa.bindparam("study"),
@@ -87,7 +87,7 @@ _best = (
             (result.c.value == _bound["nan"], 3),
             else_=1,
         ),
-        result.c.value * sa.bindparam("sign", type_=sa.Double),  # ±Inf and NaN: texts on SQLite
+        result.c.value * sa.bindparam("sign", type_=sa.Double),  # on SQLite ±Inf and NaN are texts
         result.c.step,
     )
     .limit(1)
@@ -107,10 +107,10 @@ _SUMMARY = Prepared(
 @dataclass(frozen=True, slots=True)
 class Span:
     """
-    Live results of one attempt: the steps that follow `after`, up to `through`.
+    Live results of one attempt: the steps after `after`, up to `through`.
 
-    Results are only inserted, so that a span with an end always holds the same rows, whatever an
-    attempt does afterwards.
+    Results are only inserted. So a span up to a step that was already reported always has the same
+    rows.
     """
 
     study_id: int
@@ -120,7 +120,7 @@ class Span:
     through: int
 
     def behind(self, step: int) -> "Span":
-        """What follows a step."""
+        """Return the part of the span after a step."""
         return replace(self, after=step)
 
 
@@ -128,17 +128,17 @@ _ANY = Prepared(sa.select(result.c.step).where(result.c.study_id == sa.bindparam
 
 
 def any_of_study(txn: Txn, *, study_id: int) -> bool:
-    """Whether any trial of a study has ever reported: one probe of the primary key."""
+    """Tell whether any trial of a study has ever reported, by one look at the primary key."""
     return txn.first(_ANY, study=study_id) is not None
 
 
 def as_rows(results: Iterable[Result]) -> list[tuple[Any, ...]]:
-    """Results as `APPEND` inserts them."""
+    """Turn results into the rows that `APPEND` inserts."""
     return [(one.step, one.value, dict(one.metrics) or None, one.time_total_s) for one in results]
 
 
 def append(txn: Txn, *, lease: Lease, results: Iterable[Result]) -> None:
-    """Insert rows; the caller holds the trial by its fence."""
+    """Insert results of a trial; the caller has locked the trial through the fence."""
     txn.insert_many(
         APPEND,
         as_rows(results),
@@ -150,10 +150,10 @@ def append(txn: Txn, *, lease: Lease, results: Iterable[Result]) -> None:
 
 def spans(txn: Txn, *, study_id: int, trial_id: int, through: int = FOR_EVER) -> list[Span]:
     """
-    Where the live results of a trial are, by step.
+    Find the spans of a trial's live results, by step.
 
     Args:
-        through: The last step that is meant.
+        through: The last step to include.
     """
     return [
         Span(study_id, trial_id, row.attempt, 0, min(row.live_through, through))
@@ -162,18 +162,18 @@ def spans(txn: Txn, *, study_id: int, trial_id: int, through: int = FOR_EVER) ->
 
 
 def page(txn: Txn, span: Span, *, limit: int) -> list[StoredResult]:
-    """The first rows of a span, by step."""
+    """Read the first rows of a span, by step."""
     return list(map(StoredResult._make, txn.all(_FIRST, **_binds(span), limit=limit)))
 
 
 def last(txn: Txn, spans: Sequence[Span]) -> Result | None:
-    """The last result of some spans."""
+    """Read the last result of some spans; None if they have no rows."""
     rows = (txn.first(_LAST, **_binds(span)) for span in reversed(spans))
     return next((read(StoredResult._make(row)) for row in rows if row is not None), None)
 
 
 def last_spans(txn: Txn, spans: Sequence[Span], *, limit: int) -> list[Span]:
-    """The parts of some spans that hold the last `limit` rows; steps are read, but no values."""
+    """Find the parts of some spans that hold the last `limit` rows, without reading values."""
     found: list[Span] = []
     for span in reversed(spans):
         row = txn.first(_FROM_END, **_binds(span), passed=limit - 1)
@@ -197,7 +197,7 @@ def _binds(span: Span) -> dict[str, int]:
 
 
 def read(row: StoredResult) -> Result:
-    """The result of a row."""
+    """Make a `Result` from a row."""
     return Result(row.step, row.value, row.metrics or {}, row.time_total_s)
 
 

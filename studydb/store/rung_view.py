@@ -1,4 +1,4 @@
-"""What a scheduler sees: the rungs that its report's transaction has locked."""
+"""The rungs that a scheduler reads: those that the transaction of the report has locked."""
 
 from studydb.db import Txn
 from studydb.domain.quantile import cutoff
@@ -8,15 +8,15 @@ from studydb.store.rungs import Neighbours, Rung
 
 
 class LockedView:
-    """Implements `StudyView` for one trial on rungs locked before its row."""
+    """Implements `StudyView` for one trial, on rungs that were locked before the trial's row."""
 
     def __init__(self, txn: Txn, locked: dict[int, Rung], *, trial_id: int) -> None:
-        """Look at rungs by their step."""
+        """Read from these locked rungs, which are given by their step."""
         self._txn, self._locked, self._trial_id = txn, locked, trial_id
         self._beside: dict[int, Neighbours] = {}
 
     def rung(self, step: int) -> RungView:
-        """The rung at that milestone, as it was before this report."""
+        """Return the rung at a step, as it was before this report."""
         rung, beside = self._locked[step], self.beside(step)
         return RungView(
             n=rung.cut.n,
@@ -25,7 +25,7 @@ class LockedView:
         )
 
     def beside(self, step: int) -> Neighbours:
-        """The entries beside the rung's cut, read once."""
+        """Return the entries beside a rung's cut, which are read once."""
         if step not in self._beside:
             self._beside[step] = rungs.neighbours(
                 self._txn, rung=self._locked[step], trial_id=self._trial_id

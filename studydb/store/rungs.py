@@ -1,8 +1,8 @@
 """
-Rungs and their entries: an exact quantile under one row's lock.
+Rungs and their entries: an exact quantile, computed under the lock of the rung's row.
 
-The lock and the entries are read by different statements: one that did both would see a fresh lock
-row and an old snapshot of the entries.
+One statement locks the row, and a later one reads the entries. A single statement would read the
+new row but the entries of an old snapshot.
 """
 
 import math
@@ -122,7 +122,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The entries beside a rung's cut, and whether the reporting trial has one."""
+    """The entries beside a rung's cut, and whether the reporting trial has entered the rung."""
 
     worse: Entry | None
     better: Entry | None
@@ -130,7 +130,7 @@ class Neighbours:
 
 
 def create(txn: Txn, *, study_id: int, spec: RungSpec) -> None:
-    """Make a rung of a new study."""
+    """Insert a rung of a new study."""
     txn.run(
         sa.insert(rung).values(
             study_id=study_id,
@@ -145,7 +145,7 @@ def create(txn: Txn, *, study_id: int, spec: RungSpec) -> None:
 
 
 def lock(txn: Txn, *, study_id: int, bracket: int, step: int) -> Rung:
-    """Lock a rung: rungs before trials, in ascending order, is the one lock order."""
+    """Lock a rung; the lock order is rungs by ascending step, then trials."""
     row = txn.all(LOCK, study=study_id, of_bracket=bracket, at_step=step)[0]
     entry = None if row.cut_trial_id is None else (row.cut_score, row.cut_trial_id)
     return Rung(
@@ -158,7 +158,7 @@ def lock(txn: Txn, *, study_id: int, bracket: int, step: int) -> Rung:
 
 
 def neighbours(txn: Txn, *, rung: Rung, trial_id: int) -> Neighbours:
-    """Read the entries beside the cut of a locked rung: one index step each."""
+    """Read the entries beside the cut of a locked rung, each by one look at the index."""
     score, cut_trial = rung.cut.entry or (0.0, 0)
     rows = txn.all(NEIGHBOURS, rung=rung.id, cut_score=score, cut_trial=cut_trial, trial=trial_id)
     found: dict[str, Entry] = {row.side: (row.score, row.trial_id) for row in rows}
@@ -212,7 +212,7 @@ def record(
 
 
 def judgements(txn: Txn, *, study_id: int, trial_id: int, mode: Mode) -> list[Judgement]:
-    """How a trial was judged, by rung; a stored cutoff is a score, of which lower is better."""
+    """Read how a trial was judged, by rung; cutoffs are turned from scores into metric values."""
     found = [Judgement._make(row) for row in txn.all(_JUDGEMENTS, study=study_id, trial=trial_id)]
     if mode is Mode.MIN:
         return found

@@ -30,7 +30,8 @@ _AS_EXPECTED = (
     *leases.FENCE,
     trial.c.flush_no < sa.bindparam("to_flush_no"),
     trial.c.n_results == sa.bindparam("n_before"),
-    sa.or_(trial.c.attempt == 1, trial.c.flush_no > 0),  # a later one's first flush supersedes
+    # The first flush of a later attempt supersedes results of earlier ones, which takes more.
+    sa.or_(trial.c.attempt == 1, trial.c.flush_no > 0),
     trial.c.verdict.is_(None),
     trial.c.request.is_(None),
     status_of_study(trial.c.study_id) == Status.RUNNING,
@@ -91,7 +92,7 @@ _BEGIN = Chain(
 
 
 class Completed(NamedTuple):
-    """The counters of a trial that has completed."""
+    """How often a trial that has completed was failed or lost before."""
 
     failures: int
     losses: int
@@ -110,7 +111,7 @@ def begin(
     Insert a RUNNING trial with its first attempt.
 
     Returns:
-        A function that reads the trial's row once the transaction has ended.
+        A function that reads the trial's row after the transaction has ended.
     """
     read = txn.chain_later(
         _BEGIN,
@@ -139,13 +140,13 @@ def claim(
     txn: Txn, claimant: Claimant, *, study: Study, after_position: QueuePosition
 ) -> LeasedTrial | None:
     """
-    Claim a trial of a study with a flat space, and open its attempt; PostgreSQL.
+    Claim a trial of a study with a flat space, and open its attempt; on PostgreSQL only.
 
     Returns:
-        As `claims.claim` does.
+        The trial's row, as from `claims.claim`.
 
     Raises:
-        Duplicate: An earlier send used the token.
+        Duplicate: The same claim was already stored (its reply was lost).
     """
     row = txn.chain(
         _CLAIM,
@@ -163,11 +164,14 @@ def claim(
 
 def report(txn: Txn, *, lease: Lease, batch: Batch, summary: Summary) -> bool:
     """
-    Store a batch; `summary` is the trial's with it.
+    Store a batch.
+
+    Args:
+        summary: The trial's summary with the batch.
 
     Returns:
-        False when nothing was done: the trial is not as the batch says, or a decision or request
-        is pending.
+        False if nothing was stored, because the trial's row is not as the batch expects, or a
+        decision or request is pending.
     """
     row = txn.chain(
         _REPORT,
@@ -190,7 +194,7 @@ def finish(
     Store an attempt's last batch and complete its trial.
 
     Returns:
-        None when nothing was done, as for `report`.
+        None if nothing was stored, as for `report`.
     """
     row = txn.chain(
         _FINISH,

@@ -1,4 +1,4 @@
-"""Studies: the row with its space and trainable, the budget, the status that people set."""
+"""Studies: a study's row, its space and trainable, its budget, and its status."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ HAS_ROOM = sa.or_(study.c.max_concurrent.is_(None), study.c.n_running < study.c.
 _SPENT = sa.or_(study.c.n_counted >= study.c.num_trials, study.c.next_draw >= study.c.num_draws)
 _IN_COLUMNS = [name for name in DEFAULTS if name in study.c]
 _IN_JSON = [name for name in DEFAULTS if name not in study.c]
-"""Settings that no query filters by: keys of the JSON column `settings`."""
+"""Settings by which no query filters. They are keys of the JSON column `settings`."""
 
 THIS = study.c.id == sa.bindparam("study")
 
@@ -146,13 +146,13 @@ class Budget:
     What a study's limits allow now.
 
     Attributes:
-        status: As stored, so never FINISHED.
+        status: The stored status; FINISHED is computed and never stored.
         allows_new: Whether new trials may be created: the study is RUNNING, and neither
             `num_trials` nor the searcher's points are spent.
         has_room: Whether `max_concurrent` lets one more trial run.
         is_spent: Whether `num_trials` or the searcher's points are spent.
-        num_trials: The budget; None for endless.
-        guard_reason: Why the study has paused itself; None if it has not.
+        num_trials: The most trials of the study; None for no limit.
+        guard_reason: Why the study's guard paused it; None if it did not.
     """
 
     status: Status
@@ -202,7 +202,7 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
 
 
 def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
-    """Insert what a study runs, with its signatures."""
+    """Insert a study's trainable and its signatures."""
     row = txn.all(
         sa.insert(trainable)
         .values(
@@ -222,7 +222,7 @@ def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
 
 
 def drop_trainable(txn: Txn, *, study_id: int) -> None:
-    """Delete what a study runs, with its signatures."""
+    """Delete a study's trainables and their signatures."""
     for statement in _DROP_TRAINABLE:
         txn.run(statement, study=study_id)
 
@@ -276,28 +276,28 @@ def _trainable(txn: Txn, *, study_id: int) -> Trainable | None:
 
 
 def names(txn: Txn) -> list[str]:
-    """Every study's name, oldest first."""
+    """Read the names of all studies, oldest first."""
     return [row.name for row in txn.all(_NAMES)]
 
 
 def admit(txn: Txn, *, study_id: int) -> int | None:
-    """Take a number for a new PENDING trial; None when the budget is spent."""
+    """Take a number for a new PENDING trial; None if the budget is spent."""
     row = txn.first(_ADMIT, study=study_id)
     return None if row is None else int(row.number)
 
 
 def enter(txn: Txn, *, study_id: int) -> bool:
-    """Count one more RUNNING trial; False if `max_concurrent` are counted already."""
+    """Count one RUNNING trial more; False if `max_concurrent` trials are counted already."""
     return txn.count(_ENTER, study=study_id) == 1
 
 
 def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
-    """Count `n` RUNNING trials less."""
+    """Count `n` RUNNING trials fewer."""
     txn.run(_LEAVE, study=study_id, by=n)
 
 
 def lock(txn: Txn, *, study_id: int) -> None:
-    """Lock the study's row, which waits for an earlier send of the same request that holds it."""
+    """Lock the study's row, and so wait for the same request, sent before, that may hold it."""
     txn.all(_LOCK, study=study_id)
 
 
@@ -326,24 +326,24 @@ def set_status(txn: Txn, *, study_id: int, status: Status) -> None:
 
 
 def pause_by_guard(txn: Txn, *, study_id: int, why: str) -> None:
-    """Pause a RUNNING study on behalf of its guard."""
+    """Pause a RUNNING study in the name of its guard."""
     txn.run(_PAUSE_BY_GUARD, study=study_id, why=why)
 
 
 def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
-    """Raise `num_trials`; None when the study is endless."""
+    """Raise `num_trials`, and return the new one; None if the study has no such limit."""
     row = txn.first(_EXTEND, study=study_id, by=n_more)
     return None if row is None else int(row.num_trials)
 
 
 def places(txn: Txn, *, study_id: int) -> tuple[str | None, tuple[str | None, ...]]:
-    """Read the store of new checkpoints and the former stores; None: the database's default."""
+    """Read the store of new checkpoints and the former stores; None is the database's default."""
     row = txn.all(_PLACES, study=study_id)[0]
     return row.checkpoints, _former(row.settings)
 
 
 def relocate(txn: Txn, *, study_id: int, url: str) -> None:
-    """Change the store of new checkpoints; the one before it becomes a former one."""
+    """Change the store of new checkpoints; the present one becomes a former one."""
     row = txn.all(_LOCKED_PLACES, study=study_id)[0]
     known = dict.fromkeys((row.checkpoints, *_former(row.settings)))
     former = [store for store in known if store != url]
@@ -357,7 +357,7 @@ def _former(settings: Mapping[str, Any] | None) -> tuple[str | None, ...]:
 
 def rename(txn: Txn, *, study_id: int, name: str) -> None:
     """
-    Store another name.
+    Change the name of a study.
 
     Raises:
         Duplicate: The name is taken.

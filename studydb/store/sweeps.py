@@ -115,7 +115,7 @@ _HOLD_LOST = {
 
 
 def suspect(txn: Txn, *, study_id: int) -> int:
-    """Mark trials whose lease has run out; any fenced write of their holder clears the mark."""
+    """Mark trials whose lease has expired; any write of their holder clears the mark."""
     return txn.count(SUSPECT, study=study_id)
 
 
@@ -133,12 +133,12 @@ def unpause(txn: Txn, *, study_id: int) -> int:
 
 
 def lost(txn: Txn, *, study_id: int) -> list[Lease]:
-    """Leases that are still marked one renewal period of their holder after the mark."""
+    """Find leases that are still marked one renewal period of their holder after the mark."""
     return [_lease(row) for row in txn.all(_LOST, study=study_id)]
 
 
 def of_host(txn: Txn, *, study_id: int, process: Process) -> list[tuple[Lease, Process]]:
-    """Leases held by processes of this boot of this host, in the same pid namespace."""
+    """Find the leases of processes on this host since its last boot, in the same pid namespace."""
     rows = txn.all(
         _OF_HOST, study=study_id, of_boot=process.boot_id, of_namespace=process.pid_namespace
     )

@@ -1,4 +1,4 @@
-"""Trials as rows: made, found, listed, moved by people."""
+"""Rows of trials: insert them, find them, list them, and move them at a person's request."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -68,7 +68,7 @@ _REQUEST = Prepared(
 
 
 def may_become(target: State) -> sa.ColumnElement[bool]:
-    """The guard of every move: the state from which the table of moves allows it."""
+    """Return the condition that the table of moves allows a move to `target`."""
     names = ", ".join(f"'{source}'" for source in sorted(sources(target)))
     return sa.literal_column(f"trial.state IN ({names})", sa.Boolean)
 
@@ -150,7 +150,7 @@ def insert(
 
 
 def find(txn: Txn, *, study_id: int, number: int, lock: bool = False) -> TrialRow | None:
-    """The trial of that number; `lock` holds its row until the transaction ends."""
+    """Find a trial by its number; `lock` locks its row until the transaction ends."""
     row = txn.first(_FIND_LOCKED if lock else _FIND, study=study_id, no=number)
     return None if row is None else read(row)
 
@@ -175,12 +175,12 @@ def move(
 
 
 def lacks_summary(txn: Txn, *, trial_id: int) -> bool:
-    """Whether a trial has ended with results, and without the summary of its metrics."""
+    """Tell whether a trial has ended with results but without the summary of its metrics."""
     return txn.first(_LACKS_SUMMARY, trial=trial_id) is not None
 
 
 def summarise(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any]) -> None:
-    """Give an ended trial the summary of its metrics that it lacks."""
+    """Store the summary of an ended trial's metrics, if it has none."""
     txn.run(_SUMMARISE, trial=trial_id, to_metrics=metric_summary)
 
 
@@ -190,7 +190,7 @@ def keep_paused(txn: Txn, *, trial_id: int) -> None:
 
 
 def request(txn: Txn, *, trial_id: int, action: Action | None) -> bool:
-    """Ask the attempt that runs a trial to stop or pause; it obeys at its next flush or renewal."""
+    """Ask a RUNNING attempt to stop or pause, which it does at its next flush or renewal."""
     return txn.count(_REQUEST, trial=trial_id, to_request=action) == 1
 
 
@@ -201,7 +201,7 @@ def listing(
     state: State | None = None,
     limit: int | None = None,
 ) -> list[TrialRow]:
-    """Trials by number."""
+    """Read a study's trials by number."""
     query = _LIST
     if state is not None:
         query = query.where(in_state(state))
@@ -211,7 +211,7 @@ def listing(
 
 
 def read(row: Any) -> TrialRow:
-    """The record of a row."""
+    """Make a `TrialRow` from a row."""
     return TrialRow(
         id=row.id,
         uuid=row.uuid,
@@ -237,7 +237,7 @@ def read(row: Any) -> TrialRow:
 
 
 def summary_of(row: Any) -> Summary:
-    """The summary's columns of a row."""
+    """Make a `Summary` from the columns of a row."""
     return Summary(
         row.n_results,
         row.last_step,
@@ -249,7 +249,7 @@ def summary_of(row: Any) -> Summary:
 
 
 def verdict_of(row: Any) -> Verdict | None:
-    """The verdict's columns of a row."""
+    """Make a `Verdict` from the columns of a row; None if it has none."""
     if row.verdict is None:
         return None
     known = row.verdict_by in set(DecidedBy)  # no CHECK holds this column, and renewals read it
@@ -258,12 +258,12 @@ def verdict_of(row: Any) -> Verdict | None:
 
 
 def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
-    """The study's stored status as a subquery."""
+    """Make a subquery of the study's stored status."""
     return sa.select(study.c.status).where(study.c.id == study_id).scalar_subquery()
 
 
 def wish_for_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
-    """The status that running trials obey: a study that its guard has paused lets them finish."""
+    """Make a subquery of the status that running trials obey; a guard's pause lets them finish."""
     paused = sa.case(
         (study.c.paused_by == sa.literal_column(f"'{DecidedBy.GUARD}'", sa.Text), Status.RUNNING),
         else_=study.c.status,

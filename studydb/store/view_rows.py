@@ -1,4 +1,4 @@
-"""The stable views as tables, read by the command line and by frames."""
+"""Read the rows of the stable views, for the command line and for data frames."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -34,7 +34,7 @@ _TYPES: dict[Any, sa.types.TypeEngine[Any]] = {
 
 
 def view(name: str, row: type) -> sa.TableClause:
-    """Declare a view by the fields of the class of its rows."""
+    """Declare a view whose columns are the fields of the class `row`."""
     hints = {
         column: get_args(hint)[0] if isinstance(hint, UnionType) else hint
         for column, hint in get_type_hints(row).items()
@@ -66,7 +66,7 @@ _NEXT_NUMBER = Prepared(
         trial.c.study_id == sa.bindparam("study")
     )
 )
-_BY_NUMBER = sa.select(TRIAL).where(TRIAL.c.study == _OF_STUDY).order_by(TRIAL.c.number)
+_TRIALS = sa.select(TRIAL).where(TRIAL.c.study == _OF_STUDY).order_by(TRIAL.c.number)
 
 _LISTED = Prepared(
     sa.select(TRIAL)
@@ -74,7 +74,7 @@ _LISTED = Prepared(
     .order_by(TRIAL.c.number)
 )
 MOST_LISTED = 5_000
-"""How many trials one statement reads by their numbers."""
+"""How many trials one statement reads by number at most."""
 
 _POSITION = (result.c.trial_id, result.c.attempt, result.c.step)
 _AFTER = [
@@ -131,12 +131,12 @@ _WORKERS_OF_STUDY = Prepared(_WORKERS.where(worker.c.study_id == sa.bindparam("s
 
 
 def studies(txn: Txn) -> list[ListedStudy]:
-    """All rows of `v_study`, oldest first."""
+    """Read all rows of `v_study`, oldest first."""
     return [ListedStudy._make(row) for row in txn.all(_STUDIES)]
 
 
 def study(txn: Txn, *, name: str) -> ListedStudy | None:
-    """The row of `v_study` with this name."""
+    """Find the row of `v_study` with this name."""
     row = txn.first(_STUDY, study_name=name)
     return None if row is None else ListedStudy._make(row)
 
@@ -144,8 +144,8 @@ def study(txn: Txn, *, name: str) -> ListedStudy | None:
 def trials(
     txn: Txn, *, name: str, state: State | None = None, limit: int | None = None
 ) -> list[ListedTrial]:
-    """Rows of `v_trial` of one study by number."""
-    query, params = _BY_NUMBER, {"study_name": name}
+    """Read the rows of `v_trial` of one study by number."""
+    query, params = _TRIALS, {"study_name": name}
     if state is not None:
         query = query.where(TRIAL.c.state == sa.bindparam("of_state", type_=sa.Text))
         params["of_state"] = state
@@ -157,14 +157,14 @@ def trials(
 def best_trials(
     txn: Txn, *, study_id: int, name: str, state: State | None = None, limit: int | None = None
 ) -> list[ListedTrial]:
-    """Rows of `v_trial` of one study, best first; those that have no rank come last, by number."""
+    """Read rows of `v_trial` of one study, best first; those without a rank follow by number."""
     numbers = ranking.numbers(txn, study_id=study_id, state=state, limit=limit)
     found = {row.number: row for row in trials_numbered(txn, name=name, numbers=numbers)}
     return [found[number] for number in numbers if number in found]
 
 
 def trials_numbered(txn: Txn, *, name: str, numbers: Sequence[int]) -> list[ListedTrial]:
-    """The rows of `v_trial` with these numbers, ascending if they are at most `MOST_LISTED`."""
+    """Read the rows of `v_trial` with these numbers, ascending if at most `MOST_LISTED`."""
     parts = (numbers[first : first + MOST_LISTED] for first in range(0, len(numbers), MOST_LISTED))
     return [
         ListedTrial._make(row)
@@ -174,13 +174,13 @@ def trials_numbered(txn: Txn, *, name: str, numbers: Sequence[int]) -> list[List
 
 
 def trial_page(txn: Txn, *, name: str, first: int, end: int) -> list[ListedTrial]:
-    """The rows of `v_trial` of one study with the numbers `first` to `end - 1`."""
+    """Read the rows of `v_trial` of one study with the numbers `first` to `end - 1`."""
     rows = txn.all(_TRIAL_PAGE, study_name=name, first=first, end=end)
     return [ListedTrial._make(row) for row in rows]
 
 
 def next_number(txn: Txn, *, study_id: int) -> int:
-    """The number after the last trial's."""
+    """Read the number after that of the last trial."""
     return int(txn.all(_NEXT_NUMBER, study=study_id)[0].number)
 
 
@@ -188,10 +188,10 @@ def result_page(
     txn: Txn, *, study_id: int, after: tuple[int, int, int], limit: int
 ) -> list[PagedResult]:
     """
-    The live results after a position, in the order of the primary key: by trial and step.
+    Read the live results after a position, in the order of the primary key: by trial and step.
 
-    This does not read `v_result`: the view puts the study's metric into each row's JSON, and to
-    take it out again costs more than the rest.
+    This does not read `v_result`. That view puts the study's metric into each row's JSON, and
+    removing it again costs more than the rest.
 
     Args:
         after: `trial_id`, `attempt` and `step` of the last row read; (0, 0, 0) for the first page.
@@ -209,7 +209,7 @@ def result_page(
 
 
 def attempts(txn: Txn, *, name: str, number: int) -> list[ListedAttempt]:
-    """The rows of `v_attempt` of one trial, oldest first."""
+    """Read the rows of `v_attempt` of one trial, oldest first."""
     rows = txn.all(_ATTEMPTS, study_name=name, trial_no=number)
     return [ListedAttempt._make(row) for row in rows]
 
@@ -217,7 +217,7 @@ def attempts(txn: Txn, *, name: str, number: int) -> list[ListedAttempt]:
 def workers(
     txn: Txn, *, study_id: int | None = None, limit: int
 ) -> list[tuple[ListedWorker, float, Process]]:
-    """The rows of `v_worker`, newest first, each with its lease in seconds and its process."""
+    """Read the rows of `v_worker`, newest first, each with its lease's seconds and its process."""
     if study_id is None:
         rows = txn.all(_ALL_WORKERS, limit=limit)
     else:

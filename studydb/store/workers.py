@@ -1,4 +1,4 @@
-"""Workers: a row per process start, with a fresh uuid, never reused."""
+"""Workers: one row, with a new uuid, for each start of a worker process."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ _INSERT = Prepared(
     .returning(worker.c.id)
 )
 _BY_UUID = Prepared(sa.select(worker.c.id).where(worker.c.uuid == sa.bindparam("by_uuid")))
-_SEEN = Prepared(
+_MARK_ALIVE = Prepared(
     sa.update(worker)
     .where(worker.c.id == sa.bindparam("worker"))
     .values(seen_at=now())
@@ -43,15 +43,15 @@ _END = Prepared(
     .where(worker.c.id == sa.bindparam("worker"), worker.c.ended_at.is_(None))
     .values(ended_at=now(), seen_at=now())
 )
-_ASK = Prepared(
+_SET_REQUEST = Prepared(
     sa.update(worker)
     .where(worker.c.id == sa.bindparam("worker"), worker.c.ended_at.is_(None))
-    .values(request=sa.bindparam("asked"))
+    .values(request=sa.bindparam("to_request"))
     .returning(worker.c.id)
 )
-_BEGINNING = Prepared(
+_WITH_UUID_PREFIX = Prepared(
     sa.select(worker)
-    .where(worker.c.uuid.startswith(sa.bindparam("beginning")))
+    .where(worker.c.uuid.startswith(sa.bindparam("prefix")))
     .order_by(worker.c.id.desc())
     .limit(sa.bindparam("limit"))
 )
@@ -68,10 +68,10 @@ def insert(
     version: str,
 ) -> int:
     """
-    Insert a process that will hold leases.
+    Insert the row of a process that will hold leases.
 
     Raises:
-        Duplicate: An earlier send has committed.
+        Duplicate: The same row was already stored (the reply was lost).
     """
     row = txn.all(
         _INSERT,
@@ -90,13 +90,13 @@ def insert(
 
 
 def id_of(txn: Txn, *, uuid: str) -> int:
-    """The id that an earlier send was given."""
+    """Find the id of the worker with this uuid."""
     return int(txn.all(_BY_UUID, by_uuid=uuid)[0].id)
 
 
-def seen(txn: Txn, *, worker_id: int) -> str | None:
-    """Record that a worker lives, and read what a person asks of it."""
-    row = txn.first(_SEEN, worker=worker_id)
+def mark_alive(txn: Txn, *, worker_id: int) -> str | None:
+    """Record that a worker is alive now, and read what a person requests of it."""
+    row = txn.first(_MARK_ALIVE, worker=worker_id)
     return None if row is None else row.request
 
 
@@ -105,19 +105,19 @@ def end(txn: Txn, *, worker_id: int) -> None:
     txn.run(_END, worker=worker_id)
 
 
-def ask(txn: Txn, *, worker_id: int, request: str) -> bool:
-    """Leave a request for a worker, which reads it at its next renewal; False if it has ended."""
-    return txn.count(_ASK, worker=worker_id, asked=request) > 0
+def set_request(txn: Txn, *, worker_id: int, request: str) -> bool:
+    """Store a request to a worker, which reads it at its next renewal; False if it has ended."""
+    return txn.count(_SET_REQUEST, worker=worker_id, to_request=request) > 0
 
 
-def beginning_with(txn: Txn, *, uuid: str, limit: int) -> list[Worker]:
+def with_uuid_prefix(txn: Txn, *, prefix: str, limit: int) -> list[Worker]:
     """
-    The workers whose uuid begins with a text, newest first.
+    Find the workers whose uuid begins with `prefix`, newest first.
 
     Args:
-        uuid: The text, without characters that LIKE takes for a pattern.
+        prefix: Must not contain % or _, which LIKE treats as wildcards.
     """
-    return [_read(row) for row in txn.all(_BEGINNING, beginning=uuid, limit=limit)]
+    return [_read(row) for row in txn.all(_WITH_UUID_PREFIX, prefix=prefix, limit=limit)]
 
 
 def _read(row: Any) -> Worker:

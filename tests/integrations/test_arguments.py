@@ -15,7 +15,7 @@ WRONG = [
     ),
     ({"space": ["x"]}, "The space is ['x'], which is no dict"),
     ({"stop": 3}, "stop is 3; give metrics and bounds, as {'loss': 3} or ['loss>=3']"),
-    ({"stop": [3]}, "The stop rule 3 is no comparison; write for example 'loss>=3'"),
+    ({"stop": [3]}, "The stop rule 3 is not a comparison; write for example 'loss>=3'"),
     ({"stop": {3: 4}}, "The metric name is 3, a int; give a text"),
     ({"stop": {"loss": "much"}}, "The stop rule for 'loss' needs a number, not 'much'"),
     ({"checkpoints": 3}, "checkpoints is 3; give a directory that all workers see, as a path"),

@@ -37,7 +37,7 @@ PEOPLES = {
     ("studies", "_RELOCATE"),
     ("studies", "_RENAME"),
     ("studies", "_DROP_TRAINABLE"),
-    ("workers", "_ASK"),
+    ("workers", "_SET_REQUEST"),
     ("trials", "_INSERT_PENDING"),
     ("trials", "_REQUEST"),
     ("trials", "_MOVES"),

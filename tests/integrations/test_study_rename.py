@@ -40,8 +40,8 @@ def test_name_that_another_study_has_is_refused(console, database):
 
     ran = console("rename", "one", "two", code=1)
 
-    assert "There is a study 'two' in " in ran.err
-    assert ran.err.endswith("already. Choose another name.\n")
+    assert "A study 'two' already exists in " in ran.err
+    assert ran.err.endswith(". Choose another name.\n")
     assert arrange.dump(database) == before
 
 

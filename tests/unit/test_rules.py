@@ -40,7 +40,7 @@ def test_rules_are_read(stop, rules):
 
 @pytest.mark.parametrize("stop", ["loss", "loss=3", ">=3", "", "a b >= c d"])
 def test_text_that_is_no_comparison_is_refused(stop):
-    with pytest.raises(InvalidSpec, match=r"is no comparison; write for example 'loss>=3'"):
+    with pytest.raises(InvalidSpec, match=r"is not a comparison; write for example 'loss>=3'"):
         read_rules(stop)
 
 

@@ -1,8 +1,8 @@
 -- studydb/operations/ask.py ask: Make the searcher's next trial, RUNNING under its first
 --   attempt. Imported by studydb/lease/acquire.py.
 
--- studydb/store/proposals.py ask: Make the trial of the next draw, if it is proposed, with its
---   first attempt; PostgreSQL.
+-- studydb/store/proposals.py ask: Make the trial of the next draw and its first attempt, if the
+--   draw is proposed; PostgreSQL only.
 WITH drawn AS (
     UPDATE study
     SET next_number=(study.next_number + 1),

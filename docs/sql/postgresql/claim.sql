@@ -2,7 +2,7 @@
 --   studydb/lease/acquire.py, studydb/operations/ask.py.
 
 -- studydb/store/single_statement.py claim: Claim a trial of a study with a flat space, and open
---   its attempt; PostgreSQL.
+--   its attempt; on PostgreSQL only.
 WITH first AS (
     WITH runnable AS MATERIALIZED (
         SELECT trial.id AS id

@@ -2,7 +2,7 @@
 --   studydb/lease/acquire.py, studydb/operations/ask.py.
 
 -- studydb/store/single_statement.py claim: Claim a trial of a study with a flat space, and open
---   its attempt; PostgreSQL.
+--   its attempt; on PostgreSQL only.
 WITH first AS (
     WITH runnable AS MATERIALIZED (
         SELECT trial.id AS id
@@ -115,7 +115,7 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
 BEGIN;
 
--- studydb/store/checkpoints.py find: One checkpoint, without its bytes.
+-- studydb/store/checkpoints.py find: Find one checkpoint, without its bytes.
 SELECT checkpoint.id, checkpoint.uuid, checkpoint.trial_id, checkpoint.attempt, checkpoint.step,
     checkpoint.kind, checkpoint.url, checkpoint.digest, checkpoint.size_bytes,
     checkpoint.key_id, checkpoint.mac

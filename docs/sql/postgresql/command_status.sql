@@ -52,7 +52,7 @@ COMMIT;
 
 BEGIN;
 
--- studydb/store/view_rows.py study: The row of `v_study` with this name.
+-- studydb/store/view_rows.py study: Find the row of `v_study` with this name.
 SELECT v_study.study, v_study.status, v_study.metric, v_study.mode, v_study.num_trials,
     v_study.max_concurrent, v_study.pending, v_study.running, v_study.paused,
     v_study.terminated, v_study.error, v_study.created_at
@@ -79,7 +79,7 @@ WHERE study.id = :study;
 --   Index Scan using study_pkey on study
 --     Index Cond: (id = $2)
 
--- studydb/store/counters.py read: The sums over the shards.
+-- studydb/store/counters.py read: Sum up the shards of a study.
 SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.running), 0) AS
     running, coalesce(sum(counter.paused), 0) AS paused, coalesce(sum(counter.terminated), 0) AS
     terminated, coalesce(sum(counter.error), 0) AS error
@@ -92,7 +92,8 @@ WHERE counter.study_id = :study;
 --           ->  Bitmap Index Scan on counter_pkey
 --                 Index Cond: (study_id = $6)
 
--- studydb/store/claims.py any_runnable: Whether a trial can be claimed; takes no lock.
+-- studydb/store/claims.py any_runnable: Tell whether a PENDING trial is ready, whatever the
+--   study's status; takes no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study
@@ -105,7 +106,7 @@ LIMIT 1;
 --     ->  Index Scan using trial_claim on trial
 --           Index Cond: (study_id = $1)
 
--- studydb/store/ranking.py best: The trials of a study that have a rank, best first.
+-- studydb/store/ranking.py best: Read the trials of a study that have a rank, best first.
 SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.state,
     trial.reason, trial.params, trial.params_hash, trial.space_version, trial.origin,
     trial.parent_id, trial.draw, trial.counted, trial.priority, trial.ready, trial.ready_at,
@@ -154,8 +155,7 @@ LIMIT :limit;
 --                 Index Cond: (study_id = $1)
 --                 Filter: ((best_value IS NOT NULL) AND (best_value <> $2))
 
--- studydb/store/overview.py unfinished: The numbers of some unfinished trials by state; the
---   PENDING ones in the order of their claims.
+-- studydb/store/overview.py unfinished: Read the numbers of some unfinished trials by state.
 SELECT trial.number
 FROM trial
 WHERE trial.study_id = :study
@@ -206,8 +206,8 @@ LIMIT :limit;
 --     ->  Index Scan using trial_paused on trial
 --           Index Cond: (study_id = $1)
 
--- studydb/store/view_rows.py workers: The rows of `v_worker`, newest first, each with its lease
---   in seconds and its process.
+-- studydb/store/view_rows.py workers: Read the rows of `v_worker`, newest first, each with its
+--   lease's seconds and its process.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
     v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
     v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
@@ -235,7 +235,7 @@ SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
 -- Plan:
 --   Result
 
--- studydb/store/overview.py recent_ends: How the newest trials ended, when the first of them
+-- studydb/store/overview.py recent_ends: Read how the newest trials ended, when the first
 --   began, and when the last one ended.
 SELECT count(anon_1.ended_at) AS count_1, count(CASE WHEN (anon_1.reason = 'COMPLETED') THEN 1
     END) AS count_2, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR anon_1.reason =
@@ -254,7 +254,8 @@ FROM (
 --           ->  Index Scan Backward using trial_study_id_number_key on trial
 --                 Index Cond: (study_id = $8)
 
--- studydb/store/events.py problems: The newest event of each kind of problem, newest first.
+-- studydb/store/events.py problems: Read the newest event of each kind of problem, newest
+--   first.
 SELECT event.kind, event.at, anon_1.times, trial.number, event.attempt, event.data
 FROM event
 JOIN (
@@ -294,7 +295,7 @@ ORDER BY event.id DESC;
 --           ->  Index Scan using trial_pkey on trial
 --                 Index Cond: (id = event.trial_id)
 
--- studydb/store/events.py last_error: The newest failure or loss with a cause, if it is among a
+-- studydb/store/events.py last_error: Find the newest failure or loss with a cause among a
 --   study's newest events.
 SELECT trial.number, anon_1.attempt, anon_1.data
 FROM (

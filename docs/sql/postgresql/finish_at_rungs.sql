@@ -3,8 +3,8 @@
 
 BEGIN;
 
--- studydb/store/rungs.py lock: Lock a rung: rungs before trials, in ascending order, is the one
---   lock order.
+-- studydb/store/rungs.py lock: Lock a rung; the lock order is rungs by ascending step, then
+--   trials.
 SELECT rung.id, rung.study_id, rung.bracket, rung.step, rung.quantile, rung.n_entries,
     rung.n_ranked, rung.cut_rank, rung.cut_score, rung.cut_trial_id
 FROM rung
@@ -17,8 +17,8 @@ FOR NO KEY UPDATE;
 --     ->  Index Scan using rung_study_id_bracket_step_key on rung
 --           Index Cond: ((study_id = $1) AND (bracket = $2) AND (step = $3))
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None if the
---   fence refuses.
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; else return
+--   None.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
@@ -42,8 +42,8 @@ FOR NO KEY UPDATE OF trial;
 --             ->  Index Scan using study_pkey on study
 --                   Index Cond: (id = trial.study_id)
 
--- studydb/store/rungs.py neighbours: Read the entries beside the cut of a locked rung: one
---   index step each.
+-- studydb/store/rungs.py neighbours: Read the entries beside the cut of a locked rung, each by
+--   one look at the index.
 SELECT 'worse' AS side, worse.score, worse.trial_id
 FROM (
     SELECT rung_entry.score AS score, rung_entry.trial_id AS trial_id
@@ -106,7 +106,8 @@ WHERE rung.id = :rung;
 --     ->  Index Scan using rung_pkey on rung
 --           Index Cond: (id = $6)
 
--- studydb/store/results.py append: Insert rows; the caller holds the trial by its fence.
+-- studydb/store/results.py append: Insert results of a trial; the caller has locked the trial
+--   through the fence.
 INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
     reported_at)
 SELECT :study_id, :trial_id, :attempt, rows.*, coalesce(:now, clock_timestamp())
@@ -116,7 +117,7 @@ FROM unnest(:step, :value, :metrics, :time_total_s) AS rows;
 --     ->  Subquery Scan on "*SELECT*"
 --           ->  Function Scan on rows
 
--- studydb/store/results.py spans: Where the live results of a trial are, by step.
+-- studydb/store/results.py spans: Find the spans of a trial's live results, by step.
 SELECT attempt.attempt, attempt.live_through
 FROM attempt
 WHERE attempt.trial_id = :trial
@@ -127,7 +128,7 @@ ORDER BY attempt.attempt;
 --     Index Cond: (trial_id = $1)
 --     Filter: (live_through > $2)
 
--- studydb/store/results.py page: The first rows of a span, by step.
+-- studydb/store/results.py page: Read the first rows of a span, by step.
 SELECT result.step, result.value, result.metrics, result.time_total_s, result.attempt,
     result.reported_at
 FROM result
@@ -143,8 +144,7 @@ LIMIT :limit;
 --     ->  Index Scan using result_pkey on result
 --           Index Cond: ((study_id = $1) AND (trial_id = $2) AND (attempt = $3) AND (step > $4) AND (step <= $5))
 
--- studydb/store/leases.py end: Move a held trial to where its attempt's end leaves it; the
---   lease ends with it.
+-- studydb/store/leases.py end: Move a held trial to the state of `ending`, and end its lease.
 UPDATE trial
 SET state='TERMINATED',
     reason=:to_reason,
@@ -180,8 +180,8 @@ WHERE trial.id = :trial
 --           Index Cond: (id = $27)
 --           Filter: (state = ANY ('{PAUSED,PENDING,RUNNING}'::text[]))
 
--- studydb/store/attempts.py end: Close an attempt with the number of its last flush, so that a
---   resend finds its answer.
+-- studydb/store/attempts.py end: Close an attempt with its last flush's number, by which a
+--   duplicate request is recognized.
 UPDATE attempt
 SET flush_no=:to_flush_no,
     ended_at=coalesce(CAST(:now AS timestamptz), clock_timestamp()),
@@ -205,8 +205,8 @@ WHERE attempt.trial_id = :trial
 --           Index Cond: ((trial_id = $14) AND (attempt = $15))
 --           Filter: (ended_at IS NULL)
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another; the last
---   lock that a transaction takes.
+-- studydb/store/counters.py move: Count `n` trials out of one state and into another. The shard
+--   is a transaction's last lock.
 UPDATE counter
 SET pending=(counter.pending + 0),
     running=(counter.running + :by_running),

@@ -18,7 +18,7 @@ WHERE study.id = :study;
 --   Index Scan using study_pkey on study
 --     Index Cond: (id = $2)
 
--- studydb/store/counters.py read: The sums over the shards.
+-- studydb/store/counters.py read: Sum up the shards of a study.
 SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.running), 0) AS
     running, coalesce(sum(counter.paused), 0) AS paused, coalesce(sum(counter.terminated), 0) AS
     terminated, coalesce(sum(counter.error), 0) AS error
@@ -31,7 +31,8 @@ WHERE counter.study_id = :study;
 --           ->  Bitmap Index Scan on counter_pkey
 --                 Index Cond: (study_id = $6)
 
--- studydb/store/claims.py any_runnable: Whether a trial can be claimed; takes no lock.
+-- studydb/store/claims.py any_runnable: Tell whether a PENDING trial is ready, whatever the
+--   study's status; takes no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study

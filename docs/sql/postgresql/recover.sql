@@ -4,8 +4,8 @@
 
 BEGIN;
 
--- studydb/store/sweeps.py of_host: Leases held by processes of this boot of this host, in the
---   same pid namespace.
+-- studydb/store/sweeps.py of_host: Find the leases of processes on this host since its last
+--   boot, in the same pid namespace.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s, worker.host, worker.boot_id, worker.pid_namespace, worker.pid, worker.started
 FROM trial
@@ -57,8 +57,7 @@ FOR NO KEY UPDATE OF trial SKIP LOCKED;
 --             ->  Index Scan using study_pkey on study
 --                   Index Cond: (id = trial.study_id)
 
--- studydb/store/leases.py end: Move a held trial to where its attempt's end leaves it; the
---   lease ends with it.
+-- studydb/store/leases.py end: Move a held trial to the state of `ending`, and end its lease.
 UPDATE trial
 SET state='PENDING',
     reason=NULL,
@@ -95,8 +94,8 @@ WHERE trial.id = :trial
 --           Index Cond: (id = $28)
 --           Filter: (state = ANY ('{PAUSED,RUNNING}'::text[]))
 
--- studydb/store/attempts.py end: Close an attempt with the number of its last flush, so that a
---   resend finds its answer.
+-- studydb/store/attempts.py end: Close an attempt with its last flush's number, by which a
+--   duplicate request is recognized.
 UPDATE attempt
 SET flush_no=:to_flush_no,
     ended_at=coalesce(CAST(:now AS timestamptz), clock_timestamp()),
@@ -129,8 +128,8 @@ RETURNING event.id;
 --   Insert on event
 --     ->  Result
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another; the last
---   lock that a transaction takes.
+-- studydb/store/counters.py move: Count `n` trials out of one state and into another. The shard
+--   is a transaction's last lock.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

@@ -3,8 +3,8 @@
 
 BEGIN;
 
--- studydb/store/rungs.py lock: Lock a rung: rungs before trials, in ascending order, is the one
---   lock order.
+-- studydb/store/rungs.py lock: Lock a rung; the lock order is rungs by ascending step, then
+--   trials.
 SELECT rung.id, rung.study_id, rung.bracket, rung.step, rung.quantile, rung.n_entries,
     rung.n_ranked, rung.cut_rank, rung.cut_score, rung.cut_trial_id
 FROM rung
@@ -17,8 +17,8 @@ FOR NO KEY UPDATE;
 --     ->  Index Scan using rung_study_id_bracket_step_key on rung
 --           Index Cond: ((study_id = $1) AND (bracket = $2) AND (step = $3))
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None if the
---   fence refuses.
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; else return
+--   None.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
@@ -42,8 +42,8 @@ FOR NO KEY UPDATE OF trial;
 --             ->  Index Scan using study_pkey on study
 --                   Index Cond: (id = trial.study_id)
 
--- studydb/store/rungs.py neighbours: Read the entries beside the cut of a locked rung: one
---   index step each.
+-- studydb/store/rungs.py neighbours: Read the entries beside the cut of a locked rung, each by
+--   one look at the index.
 SELECT 'worse' AS side, worse.score, worse.trial_id
 FROM (
     SELECT rung_entry.score AS score, rung_entry.trial_id AS trial_id
@@ -106,7 +106,8 @@ WHERE rung.id = :rung;
 --     ->  Index Scan using rung_pkey on rung
 --           Index Cond: (id = $6)
 
--- studydb/store/results.py append: Insert rows; the caller holds the trial by its fence.
+-- studydb/store/results.py append: Insert results of a trial; the caller has locked the trial
+--   through the fence.
 INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
     reported_at)
 SELECT :study_id, :trial_id, :attempt, :step, :value, :metrics, :time_total_s, coalesce(:now,
@@ -116,7 +117,8 @@ SELECT :study_id, :trial_id, :attempt, :step, :value, :metrics, :time_total_s, c
 --     ->  Subquery Scan on "*SELECT*"
 --           ->  Result
 
--- studydb/store/leases.py record: Store what a flush did to a held trial, and renew its lease.
+-- studydb/store/leases.py record: Store the effect of a flush on a held trial, and renew its
+--   lease.
 UPDATE trial
 SET verdict=:to_verdict,
     verdict_reason=:to_verdict_reason,

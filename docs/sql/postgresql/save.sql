@@ -3,8 +3,8 @@
 
 BEGIN;
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None if the
---   fence refuses.
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; else return
+--   None.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
@@ -51,7 +51,7 @@ WHERE trial.id = :trial;
 --     ->  Index Scan using trial_pkey on trial
 --           Index Cond: (id = $5)
 
--- studydb/store/checkpoints.py expire: Expire a trial's older checkpoints, but for pinned ones
+-- studydb/store/checkpoints.py expire: Expire a trial's older checkpoints, except pinned ones
 --   and the one before the newest.
 UPDATE checkpoint
 SET data=NULL,

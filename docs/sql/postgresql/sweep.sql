@@ -42,8 +42,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = waited.id)
 --                 Filter: (state = ($7)::text)
 
--- studydb/store/sweeps.py suspect: Mark trials whose lease has run out; any fenced write of
---   their holder clears the mark.
+-- studydb/store/sweeps.py suspect: Mark trials whose lease has expired; any write of their
+--   holder clears the mark.
 WITH expired AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -121,8 +121,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = paused.id)
 --                 Filter: (state = ($10)::text)
 
--- studydb/store/sweeps.py lost: Leases that are still marked one renewal period of their holder
---   after the mark.
+-- studydb/store/sweeps.py lost: Find leases that are still marked one renewal period of their
+--   holder after the mark.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s
 FROM trial

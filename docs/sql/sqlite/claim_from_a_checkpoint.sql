@@ -31,7 +31,7 @@ WHERE trial.id = (SELECT runnable.id FROM runnable)
     AND trial.state = 'PENDING'
 RETURNING id, uuid, number, priority, bracket, attempt, params, checkpoint_id, time_total_s;
 
--- studydb/store/checkpoints.py find: One checkpoint, without its bytes.
+-- studydb/store/checkpoints.py find: Find one checkpoint, without its bytes.
 SELECT checkpoint.id, checkpoint.uuid, checkpoint.trial_id, checkpoint.attempt, checkpoint.step,
     checkpoint.kind, checkpoint.url, checkpoint.digest, checkpoint.size_bytes,
     checkpoint.key_id, checkpoint.mac
@@ -44,8 +44,8 @@ INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, rest
 SELECT :trial_id, :attempt, :study_id, :token, :worker_id, :config, :restored_id, :start_step,
     4611686018427387904, 0, :now;
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another; the last
---   lock that a transaction takes.
+-- studydb/store/counters.py move: Count `n` trials out of one state and into another. The shard
+--   is a transaction's last lock.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

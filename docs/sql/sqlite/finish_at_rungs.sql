@@ -3,8 +3,8 @@
 
 BEGIN;
 
--- studydb/store/rungs.py lock: Lock a rung: rungs before trials, in ascending order, is the one
---   lock order.
+-- studydb/store/rungs.py lock: Lock a rung; the lock order is rungs by ascending step, then
+--   trials.
 SELECT rung.id, rung.study_id, rung.bracket, rung.step, rung.quantile, rung.n_entries,
     rung.n_ranked, rung.cut_rank, rung.cut_score, rung.cut_trial_id
 FROM rung
@@ -12,8 +12,8 @@ WHERE rung.study_id = :study
     AND rung.bracket = :of_bracket
     AND rung.step = :at_step;
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None if the
---   fence refuses.
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; else return
+--   None.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
@@ -28,8 +28,8 @@ WHERE trial.id = :trial
     AND trial.token = :held_token
     AND trial.state = 'RUNNING';
 
--- studydb/store/rungs.py neighbours: Read the entries beside the cut of a locked rung: one
---   index step each.
+-- studydb/store/rungs.py neighbours: Read the entries beside the cut of a locked rung, each by
+--   one look at the index.
 SELECT 'worse' AS side, worse.score, worse.trial_id
 FROM (
     SELECT rung_entry.score AS score, rung_entry.trial_id AS trial_id
@@ -75,19 +75,20 @@ SET n_entries=(rung.n_entries + 1),
     cut_trial_id=:to_trial
 WHERE rung.id = :rung;
 
--- studydb/store/results.py append: Insert rows; the caller holds the trial by its fence.
+-- studydb/store/results.py append: Insert results of a trial; the caller has locked the trial
+--   through the fence.
 INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_total_s,
     reported_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
--- studydb/store/results.py spans: Where the live results of a trial are, by step.
+-- studydb/store/results.py spans: Find the spans of a trial's live results, by step.
 SELECT attempt.attempt, attempt.live_through
 FROM attempt
 WHERE attempt.trial_id = :trial
     AND attempt.live_through > 0
 ORDER BY attempt.attempt;
 
--- studydb/store/results.py page: The first rows of a span, by step.
+-- studydb/store/results.py page: Read the first rows of a span, by step.
 SELECT result.step, result.value, result.metrics, result.time_total_s, result.attempt,
     result.reported_at
 FROM result
@@ -100,8 +101,7 @@ ORDER BY result.step
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/leases.py end: Move a held trial to where its attempt's end leaves it; the
---   lease ends with it.
+-- studydb/store/leases.py end: Move a held trial to the state of `ending`, and end its lease.
 UPDATE trial
 SET state='TERMINATED',
     reason=:to_reason,
@@ -132,8 +132,8 @@ SET state='TERMINATED',
 WHERE trial.id = :trial
     AND trial.state IN ('PAUSED', 'PENDING', 'RUNNING') = 1;
 
--- studydb/store/attempts.py end: Close an attempt with the number of its last flush, so that a
---   resend finds its answer.
+-- studydb/store/attempts.py end: Close an attempt with its last flush's number, by which a
+--   duplicate request is recognized.
 UPDATE attempt
 SET flush_no=:to_flush_no,
     ended_at=:now,
@@ -152,8 +152,8 @@ WHERE attempt.trial_id = :trial
     AND attempt.attempt = :no
     AND attempt.ended_at IS NULL;
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another; the last
---   lock that a transaction takes.
+-- studydb/store/counters.py move: Count `n` trials out of one state and into another. The shard
+--   is a transaction's last lock.
 UPDATE counter
 SET pending=(counter.pending + 0),
     running=(counter.running + :by_running),

@@ -15,14 +15,15 @@ SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR s
 FROM study
 WHERE study.id = :study;
 
--- studydb/store/counters.py read: The sums over the shards.
+-- studydb/store/counters.py read: Sum up the shards of a study.
 SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.running), 0) AS
     running, coalesce(sum(counter.paused), 0) AS paused, coalesce(sum(counter.terminated), 0) AS
     terminated, coalesce(sum(counter.error), 0) AS error
 FROM counter
 WHERE counter.study_id = :study;
 
--- studydb/store/claims.py any_runnable: Whether a trial can be claimed; takes no lock.
+-- studydb/store/claims.py any_runnable: Tell whether a PENDING trial is ready, whatever the
+--   study's status; takes no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study

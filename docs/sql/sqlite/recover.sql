@@ -4,8 +4,8 @@
 
 BEGIN;
 
--- studydb/store/sweeps.py of_host: Leases held by processes of this boot of this host, in the
---   same pid namespace.
+-- studydb/store/sweeps.py of_host: Find the leases of processes on this host since its last
+--   boot, in the same pid namespace.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s, worker.host, worker.boot_id, worker.pid_namespace, worker.pid, worker.started
 FROM trial
@@ -36,8 +36,7 @@ WHERE trial.id = :trial
     AND trial.token = :held_token
     AND trial.state = 'RUNNING';
 
--- studydb/store/leases.py end: Move a held trial to where its attempt's end leaves it; the
---   lease ends with it.
+-- studydb/store/leases.py end: Move a held trial to the state of `ending`, and end its lease.
 UPDATE trial
 SET state='PENDING',
     reason=NULL,
@@ -68,8 +67,8 @@ SET state='PENDING',
 WHERE trial.id = :trial
     AND trial.state IN ('PAUSED', 'RUNNING') = 1;
 
--- studydb/store/attempts.py end: Close an attempt with the number of its last flush, so that a
---   resend finds its answer.
+-- studydb/store/attempts.py end: Close an attempt with its last flush's number, by which a
+--   duplicate request is recognized.
 UPDATE attempt
 SET flush_no=:to_flush_no,
     ended_at=:now,
@@ -92,8 +91,8 @@ WHERE attempt.trial_id = :trial
 INSERT INTO event (study_id, trial_id, attempt, worker_id, kind, actor, data, token, at)
 VALUES (:study_id, :trial_id, :attempt, :worker_id, :kind, :actor, :data, :token, :now);
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another; the last
---   lock that a transaction takes.
+-- studydb/store/counters.py move: Count `n` trials out of one state and into another. The shard
+--   is a transaction's last lock.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

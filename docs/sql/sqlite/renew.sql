@@ -1,9 +1,10 @@
--- studydb/operations/renew.py renew: Renew leases, and store what people request of their
---   trials as verdicts. Imported by studydb/lease/heartbeat.py.
+-- studydb/operations/renew.py renew: Renew leases, and store people's requests for their trials
+--   as verdicts. Imported by studydb/lease/heartbeat.py.
 
 BEGIN;
 
--- studydb/store/leases.py renew: Renew exactly these leases, their rows locked by ascending id.
+-- studydb/store/leases.py renew: Renew these leases; their trials' rows are locked by ascending
+--   id.
 WITH mine AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -22,7 +23,8 @@ RETURNING token, request, verdict, verdict_reason, verdict_by, (
     WHERE id = study_id
 ) AS status;
 
--- studydb/store/workers.py seen: Record that a worker lives, and read what a person asks of it.
+-- studydb/store/workers.py mark_alive: Record that a worker is alive now, and read what a
+--   person requests of it.
 UPDATE worker
 SET seen_at=:now
 WHERE worker.id = :worker

@@ -3,8 +3,8 @@
 
 BEGIN;
 
--- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; None if the
---   fence refuses.
+-- studydb/store/leases.py hold: Lock the trial if this attempt still holds it; else return
+--   None.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
@@ -35,7 +35,7 @@ SET losses=:to_losses,
     checkpoint_step=:to_step
 WHERE trial.id = :trial;
 
--- studydb/store/checkpoints.py expire: Expire a trial's older checkpoints, but for pinned ones
+-- studydb/store/checkpoints.py expire: Expire a trial's older checkpoints, except pinned ones
 --   and the one before the newest.
 UPDATE checkpoint
 SET data=NULL,

@@ -23,8 +23,8 @@ WHERE trial.id IN (SELECT waited.id FROM waited)
     AND trial.state = 'PENDING'
 RETURNING id;
 
--- studydb/store/sweeps.py suspect: Mark trials whose lease has run out; any fenced write of
---   their holder clears the mark.
+-- studydb/store/sweeps.py suspect: Mark trials whose lease has expired; any write of their
+--   holder clears the mark.
 WITH expired AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -63,8 +63,8 @@ WHERE trial.id IN (SELECT paused.id FROM paused)
     AND trial.state = 'PAUSED'
 RETURNING id;
 
--- studydb/store/sweeps.py lost: Leases that are still marked one renewal period of their holder
---   after the mark.
+-- studydb/store/sweeps.py lost: Find leases that are still marked one renewal period of their
+--   holder after the mark.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s
 FROM trial

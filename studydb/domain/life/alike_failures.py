@@ -1,11 +1,11 @@
-"""Which failures are alike, and how many of them pause a study whose function has a bug."""
+"""Find failures that are alike; some of them pause a study whose function has a bug."""
 
 import re
 
 from studydb.domain.records import Failure
 
 MAX_ALIKE = 5
-"""A study pauses when so many of its trials failed alike and none has reported a result."""
+"""A study pauses itself once so many trials failed alike and no trial has reported a result."""
 
 _PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+)', re.MULTILINE)
 _NUMBER = re.compile(r"\d+")
@@ -27,7 +27,7 @@ def fingerprint(failure: Failure) -> str:
 
 
 def pause_reason(failure: Failure, n_trials: int) -> str:
-    """The reason that a study which paused itself shows."""
+    """Write the reason that is shown for a study which paused itself."""
     message = " ".join(failure.message.split())[:_LONGEST]
     return (
         f"{n_trials} trials failed alike and none has ever reported: "

@@ -17,7 +17,7 @@ class Action(StrEnum):
 
 
 class DecidedBy(StrEnum):
-    """Who decided that an attempt ends, or paused a trial or study; they may resume it, too."""
+    """Who decided that an attempt ends, or who paused a trial or study."""
 
     SCHEDULER = "scheduler"
     RULE = "rule"
@@ -32,11 +32,11 @@ class DecidedBy(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    A decision that is not carried out yet; it is stored in the row of the RUNNING trial.
+    A decision that the attempt has not carried out yet, stored in the row of the RUNNING trial.
 
     Attributes:
         action: STOP, PAUSE or EXPLOIT.
-        reason: The future `reason` of the attempt and the trial.
+        reason: The `reason` that the attempt, and the trial if it ends, will have.
     """
 
     action: Action
@@ -62,7 +62,7 @@ class Decision:
     Attributes:
         action: What the attempt must do.
         reason: Why the attempt must end; None if it continues.
-        rung_step: The rung that records the report, None for none.
+        rung_step: The step of the rung that records the report; None if no rung does.
         cutoff: The score that the report was compared with (lower is better), for `show`.
     """
 

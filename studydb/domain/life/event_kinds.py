@@ -1,4 +1,4 @@
-"""What events record, and who may cause one: the values of `event.kind` and `event.actor`."""
+"""The values of the columns `event.kind` and `event.actor`."""
 
 from enum import StrEnum
 
@@ -34,7 +34,7 @@ class EventKind(StrEnum):
 
 
 class Actor(StrEnum):
-    """Who caused an event that no person did; a person is user@host."""
+    """Who caused an event, if not a person; a person is stored as user@host."""
 
     WORKER = "worker"
     SWEEP = "sweep"

@@ -37,12 +37,12 @@ class Threshold(Spec):
     bound: float
 
     def hit(self, result: Result, *, objective: Objective) -> bool:
-        """Whether this result ends the trial; a metric that is missing or no number does not."""
+        """Tell whether this result ends the trial; a missing or non-numeric metric does not."""
         value = _lookup(result, self.metric, objective)
         return is_number(value) and _COMPARE[self.op](value, self.bound)
 
     def to_json(self) -> dict[str, Any]:
-        """As stored: without a name, because rows that older versions wrote have none."""
+        """Return the stored form. It has no name, because rows of older versions have none."""
         return self.options()
 
 
@@ -57,7 +57,7 @@ def read_rules(stop: Mapping[str, Any] | Iterable[str] | None) -> tuple[Threshol
     Read `stop=`: a dict of metric and bound (stops at >=), or texts such as "loss>=3".
 
     Raises:
-        InvalidSpec: A bound is not a number, or a text is no comparison.
+        InvalidSpec: A bound is not a number, or a text is not a comparison.
     """
     if stop is None:
         return ()
@@ -75,7 +75,9 @@ def read_rules(stop: Mapping[str, Any] | Iterable[str] | None) -> tuple[Threshol
 def _read_text(text: Any) -> Threshold:
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise InvalidSpec(f"The stop rule {text!r} is no comparison; write for example 'loss>=3'.")
+        raise InvalidSpec(
+            f"The stop rule {text!r} is not a comparison; write for example 'loss>=3'."
+        )
     return _threshold(match["metric"], match["op"], match["bound"])
 
 
@@ -85,7 +87,7 @@ def _threshold(metric: Any, op: str, bound: Any) -> Threshold:
         number = float("nan" if isinstance(bound, bool) else bound)
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
-    if number != number:  # noqa: PLR0124  NaN is what differs from itself
+    if number != number:  # noqa: PLR0124  only NaN differs from itself
         raise InvalidSpec(f"The stop rule for {metric!r} needs a number, not {bound!r}.")
     return Threshold(metric, op, number)
 
@@ -93,5 +95,5 @@ def _threshold(metric: Any, op: str, bound: Any) -> Threshold:
 def first_hit(
     rules: Iterable[Threshold], result: Result, *, objective: Objective
 ) -> Threshold | None:
-    """The first rule that this result hits, None if it hits none."""
+    """Find the first rule that this result hits; None if it hits none."""
     return next((rule for rule in rules if rule.hit(result, objective=objective)), None)

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """The state of a trial. TERMINATED and ERROR are final: their rows never change again."""
+    """The state of a trial. A row with a final state, TERMINATED or ERROR, keeps it."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -37,13 +37,13 @@ MOVES: dict[tuple[State, State], str] = {
     (State.PAUSED, State.PENDING): "promote or resume",
     (State.PAUSED, State.TERMINATED): "cut, or stop by a person",
 }
-"""Every allowed move, from and to, with its cause; any other move is refused."""
+"""Every allowed move, as the states before and after it, with its cause."""
 
 FINAL = frozenset(state for state in State if not any(source is state for source, _ in MOVES))
 
 
 def sources(target: State) -> frozenset[State]:
-    """The states from which a trial may move to `target`: the guard of that move's WHERE."""
+    """Return the states from which a trial may move to `target`."""
     return frozenset(source for source, destination in MOVES if destination is target)
 
 
