@@ -1,4 +1,4 @@
-"""One attempt: its child process, what that reports, and how it ends."""
+"""One attempt: its child process, the reports of that process, and how it ends."""
 
 import signal
 import tempfile
@@ -37,15 +37,15 @@ from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.worker.attempt_output import AttemptOutput
 from studydb.worker.children import ChildProcess
 from studydb.worker.equipment import Equipment
-from studydb.worker.host import START_PAUSES_S, cannot, oom_kills
+from studydb.worker.host import START_PAUSES_S, host_error, oom_kills
 from studydb.worker.templates import Started, Template
 
 TICK_S = 0.25
 COMPLAINT_PAUSE_S = 60.0
-"""Least time between two events of one attempt about checkpoints that cannot be stored."""
+"""The least time between two events of one attempt about checkpoints that cannot be stored."""
 
 OUTAGE_PAUSE_S = 2.0
-"""Time between two background flushes while the database does not answer."""
+"""The time between two background flushes while the database does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Outcome:
     failure: Failure | None = None
     unrestorable: bool = False
     restart: bool = False
-    """A copy of a template was killed before it ran anything: start again, fresh."""
+    """True if a process forked from a template was killed before it reported: start one afresh."""
 
 
 class _Terminate:
-    """The worker is stopping: the child gets SIGTERM."""
+    """The notice that the worker is stopping, sent as SIGTERM."""
 
 
 TERMINATE = _Terminate()
@@ -71,13 +71,19 @@ _Notice = LostNotice | StopNotice | _Terminate | None
 @dataclass
 class _Progress:
     """
-    How far an attempt is.
+    How far one child process of an attempt is.
 
     Attributes:
-        notice: What was sent to the child last; None to go on.
-        began: Whether it has reported.
-        judged: Whether it was ever given a reason to stop.
-        deadline_s: When it is killed; None while it may take its time, as for a pause.
+        notice: The notice that was sent to the child last; None while the attempt may continue.
+        began: Whether the child has sent a report or a flush.
+        judged: Whether the child was ever sent a reason to stop.
+        deadline_s: When the child is killed; None while it may continue, and for a pause.
+        ended: The child's last message.
+        quiet_until_s: No background flush is tried before this time.
+        away_since_s: When the database stopped answering; None while it answers.
+        complaint_due_s: No event about a failed checkpoint is recorded before this time.
+        refused: Why a message of the child was refused.
+        oom_kills: The host's `oom_kills` before the child was started.
     """
 
     notice: _Notice = None
@@ -97,8 +103,8 @@ class Attempt:
     Runs one claim to its end.
 
     Attributes:
-        process: What the attempt's row keeps of its process, once that has ended.
-        last_value: Of the study's metric, as reported last; None before the first report.
+        process: Facts about the child process for the attempt's row; None before it has ended.
+        last_value: The last reported value of the study's metric; None before the first report.
     """
 
     def __init__(self, equipment: Equipment, held: HeldAttempt) -> None:
@@ -115,11 +121,11 @@ class Attempt:
 
     def run(self) -> Outcome:
         """
-        Run the trial; run it again from the checkpoint before if the newest is unusable.
+        Run the trial; if its newest checkpoint is unusable, run it again from an older one.
 
         Raises:
             LeaseLost: The attempt no longer holds the trial; the child has ended.
-            StorageTransient: The worker is stopping while the database is away.
+            StorageTransient: The database did not answer in time.
         """
         checkpoint = self._held.claim.checkpoint
         self._stores = self._equipment.checkpoints.stores()
@@ -142,7 +148,7 @@ class Attempt:
             except FrameError as error:
                 return Outcome(Reason.FAILED, failure_of(error))
             except OSError as error:
-                return self._give_up(cannot("start the process of a trial", error))
+                return self._give_up(host_error("start the process of a trial", error))
             child, self._start, self._start_s = started.child, started.start, None
             self._template = started.template
             try:
@@ -161,11 +167,11 @@ class Attempt:
         self, restore: Restore | None, directory: Path, stack: ExitStack
     ) -> tuple[Started, AttemptOutput]:
         """
-        Start the process; try again while this host lacks something that may come free.
+        Start the process; try again after an OSError, such as a lack of memory.
 
         Raises:
-            FrameError: The trial is too large for the pipe.
-            OSError: The host still lacks it.
+            FrameError: The job is too large for one message.
+            OSError: The process could not be started.
         """
         for pause_s in START_PAUSES_S:
             with suppress(OSError):
@@ -197,7 +203,7 @@ class Attempt:
             return started, output
 
     def _give_up(self, why: HostError) -> Outcome:
-        """End the worker, not the trial: another host may run it."""
+        """Stop the worker and release the trial: another host may be able to run it."""
         self._equipment.interruption.give_up(str(why))
         return Outcome(Reason.PREEMPTED, failure_of(why))
 
@@ -220,7 +226,7 @@ class Attempt:
         )
 
     def _died_at_its_start(self, started: Started) -> bool:
-        """Whether a copy of a template was killed before it reported: the attempt starts again."""
+        """Whether a process forked from a template was killed before it reported."""
         progress, child = self._progress, started.child
         if started.template is None or progress.notice is not None or self._held.is_lost:
             return False
@@ -231,7 +237,7 @@ class Attempt:
         if exit_ is None or exit_.signal is None or exit_.signal in STOP_SIGNALS:
             return False
         return self._equipment.templates.give_up(
-            started, f"the first process that had not imported it itself {exit_}"
+            started, f"the first process that was forked with the trainable imported {exit_}"
         )
 
     def _serve(self, child: ChildProcess) -> None:
@@ -244,11 +250,11 @@ class Attempt:
             if self._held.buffer.is_full:  # the child waits in `report`
                 time.sleep(TICK_S)
                 continue
-            gone = child.exit is not None  # asked before reading: its last messages count
+            has_ended = child.exit is not None  # read before its last messages, which count
             try:
                 frame = _receive(child.channel)
                 if frame is None:
-                    if gone:
+                    if has_ended:
                         return
                     continue
                 message = read_from_child(frame)
@@ -276,9 +282,9 @@ class Attempt:
 
     def _notice(self) -> _Notice:
         """
-        The most urgent notice for the child.
+        Return the most urgent notice for the child.
 
-        A pause waits for the next report, however long the step takes; all others have a deadline.
+        A pause waits for the next report, however late; every other notice sets a deadline.
         """
         held = self._held
         if held.is_lost:
@@ -309,7 +315,7 @@ class Attempt:
             self._held.flush(patience_s=0.0, batches=1)
             progress.away_since_s = None
             self._equipment.notices.answered()
-            if self._held.buffer.needs_flushes:  # after an outage; leave the child half of the time
+            if self._held.buffer.needs_flushes:  # after an outage: give the child half of the time
                 progress.quiet_until_s = 2 * time.monotonic() - began_s
         except StorageTransient as error:
             self._note_outage(error, began_s)
@@ -317,13 +323,13 @@ class Attempt:
             pass  # the next tick tells the child
 
     def _note_outage(self, error: StorageTransient, began_s: float) -> None:
-        """Go on without the database; raise once it has been away for `patience_s`."""
+        """Continue without the database; raise when it has not answered for `patience_s`."""
         progress, equipment, now_s = self._progress, self._equipment, time.monotonic()
         equipment.notices.outage(error)
         progress.away_since_s = progress.away_since_s or began_s
         if now_s - progress.away_since_s > equipment.options.patience_s:
             raise error
-        # While the worker stops, one try for each message would take longer than the grace.
+        # While the worker is stopping, a try at each message would take longer than the grace.
         hurries = equipment.interruption.is_stopping
         progress.quiet_until_s = now_s + (equipment.options.grace_s if hurries else OUTAGE_PAUSE_S)
 
@@ -370,7 +376,7 @@ class Attempt:
             self._record_artifact_error(message.artifact_error)
 
     def _record_artifact_error(self, error: str) -> None:
-        """Record it once a minute at most: a full disk stays full for hours."""
+        """Record the error, at most once a minute: a full disk stays full for hours."""
         progress, now_s = self._progress, time.monotonic()
         if now_s >= progress.complaint_due_s:
             progress.complaint_due_s = now_s + COMPLAINT_PAUSE_S
@@ -388,11 +394,11 @@ class Attempt:
         )
 
     def _safely(self, call: Callable[[], None]) -> None:
-        with suppress(LeaseLost):  # `held.is_lost` says so to the child
+        with suppress(LeaseLost):  # `held.is_lost` is sent to the child
             call()
 
     def _send(self, channel: Channel, message: FromSupervisor) -> None:
-        with suppress(OSError, FrameError):  # a child that has died is noticed by its channel
+        with suppress(OSError, FrameError):  # `_serve` notices a child that has died
             channel.send(write(message))
 
     def _outcome(self, child: ChildProcess) -> Outcome:
@@ -408,13 +414,13 @@ class Attempt:
         if progress.deadline_s is not None:
             return Outcome(Reason.PREEMPTED)  # killed after its grace
         exit_ = child.wait(self._equipment.options.grace_s)
-        if exit_ is not None and exit_.signal in STOP_SIGNALS and self._was_told_to_go():
-            # before the child had its handlers, or by a handler of the user's
+        if exit_ is not None and exit_.signal in STOP_SIGNALS and self._was_asked_to_stop():
+            # before the child had set its signal handlers, or by a handler of the user's code
             return Outcome(Reason.PREEMPTED)
         how = f"The process of the trial {exit_ or 'closed its channel and hung'}."
         was_killed = exit_ is not None and exit_.signal == signal.SIGKILL
         if was_killed and oom_kills() > progress.oom_kills:
-            how += " Perhaps out of memory: the kernel has killed a process of this host for that."
+            how += " The kernel has killed a process of this host for lack of memory, perhaps this."
         return Outcome(Reason.LOST, Failure(DIED, how))
 
     def _of_end(self, ended: Ended) -> Outcome:
@@ -423,8 +429,8 @@ class Attempt:
                 return Outcome(Reason.COMPLETED)
             case End.FAILED:
                 return Outcome(Reason.FAILED, ended.failure)
-            case End.PREEMPTED if not self._was_told_to_go():
-                how = "The trial got a signal to end that its worker had not sent."
+            case End.PREEMPTED if not self._was_asked_to_stop():
+                how = "The trial received a stop signal that its worker had not sent."
                 return Outcome(Reason.LOST, ended.failure or Failure("Terminated", how))
             case End.STOPPED | End.PREEMPTED | End.LOST:
                 return Outcome(Reason.PREEMPTED, ended.failure)
@@ -438,17 +444,25 @@ class Attempt:
                 assert_never(ended.end)
 
     def _check_end(self, end: End) -> None:
-        """Refuse an end without cause that would spend no failure, or stop the worker."""
+        """
+        Refuse an end that has no cause.
+
+        STOPPED and LOST would cost the trial no failure, and UNPREPARED would stop the worker.
+        """
         progress = self._progress
         if end in (End.STOPPED, End.LOST) and not progress.judged:
             raise FrameError(
-                "The trial's process said that it was stopped, and nothing stopped it."
+                "The trial's process claims that it was stopped, but nothing stopped it."
             )
         if end is End.UNPREPARED and progress.began:
-            raise FrameError("The trial's process has reported, and then said that it never began.")
+            raise FrameError("The trial's process claims that it never began, but it has reported.")
 
-    def _was_told_to_go(self) -> bool:
-        """Whether the worker is stopping, too: a service manager may signal the child first."""
+    def _was_asked_to_stop(self) -> bool:
+        """
+        Whether the child was sent a notice, or the worker is stopping.
+
+        A service manager may signal the child first, so this waits for the worker's own signal.
+        """
         return self._progress.notice is not None or self._equipment.interruption.wait(
             SIGNAL_SPREAD_S
         )

@@ -10,17 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 
 OUTPUT_LIMIT_BYTES = 10 << 20
-"""Kept of one stream, in two segments of half the size: the current one and the one before."""
+"""How much of one stream is kept on disk, in two segments: the current and the previous one."""
 
 TAIL_BYTES = 64 << 10
-"""Kept in memory of both streams together, in order of arrival."""
+"""How much of both streams together is kept in memory, in order of arrival."""
 
 _READ_BYTES = 1 << 16
 _LARGEST_PIPE_BYTES = 1 << 20
 
 
 class _Stream:
-    """A pipe, and the files that its bytes go to: `stdout`, and `stdout.1` before it."""
+    """A pipe, and the files that its bytes go to: `stdout`, and `stdout.1` with older bytes."""
 
     def __init__(self, path: Path, limit_bytes: int, tail: bytearray) -> None:
         self.reader, self.writer = os.pipe()
@@ -33,7 +33,7 @@ class _Stream:
         self._written_bytes = 0
 
     def pump(self) -> int | None:
-        """Read once: the number of bytes, 0 when all writers are gone, None if there were none."""
+        """Read once; return the number of bytes, 0 at the end, None if the pipe is empty."""
         try:
             data = os.read(self.reader, _READ_BYTES)
         except BlockingIOError:
@@ -44,7 +44,7 @@ class _Stream:
         return len(data)
 
     def drain(self) -> None:
-        """Read what is in the pipe now, bounded: a process may still be writing."""
+        """Read what is in the pipe now, at most 1 MiB: a process may still be writing."""
         for _ in range(_LARGEST_PIPE_BYTES // _READ_BYTES):
             if not self.pump():
                 return
@@ -61,7 +61,7 @@ class _Stream:
         self.closed.set()
 
     def _write(self, data: bytes) -> None:
-        """Write to the file; what a full disk does not take is dropped."""
+        """Write to the file; bytes that cannot be written, as to a full disk, are dropped."""
         with suppress(OSError):
             while data:
                 data = data[self._write_some(data) :]
@@ -84,7 +84,7 @@ class _Stream:
 
 
 class AttemptOutput:
-    """The output of one attempt; the files are made when something is printed."""
+    """The output of one attempt; its files are made when something is printed."""
 
     def __init__(
         self, pump: "OutputPump", streams: tuple[_Stream, _Stream], tail: bytearray
@@ -95,29 +95,29 @@ class AttemptOutput:
 
     @property
     def stdout(self) -> int:
-        """The descriptor for the child's output."""
+        """The pipe's end for the child's stdout."""
         return self._streams[0].writer
 
     @property
     def stderr(self) -> int:
-        """The descriptor for the child's errors."""
+        """The pipe's end for the child's stderr."""
         return self._streams[1].writer
 
     def release(self) -> None:
-        """Close both descriptors once the child has them, so that its end closes the pipes."""
+        """Close both ends here once the child has them, so that the pipes end with the child."""
         for stream in self._streams:
             stream.release()
 
     def tail(self, size_bytes: int = 8 << 10) -> bytes:
-        """The last bytes of both streams together, in order of arrival."""
+        """Return the last bytes of both streams together, in order of arrival."""
         return bytes(self._tail[-size_bytes:])
 
     def finish(self, timeout_s: float = 1.0) -> None:
         """
-        Close the output of a child that has ended, once all of it was read.
+        Close the output of a child that has ended, after all of it was read.
 
         Args:
-            timeout_s: How long to wait for a process that still holds the pipes.
+            timeout_s: How long to wait for other processes that still hold the pipes.
         """
         self.release()
         for stream in self._streams:
@@ -147,10 +147,10 @@ class OutputPump:
 
     def open(self, directory: Path) -> AttemptOutput:
         """
-        Make the pipes of an attempt, whose files are `stdout` and `stderr` in the directory.
+        Open the pipes of one attempt; their bytes go to `stdout` and `stderr` in the directory.
 
         Raises:
-            OSError: The system gives no pipes.
+            OSError: No pipe can be opened.
         """
         tail = bytearray()
         out = _Stream(directory / "stdout", self._limit_bytes, tail)
@@ -169,13 +169,13 @@ class OutputPump:
         self._call(lambda: self._unwatch(stream))
 
     def close(self) -> None:
-        """Read what is left in the pipes, close all files and end the thread."""
+        """Read the rest of the pipes, close all files and end the thread."""
         self._call(self._stop)
         self._thread.join()
         self._waker.close()
 
     def _call(self, call: Callable[[], None]) -> None:
-        """Have the thread call this: a selector belongs to one thread."""
+        """Have the thread make a call, because only one thread may use the selector."""
         self._calls.append(call)
         self._waker.send(b".")
 

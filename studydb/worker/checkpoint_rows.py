@@ -1,4 +1,9 @@
-"""Rows of checkpoints: the supervisor verifies one before a restore, and signs one after a save."""
+"""
+The rows of checkpoints, read and written by the supervisor.
+
+A child writes the bytes. The supervisor signs the row after a save and verifies the signature
+before a restore.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,7 +34,7 @@ class Checkpoints:
         retry: Callable[[Callable[[], Any]], Any],
     ) -> None:
         """
-        Serve the attempts of one worker.
+        Keep what all attempts of one worker need.
 
         Args:
             retry: Repeats a call until the database answers, for the worker's `patience_s`.
@@ -39,7 +44,7 @@ class Checkpoints:
 
     def stores(self) -> Stores:
         """
-        The stores of an attempt that starts now: where it saves, and where older objects are.
+        Read the stores of an attempt that starts now: the one it saves to, and the former ones.
 
         Raises:
             StorageTransient: The database did not answer in time.
@@ -51,7 +56,10 @@ class Checkpoints:
         self, held: HeldAttempt, checkpoint: Checkpoint | None, stores: Stores
     ) -> tuple[Checkpoint, Restore] | None:
         """
-        The newest usable checkpoint, to start from; unusable ones are marked corrupt.
+        Find the newest usable checkpoint to start from; newer ones are marked corrupt.
+
+        Args:
+            checkpoint: The first one to try; None if the trial has none.
 
         Raises:
             LeaseLost: The attempt no longer holds its trial.
@@ -66,7 +74,7 @@ class Checkpoints:
     def mark_corrupt(
         self, held: HeldAttempt, checkpoint: Checkpoint, *, why: str = ""
     ) -> Checkpoint | None:
-        """Mark a checkpoint as corrupt; returns the one before it, if there is one."""
+        """Mark a checkpoint as corrupt; return the checkpoint before it, if there is one."""
         before: Checkpoint | None = self._retry(
             lambda: mark_corrupt(self._database, lease=held.lease, checkpoint=checkpoint, why=why)
         )
@@ -74,7 +82,7 @@ class Checkpoints:
 
     def _restore(self, claim: Claim, checkpoint: Checkpoint, stores: Stores) -> Restore:
         if not is_signed(self._keyring, checkpoint, trial_uuid=claim.uuid):
-            raise CheckpointError("It is not signed by a key of this user.")
+            raise CheckpointError("The checkpoint is not signed by a key of this user.")
         data = None
         if checkpoint.url == INLINE:
             data = self._retry(lambda: restore(self._database, checkpoint=checkpoint))
@@ -89,10 +97,10 @@ class Checkpoints:
 
     def record(self, held: HeldAttempt, saved: Saved, stores: Stores) -> None:
         """
-        Sign and record what a child has stored, and delete the checkpoints that have expired.
+        Sign and record a checkpoint that a child has stored, and delete those that it replaces.
 
         Raises:
-            LeaseLost: The attempt no longer holds its trial; the bytes are deleted.
+            LeaseLost: The attempt no longer holds its trial; the new bytes are deleted.
             StorageTransient: The database did not answer in time.
         """
         lease = held.lease
@@ -118,21 +126,23 @@ class Checkpoints:
             mac=mac,
         )
         try:
-            expired = held.save(checkpoint, saved.data)
+            replaced = held.save(checkpoint, saved.data)
         except LeaseLost:
             _delete(checkpoint, stores)
             raise
-        self._discard(held, expired, stores)
+        self._discard(held, replaced, stores)
 
-    def _discard(self, held: HeldAttempt, expired: list[Checkpoint], stores: Stores) -> None:
+    def _discard(self, held: HeldAttempt, replaced: list[Checkpoint], stores: Stores) -> None:
         """Delete bytes, then rows: after a crash between the two, the row still names the bytes."""
-        gone = [one for one in expired if not self._is_its_own(held, one) or _delete(one, stores)]
-        if gone:
+        removed = [
+            one for one in replaced if not self._belongs_to_trial(held, one) or _delete(one, stores)
+        ]
+        if removed:
             with suppress(StorageTransient):
-                delete_rows(self._database, removed=gone)
+                delete_rows(self._database, removed=removed)
 
-    def _is_its_own(self, held: HeldAttempt, checkpoint: Checkpoint) -> bool:
-        """Whether a row names an object of this trial; the bytes of any other are not deleted."""
+    def _belongs_to_trial(self, held: HeldAttempt, checkpoint: Checkpoint) -> bool:
+        """Whether a row names an object of this trial; if not, only the row is deleted."""
         if checkpoint.url == INLINE:
             return True
         parts = parts_of(checkpoint.url)

@@ -1,4 +1,4 @@
-"""Child processes as the supervisor sees them: requests for them, their pids, their ends."""
+"""Child processes as the supervisor sees them: how they are requested, run and end."""
 
 import errno
 import itertools
@@ -28,15 +28,15 @@ _START_TIMEOUT_S = 60.0
 _SEND_TIMEOUT_S = 30.0
 
 _numbers = itertools.count(1)
-"""Numbers of requests, unique over all forkers: each child carries the number of its request."""
+"""Request numbers, unique over all forkers: a child's environment holds that of its request."""
 
 
 class ForkerDied(OSError):
-    """The process that forks is gone, and all of its children."""
+    """The process that forks has ended, and with it all of its children."""
 
 
 class TemplateOutdated(Exception):
-    """The template does not fork: a fresh start would run other code."""
+    """The template refuses to fork, because it must be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Exit:
     How a child's process ended.
 
     Attributes:
-        code: What it exited with, None when a signal ended it.
-        signal: The signal that ended it, None when it exited.
+        code: The exit code; None if a signal ended the process.
+        signal: The signal that ended the process; None if it exited.
     """
 
     code: int | None = None
@@ -63,7 +63,7 @@ class Exit:
 
 class ChildProcess:
     """
-    The process of one attempt, as its supervisor holds it.
+    A child process, as its supervisor holds it.
 
     Attributes:
         channel: Reports and answers (see child/messages.py).
@@ -79,28 +79,28 @@ class ChildProcess:
 
     @property
     def process(self) -> Process:
-        """What tells this process apart from all others."""
+        """The host, pid and start time, which identify the process."""
         assert self._process is not None
         return self._process
 
     @property
     def exit(self) -> Exit | None:
-        """How it ended, None while it runs."""
+        """How the process ended; None while it runs."""
         return self._exit
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        """Wait for the end of it and its process group; None if they still run."""
+        """Wait until the process and its group have ended; return None after the timeout."""
         self._ended.wait(timeout_s)
         return self._exit
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process alone: its next report raises TrialStopped."""
+        """Send SIGTERM to the process, not its group: its next report raises TrialStopped."""
         if self._exit is None and is_alive(self.process):
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL to it and its process group."""
+        """Send SIGKILL to the process group."""
         if self._exit is None and is_alive(self.process):
             kill_group(self.process.pid)
 
@@ -120,21 +120,28 @@ class ChildProcess:
         self._ended.set()
 
     def wait_started(self) -> None:
-        """Wait until the process exists, or raise why it does not."""
+        """
+        Wait until the process exists.
+
+        Raises:
+            TimeoutError: The fork server did not answer within 60 s.
+            OSError: No process can be started.
+            TemplateOutdated: The template must be replaced.
+        """
         if not self._started.wait(_START_TIMEOUT_S):
-            raise TimeoutError(f"The fork server gave no child within {_START_TIMEOUT_S:g} s.")
+            raise TimeoutError(f"The fork server did not answer within {_START_TIMEOUT_S:g} s.")
         if self._refused is not None:
             raise self._refused
 
     def abandon(self) -> None:
         """
-        End the process after the fork server has died.
+        End the process group after the fork server has died.
 
-        Linux kills the child with its parent, but not what the child has started. If the pid
-        belongs to another process by now, nothing is killed.
+        Linux kills the child with its parent, but not the processes that the child has started. If
+        the pid now belongs to another process, nothing is killed.
         """
         if self._process is None:
-            self.refused(ForkerDied("The process that forks died while it was asked for a child."))
+            self.refused(ForkerDied("The process that forks died before it started the child."))
         elif self._exit is None:
             if start_of(self._process.pid) in {None, self._process.started}:
                 kill_group(self._process.pid)
@@ -146,7 +153,7 @@ class Forker:
     Asks a process that forks (see child/forking.py) for children; threads may share it.
 
     Attributes:
-        dead: Whether that process is gone, and all of its children.
+        dead: Whether that process has ended, and with it all of its children.
     """
 
     def __init__(
@@ -160,10 +167,10 @@ class Forker:
         Talk to the process at the other end of a socket.
 
         Args:
-            connection: The socket; closed when the process is gone.
+            connection: The socket; closed when the process has ended.
             is_gone: Whether the process has ended.
-            on_death: Called by the listening thread when the socket is closed; kills and reaps the
-                process.
+            on_death: Kills and reaps the process; the listening thread calls it once the socket is
+                closed.
         """
         self.dead = False
         self._socket = connection
@@ -181,17 +188,17 @@ class Forker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether none of its children runs."""
+        """Whether no child runs."""
         with self._lock:
             return not self._children
 
     def spawn(self, kind: ChildKind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
         """
-        Have a child forked, and send it its first message.
+        Start a child, and send it its first message.
 
         Raises:
-            ForkerDied: The process that forks is gone.
-            TemplateOutdated: It is a template that must be replaced.
+            ForkerDied: The process that forks has ended.
+            TemplateOutdated: The process that forks is a template that must be replaced.
             OSError: No process can be started.
             FrameError: The message is too large.
         """
@@ -205,12 +212,12 @@ class Forker:
         except (FrameError, OSError, TemplateOutdated) as cause:
             child.channel.close()
             if isinstance(cause, OSError) and self._is_gone():
-                raise ForkerDied("The process that forks died while it made a child.") from cause
+                raise ForkerDied("The process that forks died before the child began.") from cause
             raise
         return child
 
     def _send(self, child: ChildProcess, first: Frame) -> None:
-        """Send a child its first message; kill it if it takes none."""
+        """Send a child its first message; kill the child if it does not read it."""
         try:
             child.channel.send(first)
         except OSError:
@@ -228,7 +235,7 @@ class Forker:
                 socket.send_fds(self._socket, [REQUEST.pack(number, kind)], descriptors)
             except OSError as cause:
                 self.dead = True
-                raise ForkerDied(f"The process that forks takes no request: {cause}.") from cause
+                raise ForkerDied(f"The process that forks cannot be reached: {cause}.") from cause
 
     def _listen(self, replies: Channel) -> None:
         try:
@@ -253,7 +260,7 @@ class Forker:
                 child.ended(Exit(code=code, signal=number))
 
     def _end(self) -> None:
-        """Take no more requests, and end the children that are left."""
+        """Refuse further requests, and end the children that are left."""
         with self._lock:
             self.dead = True
             self._socket.close()

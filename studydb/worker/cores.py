@@ -1,4 +1,8 @@
-"""How many threads BLAS and OpenMP may start in each trial; by default they take all cores."""
+"""
+The number of threads that BLAS and OpenMP may start in each trial.
+
+Without a limit these libraries use all cores in every trial.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -20,10 +24,10 @@ _CGROUP_OF_SELF = Path("/proc/self/cgroup")
 
 def thread_limits(environ: Mapping[str, str], *, parts: int) -> dict[str, str]:
     """
-    The variables that give each of `parts` processes its share of this process's cores.
+    Share this process's cores among `parts` processes.
 
     Returns:
-        The same number for each library; nothing if the user has set one of the variables.
+        Environment variables with one number for all libraries; {} if the user has set any of them.
     """
     if any(environ.get(name) for name in THREAD_VARIABLES):
         return {}
@@ -31,7 +35,7 @@ def thread_limits(environ: Mapping[str, str], *, parts: int) -> dict[str, str]:
 
 
 def available_cores(of_self: Path = _CGROUP_OF_SELF, cgroups: Path = _CGROUPS) -> int:
-    """The cores that this process may use, by its affinity and the quotas of its cgroups."""
+    """Count the cores that this process may use, by its affinity and the quotas of its cgroups."""
     if hasattr(os, "sched_getaffinity"):
         by_affinity = len(os.sched_getaffinity(0))
     else:
@@ -40,20 +44,20 @@ def available_cores(of_self: Path = _CGROUP_OF_SELF, cgroups: Path = _CGROUPS) -
 
 
 def _quotas(of_self: Path, cgroups: Path) -> list[int]:
-    """Whole cores that each cgroup of this process grants; a large number for no limit."""
+    """Read the quotas of this process's cgroups, in whole cores; 2**30 stands for no limit."""
     found = [1 << 30]
     with suppress(OSError):
         for line in of_self.read_text().splitlines():
             number, controllers, path = line.split(":", 2)
             if number == "0":
-                found += _up(cgroups, path, _quota_v2)
+                found += _quotas_of(cgroups, path, _quota_v2)
             elif "cpu" in controllers.split(","):
-                found += _up(cgroups / "cpu", path, _quota_v1)
+                found += _quotas_of(cgroups / "cpu", path, _quota_v1)
     return found
 
 
-def _up(root: Path, path: str, quota: Callable[[Path], int]) -> list[int]:
-    """The quotas of a cgroup and of its parents; in a container its path may not exist."""
+def _quotas_of(root: Path, path: str, quota: Callable[[Path], int]) -> list[int]:
+    """Read the quotas of a cgroup and its parents; in a container the path may not exist."""
     place = root / path.lstrip("/")
     found = []
     for folder in (place, *place.parents):
@@ -66,7 +70,7 @@ def _up(root: Path, path: str, quota: Callable[[Path], int]) -> list[int]:
 
 def _quota_v2(folder: Path) -> int:
     quota, period = (folder / "cpu.max").read_text().split()
-    return int(quota) // int(period)  # "max" is no number: no limit
+    return int(quota) // int(period)  # "max" raises ValueError: no limit
 
 
 def _quota_v1(folder: Path) -> int:

@@ -28,7 +28,7 @@ class Equipment:
     What the slots of one worker share.
 
     Attributes:
-        warnings: The warnings that were given, each once per worker.
+        warnings: The kinds of warnings that this worker has printed; each is printed once.
     """
 
     options: WorkerOptions
@@ -47,11 +47,11 @@ class Equipment:
     first_trials: FirstTrials = field(default_factory=FirstTrials)
 
     def log_dir(self, lease: Lease) -> Path:
-        """The folder of one attempt's output."""
+        """Return the folder of one attempt's output."""
         return self.database.locations.log_dir(self.study, lease)
 
     def record_artifact_error(self, held: HeldAttempt, error: str) -> None:
-        """Record that a checkpoint could not be stored; training goes on."""
+        """Record that a checkpoint could not be stored; training continues."""
         number = held.lease.number
         self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
         self._record_event(held, EventKind.CHECKPOINT_FAILED, error)
@@ -62,8 +62,8 @@ class Equipment:
         if self.warnings.setdefault(kind, mine) is not mine:
             return
         error = (
-            f"{self.to_import.trainable.name} never reads its config, so the parameters change "
-            "nothing. Take them from its first argument; sys.argv holds none of them."
+            f"{self.to_import.trainable.name} never reads its config, so the parameters have no "
+            "effect. Read them from its first argument; sys.argv does not contain them."
         )
         self.options.say(f"warning: {error}")
         self._record_event(held, kind, error)

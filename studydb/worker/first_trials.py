@@ -1,11 +1,11 @@
-"""Notices a host where every trial fails."""
+"""Detects a host where every trial fails."""
 
 import threading
 
 from studydb.domain.life.states import Reason
 
 FAILED_LIMIT = 3
-"""The worker ends when its first 3 trials have failed while trials of others completed."""
+"""A worker ends if its first 3 trials have failed while trials of other workers completed."""
 
 
 class FirstTrials:
@@ -17,7 +17,7 @@ class FirstTrials:
         self._lock = threading.Lock()
 
     def all_failed(self, number: int, reason: Reason) -> bool:
-        """Count a trial that ended; True once 3 have failed and none has ended otherwise."""
+        """Count a trial that ended; return True once 3 have failed and none has run to its end."""
         with self._lock:
             if reason is Reason.FAILED:
                 self._failed.add(number)

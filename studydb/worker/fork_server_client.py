@@ -1,4 +1,4 @@
-"""Starts the fork server before the first connection, and a new one when it dies."""
+"""Starts the fork server before the first database connection, and again if it dies."""
 
 import os
 import socket
@@ -19,14 +19,14 @@ from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
 from studydb.worker.cores import thread_limits
 
-# Import the same studydb that runs here, which may be a checkout beside an installed one. Then move
-# its folder to the end of the path, so that it hides no module of Python's.
+# Import the studydb that runs here, which may be a checkout beside an installed one. Then move its
+# folder to the end of the path, so that its modules hide no module of Python.
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); import studydb; "
     "sys.path.append(sys.path.pop(0)); "
     "from studydb.child.fork_server import main; main(sys.argv[2:])"
 )
-# -P: a file in the working directory must not shadow a module of the server's.
+# -P: a file in the working directory must not hide a module that the server imports.
 _COMMAND = (sys.executable, "-P", "-c", _START, str(Path(studydb.__file__).parents[1]))
 _CLOSE_TIMEOUT_S = 2.0
 _TICK_S = 0.01
@@ -69,7 +69,7 @@ class _Server:
         self._kill_strays()
 
     def _kill_strays(self) -> None:
-        """Kill processes that children have put into other sessions."""
+        """Kill descendants of the server that have left their process group."""
         deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
         while (pids := pids_with_environment(self._marked)) and time.monotonic() < deadline_s:
             for pid in pids:
@@ -77,7 +77,7 @@ class _Server:
             time.sleep(_TICK_S)
 
     def close(self) -> None:
-        """Have the server kill its children and exit; after 2 s do both here."""
+        """Have the server kill its children and exit; kill the server after 2 s."""
         self.forker.shut()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(_CLOSE_TIMEOUT_S)
@@ -88,14 +88,15 @@ class _Server:
 
 class ForkServer:
     """
-    Starts children in milliseconds, which inherit nothing of the supervisor; threads may share it.
+    Starts children in milliseconds; threads may share it.
 
-    When the server's process dies, its children end; the next `spawn` starts another server.
+    Children inherit no memory and no connection of the supervisor. If the server's process dies,
+    its children end, and the next `spawn` starts another server.
     """
 
     def __init__(self, *, slots: int = 1) -> None:
         """
-        Prepare; `start` starts the process.
+        Start nothing yet; `start` starts the process.
 
         Args:
             slots: The number of children that share the cores.
@@ -107,7 +108,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        """The server's pid; None before the start."""
+        """The pid of the server's process; None before the start."""
         return None if self._server is None else self._server.pid
 
     def start(self) -> None:
@@ -120,11 +121,11 @@ class ForkServer:
 
     def spawn(self, job: Job, *, stdout: int, stderr: int) -> ChildProcess:
         """
-        Start the process of one attempt, which imports the trainable itself.
+        Start the process of one attempt; the process imports the trainable itself.
 
         Args:
-            stdout: A descriptor for its output; the caller closes it.
-            stderr: A descriptor for its errors; the caller closes it.
+            stdout: The descriptor that becomes the process's stdout; the caller closes it.
+            stderr: The descriptor that becomes the process's stderr; the caller closes it.
 
         Raises:
             OSError: No process can be started.
@@ -133,7 +134,7 @@ class ForkServer:
         return self.fork(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
 
     def fork(self, kind: ChildKind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
-        """Start a child of any kind, and send it its first message; see `spawn`."""
+        """Start a child of any kind, and send it its first message; see `spawn` for the rest."""
         try:
             return self._living().forker.spawn(kind, first, stdout=stdout, stderr=stderr)
         except ForkerDied:
@@ -142,13 +143,13 @@ class ForkServer:
     def _living(self) -> _Server:
         with self._lock:
             if self._closed:
-                raise OSError("The fork server was closed.")
+                raise OSError("The fork server has been closed.")
             if self._server is None or self._server.forker.dead:
                 self._server = _Server(self._slots)
             return self._server
 
     def close(self) -> None:
-        """Kill all children and their descendants, and end the server."""
+        """End the server, its children and their descendants."""
         with self._lock:
             self._closed = True
             server, self._server = self._server, None

@@ -1,4 +1,4 @@
-"""Errors of this host, such as a full disk, in words for people: fact, cause, cure."""
+"""Messages for errors of this host, such as a full disk: fact, cause, cure."""
 
 import errno
 import os
@@ -8,16 +8,16 @@ from pathlib import Path
 from studydb.domain.errors import HostError
 
 START_PAUSES_S = (0.5, 1.0, 2.0, 4.0)
-"""Pauses before each further try to start a trial."""
+"""The pause before each further try to start a trial."""
 
-_SCRATCH = "Make room in its temporary directory, or name another in TMPDIR."
+_SCRATCH = "Free space in its temporary directory, or name another directory in TMPDIR."
 _CURES: dict[int | None, str] = {
-    errno.EAGAIN: "It has as many processes as it may: raise the limit (`ulimit -u`, pids.max of "
-    "the cgroup), or start fewer workers and slots.",
+    errno.EAGAIN: "Its limit of processes is reached: raise it (`ulimit -u`, pids.max of the "
+    "cgroup), or start fewer workers and slots.",
     errno.ENOMEM: "It is out of memory: start fewer workers and slots.",
-    errno.EMFILE: "It has as many files open as it may: raise the limit (`ulimit -n`), or give it "
-    "fewer slots.",
-    errno.ENFILE: "The system has as many files open as it may: raise fs.file-max.",
+    errno.EMFILE: "The process's limit of open files is reached: raise it (`ulimit -n`), or give "
+    "the worker fewer slots.",
+    errno.ENFILE: "The system's limit of open files is reached: raise fs.file-max.",
     errno.ENOSPC: _SCRATCH,
     errno.EDQUOT: _SCRATCH,
     errno.ENOENT: _SCRATCH,
@@ -25,18 +25,18 @@ _CURES: dict[int | None, str] = {
 _NO_THREAD = "can't start new thread"
 
 
-def lacks(error: BaseException) -> bool:
-    """Whether an error is the host's and not a bug."""
+def is_host_fault(error: BaseException) -> bool:
+    """Whether this host caused an error: an OSError, or no thread could be started."""
     return isinstance(error, OSError) or str(error) == _NO_THREAD
 
 
-def cannot(what: str, error: BaseException) -> HostError:
+def host_error(what: str, error: BaseException) -> HostError:
     """
-    Say what this host cannot do, why, and what to do about it.
+    Make the error that says what this host cannot do, why, and what to do about it.
 
     Args:
-        what: An infinitive: "start a trial".
-        error: For which `lacks` is true.
+        what: An infinitive, such as "start a trial".
+        error: An error for which `is_host_fault` is true.
     """
     code = error.errno if isinstance(error, OSError) else errno.EAGAIN
     path = getattr(error, "filename", None)
@@ -45,7 +45,7 @@ def cannot(what: str, error: BaseException) -> HostError:
 
 
 def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
-    """How many processes of this host the kernel has killed because memory ran out; or 0."""
+    """Count the processes that this host's kernel has killed for lack of memory; 0 if unknown."""
     with suppress(OSError, ValueError):
         for line in vmstat.read_text(encoding="ascii").splitlines():
             name, _, number = line.partition(" ")

@@ -12,10 +12,11 @@ class Interruption:
     Whether and why a worker is stopping; threads wait on it.
 
     Attributes:
-        signal: The first signal that came; None before that.
+        signal: The first stop signal; None before one has come.
         is_drained: Whether a person has drained this worker.
-        gave_up: The error with which the worker ends; None for no error.
+        gave_up: The message of the error that ends the worker; None without an error.
         hurries_since_s: When the first signal or error came, by the monotonic clock; None before.
+            A drain sets no such time.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class Interruption:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether to claim no more trials and to release those that run."""
+        """Whether the worker claims no more trials and releases those that run."""
         return self._stopping.is_set()
 
     def drain(self) -> None:
@@ -45,25 +46,26 @@ class Interruption:
         self._stopping.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the worker is stopping; False after the timeout."""
+        """Wait until the worker is stopping; return False after the timeout."""
         return self._stopping.wait(timeout_s)
 
     def listen(self, at_once: Callable[[int], None]) -> None:
         """
-        Handle SIGTERM, SIGINT, and SIGHUP unless nohup ignores it; from the main thread.
+        Stop the worker at SIGTERM, SIGINT or SIGHUP; call this from the main thread.
 
-        A second signal ends the process. SIGHUP counts neither as the first nor as the second: a
-        terminal that closes may send it twice, a service manager together with SIGTERM.
+        The second SIGTERM or SIGINT ends the process. SIGHUP is not counted: a terminal that closes
+        may send it twice, and a service manager sends it together with SIGTERM. It stays ignored if
+        it is ignored now, as under nohup.
 
         Args:
-            at_once: Called by the second signal, to end the process.
+            at_once: Called at the second signal, to end the process.
         """
 
         def handle(number: int, _frame: FrameType | None) -> None:
-            was_told = self.signal not in (None, signal.SIGHUP)
-            if was_told and number != signal.SIGHUP:
+            is_second = self.signal not in (None, signal.SIGHUP)
+            if is_second and number != signal.SIGHUP:
                 at_once(number)
-            if not was_told:
+            if not is_second:
                 self.signal = number
             self._hurry()
 

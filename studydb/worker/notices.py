@@ -1,4 +1,4 @@
-"""Lines that say why a worker does not work now, each printed once per cause."""
+"""Lines that say what a worker waits for, each printed once per cause."""
 
 import shlex
 import threading
@@ -14,7 +14,7 @@ BEST_EVERY_S = 1.0
 
 
 class Notices:
-    """Prints what the slots of one worker wait for, whenever the reason is a new one."""
+    """Prints what the slots of one worker wait for, whenever that changes."""
 
     def __init__(self, study_name: str, say: Callable[[str], None]) -> None:
         self._name, self._say = study_name, say
@@ -32,7 +32,7 @@ class Notices:
             return True
 
     def nothing_claimed(self, progress: StudyProgress) -> None:
-        """Say why nothing was claimed, unless the last line said the same."""
+        """Print why nothing was claimed, unless the last line was the same."""
         why = self._why(progress)
         with self._lock:
             if why is None or why == self._last:
@@ -41,19 +41,19 @@ class Notices:
         self._say(why)
 
     def claimed(self) -> None:
-        """Note a claim: from now on the same reason is printed again."""
+        """Note a claim, so that the same reason is printed again after it."""
         with self._lock:
             self._last = None
 
     def outage(self, error: StorageTransient) -> None:
-        """Say once per outage that the database does not answer a trial that runs."""
+        """Print once per outage that running trials continue without the database."""
         with self._lock:
             was_away, self._is_away = self._is_away, True
         if not was_away:
-            self._say(f"training goes on without the database, results wait: {error}")
+            self._say(f"training continues without the database, results are buffered: {error}")
 
     def answered(self) -> None:
-        """Say that the outage is over, if there was one."""
+        """Print that an outage is over, if there was one."""
         with self._lock:
             was_away, self._is_away = self._is_away, False
         if was_away:
@@ -63,14 +63,16 @@ class Notices:
         name = self._name
         match progress.status:
             case Status.PAUSED if progress.pause_reason is not None:
-                again = f"`studydb resume {shlex.quote(name)}`"
-                return f"study {name!r} has paused itself: {progress.pause_reason}; {again} goes on"
+                resume = f"`studydb resume {shlex.quote(name)}`"
+                return (
+                    f"study {name!r} has paused itself: {progress.pause_reason}; to go on: {resume}"
+                )
             case Status.PAUSED:
                 return f"study {name!r} is paused; waiting for `studydb resume {shlex.quote(name)}`"
             case Status.FINISHED | Status.STOPPED:
                 return f"study {name!r} is {progress.status}; waiting in case that changes"
             case _ if not progress.has_room:
-                return "waiting: as many trials run as max_concurrent allows"
+                return "waiting: max_concurrent trials are running"
             case _ if not (progress.has_budget or progress.counts.pending):
-                return "waiting: nothing is left to begin while the last trials run"
+                return "waiting: the last trials are running, and none is left to start"
         return None

@@ -30,7 +30,7 @@ class TrialLimit:
         self._lock = threading.Lock()
 
     def take(self) -> bool:
-        """Count one claim; False if the limit is reached."""
+        """Count one claim; return False if the limit is reached."""
         with self._lock:
             if self._left is None:
                 return True
@@ -40,7 +40,7 @@ class TrialLimit:
             return True
 
     def give_back(self) -> None:
-        """Undo a `take` that was followed by no claim."""
+        """Undo a `take` after which no trial was claimed."""
         with self._lock:
             if self._left is not None:
                 self._left += 1
@@ -62,15 +62,15 @@ class Slot(threading.Thread):
         self._away_since_s: float | None = None
 
     def run(self) -> None:
-        """Work; an error stops the worker in order."""
+        """Claim and run trials; an error stops the worker, which then releases its trials."""
         interruption = self._equipment.interruption
         try:
             self._work()
         except StorageTransient as error:
-            interruption.give_up(f"The database stayed away for too long. {error}")
+            interruption.give_up(f"The database did not answer for too long. {error}")
         except StudydbError as error:
             interruption.give_up(str(error))
-        except Exception:  # noqa: BLE001  a bug must not end a slot in silence
+        except Exception:  # noqa: BLE001  a bug must not end a slot without a message
             interruption.give_up(traceback.format_exc())
 
     def _work(self) -> None:
@@ -118,7 +118,7 @@ class Slot(threading.Thread):
         return False
 
     def _wait_for_database(self, error: StorageTransient) -> None:
-        """Say that the database is away; raise once it has been away for `patience_s`."""
+        """Print once that the database does not answer; raise after `patience_s`."""
         now_s = time.monotonic()
         if self._away_since_s is None:
             self._away_since_s = now_s
@@ -148,7 +148,7 @@ class Slot(threading.Thread):
             if is_of_values(error):
                 self._fail(held, attempt, error)
                 return
-            with suppress(Exception):  # the first error is the one to raise
+            with suppress(Exception):  # raise the first error, not one of this cleanup
                 why = failure_of(error, whole=True)
                 held.end(Reason.LOST, failure=why, process=attempt.process, patience_s=0.0)
             raise
@@ -163,21 +163,21 @@ class Slot(threading.Thread):
         self._suspect_this_host(held, ending.attempt_reason if ending else outcome.reason)
 
     def _suspect_this_host(self, held: HeldAttempt, reason: Reason) -> None:
-        """End the worker if all of its trials fail while other workers' trials complete."""
+        """Stop the worker if its first trials fail while other workers' trials complete."""
         equipment, number = self._equipment, held.lease.number
         if not equipment.study.guard or not equipment.first_trials.all_failed(number, reason):
             return
         with suppress(StorageTransient):
             if read_progress(equipment.database, equipment.study).counts.terminated:
                 equipment.interruption.give_up(
-                    f"The first {FAILED_LIMIT} trials of this worker have all failed, while others "
+                    f"The first {FAILED_LIMIT} trials of this worker have all failed, while trials "
                     f"of study {equipment.study.name!r} have completed elsewhere: this host or its "
                     "environment may be the cause. Compare it with a host that works "
                     f"(`studydb show {shlex.quote(equipment.study.name)} {number}`)."
                 )
 
     def _fail(self, held: HeldAttempt, attempt: Attempt, error: Exception) -> None:
-        """Fail an attempt whose content has raised an error here; the worker goes on."""
+        """Fail an attempt whose values the database refuses; the worker continues."""
         say, outcome = self._equipment.options.say, Outcome(Reason.FAILED, failure_of(error))
         try:
             ending = held.fail(error, process=attempt.process)
@@ -185,7 +185,7 @@ class Slot(threading.Thread):
             say(str(lost))
         except StorageError:
             raise
-        except Exception as second:  # noqa: BLE001  its lease expires and a sweep recovers it
+        except Exception as second:  # noqa: BLE001  the lease expires and a sweep recovers the trial
             say(f"trial {held.lease.number} cannot be ended: {_words(failure_of(second))}")
         else:
             say(self._line(attempt, held, outcome, ending))
@@ -202,7 +202,7 @@ class Slot(threading.Thread):
         return f"trial {lease.number}, attempt {lease.attempt}: {reason} at {at}{again}{why}"
 
     def _values(self, value: float | None) -> str:
-        """The trial's last value and the study's best so far, as far as the database says."""
+        """Return the trial's last value, and once a second the study's best value, as text."""
         study = self._equipment.study
         if value is None:
             return ""
@@ -216,13 +216,13 @@ class Slot(threading.Thread):
 
 
 def _refused(claim: Claim) -> Outcome | None:
-    """The end of a trial whose params are not of the study's space: nothing of it is run."""
+    """Return FAILED for a trial whose params do not fit the study's space; it is not run."""
     failure = refusal(claim)
     return None if failure is None else Outcome(Reason.FAILED, failure)
 
 
 def _words(failure: Failure) -> str:
-    """What went wrong; the message of many an exception says nothing without its type."""
+    """Describe a failure in one line; the message of a user's exception follows its type."""
     first, *more = failure.message.strip().splitlines() or [""]
     words = f"{first} …" if more else first
     if not failure.traceback or failure.type.startswith("studydb."):

@@ -45,7 +45,7 @@ from studydb.worker.attempt_output import OutputPump
 from studydb.worker.checkpoint_rows import Checkpoints
 from studydb.worker.equipment import Equipment
 from studydb.worker.fork_server_client import ForkServer
-from studydb.worker.host import cannot, lacks
+from studydb.worker.host import host_error, is_host_fault
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
 from studydb.worker.slot import Slot, TrialLimit
@@ -53,16 +53,16 @@ from studydb.worker.templates import Templates
 from studydb.worker.worker_options import WorkerOptions
 
 START_PATIENCE_S = 30.0
-"""How long to wait for a server that does not answer at the start."""
+"""How long a worker that starts waits for a database server that does not answer."""
 
-SHORTEST_SILENCE_S = 10.0
-"""The least time for one answer, however short the patience is: a lock may have to be awaited."""
+SHORTEST_TIMEOUT_S = 10.0
+"""The shortest time to wait for one answer, even with a shorter patience: locks take time."""
 
-LAST_SILENCE_S = 5.0
-"""The time for one answer once the worker is stopping."""
+STOPPING_TIMEOUT_S = 5.0
+"""The time to wait for one answer after a signal or an error, within the grace."""
 
-LATE_SILENCE_S = 1.0
-"""The same once the grace is over and the worker may be killed soon."""
+LATE_TIMEOUT_S = 1.0
+"""The time to wait for one answer after the grace, when the worker may be killed soon."""
 
 SHORTEST_LEASE_S = 1.0
 JOIN_S = 0.5
@@ -70,10 +70,10 @@ JOIN_S = 0.5
 
 def run_worker(options: WorkerOptions) -> int:
     """
-    Work on a study until it is done; from the main thread.
+    Work on a study until it is done; call this from the main thread.
 
     Returns:
-        The exit code, as workers/README.md lists them.
+        The exit code; workers/README.md lists them.
 
     Raises:
         StudydbError: The worker cannot start: no such study, not trusted, no database.
@@ -89,17 +89,17 @@ def run_worker(options: WorkerOptions) -> int:
             forkserver.start()  # before there is a connection that it could inherit
             return _work(options, interruption, forkserver, stack)
         except (OSError, RuntimeError) as error:
-            if not lacks(error):
+            if not is_host_fault(error):
                 raise
-            raise cannot("start a worker", error) from error
+            raise host_error("start a worker", error) from error
         except StorageTransient:
             if interruption.signal is None:
                 raise
-            return 128 + interruption.signal  # it came during a wait for the database
+            return 128 + interruption.signal  # the signal came during a wait for the database
 
 
 def _end_with_parent() -> None:
-    """End with the process of `study.run`, even if that is killed."""
+    """Have the kernel end this worker when the process of `study.run` ends."""
     parent = os.environ.pop(PARENT, None)
     if parent == str(os.getppid()):
         die_with_parent(signal.SIGTERM, os.getppid())
@@ -129,13 +129,14 @@ def _checked(options: WorkerOptions) -> WorkerOptions:
 def _work(
     options: WorkerOptions, interruption: Interruption, forkserver: ForkServer, stack: ExitStack
 ) -> int:
+    def is_stopping() -> bool:
+        return interruption.is_stopping
+
     database = _connect(options, interruption, connections=1)
     stack.callback(database.close)
-    retry = partial(
-        retry_until_answered, patience_s=options.patience_s, give_up=_is_stopping(interruption)
-    )
+    retry = partial(retry_until_answered, patience_s=options.patience_s, give_up=is_stopping)
     study = retry(lambda: load(database, options.study))
-    database.locations.log_root(study)  # fails here, before any trial, without a home
+    database.locations.log_root(study)  # without a home directory this fails, before any trial
     keyring = load_keyring()
     to_import = _trusted_import(study, keyring, options)
     beats = _connect(options, interruption, connections=1)
@@ -157,7 +158,7 @@ def _work(
         directory=database.locations.log_root(study) / "templates",
         enabled=options.warm_starts,
         say=options.say,
-        is_stopping=_is_stopping(interruption),
+        is_stopping=is_stopping,
     )
     stack.callback(templates.close)
     equipment = Equipment(
@@ -188,12 +189,8 @@ def _work(
     return code
 
 
-def _is_stopping(interruption: Interruption) -> Callable[[], bool]:
-    return lambda: interruption.is_stopping
-
-
 def _connect(options: WorkerOptions, interruption: Interruption, *, connections: int) -> Database:
-    """Connect; wait for a server that does not answer yet, and say so."""
+    """Connect; wait for a server that does not answer yet, and print that once."""
     patience_s = min(START_PATIENCE_S, options.patience_s)
     deadline_s = time.monotonic() + patience_s
     was_said = False
@@ -202,7 +199,7 @@ def _connect(options: WorkerOptions, interruption: Interruption, *, connections:
             return connect(
                 options.storage,
                 connections=connections,
-                longest_silence=partial(_longest_silence_s, options, interruption),
+                longest_silence=partial(_answer_timeout_s, options, interruption),
             )
         except StorageUnreachable as error:
             if time.monotonic() >= deadline_s or interruption.is_stopping:
@@ -213,23 +210,23 @@ def _connect(options: WorkerOptions, interruption: Interruption, *, connections:
             interruption.wait(1.0)
 
 
-def _longest_silence_s(options: WorkerOptions, interruption: Interruption) -> float:
-    """How long the database may leave a request without an answer."""
+def _answer_timeout_s(options: WorkerOptions, interruption: Interruption) -> float:
+    """Return how long to wait for the database's answer to one request."""
     since_s = interruption.hurries_since_s
     if since_s is None:
-        return min(LONGEST_SILENCE_S, max(SHORTEST_SILENCE_S, options.patience_s))
+        return min(LONGEST_SILENCE_S, max(SHORTEST_TIMEOUT_S, options.patience_s))
     late = time.monotonic() - since_s > options.grace_s
-    return LATE_SILENCE_S if late else LAST_SILENCE_S
+    return LATE_TIMEOUT_S if late else STOPPING_TIMEOUT_S
 
 
 def _trusted_import(study: Study, keyring: Keyring, options: WorkerOptions) -> TrainableImport:
     if study.trainable is None:
         raise NotAllowed(
-            f"Study {study.name!r} has no trainable: its trials are run by own loops, with "
-            "study.ask(). A worker has nothing to run."
+            f"Study {study.name!r} has no trainable: its trials are run by the user's own program "
+            "through study.ask(). A worker has nothing to run."
         )
     trust = check_trusted(study.trainable, study.uuid, keyring, options.allow_imports)
-    check_python(study.trainable)  # now, or every trial would fail here
+    check_python(study.trainable)  # with another Python, every trial would fail here
     signed = trust is Trust.SIGNED
     own = str(options.workdir or Path.cwd())
     workdirs = (own, study.trainable.workdir) if signed else (own,)
@@ -276,7 +273,7 @@ def _run_slots(equipment: Equipment) -> None:
         try:
             slot.start()
         except RuntimeError as error:
-            equipment.interruption.give_up(str(cannot("start a slot", error)))
+            equipment.interruption.give_up(str(host_error("start a slot", error)))
     for slot in slots:
         while slot.is_alive():  # join in short turns: Python runs signal handlers in between
             slot.join(JOIN_S)
@@ -286,10 +283,10 @@ def _run_slots(equipment: Equipment) -> None:
 
 def _say_how_study_stands(equipment: Equipment) -> int:
     """
-    Say whether the study is done, with its counts.
+    Print the study's counts if it is done, and its failure if it has failed.
 
     Returns:
-        The exit code: 3 if the study is done, or has paused itself, and no trial has completed.
+        3 if no trial has completed and the study is done or has paused itself; else 0.
     """
     study, say = equipment.study, equipment.options.say
     with suppress(StudydbError):
@@ -317,10 +314,10 @@ def _exit_code(interruption: Interruption, options: WorkerOptions) -> int:
     if interruption.signal is not None:
         if interruption.gave_up is None:
             name = signal.Signals(interruption.signal).name
-            options.say(f"released its trials, because of {name}; run it again to go on")
+            options.say(f"trials released because of {name}; start a worker again to continue them")
         return 128 + interruption.signal
     if interruption.gave_up is not None:
         return 1
     if interruption.is_drained:
-        options.say("released its trials, because a person has drained this worker")
+        options.say("trials released because a person drained this worker")
     return 0

@@ -1,4 +1,4 @@
-"""Warm starts: where it is safe, attempts are forked from a process that has the trainable."""
+"""Warm starts: attempts are forked, if safe, from a process that has imported the trainable."""
 
 import threading
 import time
@@ -24,13 +24,16 @@ IMPORT_TIMEOUT_S = 120.0
 """A template whose import takes longer is killed."""
 
 IDLE_S = 60.0
-"""A template without a running attempt ends after this time, to free its memory."""
+"""A template without a running attempt is ended after this time, to free its memory."""
 
 CLOSE_S = 2.0
-"""Time for a template to end before it is killed."""
+"""How long a template may take to end before it is killed."""
 
 DEATHS_LIMIT = 3
-"""After so many dead templates all starts are fresh; so after as many that forked nothing."""
+"""
+After this many dead templates all starts are fresh. The same holds after this many templates in a
+row that were outdated before they forked an attempt.
+"""
 
 _TICK_S = 0.25
 
@@ -41,7 +44,7 @@ class Started:
     A process that runs an attempt.
 
     Attributes:
-        template: The template that it was forked from; None for a fresh start.
+        template: The template that the process was forked from; None for a fresh start.
     """
 
     child: ChildProcess
@@ -49,7 +52,7 @@ class Started:
 
     @property
     def start(self) -> Start:
-        """How it was started, for the attempt's row."""
+        """How the process was started, for the attempt's row."""
         return Start.FRESH if self.template is None else Start.WARM
 
 
@@ -75,12 +78,12 @@ class Template:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its process has ended."""
+        """Whether the template's process has ended."""
         return self._forker.dead
 
     @property
     def is_idle(self) -> bool:
-        """Whether no attempt that was forked from it runs."""
+        """Whether no attempt forked from the template runs."""
         return self._forker.is_idle
 
     def spawn(self, job: Job, *, stdout: int, stderr: int) -> ChildProcess:
@@ -89,7 +92,7 @@ class Template:
 
         Raises:
             ForkerDied: The template has ended.
-            TemplateOutdated: A fresh start would run other code.
+            TemplateOutdated: The template must be replaced.
             OSError: No process can be started.
             FrameError: The job is too large.
         """
@@ -97,11 +100,11 @@ class Template:
         return self._forker.spawn(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
 
     def kill(self) -> None:
-        """Kill the process, and so what was forked from it."""
+        """Kill the process; the attempts forked from it end with it."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process and what was forked from it; kill it after `CLOSE_S`."""
+        """End the process and the attempts forked from it; kill the process after `CLOSE_S`."""
         self._forker.shut()
         if self._process.wait(CLOSE_S) is None:
             self._process.kill()
@@ -115,11 +118,11 @@ class Template:
 
 class Templates:
     """
-    Starts attempts: warm from a template where that is safe, else fresh; slots may share it.
+    Starts attempts: from a template if that is safe, else fresh; slots may share it.
 
     A template is made at the first attempt, and again when a source file has changed or the
-    template has grown. After one that is unsafe, hangs or dies in its import, a line says so and
-    all starts are fresh.
+    template has grown. If a template is unsafe, or hangs or dies in its import, a line is printed
+    and all starts are fresh.
     """
 
     def __init__(
@@ -133,15 +136,15 @@ class Templates:
         is_stopping: Callable[[], bool],
     ) -> None:
         """
-        Prepare; the first `spawn` makes a template.
+        Start nothing yet; the first `spawn` makes a template.
 
         Args:
             forkserver: Starts templates and fresh attempts.
-            pump: Reads what an import prints.
+            pump: Reads the output of imports.
             directory: The folder for that output.
-            enabled: False for fresh starts only.
+            enabled: False to start all attempts fresh.
             say: Prints one line.
-            is_stopping: Whether the worker is stopping; then no import is waited for.
+            is_stopping: Whether the worker is stopping; if so, a running import is abandoned.
         """
         self._forkserver, self._pump, self._directory = forkserver, pump, directory
         self._enabled, self._say, self._is_stopping = enabled, say, is_stopping
@@ -155,9 +158,9 @@ class Templates:
         Start the process of one attempt.
 
         Args:
-            job: Every job of a worker names the same trainable.
-            stdout: A descriptor for its output; the caller closes it.
-            stderr: A descriptor for its errors; the caller closes it.
+            job: The attempt; all jobs of a worker have the same trainable.
+            stdout: The descriptor that becomes the process's stdout; the caller closes it.
+            stderr: The descriptor that becomes the process's stderr; the caller closes it.
             fresh: Whether the process must import the trainable itself.
 
         Raises:
@@ -190,13 +193,13 @@ class Templates:
         template = started.template
         if template is None or template.is_proven:
             return False
-        self._refuse(reason)
+        self._disable(reason)
         self._retire(template, None)
         return True
 
     def drop_idle(self) -> None:
-        """End templates without use: retired ones, and one that was idle for `IDLE_S`."""
-        if not self._lock.acquire(blocking=False):  # a slot makes a template
+        """End retired templates, and the current one if it was idle for `IDLE_S`."""
+        if not self._lock.acquire(blocking=False):  # another slot is making a template
             return
         try:
             template = self._template
@@ -210,7 +213,7 @@ class Templates:
         self.close_retired()
 
     def close(self) -> None:
-        """End all templates, with what was forked from them."""
+        """End all templates, and the attempts forked from them."""
         with self._lock:
             self._enabled = False
             ending = [*self._retired, *filter(None, [self._template])]
@@ -226,11 +229,11 @@ class Templates:
                 self._template = self._make(job)
             if not self._enabled or self._template is None:
                 return None
-            self._template.used_s = time.monotonic()  # or another slot could end it as idle
+            self._template.used_s = time.monotonic()  # so that no other slot ends it as idle
             return self._template
 
     def _make(self, job: Job) -> Template | None:
-        """Make a template; None if it is unusable, and then no other is made."""
+        """Make a template; return None if it is unusable, and then make no other."""
         output = self._pump.open(self._directory)
         try:
             process = self._forkserver.fork(
@@ -239,7 +242,7 @@ class Templates:
                 stdout=output.stdout,
                 stderr=output.stderr,
             )
-        except (FrameError, OSError):  # the fresh start that follows raises the same
+        except (FrameError, OSError):  # the fresh start that follows raises the same error
             output.finish()
             return None
         output.release()
@@ -251,11 +254,11 @@ class Templates:
         process.channel.close()
         output.finish()
         if not self._is_stopping():
-            self._refuse(reason)
+            self._disable(reason)
         return None
 
     def _await(self, process: ChildProcess) -> str | None:
-        """Wait for the end of an import; returns why it is unusable, or None if it is usable."""
+        """Wait for the end of an import; return why the template is unusable, or None."""
         deadline_s = time.monotonic() + IMPORT_TIMEOUT_S
         while time.monotonic() < deadline_s:
             if self._is_stopping():
@@ -264,7 +267,7 @@ class Templates:
                 frame = process.channel.receive(timeout_s=_TICK_S)
                 answer = None if frame is None else read_readiness(frame)
             except (EOFError, OSError, FrameError):
-                return f"the process that imported it {process.wait(_TICK_S) or 'hung'}"
+                return f"the process that imported the trainable {process.wait(_TICK_S) or 'hung'}"
             match answer:
                 case Ready():
                     return None
@@ -272,20 +275,20 @@ class Templates:
                     return reason
         return f"its import took more than {IMPORT_TIMEOUT_S:g} s"
 
-    def _refuse(self, reason: str) -> None:
+    def _disable(self, reason: str) -> None:
         if self._enabled:
             self._enabled = False
             self._say(f"each trial imports the trainable anew, because {reason}")
 
     def _retire(self, template: Template, why: str | None) -> None:
-        """Fork nothing more from it; it ends after its last attempt."""
+        """Fork no more attempts from a template; end it after its last attempt."""
         with self._lock:
             if self._template is template:
                 self._template = None
                 self._retired.append(template)
                 self._n_outdated = 0 if template.has_forked else self._n_outdated + 1
                 if self._n_outdated >= DEATHS_LIMIT:
-                    self._refuse(f"{why} each time")
+                    self._disable(f"{why} each time")
                 elif why is not None:
                     self._say(f"{why}; a new process imports the trainable")
         self.close_retired()
@@ -301,7 +304,7 @@ class Templates:
         self._template = None
         self._n_deaths += 1
         if self._n_deaths >= DEATHS_LIMIT:
-            self._refuse(f"{self._n_deaths} processes that had imported it have died")
+            self._disable(f"{self._n_deaths} processes that had imported it have died")
 
     def close_retired(self) -> None:
         """End retired templates whose last attempt has ended."""

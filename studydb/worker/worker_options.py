@@ -8,7 +8,7 @@ from studydb.lease.retries import PATIENCE_S
 from studydb.lease.room import SPILL_BYTES
 
 GRACE_S = 30.0
-"""Default time for a child that was asked to stop, to save and end."""
+"""The default of `grace_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +17,17 @@ class WorkerOptions:
     The options of one worker.
 
     Attributes:
-        storage: The URL, with its password.
+        storage: The database's URL, with its password.
         say: Prints one line.
-        slots: The number of trials that run at a time.
-        max_trials: The worker ends after so many attempts; None for no limit.
-        wait: Whether to stay when the study is done, for trials that may be enqueued.
-        lease_s: How long a claim holds without a renewal.
-        patience_s: How long to go on without the database.
-        workdir: Where the trainable is looked for first, and where children run.
+        slots: How many trials run at a time.
+        max_trials: The number of attempts after which the worker ends; None for no limit.
+        wait: Whether to keep running when the study is done, for trials that may be enqueued.
+        lease_s: How long a claim lasts without a renewal.
+        patience_s: How long to continue while the database does not answer.
+        workdir: The directory that is searched for the trainable first, and where children run.
         allow_imports: Prefixes of import paths that may run without a signature.
-        grace_s: Time for a child that was asked to stop, before it is killed.
-        spill_bytes: The most that waits on disk while the database is away.
+        grace_s: How long a child that was asked to stop may save and end before it is killed.
+        spill_bytes: The limit of results on disk while the database does not answer.
         warm_starts: Whether attempts may be forked from a process that has imported the trainable;
             False to have each attempt import it.
     """

@@ -14,10 +14,10 @@ from studydb.settings import PARENT, STORAGE
 from studydb.worker.cores import thread_limits
 
 TERMINATE_S = 60.0
-"""Time for a worker to end; longer than its grace for its children."""
+"""How long a worker may take to end; longer than the grace that it gives its children."""
 
 OUTPUT_BYTES = 4000
-"""How much of a worker's last output an error shows."""
+"""How much of the end of a worker's output an error shows."""
 
 _COMMON_CAUSES = {"SIGKILL": ", by a person or because memory ran out"}
 
@@ -27,16 +27,16 @@ class WorkerProcesses:
 
     def __init__(self, *, storage: str, study: str, workers: int) -> None:
         """
-        Prepare workers; entering the `with` block starts them.
+        Start nothing yet; entering the `with` block starts the workers.
 
         Args:
-            storage: The URL; workers get it in their environment, never in their argv.
+            storage: The URL; workers get it in their environment, never in their arguments.
         """
         self._storage, self._study, self._number = storage, study, workers
         self._running: list[tuple[subprocess.Popen[bytes], IO[Any]]] = []
 
     def __enter__(self) -> Self:
-        """Start them, all or none."""
+        """Start the workers; if one cannot start, end the others."""
         try:
             for _ in range(self._number):
                 self._start()
@@ -88,16 +88,16 @@ class WorkerProcesses:
 
     @property
     def pids(self) -> Sequence[int]:
-        """The pids of all that were started."""
+        """The pids of all workers that were started."""
         return [popen.pid for popen, _ in self._running]
 
     @property
     def alive(self) -> int:
-        """How many still run."""
+        """How many workers still run."""
         return sum(popen.poll() is None for popen, _ in self._running)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the end of the first that still runs, and no longer than this."""
+        """Wait until the first worker that still runs has ended, or for `timeout_s`."""
         for popen, _ in self._running:
             if popen.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
@@ -106,7 +106,7 @@ class WorkerProcesses:
 
     @property
     def failed(self) -> str | None:
-        """Why the first of them failed, if all have ended with an error; None otherwise."""
+        """Why the first worker failed, if all have ended with an error; else None."""
         codes = [popen.poll() for popen, _ in self._running]
         if any(code in (None, 0) for code in codes):
             return None

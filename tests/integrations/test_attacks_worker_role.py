@@ -132,7 +132,7 @@ def test_planted_archive_never_reaches_the_users_code(stage, attack, relabelled)
     assert worker.exit_code(60) == 0, worker.words()
     assert not harm.exists()
     (event,) = stage.events("checkpoint corrupt")
-    assert event["error"] == "It is not signed by a key of this user."
+    assert event["error"] == "The checkpoint is not signed by a key of this user."
     assert stage.trial().reason == "COMPLETED"
 
 

@@ -367,7 +367,7 @@ def test_close_ends_everything(start, eventually):
 
     assert not any(is_running(pid) for pid in [attempt.child.process.pid, *pids])
     assert attempt.child.exit.signal == signal.SIGKILL
-    with pytest.raises(OSError, match="was closed"):
+    with pytest.raises(OSError, match="has been closed"):
         start(report_and_sleep, server=server)
 
 

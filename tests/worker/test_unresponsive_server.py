@@ -14,11 +14,11 @@ from harness.proxy import Proxy
 from studydb.db import migrate
 
 GRACE_S = 30.0
-SHORTEST_SILENCE_S, LAST_SILENCE_S, LATE_SILENCE_S = 2.0, 1.5, 1.0
+SHORTEST_TIMEOUT_S, STOPPING_TIMEOUT_S, LATE_TIMEOUT_S = 2.0, 1.5, 1.0
 BOUNDS = {
-    "worker.supervisor.SHORTEST_SILENCE_S": SHORTEST_SILENCE_S,
-    "worker.supervisor.LAST_SILENCE_S": LAST_SILENCE_S,
-    "worker.supervisor.LATE_SILENCE_S": LATE_SILENCE_S,
+    "worker.supervisor.SHORTEST_TIMEOUT_S": SHORTEST_TIMEOUT_S,
+    "worker.supervisor.STOPPING_TIMEOUT_S": STOPPING_TIMEOUT_S,
+    "worker.supervisor.LATE_TIMEOUT_S": LATE_TIMEOUT_S,
 }
 """Shorter than those of other workers, so that the tests wait less."""
 
@@ -85,7 +85,7 @@ def test_patience_counts_while_a_trial_reports_in_the_background(crashable_postg
         crashable_postgres.stop("immediate")
 
         assert worker.exit_code(60.0) == 1
-        assert "stayed away" in worker.words()
+        assert "did not answer for too long" in worker.words()
         crashable_postgres.start()
 
 
@@ -98,7 +98,7 @@ def test_patience_ends_the_wait_for_a_standby_that_is_missing(stage, standby):
 
     began_s = time.monotonic()
     assert worker.exit_code(60.0) == 1
-    assert time.monotonic() - began_s < 8 * SHORTEST_SILENCE_S
+    assert time.monotonic() - began_s < 8 * SHORTEST_TIMEOUT_S
     assert "synchronous standby" in worker.words()
 
 
@@ -148,4 +148,4 @@ def test_worker_told_to_go_leaves_a_line_that_swallows_all(postgres_url, tmp_pat
         worker.send(signal.SIGTERM)
 
         assert worker.exit_code(GRACE_S + 10) == 143
-        assert LAST_SILENCE_S <= time.monotonic() - began_s < GRACE_S
+        assert STOPPING_TIMEOUT_S <= time.monotonic() - began_s < GRACE_S

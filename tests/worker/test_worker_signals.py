@@ -26,7 +26,7 @@ def test_worker_that_gets_a_signal_releases_its_trial_and_spends_nothing(stage, 
     worker.send(number)
 
     assert worker.exit_code() == code
-    told = f"released its trials, because of {number.name}; run it again to go on"
+    told = f"trials released because of {number.name}; start a worker again to continue them"
     assert worker.words().count(told) == 1
     assert "(will run again)" in worker.words()
     assert "Traceback" not in worker.words()
@@ -159,7 +159,10 @@ def test_worker_outlives_the_database_and_loses_no_result(crashable_postgres, tm
         stage.study.database.close()  # its connections died with the server
 
         assert worker.exit_code(60.0) == 0, worker.words()
-        assert worker.words().count("training goes on without the database, results wait") == 1
+        assert (
+            worker.words().count("training continues without the database, results are buffered")
+            == 1
+        )
         assert worker.words().count("the database answers again") == 1
         assert stage.trial().attempt == 1
         assert stage.steps() == list(range(1, 101))
@@ -197,5 +200,5 @@ def test_worker_gives_up_when_the_database_stays_away(crashable_postgres, tmp_pa
         crashable_postgres.stop("immediate")
 
         assert worker.exit_code(40.0) == 1
-        assert "stayed away" in worker.words()
+        assert "did not answer for too long" in worker.words()
         crashable_postgres.start()
