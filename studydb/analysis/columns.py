@@ -28,7 +28,7 @@ class Column(Protocol):
         """Add a page."""
 
     def finish(self) -> Any:
-        """All values, as an array or series for a DataFrame."""
+        """Return all values, as an array or series for a DataFrame."""
 
 
 class Floats:
@@ -42,7 +42,7 @@ class Floats:
         self._pages.append(np.array(values, dtype=np.float64))
 
     def finish(self) -> npt.NDArray[np.float64]:
-        """One array."""
+        """Return one array."""
         return np.concatenate([np.empty(0), *self._pages])
 
 
@@ -51,7 +51,7 @@ class Integers:
     Integers below 2**63.
 
     Args:
-        optional: Whether values may be missing; the type is then Int64, else int64.
+        optional: Whether values may be missing; the type is Int64 if so, else int64.
     """
 
     def __init__(self, *, optional: bool = False) -> None:
@@ -68,7 +68,7 @@ class Integers:
         self._masks.append(np.array([value is None for value in values], dtype=np.bool_))
 
     def finish(self) -> "npt.NDArray[np.int64] | pd.arrays.IntegerArray":
-        """One array."""
+        """Return one array."""
         values = np.concatenate([np.empty(0, np.int64), *self._pages])
         if not self._optional:
             return values
@@ -90,7 +90,7 @@ class Timestamps:
         self._pages.append(pd.to_datetime(values, utc=True).as_unit("us"))
 
     def finish(self) -> "pd.DatetimeIndex":
-        """One index."""
+        """Return one index."""
         import pandas as pd  # noqa: PLC0415  an extra
 
         empty = pd.DatetimeIndex([], dtype="datetime64[us, UTC]")
@@ -98,7 +98,7 @@ class Timestamps:
 
 
 class Texts:
-    """Texts, of which some may be missing; pandas chooses their type."""
+    """Texts, some of which may be missing; the type depends on the version of pandas."""
 
     def __init__(self) -> None:
         self._values: list[str | None] = []
@@ -109,7 +109,7 @@ class Texts:
         self._values += [self._known.setdefault(value, value) for value in values]
 
     def finish(self) -> "pd.Series[Any]":
-        """One series."""
+        """Return one series."""
         import pandas as pd  # noqa: PLC0415  an extra
 
         return pd.Series(self._values, dtype="str" if pd.__version__ >= "3" else object)
@@ -145,7 +145,7 @@ class Values:
         self._pages.append(np.array(values) if compact else list(values))
 
     def finish(self) -> Any:
-        """One array or series of the narrowest type."""
+        """Return one array or series of the narrowest type."""
         kinds = self._types - {_NONE}
         if kinds == {int} and not self._huge:
             return self._fill(Integers(optional=_NONE in self._types))
@@ -167,7 +167,7 @@ class Values:
         values = [value for page in pages for value in page]
         if dtype == "boolean" and _NONE not in self._types:
             dtype = "bool"
-        # pandas would read a list of lists as rows, so an array is made first
+        # Make an array first, because pandas would read a list of lists as rows.
         array = np.empty(len(values), dtype=object)
         array[:] = values
         return pd.Series(array, dtype=dtype)

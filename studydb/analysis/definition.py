@@ -1,4 +1,4 @@
-"""The definition of a study as text: for `create` and `show NAME`, and to compare two."""
+"""The definition of a study as text, for `create`, `show NAME` and the comparison of two specs."""
 
 import json
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, StudySpec
 
 LONGEST_LEAF = 200
-"""Characters of a distribution or constant on its line; JSON has all of it."""
+"""How many characters of a distribution or constant are shown; JSON has all of them."""
 
 
 def space_lines(space: Space) -> list[str]:
-    """A line per parameter and constant, in the space's order, names padded to one width."""
+    """Return a line per parameter and constant, in the space's order, in aligned columns."""
     width = max(map(len, space.leaves), default=0)
     return [f"{path.ljust(width)}  {_leaf_text(leaf)}" for path, leaf in space.leaves.items()]
 
@@ -31,7 +31,7 @@ def _shortened(text: str) -> str:
 
 
 def call_text(spec: Mapping[str, Any] | None) -> str | None:
-    """A scheduler or searcher as it is written in a call: "ASHA(max_t=27, grace_period=1)"."""
+    """Write a scheduler or searcher as a call: "ASHA(max_t=27, grace_period=1)"."""
     if spec is None:
         return None
     arguments = ", ".join(f"{name}={value!r}" for name, value in spec.items() if name != "name")
@@ -39,14 +39,14 @@ def call_text(spec: Mapping[str, Any] | None) -> str | None:
 
 
 def rule_text(rule: Threshold) -> str:
-    """A stop rule as `--stop` reads it: "loss>=3"."""
+    """Write a stop rule as `--stop` reads it: "loss>=3"."""
     return f"{rule.metric}{rule.op}{rule.bound:g}"
 
 
 def trainable_text(trainable: Trainable | None) -> str:
-    """What a study runs, and how a worker finds it."""
+    """Say which function a study runs, and how a worker finds it."""
     if trainable is None:
-        return "none: trials are run by own loops, with study.ask()"
+        return "none: the user's own program runs the trials, through study.ask()"
     if trainable.kind == TrainableKind.PICKLE:
         return f"{trainable.name}, sent by value (Python {trainable.python_version})"
     return f"{trainable.name}, imported in {trainable.workdir}"
@@ -54,10 +54,10 @@ def trainable_text(trainable: Trainable | None) -> str:
 
 def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     """
-    Return what a study was created with, by the names of `create_study`.
+    Return a study's definition, by the names of `create_study`'s arguments.
 
     Args:
-        checkpoints: The URL of the store, the database's default included.
+        checkpoints: The URL of the store in use, which may be the database's default.
     """
     trainable = study.trainable
     return {
@@ -84,7 +84,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
 
 def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
     """Return the definition as the lines of a page, without the space."""
-    budget = "no end" if study.num_trials is None else str(study.num_trials)
+    budget = "no limit" if study.num_trials is None else str(study.num_trials)
     at_step = study.losses_at_step
     if study.num_draws is not None:
         budget += f" (the grid has {study.num_draws})"
@@ -97,7 +97,7 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
         "seed": str(study.seed),
         "stop": ", ".join(map(rule_text, study.rules)) or None,
         "trials": budget,
-        "at once": None if study.max_concurrent is None else f"{study.max_concurrent} at most",
+        "max concurrent": None if study.max_concurrent is None else str(study.max_concurrent),
         "failures": f"a trial survives {_limit(study.max_failures)}",
         "losses": f"a trial survives {_limit(study.max_losses)} between two checkpoints"
         + ("" if at_step is None else f", but not {at_step} in a row at the same step"),
@@ -113,18 +113,18 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
 
 
 _WITH_LINES = ("num_trials", "max_concurrent", "max_failures", "max_losses", "losses_at_step")
-"""Settings with a line of their own; each other one is shown if it is not the default."""
+"""Settings that `definition_page` always has; any other setting is shown if not the default."""
 
 
 def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict[str, str]:
     """
-    Tell how a study differs from what a user asked for.
+    Describe how a study differs from the spec that a user asked for.
 
     Args:
-        defaults: A setting of `asked` that equals its default here was not asked for.
+        defaults: The default spec; a value of `asked` that equals its default is ignored.
 
     Returns:
-        By argument of `create_study`: "num_trials is 30, not 50".
+        A text such as "num_trials is 30, not 50", by argument of `create_study`.
     """
     found_differences = {}
     for name in ("scheduler", "searcher", "stop", "checkpoints", *DEFAULTS):

@@ -1,4 +1,4 @@
-"""A column per parameter or metric in the place of the columns `params` and `metrics`."""
+"""Replace the columns `params` and `metrics` by a column per parameter or metric."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,14 +11,14 @@ def expanded_names(
     Name a column per parameter or metric.
 
     Args:
-        first: Names that come first, in this order; the others follow by alphabet.
-        others: May contain names of `first`.
-        taken: The other columns of the table.
-        prefix: Put before a name that clashes with one of them, as in "param/state".
+        first: Names that come first, in this order; the others follow in alphabetical order.
+        others: All names; those in `first` may be repeated.
+        taken: The names of the table's other columns.
+        prefix: The text before a name that clashes with another column, as in "param/state".
 
     Returns:
-        The column of each parameter or metric. A name that does not clash is kept; a clashing one
-        gets the prefix, again and again until no other name is equal to it.
+        The column of each parameter or metric. A name that does not clash is kept; a clashing name
+        gets the prefix, repeatedly until it is unique.
     """
     names = [*dict.fromkeys(first), *sorted(set(others) - set(first))]
     used, kept = set(taken), set(names)
@@ -40,10 +40,10 @@ def expand(
 
     Args:
         columns: All columns of the rows, in order.
-        column: The one that holds dicts.
-        prefix: For names that clash with another column.
-        first: The names that come first.
-        others: All names that occur.
+        column: The column that holds dicts.
+        prefix: See `expanded_names`.
+        first: See `expanded_names`.
+        others: See `expanded_names`.
 
     Returns:
         The new columns, and a function that reads their values from a row.

@@ -1,8 +1,8 @@
 """
 The stable views as pandas DataFrames, with a column per parameter or metric.
 
-Rows come in pages, all as of one moment, and columns grow compactly (see `columns`): a frame is
-built in little more memory than it takes itself.
+Rows are read in pages of one snapshot, and columns grow compactly (see `columns`), so that building
+a frame takes little more memory than the frame.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def trials_dataframe(database: Database, study: Study) -> "pd.DataFrame":
     """
-    A row per trial by number: the columns of `v_trial`, `params` as a column per parameter.
+    Read a row per trial by number: the columns of `v_trial`, with one per parameter.
 
     Nested parameters are named as in "model/width". A name that clashes with another column gets
     the prefix "param/".
@@ -59,7 +59,7 @@ def trials_dataframe(database: Database, study: Study) -> "pd.DataFrame":
 
 def results_dataframe(database: Database, study: Study) -> "pd.DataFrame":
     """
-    A row per live result by trial and step: the columns of `v_result`, with one per metric.
+    Read a row per live result by trial and step: the columns of `v_result`, with one per metric.
 
     The study's metric is among them. A name that clashes with another column gets the prefix
     "metric/".
@@ -94,10 +94,10 @@ class ExpandedColumn:
 
     def __init__(self, prefix: str, names: Sequence[str]) -> None:
         """
-        Begin with the columns that every frame of the study has.
+        Start with the columns that every frame of the study has.
 
         Args:
-            prefix: Put, with a "/", before a name that clashes with another column.
+            prefix: The text before the "/" of a name that clashes with another column.
             names: The columns that come first, in this order, even if no row has them.
         """
         self._prefix, self._first = prefix, names
@@ -113,7 +113,7 @@ class ExpandedColumn:
         self._n_rows += len(values)
 
     def finish(self, taken: Iterable[str]) -> dict[str, Any]:
-        """All columns by their names; see `expanded_names`."""
+        """Return all columns by their names; see `expanded_names`."""
         names = expanded_names(self._first, self._columns, taken=taken, prefix=f"{self._prefix}/")
         return {column: self._columns[name].finish() for name, column in names.items()}
 
@@ -125,13 +125,13 @@ class FrameBuilder:
         self._study_name, self._columns, self._n_rows = study_name, columns, 0
 
     def extend(self, page: Mapping[str, Sequence[Any]]) -> None:
-        """Add a page, given by columns; columns that the frame lacks are ignored."""
+        """Add a page of values by column; ignore columns that the frame does not have."""
         for name, column in self._columns.items():
             column.extend(page[name])
         self._n_rows += len(page["number"])
 
     def finish(self) -> "pd.DataFrame":
-        """Build the frame."""
+        """Make the DataFrame."""
         import pandas as pd  # noqa: PLC0415  an extra
 
         study = Texts()

@@ -12,24 +12,24 @@ from studydb.operations.overview import Overview
 from studydb.operations.workers import Health, WorkerList
 
 _TENTHS_BELOW_S = 10
-"""Shorter times have tenths: "0 s" beside a rate reads like a mistake."""
+"""Shorter times are shown with tenths, because "0 s" beside a rate looks wrong."""
 
 
 def counts_by_state(row: ListedStudy) -> dict[State, int]:
-    """How many trials a study has in each state."""
+    """Count a study's trials per state."""
     return {state: getattr(row, state.lower()) for state in State}
 
 
 def trials_text(row: ListedStudy) -> str:
-    """The trials of a study per state, as in "12 of 100: 2 RUNNING, 10 TERMINATED"."""
+    """Count the trials in words, as in "12 of 100: 2 RUNNING, 10 TERMINATED" or "12, no limit"."""
     counts = counts_by_state(row)
     by_state = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    budget = "no end" if row.num_trials is None else str(row.num_trials)
-    return f"{sum(counts.values())} of {budget}" + (f": {by_state}" if by_state else "")
+    budget = ", no limit" if row.num_trials is None else f" of {row.num_trials}"
+    return f"{sum(counts.values())}{budget}" + (f": {by_state}" if by_state else "")
 
 
 def ends_text(ends: RecentEnds) -> str | None:
-    """How the newest trials ended, as in "12 completed, 30 stopped early"; None if none did."""
+    """Count how the newest trials ended, as in "12 completed, 30 stopped early"; None if none."""
     counts = (
         (ends.completed, "completed"),
         (ends.stopped_early, "stopped early"),
@@ -39,7 +39,7 @@ def ends_text(ends: RecentEnds) -> str | None:
 
 
 def time_text(study: Study, overview: Overview) -> str | None:
-    """Elapsed time, rate and time left of a study; see `pace_text`."""
+    """Describe the pace of a study's newest trials; see `pace_text`."""
     row = overview.row
     budget = study.num_draws if row.num_trials is None else row.num_trials
     left = None if budget is None else max(0, budget - row.terminated - row.error)
@@ -49,11 +49,14 @@ def time_text(study: Study, overview: Overview) -> str | None:
 
 def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) -> str | None:
     """
-    Elapsed time, rate and time left, as in "3 min 5 s, 9.7 trials/min, about 4 min 0 s left".
+    Describe elapsed time and rate of the newest 1,000 trials, and the time left.
+
+    An example is "3 min 5 s, 9.7 trials/min, about 4 min 0 s left".
 
     Args:
-        left: How many trials the budget still has; None for endless.
-        runs: Whether workers run trials; else the elapsed time ends with the last trial.
+        ends: How the newest 1,000 trials ended, and when the first of them began.
+        left: How many trials the budget has left; None without a budget.
+        runs: Whether workers run trials; if not, the elapsed time ends with the last trial.
 
     Returns:
         None if no trial has begun.
@@ -73,7 +76,7 @@ def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) 
 
 
 def best_line(overview: Overview) -> str:
-    """The best value, its metric and mode, its trial and step."""
+    """Describe the best value, with its metric and mode, trial and step."""
     row, best = overview.row, overview.best
     if best is None:
         return f"no {row.metric} reported yet"
@@ -84,15 +87,15 @@ def best_line(overview: Overview) -> str:
 
 
 def workers_text(workers: WorkerList) -> str:
-    """Workers by health, as in "2 alive, 1 dead"; silent and dead ones only if they hold trials."""
+    """Count workers by health, as in "2 alive, 1 dead"; silent and dead ones if holding trials."""
     holding = Counter(health for worker, health in workers.workers if worker.running)
-    gone = (Health.SILENT, Health.DEAD)
-    parts = [f"{holding[health]} {health}" for health in gone if holding[health]]
+    unwell = (Health.SILENT, Health.DEAD)
+    parts = [f"{holding[health]} {health}" for health in unwell if holding[health]]
     return ", ".join([f"{workers.n_alive} alive", *parts])
 
 
 def failure_lines(study: Study, overview: Overview) -> list[str]:
-    """Why the study has paused itself, its last error, and the command that shows the traceback."""
+    """Say why the study paused itself, its last error, and the command for the traceback."""
     reason, error = overview.progress.pause_reason, overview.last_error
     lines = []
     if reason is not None:
@@ -106,7 +109,7 @@ def failure_lines(study: Study, overview: Overview) -> list[str]:
 
 
 def problem_text(problem: StorageProblem) -> str:
-    """A problem by its newest event: which trial, what happened, how often."""
+    """Describe a problem by its newest event: which trial, what happened, how often."""
     more = f" (the newest of {problem.times})" if problem.times > 1 else ""
     data = problem.data if isinstance(problem.data, dict) else {}
     about = data.get("error") or f"{data.get('url')}, step {data.get('step')}"
@@ -114,7 +117,7 @@ def problem_text(problem: StorageProblem) -> str:
 
 
 def next_commands(study: Study, overview: Overview) -> list[str]:
-    """The commands that a person most probably types after an overview, without --storage."""
+    """Choose the commands that a person probably needs next, without --storage."""
     name, row = shlex.quote(study.name), overview.row
     commands = [f"studydb trials {name} --state ERROR"] if row.error else []
     match Status(row.status):

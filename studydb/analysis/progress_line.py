@@ -1,4 +1,4 @@
-"""The progress of a running study: one line on a terminal, a plain line now and then elsewhere."""
+"""The progress of a running study: one line on a terminal, else a plain line every 5 s."""
 
 import sys
 import time
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 PLAIN_EVERY_S = 5.0
-"""The time between two lines where there is no terminal: a log, a pipe, a notebook."""
+"""The least time between two plain lines, for a log, a pipe or a notebook."""
 
 
 class ProgressLine:
     """
     Shows counts per state and the best value of a running study, on stderr.
 
-    Nothing is written before the first `update`. On a terminal the line is drawn over itself;
-    elsewhere a new line is printed every 5 s if it differs from the last one, and one at the end.
+    Nothing is written before the first `update`. On a terminal each update replaces the line. On
+    another stream a line is printed every 5 s if it differs from the last one, and at the end.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class ProgressLine:
         Write nothing yet.
 
         Args:
-            stream: Where to write; None for stderr.
-            clock: Seconds; paces plain lines.
+            stream: The stream to write to; None for stderr.
+            clock: Returns seconds, for the time between plain lines.
         """
         self._name, self._objective = study_name, objective
         self._stream = sys.stderr if stream is None else stream
@@ -61,9 +61,10 @@ class ProgressLine:
         Show the newest counts and best value.
 
         Args:
-            best_value: None as long as no trial has a value.
-            elapsed_s: Since the run began.
-            num_trials: The budget; None for endless.
+            counts: Trials by state.
+            best_value: The study's best value; None before any trial has a value.
+            elapsed_s: Seconds since the run began.
+            num_trials: The budget; None without a budget.
         """
         self._line = self._describe(counts, best_value, num_trials)
         self._line += f"  [{duration_text(elapsed_s)}]"
@@ -81,7 +82,7 @@ class ProgressLine:
             print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leave the last line on the screen."""
+        """End the display; the last line stays on the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -106,7 +107,7 @@ class ProgressLine:
         from rich.live import Live  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        # Cut to one line: of a wrapped line only the last part would be drawn over.
+        # Cut the text to one line: of a wrapped one, an update would replace only the last part.
         line = Text(self._line, no_wrap=True, overflow="ellipsis")
         if self._live is None:
             self._live = Live(line, console=Console(file=self._stream), auto_refresh=False)
@@ -119,7 +120,7 @@ class ProgressLine:
         self._printed_line, self._printed_at_s = self._line, self._clock()
 
     def __enter__(self) -> Self:
-        """Close at the end of the block."""
+        """Return this display; the end of the block closes it."""
         return self
 
     def __exit__(
@@ -128,5 +129,5 @@ class ProgressLine:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close, however the block ended."""
+        """Close the display, also after an error."""
         self.close()

@@ -1,4 +1,4 @@
-"""Wide views: the columns of the data frames, for SQL."""
+"""Wide views: SQL views with the columns of the data frames."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from studydb.operations import wide_views
 from studydb.operations.writing import write
 
 MAX_CHOICES_READ = 1000
-"""The type of a `choice` is read from so many of its values."""
+"""How many values of a `choice` determine the type of its column."""
 
 _INTEGERS = range(-(2**63), 2**63)
 """The integers that both databases can store."""
@@ -25,16 +25,16 @@ def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], l
     """
     Make `v_trial` and `v_result` of one study, with a column per parameter and per metric.
 
-    The columns are named as in the frames, in at most 63 bytes. A parameter whose values are all
-    integers is an integer. Other columns are doubles, or texts if a value is not a number. A metric
-    is never an integer, because its type may change from step to step. A metric that is reported
-    later has no column until the views are made again.
+    The columns have the names of the frames' columns, cut to 63 bytes. A parameter whose values are
+    all integers has an integer column. Other columns are doubles, or texts if a value is not a
+    number. A metric is never an integer, because its type may change from step to step. A metric
+    that is first reported later has no column until the views are made again.
 
     Returns:
         The views, and the names of this study's views that were dropped.
 
     Raises:
-        NotAllowed: Another object in the database has the name of one.
+        NotAllowed: Another object in the database has the name of one of the views.
     """
     made = [trial_view(study), result_view(study, wide_views.metric_kinds(database, study))]
     return made, write(
@@ -43,7 +43,7 @@ def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], l
 
 
 def trial_view(study: Study) -> WideView:
-    """The view of a study's trials."""
+    """Define the view of a study's trials."""
     domains = study.space.parameters
     names = _names(Kind.TRIAL, [*domains], (), prefix="param/")
     columns = [
@@ -54,10 +54,10 @@ def trial_view(study: Study) -> WideView:
 
 def result_view(study: Study, kinds: Mapping[str, bool]) -> WideView:
     """
-    The view of a study's live results.
+    Define the view of a study's live results.
 
     Args:
-        kinds: Whether all values of a metric are numbers, by its name.
+        kinds: Whether all values of a metric are numbers, by the metric's name.
     """
     names = _names(Kind.RESULT, [study.objective.metric], kinds, prefix="metric/")
     columns = [
@@ -82,7 +82,7 @@ def _view(kind: Kind, study: Study, columns: Iterable[Column]) -> WideView:
 
 
 def kind_of(domain: Domain) -> ValueKind:
-    """The SQL type of a domain's values."""
+    """Return the SQL type of a domain's values."""
     if isinstance(domain, Integer):
         fits = domain.lower in _INTEGERS and domain.upper in _INTEGERS
         return ValueKind.INTEGER if fits else ValueKind.DOUBLE

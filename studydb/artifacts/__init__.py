@@ -1,4 +1,4 @@
-"""The bytes of checkpoints: objects are written whole, and verified by their digest when read."""
+"""The bytes of checkpoints: an object is written whole, and its digest is checked at each read."""
 
 from studydb.artifacts.directory import DirectoryStore
 from studydb.artifacts.inline import (

@@ -16,8 +16,8 @@ class DirectoryStore:
     """
     A directory tree of `<study>/<trial>/<attempt>/<step>-<checkpoint>`.
 
-    An object's URL is absolute, for people who read the table. The store uses only its last four
-    parts: so a tree may be moved, and a row cannot name a file outside the tree.
+    An object's URL is absolute, for people who read the table. The store uses only the URL's last
+    four parts: the tree may be moved, and no row can name a file outside the tree.
     """
 
     def __init__(self, root: Path) -> None:
@@ -30,7 +30,7 @@ class DirectoryStore:
 
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         """See `Store`."""
-        with self._beside(place) as (beside, url), beside.open("xb") as file:
+        with self._temporary(place) as (temporary, url), temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -39,8 +39,8 @@ class DirectoryStore:
     def put_directory(self, place: Place, source: Path) -> Stored:
         """See `Store`."""
         contents = tree.scan(source)
-        with self._beside(place) as (beside, url):
-            digest, size_bytes = tree.copy(contents, beside, durable=True)
+        with self._temporary(place) as (temporary, url):
+            digest, size_bytes = tree.copy(contents, temporary, durable=True)
         return Stored(url, digest, size_bytes)
 
     def get_bytes(self, url: str, *, digest: str) -> bytes:
@@ -109,28 +109,28 @@ class DirectoryStore:
         real = os.path.realpath(path.parent)
         if not Path(real).is_relative_to(os.path.realpath(self.root)):
             raise CheckpointError(
-                f"{path} leads out of {self.root}, to {real}. studydb makes no such link: find out "
-                "who has, and remove it."
+                f"{path} leads out of {self.root}, to {real}. studydb never creates such links. "
+                "Find out who did, and remove it."
             )
         return path
 
     @contextmanager
-    def _beside(self, place: Place) -> Iterator[tuple[Path, str]]:
+    def _temporary(self, place: Place) -> Iterator[tuple[Path, str]]:
         """Yield a path to write to; it is renamed to the object, or deleted after an error."""
         path = self._inside(self.root.joinpath(*place.parts))
-        beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             _make_directory(path.parent)
-            yield beside, path.as_uri()
-            beside.rename(path)
+            yield temporary, path.as_uri()
+            temporary.rename(path)
             tree.sync_directory(path.parent)
         except OSError as cause:
             raise CheckpointError(
                 f"The checkpoint of step {place.step} could not be written below {self.root}: "
-                f"{cause}. Training goes on, and the checkpoint before it stays."
+                f"{cause}. Training continues, and the checkpoint before it stays."
             ) from cause
         finally:
-            _discard(beside)
+            _discard(temporary)
 
     def _remove(self, path: Path) -> None:
         """Rename an object aside in one step, then delete it."""
@@ -167,5 +167,5 @@ def _check(path: Path, found: str, digest: str) -> None:
     if found != digest:
         raise CheckpointError(
             f"The checkpoint {path} is damaged: its SHA-256 is {found[:12]}…, and {digest[:12]}… "
-            "was recorded. An older one is used instead."
+            "was recorded."
         )

@@ -1,4 +1,4 @@
-"""Checkpoints in rows of the database, of 16 MiB at most: they need no store."""
+"""Checkpoints whose bytes are in a row of the database, at most 16 MiB each."""
 
 import io
 import os
@@ -9,7 +9,7 @@ from studydb.artifacts.tree import scan
 from studydb.domain.errors import CheckpointError
 
 INLINE = "inline:"
-"""The URL of a checkpoint whose bytes are in its row, and of the store that keeps them there."""
+"""The URL of a checkpoint whose bytes are in its row, and of the store of such checkpoints."""
 
 INLINE_LIMIT_BYTES = 16 << 20
 
@@ -21,13 +21,13 @@ def check_inline_size(size_bytes: int, limit_bytes: int = INLINE_LIMIT_BYTES) ->
     Refuse a checkpoint that is too large for a row.
 
     Raises:
-        CheckpointError: It names the option that helps.
+        CheckpointError: The checkpoint is too large; the message names the command that helps.
     """
     if size_bytes > limit_bytes:
         raise CheckpointError(
             f"The checkpoint has {size_bytes / 2**20:.1f} MiB, and the database takes at most "
-            f"{limit_bytes / 2**20:g} MiB each. Training goes on without it. Name a directory that "
-            "all workers see: `studydb set NAME checkpoints=URL`."
+            f"{limit_bytes / 2**20:g} MiB each. Training continues without it. Name a directory "
+            "that all workers see: `studydb set NAME checkpoints=URL`."
         )
 
 
@@ -36,7 +36,7 @@ def pack_directory(source: Path, *, limit_bytes: int = INLINE_LIMIT_BYTES) -> by
     Pack a directory into a tar archive; equal directories give equal bytes.
 
     Raises:
-        CheckpointError: It is too large, or `scan` refuses it.
+        CheckpointError: The directory is too large, or `scan` refuses it.
     """
     contents = scan(source)
     packed = io.BytesIO()
@@ -69,7 +69,7 @@ def _checked(member: tarfile.TarInfo) -> tarfile.TarInfo:
     if not (member.isreg() or member.isdir()) or member.issparse():
         raise tarfile.ExtractError(f"{member.name!r} is neither a file nor a directory")
     if not all(parts) or ".." in parts or "." in parts:
-        raise tarfile.ExtractError(f"{member.name!r} is no name within a checkpoint")
+        raise tarfile.ExtractError(f"{member.name!r} is not a name within a checkpoint")
     return member
 
 
@@ -78,7 +78,7 @@ def unpack_directory(data: bytes, target: Path) -> Path:
     Unpack an archive of `pack_directory` into a new directory.
 
     Raises:
-        CheckpointError: The bytes are no such archive, or name files outside the target.
+        CheckpointError: The bytes are not such an archive, or name files outside the target.
         OSError: The target cannot be written.
     """
     target.mkdir()

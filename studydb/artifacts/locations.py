@@ -1,4 +1,4 @@
-"""Where logs and checkpoints are: folders of this host, and the stores of a study."""
+"""The folders of logs on this host, and the stores of a study's checkpoints."""
 
 import os
 import shutil
@@ -32,24 +32,24 @@ class Locations:
     database_file: Path | None
 
     def checkpoint_stores(self, study: Study) -> Stores:
-        """The stores of a study's checkpoints; the database's default where it has no URL."""
+        """Return the stores of a study's checkpoints; a study without a URL has the default."""
         former = (self._store_url(url) for url in study.former_checkpoints)
         return Stores(self._store_url(study.checkpoints), tuple(former))
 
     def log_dir(self, study: Study, lease: Lease) -> Path:
-        """The folder of one attempt's output."""
+        """Return the folder of one attempt's output."""
         return self.log_root(study) / str(lease.number) / str(lease.attempt)
 
     def log_root(self, study: Study) -> Path:
-        """The folder of the output of a study's trials."""
+        """Return the folder of the output of a study's trials."""
         return self._log_folder / "logs" / check_uuid(study.uuid, noun="study")
 
     def recorded_log_dir(self, study: Study, lease: Lease, recorded: str | None) -> Path:
         """
-        The folder that an attempt's row names, if a worker can have used it.
+        Return the folder that an attempt's row names, or `log_dir` if the row is not credible.
 
-        The worker may have had another home, but the end of the path must name this study, trial
-        and attempt; any other row was changed, and this host's folder is returned instead.
+        The worker may have had another home directory, but the end of the path must name this
+        study, trial and attempt. If it does not, the row was changed.
         """
         ours = self.log_dir(study, lease)
         path = Path(recorded or ours)
@@ -79,18 +79,20 @@ class Locations:
             return url
         if self.database_file is None:
             return INLINE
-        return DirectoryStore(_beside(self.database_file) / "checkpoints").url
+        return DirectoryStore(_files_folder(self.database_file) / "checkpoints").url
 
     @property
     def _log_folder(self) -> Path:
-        return _state() if self.database_file is None else _beside(self.database_file)
+        if self.database_file is None:
+            return _state_folder()
+        return _files_folder(self.database_file)
 
 
-def _beside(database_file: Path) -> Path:
+def _files_folder(database_file: Path) -> Path:
     return database_file.with_name(f"{database_file.name}.files")
 
 
-def _state() -> Path:
+def _state_folder() -> Path:
     configured = os.environ.get("XDG_STATE_HOME", "")
     try:
         return expanded(configured if configured.startswith("/") else "~/.local/state") / "studydb"

@@ -1,8 +1,8 @@
 """
 Signatures of checkpoints, of both kinds.
 
-A dict is a pickle, and opening a pickle can run code. So can opening a directory: most libraries
-load their models with pickle.
+Opening a checkpoint can run code: a dict is stored as a pickle, and most libraries load the models
+in a directory with pickle.
 """
 
 from typing import Any
@@ -15,9 +15,9 @@ def checkpoint_payload(
     *, kind: str, trial_uuid: str, attempt: int, step: int, digest: str
 ) -> bytes:
     """
-    The bytes that a checkpoint's signature covers.
+    Return the bytes that a checkpoint's signature covers.
 
-    Sign with a key that the study's other workers have too: `Keyring.sign(…, prefer=the
+    Sign them with a key that the study's other workers have, too: `Keyring.sign(…, prefer=the
     trainable's signatures)`.
     """
     return frame("studydb checkpoint 2", kind, trial_uuid, str(attempt), str(step), digest)
@@ -27,8 +27,8 @@ def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> b
     """
     Whether a key of this user signed a checkpoint of this kind, for this trial and step.
 
-    The first form of the payload lacked the kind. It is still accepted for a dict but not for a
-    directory: the bytes of a dict's pickle could be a valid archive, too.
+    The first version of the payload did not contain the kind. It is still accepted for a dict, but
+    not for a directory: the bytes of a dict's pickle could be a valid archive, too.
     """
     signed: dict[str, Any] = {
         "trial_uuid": trial_uuid,

@@ -16,20 +16,20 @@ _DEPTH = 4
 
 def check_uuid(text: str, *, noun: str) -> str:
     """
-    Return a text that becomes part of a path, if it is a UUID: a row may hold anything.
+    Return a text if it is a UUID, and so may become part of a path.
 
     Raises:
-        CheckpointError: It is no UUID.
+        CheckpointError: The text is not a UUID; a row may hold anything.
     """
     if not re.fullmatch(_UUID, text):
         raise CheckpointError(
-            f"{text!r} is no UUID of a {noun}: its row was changed by something else than studydb."
+            f"{text!r} is not a {noun}'s UUID: a program other than studydb changed its row."
         )
     return text
 
 
 def parts_of(url: str) -> tuple[str, ...] | None:
-    """The last parts of an object's URL: study, trial, attempt, name; None for any other URL."""
+    """Return the last parts of an object's URL: study, trial, attempt, name; else None."""
     try:
         path = unquote(urlsplit(url).path)
     except ValueError:  # a bracket where a host would be
@@ -43,7 +43,7 @@ class Place:
     """
     Where a checkpoint's bytes are stored.
 
-    Each attempt has a directory: an old one that still writes cannot touch its successor's files.
+    Each attempt has a directory: an old attempt that still writes cannot touch files of a new one.
     """
 
     study_uuid: str
@@ -68,10 +68,10 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Stored:
     """
-    An object that is stored.
+    A stored object.
 
     Attributes:
-        digest: SHA-256 in hexadecimal, of the bytes or of a directory's manifest.
+        digest: The SHA-256 of the bytes, or of a directory's manifest, in hexadecimal.
     """
 
     url: str
@@ -83,8 +83,8 @@ class Store(Protocol):
     """
     Keeps checkpoints: an object is either whole or missing, and is never written twice.
 
-    Errors are CheckpointErrors. Reading also raises OSError where the error is not the object's:
-    this host cannot reach the store, or cannot write the target.
+    All methods raise CheckpointError. Methods that read raise OSError if the fault is not in the
+    object: this host cannot reach the store, or cannot write the target.
     """
 
     @property
@@ -101,18 +101,18 @@ class Store(Protocol):
         """Read bytes, and raise CheckpointError if their digest differs."""
 
     def get_directory(self, url: str, *, digest: str, target: Path) -> Path:
-        """Copy a directory to `target`, which must not exist; its digest is checked."""
+        """Copy a directory to `target`, which must not exist, and check its digest."""
 
     def exists(self, url: str) -> bool:
-        """Whether the object is there."""
+        """Whether the object exists."""
 
     def delete(self, url: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object if it exists."""
 
     def delete_study(self, study_uuid: str) -> None:
         """Remove all objects of a study."""
 
 
 def digest_of(data: bytes) -> str:
-    """The digest of a checkpoint's bytes."""
+    """Return the digest of a checkpoint's bytes."""
     return hashlib.sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""The stores of a study's checkpoints: the current one, and those that it had before."""
+"""The stores of a study's checkpoints: the current one and the former ones."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,26 +15,25 @@ class Stores:
     The URLs of a study's stores, "inline:" among them.
 
     Attributes:
-        current: Where new checkpoints go.
-        former: Where older ones may be.
+        current: The store of new checkpoints.
+        former: The stores that may hold older checkpoints.
     """
 
     current: str
     former: tuple[str, ...] = ()
 
     def directories(self) -> Iterator[str]:
-        """The stores outside the database, each once, the current one first."""
+        """Yield the stores outside the database, each once, the current one first."""
         yield from dict.fromkeys(url for url in (self.current, *self.former) if url != INLINE)
 
     def store_of(self, url: str) -> str:
         """
-        The store that holds an object: one of the study's, whatever URL the row has.
+        Find the store that holds an object; it is always one of the study's stores.
 
-        An object is found by the last parts of its URL, as `DirectoryStore` does, so that a tree
-        may be moved.
+        Only the last parts of the URL matter, as in `DirectoryStore`: a tree may be moved.
 
         Raises:
-            CheckpointError: The study has no such store, or the URL names no checkpoint.
+            CheckpointError: The study has no store outside the database.
         """
         if url == INLINE:
             return INLINE

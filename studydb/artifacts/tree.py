@@ -1,4 +1,4 @@
-"""Directories as checkpoints: their contents, a copy, and its digest."""
+"""Directories as checkpoints: list their contents, copy them, and compute the digest."""
 
 import hashlib
 import os
@@ -11,14 +11,14 @@ from studydb.domain.errors import CheckpointError
 from studydb.settings import frame
 
 MAX_FILES = 100_000
-"""More files than any checkpoint has; a directory with a data set in it is refused."""
+"""A directory with more files is refused: it probably contains a data set."""
 
 _CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a checkpoint: its name within it, and the path of its bytes."""
+    """A file of a checkpoint: its name within the checkpoint, and the path of its bytes."""
 
     name: str
     path: Path
@@ -38,7 +38,7 @@ class Tree:
     files: tuple[File, ...]
 
     def size_bytes(self) -> int:
-        """The size of all files, as they are now."""
+        """Sum up the current sizes of all files."""
         return sum(file.path.stat().st_size for file in self.files)
 
 
@@ -47,8 +47,9 @@ def scan(root: Path) -> Tree:
     List the contents of a directory for a checkpoint.
 
     Raises:
-        CheckpointError: It is no directory, or holds something that cannot be copied: a link that
-            leads out of it, nowhere, or back to itself; a socket, a pipe, a device.
+        CheckpointError: The path is not a directory, or the directory holds something that cannot
+            be copied: a socket, a pipe, a device, or a link that leads out of the directory, to a
+            missing file, or back to itself.
     """
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
@@ -98,7 +99,9 @@ def _resolve(entry: Path, root: Path, real_root: Path) -> Path:
             "Copy its target into the checkpoint."
         )
     if not target.exists():
-        raise CheckpointError(f"The link {entry.name!r} in {root} leads nowhere; remove it.")
+        raise CheckpointError(
+            f"The link {entry.name!r} in {root} has no existing target; remove it."
+        )
     return target
 
 
@@ -107,13 +110,13 @@ def copy(tree: Tree, target: Path, *, durable: bool) -> tuple[str, int]:
     Copy a directory to a new one, reading each file once.
 
     Args:
-        tree: From `scan`.
-        target: It must not exist.
+        tree: The result of `scan`.
+        target: The path of the copy; it must not exist.
         durable: Whether to fsync every file and directory.
 
     Returns:
-        The digest of names and contents, without modes, times and empty directories; and the size
-        in bytes.
+        The digest and the size in bytes. The digest covers names and contents, but no modes, times
+        or empty directories.
 
     Raises:
         CheckpointError: A file cannot be read.

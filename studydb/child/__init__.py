@@ -1,1 +1,1 @@
-"""The pipe's far end: the fork server, and the process that runs one attempt of a trial."""
+"""The fork server, and the child processes that run one attempt of a trial each."""

@@ -1,4 +1,4 @@
-"""Frames over a stream socket: a message and the bytes that belong to it. No pickles."""
+"""Frames over a stream socket: a message and the bytes that belong to it, without pickle."""
 
 import select
 import socket
@@ -15,7 +15,7 @@ _READ_BYTES = 1 << 18
 
 
 class FrameError(ValueError):
-    """A message that this protocol does not have, received or about to be sent."""
+    """A message that breaks the protocol: it is too large, or cannot be decoded."""
 
 
 class Frame(NamedTuple):
@@ -24,7 +24,7 @@ class Frame(NamedTuple):
 
     Attributes:
         header: MessagePack (see messages.py), at most 8 MiB.
-        payload: Bytes that are not decoded: checkpoints, the trainable's source.
+        payload: Bytes beside the header, such as a checkpoint or the trainable's source.
     """
 
     header: bytes
@@ -35,7 +35,7 @@ class Channel:
     """
     One end of a socket pair. One thread may receive while others send.
 
-    When the peer is gone, receiving raises EOFError and sending raises OSError.
+    When the peer has ended, receiving raises EOFError and sending raises OSError.
     """
 
     def __init__(self, connection: socket.socket, *, send_timeout_s: float | None = None) -> None:
@@ -43,8 +43,8 @@ class Channel:
         Take over a connected stream socket.
 
         Args:
-            connection: Closed with the channel.
-            send_timeout_s: How long to wait for a peer that reads nothing; None for ever.
+            connection: The socket; `close` closes it.
+            send_timeout_s: How long to wait for a peer that does not read; None for no limit.
         """
         self._socket = connection
         self._buffer = bytearray()
@@ -62,7 +62,7 @@ class Channel:
         self._socket.close()
 
     def detach(self) -> socket.socket:
-        """Return the socket for another protocol; all that came must have been read."""
+        """Return the socket for another protocol; no received bytes may be left unread."""
         assert not self._buffer
         return self._socket
 
@@ -71,8 +71,8 @@ class Channel:
         Send one message, whole.
 
         Raises:
-            FrameError: It is too large; nothing was sent.
-            OSError: The peer is gone, or reads nothing; the channel is unusable from now on.
+            FrameError: The message is too large; nothing was sent.
+            OSError: The peer has ended or does not read; the channel can no longer be used.
         """
         header = frame.header
         if len(header) > MAX_HEADER_BYTES or len(frame.payload) > MAX_PAYLOAD_BYTES:
@@ -89,14 +89,14 @@ class Channel:
         Wait for one message.
 
         Args:
-            timeout_s: None to wait for ever, 0 not to wait.
+            timeout_s: None to wait without limit, 0 not to wait.
 
         Returns:
             The message, or None when none came in time.
 
         Raises:
             EOFError: The peer closed the channel or died.
-            FrameError: It sent bytes that are no message.
+            FrameError: The peer announced a message that is too large.
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while (frame := self._take()) is None:

@@ -1,4 +1,4 @@
-"""Bytes of checkpoints in the child: the one that an attempt starts from, those that it saves."""
+"""The bytes of checkpoints in a child: it fetches the one to start from, and stores new ones."""
 
 import pickle
 import uuid
@@ -30,7 +30,7 @@ class Restored:
     The checkpoint that an attempt starts from: `trial.checkpoint`.
 
     Attributes:
-        step: The last step that it contains.
+        step: The last step that the checkpoint contains.
     """
 
     def __init__(self, step: int, *, data: bytes | None = None, path: Path | None = None) -> None:
@@ -39,14 +39,14 @@ class Restored:
         self._path = path
 
     def to_dict(self) -> dict[Any, Any]:
-        """The dict that was saved; a new one at each call."""
+        """Return a new copy of the dict that was saved."""
         if self._data is None:
             raise CheckpointError("The checkpoint is a directory; use its .path.")
         return dict(pickle.loads(self._data))  # noqa: S301  signed, see artifacts/signing.py
 
     @property
     def path(self) -> Path:
-        """A copy of the directory that was saved; it may be changed, and is removed at the end."""
+        """A copy of the saved directory; you may change it, and it is removed with the attempt."""
         if self._path is None:
             raise CheckpointError("The checkpoint is a dict; use its .to_dict().")
         return self._path
@@ -65,8 +65,8 @@ def fetch(job: Job) -> Restored | None:
     Fetch the checkpoint that a job starts from; its digest is checked before it is opened.
 
     Raises:
-        CheckpointError: The bytes are missing or corrupt; the supervisor tries an older one.
-        OSError: This host cannot reach the store, or has no room for a copy.
+        CheckpointError: The bytes are missing or corrupt; the supervisor tries an older checkpoint.
+        OSError: This host cannot reach the store, or cannot write a copy.
     """
     if job.restore is None:
         return None
@@ -79,11 +79,11 @@ def fetch_from(store_url: str, restore: Restore, *, target: Path) -> Restored:
     Fetch a checkpoint and check its digest; the caller has verified its signature.
 
     Args:
-        target: Where a directory is copied to; it must not exist.
+        target: The path for the copy of a directory; it must not exist.
 
     Raises:
         CheckpointError: The bytes are missing or corrupt.
-        OSError: This host cannot reach the store, or has no room for a copy.
+        OSError: This host cannot reach the store, or cannot write a copy.
     """
     if restore.kind is CheckpointKind.DICT:
         return Restored(restore.step, data=_fetch_bytes(store_url, restore))
@@ -106,7 +106,7 @@ def _fetch_bytes(store_url: str, restore: Restore) -> bytes:
 
 
 class Saver:
-    """Stores what the user's code gives to `report(checkpoint=)`."""
+    """Stores the checkpoints that the user's code gives to `report(checkpoint=)`."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -117,9 +117,9 @@ class Saver:
         Pickle a dict, or check a directory.
 
         Raises:
-            UsageError: It is neither a dict nor a path.
-            CheckpointError: The user has to change it: a dict that cannot be pickled, a directory
-                that cannot be copied.
+            UsageError: The checkpoint is neither a dict nor a path.
+            CheckpointError: The dict cannot be pickled, or the directory cannot be copied; the user
+                has to change it.
         """
         if isinstance(checkpoint, Mapping):
             return _pickled(checkpoint)
@@ -136,14 +136,14 @@ class Saver:
         Store a prepared checkpoint.
 
         Args:
-            prepared: See `prepare`.
-            step: The last step that it contains.
+            prepared: What `prepare` returned.
+            step: The last step that the checkpoint contains.
 
         Returns:
-            Its record; the bytes are in the store, or in the record if they go inline.
+            The checkpoint's record; it contains the bytes if they are stored inline.
 
         Raises:
-            CheckpointError: The store fails or refuses the size; training can go on.
+            CheckpointError: The store fails or refuses the size; training can continue.
         """
         name, job = str(uuid.uuid4()), self._job
         if self._store is None:

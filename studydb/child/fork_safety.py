@@ -1,9 +1,9 @@
 """
 Whether a process may be forked after it has imported a user's module.
 
-A fork copies memory and descriptors, but no thread except the one that forks. It is safe only in a
-process without other threads, without a context on an accelerator, and without descriptors that
-copies must not share. Each is checked in /proc; without /proc no process counts as safe.
+A fork copies memory and descriptors, but of the threads only the one that forks. It is safe only
+in a process without other threads, without a context on an accelerator, and without descriptors
+that copies must not share. All three are checked in /proc; without /proc no process is safe.
 """
 
 import os
@@ -25,7 +25,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def descriptors() -> frozenset[int]:
-    """The descriptors that are open now."""
+    """Return the descriptors that are open now."""
     with os.scandir("/proc/self/fd") as entries:
         numbers = {int(entry.name) for entry in entries}
     return frozenset(number for number in numbers if _is_open(number))
@@ -33,29 +33,29 @@ def descriptors() -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The open descriptors of a process, and its memory that is shared with other processes."""
+    """The open descriptors of a process, and the addresses of its shared memory."""
 
     descriptors: frozenset[int]
     shared: frozenset[str]
 
 
 def take_snapshot() -> Snapshot:
-    """Note what this process has now."""
+    """Record the descriptors and shared memory of this process."""
     return Snapshot(descriptors(), frozenset(_shared_memory()))
 
 
 def reason_against(before: Snapshot) -> str | None:
     """
-    Say why this process must not be forked, or return None.
+    Return why this process must not be forked, or None.
 
-    It forks once to find out. Libraries that are prepared for a fork, such as OpenBLAS, end their
-    threads before it; a thread that is still there afterwards belongs to a library that is not.
+    The check forks once. Libraries that support forks, such as OpenBLAS, end their threads before
+    a fork; a thread that is still there after it belongs to a library that does not.
 
     Args:
-        before: Taken before the import.
+        before: The snapshot from before the import.
     """
     if not Path("/proc/self/task").exists():
-        return "this system does not show what an import leaves behind"
+        return "this system has no /proc to check what the import has opened"
     if (n_threads := threading.active_count()) > 1:
         return f"the import has started {n_threads - 1} Python threads"
     found = _descriptor(before.descriptors) or _device() or _memory(before.shared) or _process()
@@ -67,23 +67,23 @@ def _descriptor(before: AbstractSet[int]) -> str | None:
         target = _target(number)
         try:
             mode = os.fstat(number).st_mode
-        except OSError:  # it is closed by now
+        except OSError:  # closed in the meantime
             continue
         if stat.S_ISSOCK(mode):
             return "the import has opened a socket"
-        # Copies would also share the position in a file.
+        # Copies would share the file's position.
         return f"the import has left {target} open"
     return None
 
 
 def _memory(before: AbstractSet[str]) -> str | None:
     if set(_shared_memory()) - before:
-        return "the import has mapped memory that copies would share"
+        return "the import has mapped memory that forked processes would share"
     return None
 
 
 def _shared_memory() -> Iterator[str]:
-    """The addresses of writable mappings that processes share after a fork."""
+    """Yield the addresses of writable mappings that processes share after a fork."""
     for fields in _mappings():
         if fields[1].startswith("rw") and fields[1].endswith("s"):
             yield fields[0]
@@ -105,7 +105,7 @@ def may_use_cuda() -> bool:
 
 
 def mapped_files() -> set[str]:
-    """The files that are mapped into this process's memory."""
+    """Return the files that are mapped into this process's memory."""
     return set(_mapped_files())
 
 
@@ -138,7 +138,7 @@ def _native_threads() -> str | None:
 
 
 def _is_open(number: int) -> bool:
-    """False for the descriptor that listed the folder."""
+    """Whether a listed descriptor is open; the one that listed the folder is closed again."""
     try:
         os.fstat(number)
     except OSError:
@@ -148,6 +148,6 @@ def _is_open(number: int) -> bool:
 
 def _target(number: int) -> str:
     try:
-        return os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115  socket:[…] is no path
+        return os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115  socket:[…] is not a path
     except OSError:
         return ""

@@ -1,10 +1,10 @@
 """
 The fork server: a small process from which fresh attempts and templates are forked.
 
-The supervisor starts it before it connects to the database, and without credentials in its
-environment, so that no child can inherit either. It has imported the modules that every child
-needs, so that a child starts in milliseconds. It has one thread, never imports the user's code,
-and takes requests only from the supervisor.
+The supervisor starts the fork server before it connects to the database, and without credentials
+in its environment, so that no child inherits a connection or a credential. The fork server has
+imported the modules that every child needs, so that a child starts in milliseconds. It has one
+thread, never imports the user's code, and takes requests only from the supervisor.
 """
 
 import gc
@@ -18,7 +18,12 @@ from studydb.child.forking import ChildKind, ForkingServer
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve; the arguments are the socket's descriptor and the supervisor's pid."""
+    """
+    Serve requests until the supervisor ends.
+
+    Args:
+        arguments: The socket's descriptor and the supervisor's pid; None for `sys.argv`.
+    """
     control, supervisor_pid = map(int, sys.argv[1:] if arguments is None else arguments)
     server = ForkingServer(
         socket.socket(fileno=control),
@@ -26,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         begin={ChildKind.ATTEMPT: run.main, ChildKind.TEMPLATE: template.main},
     )
     gc.collect()
-    gc.freeze()  # a collection in a child would write to every shared page, and so copy it
+    gc.freeze()  # else a collection in a child would write to, and copy, every shared page
     server.serve()
 
 

@@ -1,9 +1,9 @@
 """
-Forking children on request: what fork server and templates have in common.
+Forking children on request, for the fork server and for templates.
 
 A request is a number and a kind, with three descriptors: the child's channel, stdout, stderr. The
 replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child and its process
-group are gone. When the parent dies, all that was started here is killed.
+group have ended. When the parent dies, all descendants of this process are killed.
 """
 
 import errno
@@ -38,12 +38,12 @@ REQUEST = struct.Struct("!QB")
 DESCRIPTORS_PER_REQUEST = 3
 
 CHILD_ID_VARIABLE = "STUDYDB_CHILD"
-"""In a child's environment: the number of its request. Processes that it starts inherit it."""
+"""The environment variable with the number of a child's request; its descendants inherit it."""
 
 SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
-In the server's environment: a random word that all its descendants inherit. After the server has
-died, the supervisor finds them by it.
+The environment variable with a random word for each fork server. All descendants of the server
+inherit it, so that the supervisor finds them after the server has died.
 """
 
 _STRAYS_EVERY_S = 0.5
@@ -60,7 +60,7 @@ class ChildKind(IntEnum):
 
 
 class Forked(Struct, frozen=True, tag="forked"):
-    """A child runs; `started` is its start (see `start_of`)."""
+    """The child runs; `started` is the start time of its process (see `start_of`)."""
 
     id: int
     pid: int
@@ -68,7 +68,7 @@ class Forked(Struct, frozen=True, tag="forked"):
 
 
 class Refused(Struct, frozen=True, tag="refused"):
-    """There will be no child."""
+    """The child could not be started."""
 
     id: int
     error: str
@@ -76,14 +76,14 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 
 class Outdated(Struct, frozen=True, tag="outdated"):
-    """There will be no child: a fresh start would run other code, for this reason."""
+    """The template did not fork and must be replaced, for this reason."""
 
     id: int
     reason: str
 
 
 class Exited(Struct, frozen=True, tag="exited"):
-    """A child has ended, with a code or by a signal."""
+    """A child and its process group have ended, with a code or by a signal."""
 
     id: int
     code: int | None = None
@@ -100,16 +100,16 @@ def read_reply(frame: Frame) -> Reply:
     Decode a reply.
 
     Raises:
-        FrameError: The frame is no reply.
+        FrameError: The frame is not a reply.
     """
     try:
         return _replies.decode(frame.header)
     except MsgspecError as cause:
-        raise FrameError(f"The fork server sent what is no reply: {cause}.") from cause
+        raise FrameError(f"The fork server sent a frame that is not a reply: {cause}.") from cause
 
 
 class ForkingServer:
-    """Forks children on request, reports their ends, and kills what they leave behind."""
+    """Forks children on request, reports their ends, and kills the processes that they leave."""
 
     def __init__(
         self,
@@ -125,10 +125,10 @@ class ForkingServer:
 
         Args:
             control: The socket of requests and replies.
-            parent_pid: This process ends when that one does.
-            begin: The work of each kind of child; it ends the process.
+            parent_pid: The pid of the parent; this process ends when the parent does.
+            begin: The work of each kind of child; it ends the child's process.
             outdated: Called before each fork; returns why not to fork, or None.
-            at_end: Called when all children are gone, before this process exits.
+            at_end: Called after all children have ended, before this process exits.
         """
         self._control = control
         self._replies = Channel(control)
@@ -147,7 +147,7 @@ class ForkingServer:
         signal.set_wakeup_fd(alarm.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> NoReturn:
-        """Serve until the parent or the supervisor is gone."""
+        """Serve until the parent or the supervisor ends."""
         die_with_parent(signal.SIGTERM, self._parent_pid)
         adopt_orphans()
         poll = select.poll()
@@ -197,7 +197,7 @@ class ForkingServer:
             return Outdated(number, reason)
         pid = self._fork(number, kind, descriptors)
         self._children[pid] = number
-        # A child that has ended already is a zombie, which has no start time.
+        # A child that has already ended is a zombie, whose start time is not read.
         return Forked(number, pid, start_of(pid) or 0)
 
     def _reply(self, reply: Reply) -> None:
@@ -207,13 +207,13 @@ class ForkingServer:
             self._end()
 
     def _fork(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> int:
-        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the system drops what is too many
+        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the kernel drops those over the limit
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        # Without this the server's handlers would take a signal that the child gets.
+        # Without this the server's handlers would run for a signal that is sent to the child.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             with warnings.catch_warnings():
-                # Python warns of threads: OpenBLAS ends its own before a fork, and no others run.
+                # Python warns that threads run. OpenBLAS ends its own before a fork; no others run.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 server_pid = os.getpid()
                 pid = os.fork()
@@ -263,8 +263,8 @@ class ForkingServer:
         """
         Kill orphans of dead children in other process groups.
 
-        This process adopts orphans. The environment of one names its trial, unless it was forked
-        without exec: such an orphan is killed when no trial is left that may own it.
+        This process adopts orphans. An orphan's environment names the request of its child, unless
+        the orphan was forked without exec; such an orphan is killed when no child is left.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return

@@ -21,7 +21,7 @@ class Restore:
 
     Attributes:
         url: The object's URL, or "inline:".
-        step: The last step that it contains.
+        step: The last step that the checkpoint contains.
         data: The bytes, if inline.
         store: The URL of the object's store; None for the job's store.
     """
@@ -37,15 +37,15 @@ class Restore:
 @dataclass(frozen=True, slots=True)
 class TrainableImport:
     """
-    The trainable that a process imports, and where it is looked for.
+    The trainable that a process imports, and the directories to search for it.
 
     Attributes:
-        study_uuid: Seeds the random generators for the import.
-        trainable: The supervisor has checked that it is trusted.
-        signed: True if a key of this user signed it; False if only `--allow-import` permits it:
-            then functions that its module imports from other packages are refused.
-        workdirs: The worker's working directory, where the child runs, then the recorded one. A
-            trainable without a signature is looked for in the worker's alone.
+        study_uuid: The study's UUID, which seeds the random generators for the import.
+        trainable: The trainable; the supervisor has checked that it is trusted.
+        signed: True if a key of this user signed the trainable. False if only `--allow-import`
+            permits it; functions that its module imports from other packages are then refused.
+        workdirs: The worker's working directory, where the child runs, then the study's. Without a
+            signature only the worker's.
     """
 
     study_uuid: str
@@ -60,11 +60,12 @@ class Job:
     One attempt of one trial, as its process receives it.
 
     Attributes:
-        config: What the user's function is called with.
-        scratch: A directory on this host for this attempt; the supervisor removes it afterwards.
+        config: The first argument of the user's function.
+        scratch: A directory on this host for this attempt; the supervisor removes it at the end.
         store: The URL of the store for checkpoints, or "inline:".
         time_total_s: Seconds of training that earlier attempts have reported.
-        next_decision_step: From this step on a report waits for its answer; None for never.
+        next_decision_step: Reports at this step or later wait for the supervisor's answer; None if
+            reports do not wait for a decision.
     """
 
     to_import: TrainableImport
@@ -84,17 +85,21 @@ class Job:
 
     @property
     def start_step(self) -> int:
-        """The step that the first report counts on from."""
+        """The step of the restored checkpoint, else 0; the first report has the next step."""
         return 0 if self.restore is None else self.restore.step
 
     def with_source(self, source: bytes | None) -> "Job":
-        """The same job with other bytes of the trainable, without the signatures of the row."""
+        """Copy the job with other bytes of the trainable, and without its signatures."""
         trainable = replace(self.to_import.trainable, source=source, signatures={})
         return replace(self, to_import=replace(self.to_import, trainable=trainable))
 
 
 class _Bulk(Struct, frozen=True):
-    """The large parts of a job; the config is JSON, because MessagePack's integers are bounded."""
+    """
+    The large parts of a job.
+
+    The config is JSON, because MessagePack's integers have at most 64 bits.
+    """
 
     config: bytes
     source: bytes | None
@@ -106,7 +111,7 @@ _read_bulk = msgpack.Decoder(_Bulk).decode
 
 
 def write_job(job: Job) -> Frame:
-    """Encode a job; the payload holds config, trainable's source and checkpoint's bytes."""
+    """Encode a job; config, source and checkpoint are in the payload."""
     restore = job.restore
     small = replace(
         job.with_source(None), config={}, restore=restore and replace(restore, data=None)
@@ -124,7 +129,7 @@ def read_job(frame: Frame) -> Job:
     Decode a job.
 
     Raises:
-        FrameError: The frame is no job.
+        FrameError: The frame is not a job.
     """
     try:
         job, bulk = _read_job(frame.header), _read_bulk(frame.payload)

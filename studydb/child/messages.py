@@ -3,14 +3,14 @@ The messages between supervisor and child, after the job itself (see job.py).
 
 ```
 child → supervisor                                   supervisor → child
-began    the user's function is called
+began    the user's function starts now
 report   a result, a checkpoint's record, or both    answer   to a report or flush that has an id
 flush    store everything before                     stop     notice: a verdict stands
 end      how it ended; the last message              lost     notice: the lease is lost
 ```
-A report with an id waits for its answer, which is sent once the result and the checkpoint's row
-are stored; a report without an id is buffered. The supervisor does not trust the child:
-`read_from_child` checks each message.
+The child waits for the answer to a report with an id. The supervisor sends the answer once the
+result and the checkpoint's row are stored. It buffers a report without an id. It does not trust the
+child: `read_from_child` checks each message.
 """
 
 import math
@@ -38,15 +38,15 @@ class End(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     STOPPED = "stopped"
-    """A verdict stood."""
+    """The code left because of a verdict."""
     PREEMPTED = "preempted"
-    """SIGTERM came, and the code left at its next report."""
+    """The code left because of a signal such as SIGTERM."""
     LOST = "lost"
-    """The attempt no longer held its trial."""
+    """The code left because the attempt no longer held its trial."""
     UNRESTORABLE = "unrestorable"
-    """It did not start: the bytes of its checkpoint are missing or corrupt."""
+    """The code did not start: the bytes of the checkpoint are missing or corrupt."""
     UNPREPARED = "unprepared"
-    """It did not start because of this host: no such module, a full disk, no store."""
+    """The code did not start because of this host: no such module, a full disk, no store."""
 
 
 class Saved(Struct, frozen=True):
@@ -54,8 +54,8 @@ class Saved(Struct, frozen=True):
     The record of a checkpoint whose bytes are stored, or come with the message.
 
     Attributes:
-        url: Where the bytes are; "inline:" when they come with the message.
-        step: The last step that it contains.
+        url: The URL of the bytes; "inline:" if they come with the message.
+        step: The last step that the checkpoint contains.
         data: The bytes, if inline.
     """
 
@@ -73,8 +73,8 @@ class Reported(Struct, frozen=True, tag="report"):
     One step of the user's code.
 
     Attributes:
-        id: The answer names it; None if the child does not wait for one.
-        result: None when only a last checkpoint is saved, after a verdict.
+        id: The id that the answer repeats; None if the child does not wait for an answer.
+        result: The metrics; None if only a last checkpoint is saved, after a verdict.
         saved: A checkpoint to record with the result.
         artifact_error: Why the user's checkpoint could not be stored.
     """
@@ -86,20 +86,20 @@ class Reported(Struct, frozen=True, tag="report"):
 
 
 class Began(Struct, frozen=True, tag="began"):
-    """The user's function starts now; `at_s` is the host's monotonic clock."""
+    """The user's function starts; `at_s` is the time by the host's monotonic clock."""
 
     at_s: float
 
 
 class FlushAsked(Struct, frozen=True, tag="flush"):
-    """The child waits until everything before is stored."""
+    """The child waits until all earlier reports are stored."""
 
     id: _Count
 
 
 class Ended(Struct, frozen=True, tag="end"):
     """
-    The user's code has ended, and the process will end; `failure` says why if it failed.
+    The user's code has ended, and its process ends next; `failure` says why it failed.
 
     Attributes:
         config_unread: Whether the code never read its config.
@@ -111,7 +111,7 @@ class Ended(Struct, frozen=True, tag="end"):
 
 
 class Answered(Struct, frozen=True, tag="answer"):
-    """Answers the report or flush of that id: everything up to it is stored, unless `lost`."""
+    """The answer to the report or flush with this id: all up to it is stored, unless `lost`."""
 
     id: int
     verdict: Verdict | None = None
@@ -120,13 +120,13 @@ class Answered(Struct, frozen=True, tag="answer"):
 
 
 class StopNotice(Struct, frozen=True, tag="stop"):
-    """The next report is to raise this verdict; None: the verdict was withdrawn, go on."""
+    """The next report must raise TrialStopped for this verdict; None withdraws the last one."""
 
     verdict: Verdict | None
 
 
 class LostNotice(Struct, frozen=True, tag="lost"):
-    """The attempt no longer holds its trial; the next report is to raise LeaseLost."""
+    """The attempt no longer holds its trial; the next report must raise LeaseLost."""
 
 
 FromChild = Reported | FlushAsked | Ended | Began
@@ -138,7 +138,7 @@ _from_supervisor: msgpack.Decoder[FromSupervisor] = msgpack.Decoder(FromSupervis
 
 
 def write(message: FromChild | FromSupervisor) -> Frame:
-    """Encode a message; a checkpoint's bytes are the payload."""
+    """Encode a message; the payload holds the checkpoint's bytes."""
     if not isinstance(message, Reported) or message.saved is None or message.saved.data is None:
         return Frame(_encode(message))
     saved = structs.replace(message.saved, data=None)
@@ -147,10 +147,10 @@ def write(message: FromChild | FromSupervisor) -> Frame:
 
 def read_from_child(frame: Frame) -> FromChild:
     """
-    Decode and check what a child sent; texts are cut to the size that an attempt's row holds.
+    Decode and check a child's message; its texts are cut to the limits of an attempt's row.
 
     Raises:
-        FrameError: It is no message of a child.
+        FrameError: The frame is not a message of a child.
     """
     try:
         return _checked(_from_child.decode(frame.header), frame.payload)
@@ -158,14 +158,16 @@ def read_from_child(frame: Frame) -> FromChild:
         raise
     except Exception as cause:  # a decoder may raise anything for hostile bytes
         why = f"{type(cause).__name__}: {cause}"
-        raise FrameError(f"The trial's process sent what is no message: {why}.") from cause
+        raise FrameError(
+            f"The trial's process sent a frame that is not a message: {why}."
+        ) from cause
 
 
 def _checked(message: FromChild, payload: bytes) -> FromChild:
     match message:
         case Reported(result=Result(time_total_s=float(time_s))) if not 0 <= time_s < math.inf:
             raise FrameError(f"The trial's process sent a time of {time_s} s.")
-        case Reported(saved=None, artifact_error=None):  # nearly all
+        case Reported(saved=None, artifact_error=None):  # nearly all messages
             return message
         case Reported(saved=saved, artifact_error=error):
             return structs.replace(
@@ -188,12 +190,14 @@ def _with_bytes(saved: Saved, payload: bytes) -> Saved:
 
 def read_from_supervisor(frame: Frame) -> FromSupervisor:
     """
-    Decode what the supervisor sent.
+    Decode a message of the supervisor.
 
     Raises:
-        FrameError: It is no message of a supervisor.
+        FrameError: The frame is not a message of a supervisor.
     """
     try:
         return _from_supervisor.decode(frame.header)
     except MsgspecError as cause:
-        raise FrameError(f"The supervisor sent what is no message: {cause!r}.") from cause
+        raise FrameError(
+            f"The supervisor sent a frame that is not a message: {cause!r}."
+        ) from cause

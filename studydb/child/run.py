@@ -35,25 +35,25 @@ from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.trainables import call, ignores_config, load
 
 PROGRAM = "studydb worker"
-"""A trial's `sys.argv` is this alone: argparse finds no arguments, and this name for its usage."""
+"""The only item of `sys.argv` in a trial: argparse finds no arguments, and shows this name."""
 
 _USAGE = 2
 """The exit code of argparse for wrong or missing arguments."""
 
 
 def main(channel: Channel) -> None:
-    """Run the attempt that comes over the channel, and end this process with it."""
+    """Run the attempt that comes over the channel, then end this process."""
     prepare_streams()
     end_with(_serve, channel)
 
 
 def end_with(serve: Callable[[Channel], int], channel: Channel) -> None:
-    """Do the work of this process, and exit with the status that it returns."""
+    """Call `serve`, then exit with the status that it returns."""
     status = 1
     try:
         status = serve(channel)
         atexit._run_exitfuncs()  # noqa: SLF001  what the user's libraries registered
-    except BaseException:  # noqa: BLE001  nothing of the fork server's may run after this
+    except BaseException:  # noqa: BLE001  no code of the fork server may run after this
         traceback.print_exc()
     finally:
         flush_streams()
@@ -80,10 +80,10 @@ def _serve(channel: Channel, function: Callable[..., Any] | None = None) -> int:
 
 def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) -> Ended:
     """
-    Run one attempt to its end; an error of the user's code is part of the answer.
+    Run one attempt to its end; the returned message contains an error of the user's code.
 
     Args:
-        function: The trainable, if this process was forked from a template.
+        function: The trainable, if this process was forked from a template; else it is imported.
     """
     try:
         if function is None:
@@ -107,7 +107,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
         with current(trial):
             trial.finish(call(function, trial.given_config, trial))
         ended = Ended(trial.left or End.COMPLETED)
-    except BaseException as error:  # noqa: BLE001  sys.exit() too is the user's failure
+    except BaseException as error:  # noqa: BLE001  sys.exit() is a failure of the trial, too
         ended = _ended_by(error, trial)
     unread = bool(job.config) and not trial.config_was_read and ignores_config(function)
     return structs.replace(ended, config_unread=unread)
@@ -117,11 +117,11 @@ def prepare(to_import: TrainableImport) -> None:
     """
     Set working directory, arguments and random generators for the import of the trainable.
 
-    The generators are seeded by the study: an import draws the same numbers in each process, and a
+    The study's UUID seeds the generators: an import draws the same numbers in each process, and a
     trial does not depend on how its process was started.
 
     Raises:
-        TrainableError: The first directory cannot be entered.
+        TrainableError: The worker's working directory cannot be entered.
     """
     workdir = to_import.workdirs[0]
     try:
@@ -136,7 +136,7 @@ def prepare(to_import: TrainableImport) -> None:
 
 
 def import_trainable(to_import: TrainableImport) -> Callable[..., Any]:
-    """Find the trainable's function, after `prepare`; it may raise anything."""
+    """Import the trainable's function, after `prepare`; the user's module may raise anything."""
     return load(to_import.trainable, to_import.workdirs, own_only=not to_import.signed)
 
 
@@ -164,7 +164,7 @@ def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> RunningTr
 
     for number in STOP_SIGNALS:
         signal.signal(number, preempt)
-    # With a copy of the socket in another process, the supervisor would not see this one's end.
+    # If a forked process kept the socket open, the supervisor would not see this process end.
     os.register_at_fork(after_in_child=disown)
     return trial
 
@@ -179,7 +179,7 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
             f"The trainable called sys.exit({error.code!r}). Return from it, or raise an error."
         )
         if error.code == _USAGE:
-            message += " If it parses sys.argv: a trial has no arguments there; use its config."
+            message += " If it parses sys.argv: a trial gets no arguments there; use its config."
         failure = Failure(failure.type, message, failure.traceback)
     elif isinstance(error, TrialStopped):
         message = "The trainable raised TrialStopped, but nothing had stopped it. Return instead."
@@ -188,17 +188,17 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
 
 
 def flush_streams() -> None:
-    """Write out what was printed."""
+    """Flush stdout and stderr."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # the user's code may have replaced them by anything
+        with suppress(Exception):  # the user's code may have replaced the streams
             stream.flush()
 
 
 def prepare_streams() -> None:
     """
-    Buffer output by line only, and print the stack at a crash.
+    Replace stdout and stderr by line-buffered streams, and print the stack at a crash.
 
-    The streams are new: those of the fork server have cached what its own descriptors could do.
+    The streams of the fork server cannot be used: they have cached properties of its descriptors.
     """
     # typeshed calls the double-underscored names final
     sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What the user's code holds of its trial: `trial` in `f(config, trial)`, and `studydb.report`."""
+"""The trial as the user's code sees it: `trial` in `f(config, trial)`, and `studydb.report`."""
 
 import copy
 import json
@@ -37,14 +37,14 @@ class RunningTrial:
     One attempt, as the user's code sees it.
 
     Attributes:
-        given_config: `config`, for the call of the user's function.
-        config_was_read: Whether the code has read `trial.config`, beside its first argument.
+        given_config: The same dict as `config`; reading it does not set `config_was_read`.
+        config_was_read: Whether the code has read `trial.config`.
         number: The trial's number within its study.
         attempt: The number of this attempt at the trial, from 1.
-        seed: For random numbers; the same in every attempt at the trial.
+        seed: A seed for random numbers; it is the same in every attempt at the trial.
         metric: The study's metric.
         checkpoint: The checkpoint to start from; None to start from scratch.
-        left: Why `report` raised; None before.
+        left: Why `report` raised TrialStopped or LeaseLost; None before that.
     """
 
     def __init__(self, job: Job, channel: Channel, checkpoint: Restored | None) -> None:
@@ -69,7 +69,7 @@ class RunningTrial:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Parameters and constants, as a copy that the code may change."""
+        """The trial's parameters and the study's constants; the code may change this dict."""
         self.config_was_read = True
         return self.given_config
 
@@ -78,22 +78,22 @@ class RunningTrial:
         """
         Report the metrics of one step, and save a checkpoint that contains it.
 
-        It returns at once, but waits for the decision at steps where the trial may end. With a
-        checkpoint it returns when result and checkpoint are stored. If the store of checkpoints
-        fails, training goes on and the older checkpoint stays.
+        The call returns immediately, except in two cases. At a step where the trial may be stopped
+        it waits for the decision. With a checkpoint it waits until result and checkpoint are
+        stored. If the checkpoint cannot be stored, training continues and the older one stays.
 
         Args:
-            metrics: The study's metric and others. `training_iteration` is the step; without it
-                the step is the last one + 1.
+            metrics: The study's metric and others. `training_iteration` is the step; if it is
+                missing, the step is the last step + 1.
             checkpoint: A dict, or the path of a directory.
 
         Raises:
-            InvalidReport: The metrics cannot be stored; a ValueError.
-            TrialStopped: A verdict stands, or the worker is stopping: clean up and return. From
-                then on `report` only saves a last checkpoint, and raises again.
+            InvalidReport: The metrics cannot be stored; this is a ValueError.
+            TrialStopped: The trial is stopped or paused, or the worker is stopping: clean up and
+                return. Each further `report` only saves its checkpoint, and raises again.
             LeaseLost: This attempt no longer holds the trial.
         """
-        with self._own_turn():
+        with self._locked():
             if self.left is not None:
                 self._save_after_the_end(metrics, checkpoint)
             result = read_report(
@@ -114,13 +114,13 @@ class RunningTrial:
 
     def flush(self) -> None:
         """
-        Return when everything that was reported is stored.
+        Wait until everything that was reported is stored.
 
         Raises:
             TrialStopped: See `report`.
             LeaseLost: See `report`.
         """
-        with self._own_turn():
+        with self._locked():
             self._supervisor.listen()
             self._raise_if_ended()
             self._supervisor.ask(FlushAsked(self._supervisor.next_id()))
@@ -128,10 +128,10 @@ class RunningTrial:
 
     def finish(self, returned: Any) -> None:
         """
-        Report what the user's function returned, unless it equals its last report.
+        Report the metrics that the user's function returned, unless they equal the last report.
 
         Raises:
-            TrainableError: It returned no metric, or never reported one.
+            TrainableError: The function has neither reported nor returned the study's metric.
         """
         if self.left is not None:
             return
@@ -151,15 +151,15 @@ class RunningTrial:
     if not TYPE_CHECKING:  # a type checker finds wrong names itself
 
         def __getattr__(self, name: str) -> Any:
-            """Name the studydb attribute for another tool's name."""
+            """Raise AttributeError; for another tool's name it names the attribute of studydb."""
             raise missing_attribute(self, name)
 
     @contextmanager
-    def _own_turn(self) -> Iterator[None]:
-        # Checked before the lock: a fork may have copied a lock that is held.
+    def _locked(self) -> Iterator[None]:
+        # Check the process first: a fork may have copied the lock while it was held.
         if os.getpid() != self._pid:
             raise UsageError(
-                f"report() was called in process {os.getpid()}, a copy of the trial's process "
+                f"report() was called in process {os.getpid()}, a fork of the trial's process "
                 f"{self._pid}. Send the metrics to the process that runs the trainable."
             )
         with self._turn:
@@ -184,7 +184,7 @@ class RunningTrial:
     def _save(
         self, checkpoint: CheckpointLike | None, step: int
     ) -> tuple[Saved | None, str | None]:
-        """Store a checkpoint; an error of the store is sent beside the result."""
+        """Store a checkpoint; return its record, or the store's error to send with the result."""
         if checkpoint is None:
             return None, None
         prepared = self._saver.prepare(checkpoint)
@@ -202,7 +202,7 @@ class RunningTrial:
     def _save_after_the_end(
         self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None
     ) -> None:
-        """Save a checkpoint after TrialStopped, of the last step or of a later one in `metrics`."""
+        """Save a checkpoint after TrialStopped; `metrics` may name a later step than the last."""
         if checkpoint is not None and not self._supervisor.lost:
             named = metrics.get(STEP) if isinstance(metrics, Mapping) else None
             step = self._last_step
@@ -223,7 +223,7 @@ class RunningTrial:
             raise TrialStopped(f"Trial {self.number} is preempted; a worker will resume it.")
 
     def _repeats_the_last(self, metrics: Mapping[str, Any]) -> bool:
-        """Whether each returned metric equals that of the last report; NaN equals NaN."""
+        """Whether the last report has all returned metrics, with equal values; NaN equals NaN."""
         if self._last is None:
             return False
         returned = read_report(metrics, metric=self.metric, last_step=0)
@@ -240,8 +240,8 @@ _current: RunningTrial | None = None
 
 @contextmanager
 def current(trial: RunningTrial) -> Iterator[None]:
-    """Make a trial the one that `studydb.report` reports for."""
-    global _current  # noqa: PLW0603  a process runs one trial, and `studydb.report` has no other way
+    """Have `studydb.report` report for this trial."""
+    global _current  # noqa: PLW0603  `studydb.report` has no argument that names the trial
     _current = trial
     try:
         yield
@@ -260,6 +260,6 @@ def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None)
     if _current is None:
         raise UsageError(
             "studydb.report() was called outside a trial. Let a worker run the function, "
-            "or use study.ask() for a loop of your own."
+            "or use study.ask() to run trials in your own program."
         )
     _current.report(metrics, checkpoint=checkpoint)

@@ -13,7 +13,7 @@ _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file as it was when it was imported."""
+    """The size and time of a file when `imported_files` saw it."""
 
     path: str
     size_bytes: int
@@ -21,23 +21,19 @@ class SourceFile:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the file is gone, or its size or time differs."""
+        """Whether the file no longer exists, or its size or time differs."""
         return _stat(self.path) != self
 
 
 def imported_files() -> tuple[SourceFile, ...]:
-    """
-    The files of all loaded modules outside the installed packages.
-
-    A file that does not exist any more is left out.
-    """
+    """Return the existing files of all loaded modules outside the installed packages."""
     roots = _installed_roots()
     found = {path: _stat(path) for path in _module_files() if not _is_below(path, roots)}
     return tuple(file for file in found.values() if file is not None)
 
 
 def changed(files: tuple[SourceFile, ...]) -> SourceFile | None:
-    """The first of the files that has changed, None if none has."""
+    """Return the first file that has changed; None if none has."""
     return next((file for file in files if file.has_changed), None)
 
 
@@ -61,7 +57,7 @@ def _is_below(path: str, roots: tuple[str, ...]) -> bool:
 
 def _stat(path: str) -> SourceFile | None:
     try:
-        found = os.stat(path)  # noqa: PTH116  a path of another process, taken as it is
+        found = os.stat(path)  # noqa: PTH116  called for each file at each fork
     except OSError:
         return None
     return SourceFile(path, found.st_size, found.st_mtime_ns)

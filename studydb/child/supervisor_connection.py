@@ -16,14 +16,16 @@ from studydb.domain.life.decisions import Verdict
 
 class SupervisorConnection:
     """
-    Sends messages to the supervisor and keeps what it has answered.
+    Sends messages to the supervisor and keeps the facts that it has answered.
 
-    Every method raises SystemExit once the supervisor is gone: no result could be stored.
+    `send`, `ask` and `listen` raise SystemExit once the supervisor has ended, because no result
+    can be stored.
 
     Attributes:
-        verdict: The verdict on this attempt; None to go on.
+        verdict: The verdict on this attempt; None while the attempt may continue.
         lost: Whether the attempt no longer holds its trial.
-        next_decision_step: From this step on a report waits for its answer.
+        next_decision_step: Reports at this step or later wait for the supervisor's answer; None if
+            reports do not wait for a decision.
     """
 
     def __init__(self, channel: Channel, *, next_decision_step: int | None) -> None:
@@ -34,14 +36,14 @@ class SupervisorConnection:
         self._asked = 0
 
     def send(self, message: Reported | FlushAsked) -> None:
-        """Send a message without waiting."""
+        """Send a message without waiting for an answer."""
         try:
             self._channel.send(write(message))
         except OSError:
-            raise SystemExit(_GONE) from None
+            raise SystemExit(_WORKER_ENDED) from None
 
     def next_id(self) -> int:
-        """The id for a message that is to be answered."""
+        """Return a new id for a message that the supervisor must answer."""
         self._asked += 1
         return self._asked
 
@@ -54,7 +56,7 @@ class SupervisorConnection:
                 return
 
     def listen(self) -> None:
-        """Read the notices that have come, without waiting."""
+        """Read the notices that have arrived, without waiting."""
         while self._receive(0) is not None:
             pass
 
@@ -62,7 +64,7 @@ class SupervisorConnection:
         try:
             frame = self._channel.receive(timeout_s)
         except (EOFError, OSError):
-            raise SystemExit(_GONE) from None
+            raise SystemExit(_WORKER_ENDED) from None
         if frame is None:
             return None
         message = read_from_supervisor(frame)
@@ -81,4 +83,4 @@ class SupervisorConnection:
                 self.lost = True
 
 
-_GONE = "The worker of this trial is gone; its process ends."
+_WORKER_ENDED = "The worker that ran this trial is gone, so this process exits."

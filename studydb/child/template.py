@@ -1,11 +1,11 @@
 """
 The template: a process that imports a study's trainable once, and from which attempts are forked.
 
-The fork server starts it like any other child: without credentials, in a new process group, with
-its output captured. The first message on its channel names what to import. It answers whether it
-may be used, and then takes requests over the same socket, as the fork server does. It is usable
-only if `fork_safety` finds no reason against it, and if the trainable does not demand fresh starts
-(`train.studydb_start = "fresh"`).
+The fork server starts a template like any other child: without credentials, in a new process group,
+with its output captured. The first message on the channel names the trainable to import. The
+template answers whether it is usable, and then takes requests over the same socket, as the fork
+server does. It is usable only if `fork_safety` finds no reason against it, and if the trainable
+does not demand fresh starts (`train.studydb_start = "fresh"`).
 """
 
 import atexit
@@ -29,20 +29,20 @@ from studydb.domain.records import Start
 from studydb.processes import name_process, process_name
 
 START_ATTRIBUTE = "studydb_start"
-"""An attribute of the trainable; "fresh" to have each attempt import it."""
+"""An attribute of the trainable; if it is "fresh", each attempt imports the trainable."""
 
 NAME = "studydb-imports"
-"""The name of a template in `ps`."""
+"""The process name of a template, as `ps` shows it."""
 
 GROWTH_FACTOR = 2.0
 GROWTH_BYTES = 64 << 20
-"""A template is replaced when it is larger than twice its first size and 64 MiB."""
+"""A template is replaced when it is larger than twice its first size plus 64 MiB."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """Attempts may be forked; `import_s` is how long the import took."""
+    """Attempts may be forked; the import took `import_s` seconds."""
 
     import_s: float
 
@@ -69,22 +69,22 @@ def read_readiness(frame: Frame) -> Readiness:
     Decode a template's answer to its first message.
 
     Raises:
-        FrameError: The frame is no such answer.
+        FrameError: The frame is not such an answer.
     """
     try:
         return _answers.decode(frame.header)
     except MsgspecError as cause:
-        raise FrameError(f"The template sent what is no answer: {cause}.") from cause
+        raise FrameError(f"The template sent a frame that is not an answer: {cause}.") from cause
 
 
 def main(channel: Channel) -> None:
-    """Import what the first message names, and fork attempts until the fork server is gone."""
+    """Import what the first message names, and fork attempts until the fork server ends."""
     run.prepare_streams()
     run.end_with(_serve, channel)
 
 
 def _serve(channel: Channel) -> int:
-    """Import, answer and serve; returns an exit status if the template is unusable."""
+    """Import, answer and serve; return an exit status if the template is unusable."""
     frame = channel.receive()
     assert frame is not None
     to_import = _imports.decode(frame.payload)
@@ -92,7 +92,7 @@ def _serve(channel: Channel) -> int:
     try:
         run.prepare(to_import)
         function = run.import_trainable(to_import)
-    except BaseException as cause:  # noqa: BLE001  a fresh start raises it again, in a trial
+    except BaseException as cause:  # noqa: BLE001  a fresh start raises the error again, in a trial
         traceback.print_exc()
         _answer(channel, Unusable(f"its import raised {type(cause).__name__}"))
         return 1
@@ -101,9 +101,9 @@ def _serve(channel: Channel) -> int:
         _answer(channel, Unusable(reason))
         return 0
     outdated = _Watch(began_ns).reason
-    run.flush_streams()  # or every child would print what is left in the buffers
+    run.flush_streams()  # without this every child would print the rest of the buffers
     gc.collect()
-    gc.freeze()  # a collection in a child would write to every shared page, and so copy it
+    gc.freeze()  # else a collection in a child would write to, and copy, every shared page
     _answer(channel, Ready(time.monotonic() - began_s))
     begin = partial(_begin, function, process_name())
     with suppress(OSError):
@@ -113,12 +113,12 @@ def _serve(channel: Channel) -> int:
         parent_pid=os.getppid(),
         begin={ChildKind.ATTEMPT: begin},
         outdated=outdated,
-        at_end=atexit._run_exitfuncs,  # noqa: SLF001  those that the import has registered
+        at_end=atexit._run_exitfuncs,  # noqa: SLF001  the functions that the import has registered
     ).serve()
 
 
 def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
-    """Run an attempt in a copy of the template, with the process name of a fresh start."""
+    """Run an attempt in a fork of the template, with the process name of a fresh start."""
     with suppress(OSError):
         name_process(name)
     _forget_exit_functions()
@@ -127,9 +127,9 @@ def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
 
 def _forget_exit_functions() -> None:
     """
-    Drop the exit functions that the import has registered: they are the template's.
+    Drop the exit functions that the import has registered: only the template runs them.
 
-    A copy that ran them might remove a temporary folder that the next copy needs.
+    A fork that ran them might remove a temporary folder that the next fork needs.
     """
     atexit._clear()  # noqa: SLF001  there is no other way
     for known in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
@@ -148,19 +148,19 @@ def _asks_for_fresh(function: Callable[..., Any]) -> str | None:
 
 
 class _Watch:
-    """Notices when a fresh start would run other code, or use less memory, than a template."""
+    """Detects that a template must be replaced: its files have changed, or it has grown."""
 
     def __init__(self, began_ns: int) -> None:
         self._files = sources.imported_files()
-        # A file that was changed during the import may be newer on disk than in memory. Times in
-        # the future come from another clock and do not count.
+        # A file that was changed during the import may be newer on disk than in memory. A time in
+        # the future comes from another clock and is ignored.
         now_ns = time.time_ns()
         late = (file for file in self._files if began_ns <= file.mtime_ns <= now_ns)
         self._late = next(late, None)
         self._first_bytes = _resident_bytes()
 
     def reason(self) -> str | None:
-        """Why the template must be replaced; None while it is usable."""
+        """Return why the template must be replaced; None while it is usable."""
         if file := self._late or sources.changed(self._files):
             return f"{file.path} has changed"
         if _resident_bytes() > self._first_bytes * GROWTH_FACTOR + GROWTH_BYTES:

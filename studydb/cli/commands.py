@@ -34,7 +34,7 @@ COMMANDS = {
     "db": ("db", "Make, upgrade and check the database's schema."),
     "completion": ("completion", "Print the lines that let a shell complete commands."),
 }
-"""Each command's file in this folder, and its line in the help, in the order of the help."""
+"""The file in this folder and the help line of each command, in the order of the help."""
 
 
 class Lazy(click.Group):

@@ -1,4 +1,4 @@
-"""`completion`: the lines with which a shell completes commands and options."""
+"""`completion`: print the lines that let a shell complete commands and options."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -16,7 +16,7 @@ def completion(*, shell: str) -> None:
     bash, in ~/.bashrc:                   eval "$(studydb completion bash)"
     zsh, in ~/.zshrc after compinit:      eval "$(studydb completion zsh)"
     fish:  studydb completion fish > ~/.config/fish/completions/studydb.fish
-    """  # noqa: D301  click's mark for lines that are not refilled
+    """  # noqa: D301  \b tells click to keep the line breaks
     of_shell = get_completion_class(shell)
     assert of_shell is not None
     root = click.get_current_context().find_root().command

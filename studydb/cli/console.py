@@ -1,4 +1,4 @@
-"""Run one command; print an error as one line, without a traceback, and return an exit code."""
+"""Run one command, print an error as one line without a traceback, and return the exit code."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ def run(arguments: Sequence[str] | None) -> int:
     Run a command; print an error as one line on stderr.
 
     Args:
-        arguments: None for the arguments of the process.
+        arguments: The arguments of the command; None for those of the process.
 
     Returns:
         The exit code.
@@ -61,7 +61,7 @@ def _check_text(arguments: Sequence[str]) -> None:
     Refuse arguments and STUDYDB_* variables that are not Unicode.
 
     Raises:
-        UsageError: One is not; the message shows its bytes escaped.
+        UsageError: A text is not Unicode; the message shows its bytes escaped.
     """
     settings = {key: text for key, text in os.environ.items() if key.startswith("STUDYDB_")}
     given = [("argument", text) for text in arguments] + list(settings.items())
@@ -72,5 +72,5 @@ def _check_text(arguments: Sequence[str]) -> None:
             shown = os.fsencode(text).decode(errors="backslashreplace")
             what = "The argument" if where == "argument" else f"${where},"
             raise UsageError(
-                f"{what} '{shown}' is no Unicode text; write names and URLs in UTF-8."
+                f"{what} '{shown}' is not Unicode text; write names and URLs in UTF-8."
             ) from None

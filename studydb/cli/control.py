@@ -23,7 +23,7 @@ def pause(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     """
     Pause trials of NAME; without numbers the whole study.
 
-    A running trial pauses at its next report, however long that takes, and may save a checkpoint.
+    A running trial pauses at its next report, however late that is, and may save a checkpoint.
     """
     with opened_study(storage, name) as study:
         study.pause(*numbers)

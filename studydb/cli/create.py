@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     help="A parameter, as 'lr=loguniform(1e-4,1)', or a constant, as epochs=27; repeat it.",
 )
 @click.option("--space", metavar="FILE", help="More parameters, from a JSON file.")
-@click.option("--num-trials", type=int, metavar="N", help="The budget; endless if not given.")
-@click.option("--max-concurrent", type=int, metavar="N", help="Running trials, over all workers.")
+@click.option("--num-trials", type=int, metavar="N", help="The budget.  [default: no limit]")
+@click.option(
+    "--max-concurrent", type=int, metavar="N", help="How many trials may run at a time, in all."
+)
 @click.option("--scheduler", metavar="SPEC", help="As 'ASHA(max_t=27)'.  [default: FIFO]")
 @click.option(
     "--searcher", metavar="SPEC", help="As 'RandomSearch(seed=0)' or GridSearch.  [default: random]"
@@ -59,13 +61,13 @@ if TYPE_CHECKING:
     default=0,
     show_default=True,
     metavar="N",
-    help="Exceptions that a trial survives; -1 for ever.",
+    help="How many exceptions a trial survives; -1 for no limit.",
 )
 @click.option(
     "--max-losses",
     type=int,
     metavar="N",
-    help="Deaths without an exception that a trial survives between two checkpoints.  "
+    help="How many deaths without an exception a trial survives between two checkpoints.  "
     f"[default: {MAX_LOSSES}, but not {LOSSES_AT_STEP} in a row at the same step]",
 )
 @click.option(
@@ -74,8 +76,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Pause the study once 5 trials failed alike and none ever reported.",
 )
-@click.option("--checkpoints", metavar="URL", help="Where checkpoints go, if not the default.")
-@click.option("--if-not-exists", is_flag=True, help="Go on with a study of this name.")
+@click.option("--checkpoints", metavar="URL", help="The store of checkpoints.")
+@click.option("--if-not-exists", is_flag=True, help="Continue an existing study of this name.")
 @storage_option
 def create(
     *,
@@ -91,7 +93,7 @@ def create(
     """
     Create the study NAME; an SQLite file is made when missing.
 
-    Without --trainable its trials are run by your own loop, with study.ask().
+    Without --trainable your own program runs the trials, through study.ask().
     """
     with created_study(
         storage,
@@ -124,7 +126,7 @@ def read_space(params: Sequence[str], file: str | None) -> Space:
     Join the parameters of a file with those that were typed.
 
     Raises:
-        InvalidSpec: A name comes twice, or lies below another's value.
+        InvalidSpec: A name comes twice, or is below a name that has a value.
     """
     leaves = {} if file is None else dict(read_space_file(Path(file)).leaves)
     for path, leaf in Space.read(parse_parameters(params)).leaves.items():
@@ -139,8 +141,10 @@ def read_space(params: Sequence[str], file: str | None) -> Space:
 
 
 def _print_created(study: "Study", storage: Storage) -> None:
-    record, again = study.record, storage.again(study.storage)
-    budget = "endless" if record.num_trials is None else counted(record.num_trials, "trial")
+    record, suffix = study.record, storage.command_suffix(study.storage)
+    budget = (
+        "no limit of trials" if record.num_trials is None else counted(record.num_trials, "trial")
+    )
     click.echo(f"Study {study.name!r} in {study.storage}: {record.objective}, {budget}.")
     for line in space_lines(record.space):
         click.echo(f"  {visible(line)}")
@@ -151,7 +155,7 @@ def _print_created(study: "Study", storage: Storage) -> None:
         )
         return
     name = shlex.quote(study.name)
-    print_next(f"studydb worker --study {name}{again}", f"studydb status {name}{again}")
+    print_next(f"studydb worker --study {name}{suffix}", f"studydb status {name}{suffix}")
     if study.database.features.several_hosts:
         note = "    # *** is the password" if "***" in study.storage else ""
         click.echo(
@@ -160,7 +164,7 @@ def _print_created(study: "Study", storage: Storage) -> None:
             f"  {_key()} studydb worker --study {name}"
         )
     else:
-        click.echo("\nAn SQLite file serves one machine; for several use --storage postgresql://…")
+        click.echo("\nAn SQLite file is for one machine; for several use --storage postgresql://…")
 
 
 def _key() -> str:

@@ -49,13 +49,13 @@ def check(*, storage: Storage) -> None:
 @click.option("--yes", is_flag=True, help="Confirm: drop what the older schema cannot hold.")
 @storage_option
 def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
-    """Take the schema back to REVISION, or to "base": all tables are dropped."""
+    """Take the schema back to REVISION; "base" drops all tables."""
     from studydb.db import migrate
 
     if not yes:
         raise UsageError(
-            f'Going back to {revision!r} drops what that schema cannot hold, at "base" every '
-            "study. Add --yes if that is meant."
+            f'Going back to {revision!r} drops all data that this schema cannot hold; "base" drops '
+            "every study. Add --yes to confirm."
         )
     migrate.downgrade(storage.url, revision)
     click.echo(f"{_shown(storage)}: schema {revision}.")
@@ -104,11 +104,11 @@ def roles(
     url = read_url(storage.url)
     if not features_of(url).roles:
         raise UsageError(
-            "SQLite has no roles: who can write the file can do everything. "
+            "SQLite has no roles: a user who can write the file can do everything. "
             "Give --storage postgresql://…"
         )
     if not url.database:
-        raise UsageError("The storage URL names no database; the roles are given rights in one.")
+        raise UsageError("The storage URL names no database; name the one to grant rights in.")
     read = tuple(map(_member, members))
     click.echo(Roles(url.database, schema, owner, worker, viewer, read).script())
 
@@ -117,7 +117,7 @@ def _member(text: str) -> tuple[str, Role]:
     login, _, role = text.rpartition("=")
     if not login or role not in list(Role):
         raise UsageError(
-            f"--member takes LOGIN=ROLE with the ROLE {', '.join(Role)}, not {text!r}."
+            f"--member is {text!r}; write LOGIN=ROLE with one of the roles {', '.join(Role)}."
         )
     return login, Role(role)
 

@@ -1,4 +1,4 @@
-"""`delete`: a study with its trials, results, checkpoints and output."""
+"""`delete`: delete a study with its trials, results, checkpoints and output."""
 
 import socket
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from studydb.study import Study
 
 MOST_WORKERS = 1000
-"""How many of the newest workers are searched for other hosts."""
+"""How many of the newest workers are searched for hosts that keep output of the study."""
 
 
 @click.command()
@@ -35,14 +35,14 @@ def delete(*, name: str, yes: bool, storage: Storage) -> None:
     if not yes:
         raise UsageError(
             f"Study {name!r} in {shown} would be deleted with its {trials}, their results "
-            "and checkpoints, for good. Add --yes if that is meant."
+            "and checkpoints, for good. Add --yes to confirm."
         )
     delete_study(name, storage=storage.url)
     click.echo(f"Study {name!r}: deleted with its {trials}, results and checkpoints.{elsewhere}")
 
 
 def _output_elsewhere(study: "Study") -> str:
-    """Name the other hosts that keep output of the study: only they can remove it."""
+    """Name the other hosts that keep output of the study, which only they can remove."""
     from studydb.operations.workers import list_workers
 
     found = list_workers(study.database, study.record, limit=MOST_WORKERS)

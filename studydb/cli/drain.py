@@ -1,4 +1,4 @@
-"""`drain`: end a worker and give its trials back."""
+"""`drain`: end a worker and release its trials."""
 
 from uuid import uuid4
 
@@ -17,11 +17,11 @@ from studydb.domain.text.display import visible
 @storage_option
 def drain(*, worker: str, storage: Storage) -> None:
     """
-    End a worker and give its trials back; `studydb workers` lists workers.
+    End a worker and release its trials; `studydb workers` lists workers.
 
-    WORKER is the beginning of its id. The worker learns of it at its next renewal, and acts as on
-    SIGTERM: its trials save a checkpoint and wait for another worker; no failure is counted. Its
-    exit code is 0, so that no service manager starts it again.
+    WORKER is the beginning of the worker's id. The worker reads the request at its next renewal and
+    acts as at SIGTERM: its trials may save a checkpoint and become PENDING, and no failure is
+    counted. The worker's exit code is 0, so that no service manager starts it again.
     """
     from studydb.domain.records import Request
     from studydb.operations.drain import drain as ask
@@ -32,10 +32,9 @@ def drain(*, worker: str, storage: Storage) -> None:
         found = read_patiently(lambda: find_worker(database, worker))
         request = Request(uuid4().hex, whoami())
         write_patiently(database, lambda: ask(database, found, request))
-        again = storage.again(database.url)
+        suffix = storage.command_suffix(database.url)
     click.echo(
-        f"Worker {found.uuid[:SHORT_ID]} on {visible(found.process.host)}: gives back what it runs "
-        f"and ends, within {renewal_s(found.lease_s):.0f} s and the time that its trials need to "
-        "save."
+        f"Worker {found.uuid[:SHORT_ID]} on {visible(found.process.host)}: will start to release "
+        f"its trials within {renewal_s(found.lease_s):.0f} s, and end once they have saved."
     )
-    print_next(f"studydb workers{again}")
+    print_next(f"studydb workers{suffix}")

@@ -1,4 +1,4 @@
-"""`export-checkpoint`: a trial's newest checkpoint as files."""
+"""`export-checkpoint`: copy a trial's newest checkpoint to a folder."""
 
 import shlex
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ def export_checkpoint(
     """
     Copy the newest checkpoint of trial NUMBER of NAME, or of the best trial, to a new folder DIR.
 
-    A directory is copied as it was saved. A dict becomes DIR/checkpoint.pkl, for pickle.load where
-    its classes can be imported. A checkpoint that no key of yours signed is refused, because
-    opening it could run code.
+    A directory is copied as it was saved. A dict becomes DIR/checkpoint.pkl; pickle.load reads it
+    where the classes of its values can be imported. A checkpoint that no key of yours signed is
+    refused, because opening it could run code.
     """
     if len(places) != (1 if best else 2):
-        wanted = "DIR after NAME --best" if best else "NUMBER and DIR after NAME, or --best and DIR"
-        raise click.UsageError(f"Give {wanted}.", ctx)
+        usage = "NAME --best DIR" if best else "NAME NUMBER DIR, or NAME --best DIR"
+        raise click.UsageError(f"Write `studydb export-checkpoint {usage}`.", ctx)
     with opened_study(storage, name) as study:
         if best:
             trial = study.best_trial
@@ -42,8 +42,8 @@ def export_checkpoint(
         checkpoint = trial.checkpoint
         if checkpoint is None:
             raise NotFound(
-                f"Trial {trial.number} of {name!r} has no checkpoint: a trainable saves one with "
-                "report(metrics, checkpoint=a dict or the path of a directory)."
+                f"Trial {trial.number} of {name!r} has no checkpoint. A trainable saves one by "
+                "report(metrics, checkpoint=…), with a dict or the path of a directory."
             )
         target = checkpoint.export(places[-1])
     click.echo(

@@ -53,7 +53,7 @@ def _aware(value: datetime) -> datetime:
 
 
 def csv_cell(value: Any) -> Any:
-    """A value in a CSV file: empty for None; JSON for booleans, lists and objects."""
+    """Convert a value for a CSV file: None is empty; booleans, lists and objects are JSON."""
     written = plain(value)
     if isinstance(written, bool | list | dict):
         return json.dumps(written)
@@ -64,7 +64,7 @@ def csv_cell(value: Any) -> Any:
 
 def table_cell(value: Any, *, brief: bool = False) -> str:
     """
-    A value in a table, on one line.
+    Write a value for a table, on one line.
 
     Args:
         brief: Round doubles to six digits.
@@ -86,12 +86,12 @@ def _rounded(value: Any) -> Any:
 
 
 def assignments(values: Mapping[str, Any]) -> str:
-    """Values by path, as `enqueue` reads them: "lr=0.1 act=relu"."""
+    """Write values by path as `enqueue` reads them: "lr=0.1 act=relu"."""
     return " ".join(f"{visible(path)}={value_text(value)}" for path, value in values.items())
 
 
 def value_text(value: Any) -> str:
-    """A value as the grammar reads it; text is quoted only where it must be."""
+    """Write a value as the grammar reads it; a text is quoted only if it must be."""
     written = plain(value)
     if not isinstance(written, str):
         return json.dumps(written)

@@ -1,4 +1,4 @@
-"""`hello`: the first minute with studydb."""
+"""`hello`: create a small study and run it."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAME, TRIALS, WORKERS = "hello", 20, 2
 
-_ASKED: dict[str, Any] = {
+_SPEC: dict[str, Any] = {
     "trainable": "studydb.examples.quadratic:train",
     "metric": "loss",
     "mode": "min",
@@ -31,20 +31,20 @@ _ASKED: dict[str, Any] = {
 @storage_option
 def hello(*, storage: Storage) -> None:
     """
-    Run a small study here, with two workers: see that everything works.
+    Run a small study here with two workers, to see that everything works.
 
-    Each further run adds as many trials to the study.
+    Each further run adds 20 trials to the study.
     """
-    with suppress(StudyExists), created_study(storage, NAME, num_trials=TRIALS, **_ASKED):
-        pass  # of an older study the budget has grown: that is no difference to print
-    with created_study(storage, NAME, load_if_exists=True, **_ASKED) as study:
-        _make_room(study)
+    with suppress(StudyExists), created_study(storage, NAME, num_trials=TRIALS, **_SPEC):
+        pass  # an existing study has a larger budget, which must not be printed as a difference
+    with created_study(storage, NAME, load_if_exists=True, **_SPEC) as study:
+        _extend_or_resume(study)
         click.echo(f"Study {NAME!r} in {study.storage}: {WORKERS} workers walk down parabolas.")
         study.run(workers=WORKERS)
-        _tell(study, storage)
+        _print_best(study, storage)
 
 
-def _make_room(study: "Study") -> None:
+def _extend_or_resume(study: "Study") -> None:
     status = study.status
     if status is Status.FINISHED:
         study.extend(num_trials=TRIALS)
@@ -52,7 +52,7 @@ def _make_room(study: "Study") -> None:
         study.resume()
 
 
-def _tell(study: "Study", storage: Storage) -> None:
+def _print_best(study: "Study", storage: Storage) -> None:
     best, counts = study.best_trial, study.counts
     by_state = ", ".join(
         f"{count} {state}" for state in State if (count := getattr(counts, state.lower()))
@@ -62,10 +62,10 @@ def _tell(study: "Study", storage: Storage) -> None:
         f"{table_cell(best.params, brief=True)}\n"
         f"Trials: {by_state}"
     )
-    again = storage.again(study.storage)
+    suffix = storage.command_suffix(study.storage)
     print_next(
-        f"studydb trials {NAME} --sort best --limit 5{again}",
-        f"studydb show {NAME} {best.number}{again}",
-        f"studydb views {NAME}{again}",
+        f"studydb trials {NAME} --sort best --limit 5{suffix}",
+        f"studydb show {NAME} {best.number}{suffix}",
+        f"studydb views {NAME}{suffix}",
         "studydb create --help",
     )

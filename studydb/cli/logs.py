@@ -1,4 +1,4 @@
-"""`logs`: the output of a trial."""
+"""`logs`: print the output of a trial."""
 
 import codecs
 import os
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FOLLOW_EVERY_S = 0.5
 LOOK_EVERY_S = 2.0
-"""The time between two reads of the database that say whether the attempt has ended."""
+"""The time between two reads of the database that check whether the attempt has ended."""
 
 _READ_BYTES = 1 << 16
 _STREAMS = ("stdout", "stderr")
@@ -41,10 +41,11 @@ _STREAMS = ("stdout", "stderr")
 @storage_option
 def logs(*, name: str, number: int, follow: bool, attempt: int | None, storage: Storage) -> None:
     """
-    Print what trial NUMBER of NAME has printed: its stdout to stdout, its stderr to stderr.
+    Print the output of trial NUMBER of NAME: its stdout to stdout, its stderr to stderr.
 
-    The files are read if they are on this host; else the end that the database keeps is printed.
-    A terminal gets no colours, and control characters escaped; a pipe gets every byte.
+    If the output's files are not on this host, its last bytes are printed, which the database
+    keeps. For a terminal, colours are removed and control characters escaped. A pipe gets every
+    byte.
     """
     with opened_study(storage, name) as study:
         found = _find(study, number, attempt)
@@ -58,7 +59,7 @@ def logs(*, name: str, number: int, follow: bool, attempt: int | None, storage: 
 
 
 class Tail:
-    """A growing file; when `x` is full it is renamed to `x.1`, and a new `x` begins."""
+    """A growing file; when `x` is full it is renamed to `x.1`, and a new `x` is started."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -68,7 +69,7 @@ class Tail:
         self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
 
     def read(self) -> Iterator[bytes]:
-        """Read what was written since the last call."""
+        """Yield the bytes that were written since the last call."""
         if self._inode is None:
             yield from self._read_from(self._before, 0)
         elif self._inode_of(self._path) != self._inode:
@@ -81,7 +82,7 @@ class Tail:
             yield data
 
     def shown(self, data: bytes) -> str:
-        """Bytes as text that cannot steer a terminal; half a character waits for its rest."""
+        """Decode bytes to text that cannot control a terminal; keep half a character for later."""
         return printed(self._decode(data))
 
     @staticmethod
@@ -104,10 +105,10 @@ class Tail:
 
 def _open_file(path: Path) -> BinaryIO:
     """
-    Open a regular file only: a link would lead elsewhere, a pipe would never end.
+    Open a regular file; refuse a link, which may lead to any file, and a pipe, which may never end.
 
     Raises:
-        OSError: It is not a regular file, or cannot be read.
+        OSError: The path is not a regular file, or cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -133,13 +134,13 @@ def _find(study: "Study", number: int, wanted: int | None) -> Any:
 
 
 def _directory(study: "Study", number: int, attempt: Any) -> Path:
-    """Where the worker stores the output; the row of a running attempt does not say it yet."""
+    """Return the folder of the output, also for a running attempt, whose row does not name it."""
     lease = Lease(study.record.id, attempt.trial_id, number, 0, attempt.attempt, attempt.token)
     return study.database.locations.recorded_log_dir(study.record, lease, attempt.log_dir)
 
 
 def _print_files(tails: list[Tail]) -> bool:
-    """Print what was written since the last call; False if there was nothing."""
+    """Print the bytes that were written since the last call; return False if there were none."""
     has_printed = False
     for tail, stream in zip(tails, (sys.stdout, sys.stderr), strict=True):
         for data in tail.read():
@@ -171,13 +172,13 @@ def _has_ended(study: "Study", number: int, attempt: int) -> bool:
 def _print_stored(attempt: Any, number: int) -> None:
     if attempt.log_tail:
         note = (
-            "the end of it, as the database keeps it; the whole is in "
+            "the last bytes of the output, as the database keeps them; all of it is in "
             f"{visible(attempt.log_dir or '?')}, which cannot be read on this host"
         )
     elif attempt.ended_at is None:
         note = (
-            f"attempt {attempt.attempt} of trial {number} runs, and has printed nothing that can "
-            "be read on this host"
+            f"attempt {attempt.attempt} of trial {number} is running; no output of it can be read "
+            "on this host"
         )
     else:
         note = f"attempt {attempt.attempt} of trial {number} has printed nothing"

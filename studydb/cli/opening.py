@@ -1,7 +1,7 @@
 """
-Open the database or study that a command works on, and close it again.
+Open the database or study that a command works on, and close it afterwards.
 
-The functions import SQLAlchemy themselves, so that the help of a command does not load it.
+The imports of SQLAlchemy are inside the functions, so that the help of a command does not load it.
 """
 
 import warnings
@@ -46,7 +46,7 @@ def opened_study(storage: Storage, name: str) -> "Iterator[Study]":
 
 @contextmanager
 def created_study(storage: Storage, name: str, **options: Any) -> "Iterator[Study]":
-    """Create a study for one command; the options are those of `create_study`."""
+    """Create a study for one command, with the options of `create_study`."""
     from studydb.study import create_study
 
     with _differences_printed():
@@ -59,7 +59,7 @@ def created_study(storage: Storage, name: str, **options: Any) -> "Iterator[Stud
 
 @contextmanager
 def _differences_printed() -> Iterator[None]:
-    """Print the warning StudyDiffers as a line on stderr; Python shows other warnings."""
+    """Print the warning StudyDiffers as one line on stderr; Python shows other warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", StudyDiffers)
         show = warnings.showwarning

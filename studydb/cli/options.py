@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from studydb.settings import storage_url
 
 LARGEST_NUMBER = 2**63 - 1
-"""The largest integer of the databases; no study has a trial of this number."""
+"""The largest integer that the databases hold; no study has a trial of this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,16 @@ class Storage:
     The database that a command uses.
 
     Attributes:
-        url: With its password; never shown.
-        typed: Whether --storage was typed, so that the next command needs it, too.
+        url: The database's URL with its password; it is never shown.
+        typed: Whether --storage was typed; the next command then needs it, too.
     """
 
     url: str = field(repr=False)
     typed: bool
 
-    def again(self, masked: str) -> str:
+    def command_suffix(self, masked: str) -> str:
         """
-        The option to append to a command for the same database; empty if it needs none.
+        Return " --storage URL" to append to a command; "" if --storage was not typed.
 
         Args:
             masked: The URL with its password masked.
@@ -67,7 +67,7 @@ format_option = click.option(
 
 
 class Spec(click.ParamType[str]):
-    """A text in the grammar of specs; an environment variable separates several by ";"."""
+    """A text in the grammar of specs; several in one environment variable are separated by ";"."""
 
     name = "text"
     envvar_list_splitter = ";"
@@ -82,7 +82,7 @@ class Number(click.ParamType[int]):
         """Read decimal digits."""
         text = str(value)
         if not (text.isascii() and text.isdigit()):
-            self.fail(f"{text!r} is no trial number; they count from 0.", param, ctx)
+            self.fail(f"{text!r} is not a trial number; trials count from 0.", param, ctx)
         return min(int(text[:20]), LARGEST_NUMBER)
 
 
@@ -97,7 +97,7 @@ class Bytes(click.ParamType[int]):
             return value
         found = _SIZE.fullmatch(str(value).strip().upper())
         if found is None:
-            self.fail(f"{value!r} is no size; write 500M, 4G or a number of bytes.", param, ctx)
+            self.fail(f"{value!r} is not a size; write 500M, 4G or a number of bytes.", param, ctx)
         return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
 
 

@@ -1,8 +1,8 @@
 """
 Print tables for people, and JSON and CSV for programs.
 
-On a terminal rich draws a table. Elsewhere a table is plain columns: no colours, nothing cut off.
-Doubles have six digits in tables, and all their digits in JSON and CSV.
+On a terminal rich draws a table. Elsewhere a table has plain columns without colours, and no cell
+is cut. Doubles have six digits in tables, and all their digits in JSON and CSV.
 """
 
 import csv
@@ -18,7 +18,7 @@ from studydb.cli.formatting import csv_cell, plain, table_cell
 from studydb.domain.text.display import visible
 
 MOST_MEASURED_ROWS = 5_000
-"""How many rows of a long table are measured for the widths of its columns."""
+"""How many rows of a long table determine the widths of its columns."""
 
 MOST_RICH_ROWS = 500
 """A longer table is plain on a terminal, too: rich takes a millisecond a row."""
@@ -45,8 +45,8 @@ def print_rows(
     Args:
         columns: One name per value of a row.
         form: "table", "json" (a list of objects) or "csv" (with a header).
-        noun: What the rows are, in "no trials" for an empty table.
-        spare: Columns that a narrow terminal leaves out, the first one first.
+        noun: The word for rows in the text for an empty table, such as "no trials".
+        spare: Columns to leave out on a narrow terminal, in this order.
     """
     if form == "json":
         _print_objects(dict(zip(columns, row, strict=True)) for row in rows)
@@ -89,8 +89,8 @@ def print_table(
     Print a table of one or more rows.
 
     Args:
-        more: Further rows; the widths of the columns come from `rows` only.
-        spare: Columns that a narrow terminal leaves out, the first one first.
+        more: Further rows; only `rows` determine the widths of the columns.
+        spare: Columns to leave out on a narrow terminal, in this order.
     """
     align_right = [
         all(value is None or isinstance(value, NUMBERS) or value in NOT_FINITE for value in column)
@@ -145,7 +145,7 @@ def _print_rich(
     kept = [index for index, name in enumerate(columns) if name not in left_out]
     for index in kept:
         table.add_column(
-            visible(columns[index]).replace("_", " "),  # it may break there
+            visible(columns[index]).replace("_", " "),  # so that a line may break there
             justify="right" if align_right[index] else "left",
             overflow="fold",
             min_width=widths[columns[index]],
@@ -158,18 +158,18 @@ def _print_rich(
 
 
 def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) -> list[str]:
-    """The columns to leave out so that the others fit, each with a gap of two characters."""
-    room = line_width - sum(width + 2 for width in widths.values())
+    """Choose the columns to leave out so that the others fit, each with a gap of two characters."""
+    free_width = line_width - sum(width + 2 for width in widths.values())
     left_out: list[str] = []
     for name in spare:
-        if room < 0:
+        if free_width < 0:
             left_out.append(name)
-            room += widths[name] + 2
+            free_width += widths[name] + 2
     return left_out
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
-    """Print named values, a line each; a value of None is left out."""
+    """Print named values, one per line; leave out those that are None."""
     shown = {name: value for name, value in fields.items() if value is not None}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():

@@ -1,4 +1,4 @@
-"""`query`: run a person's own SQL."""
+"""`query`: run a SELECT that the user has typed."""
 
 from collections import Counter
 from collections.abc import Sequence

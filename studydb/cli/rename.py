@@ -1,4 +1,4 @@
-"""`rename`: another name for a study."""
+"""`rename`: give a study another name."""
 
 import shlex
 
@@ -14,9 +14,9 @@ from studydb.cli.printing import print_next
 @click.argument("new", metavar="NEW")
 @storage_option
 def rename(*, old: str, new: str, storage: Storage) -> None:
-    """Give the study OLD the name NEW; its workers are not disturbed."""
+    """Give the study OLD the name NEW; its workers continue."""
     with opened_study(storage, old) as study:
         study.rename(new)
-        again = storage.again(study.storage)
-    click.echo(f"Study {old!r}: {new!r} from now on.")
-    print_next(f"studydb status {shlex.quote(new)}{again}")
+        suffix = storage.command_suffix(study.storage)
+    click.echo(f"Study {old!r}: renamed to {new!r}.")
+    print_next(f"studydb status {shlex.quote(new)}{suffix}")

@@ -21,15 +21,14 @@ def set(*, name: str, settings: Sequence[str], storage: Storage) -> None:  # noq
     """
     Change a setting of NAME: checkpoints=URL is the store of new checkpoints.
 
-    Attempts that begin from now on save there. Checkpoints that are stored already stay where they
-    are, and trials are restored from there. URL is a directory that all workers see, or inline:
-    for the database.
+    Attempts that start later save there. Older checkpoints stay in their store, and trials are
+    still restored from it. URL is a directory that all workers see, or inline: for the database.
     """
     given = read_settings(settings)
     with opened_study(storage, name) as study:
         study.set(checkpoints=given["checkpoints"])
         place = study.record.checkpoints or ""
-    click.echo(f"Study {name!r}: checkpoints go to {visible(place)}, from each trial's next start.")
+    click.echo(f"Study {name!r}: attempts that start later save checkpoints to {visible(place)}.")
 
 
 def read_settings(settings: Sequence[str]) -> dict[str, str]:
@@ -37,14 +36,14 @@ def read_settings(settings: Sequence[str]) -> dict[str, str]:
     Read "KEY=VALUE" texts.
 
     Raises:
-        UsageError: One has another form, or names what cannot be set, or comes twice.
+        UsageError: A text has another form, names no setting, or comes twice.
     """
     given: dict[str, str] = {}
     for text in settings:
         key, sign, value = text.partition("=")
         if key not in KEYS:
             near = did_you_mean(key, KEYS)
-            raise UsageError(f"{key!r} cannot be set; what can: {', '.join(KEYS)}.{near}")
+            raise UsageError(f"{key!r} cannot be set. Settings: {', '.join(KEYS)}.{near}")
         if not sign or not value:
             raise UsageError(f"{key!r} has no value; write {key}=VALUE.")
         if key in given:

@@ -1,4 +1,4 @@
-"""`show`: a study's definition, or one trial and why it ended."""
+"""`show`: show a study's definition, or one trial and why it ended."""
 
 import shlex
 from collections.abc import Sequence
@@ -47,8 +47,8 @@ def show(*, name: str, number: int | None, form: str, storage: Storage) -> None:
     """
     Show what study NAME was created with: its space, scheduler, searcher, rules, limits, trainable.
 
-    With NUMBER, show that trial: its attempts, how it was judged, why it ended, its error; CSV has
-    the attempts only.
+    With NUMBER, show that trial: its attempts, how it was judged, why it ended, its error. CSV has
+    only the attempts.
     """
     if number is None:
         _show_study(name, form=form, storage=storage)
@@ -81,13 +81,13 @@ def _show_study(name: str, *, form: str, storage: Storage) -> None:
     with opened_study(storage, name) as study:
         record = study.record
         place = study.database.locations.checkpoint_stores(record).current
-        again = storage.again(study.storage)
+        suffix = storage.command_suffix(study.storage)
     if form == "table":
         print_fields(definition_page(record, checkpoints=place))
         click.echo("\nspace" if record.space.leaves else "\nspace  (empty)")
         for line in space_lines(record.space):
             click.echo(f"  {visible(line)}")
-        print_next(f"studydb status {shlex.quote(name)}{again}")
+        print_next(f"studydb status {shlex.quote(name)}{suffix}")
         return
     fields = definition(record, checkpoints=place)
     if form == "json":

@@ -1,4 +1,4 @@
-"""`studies` and `status`: what studies there are, how one is doing, what to type next."""
+"""`studies` and `status`: list the studies, and show how one is doing and what to type next."""
 
 import shlex
 from dataclasses import asdict
@@ -32,7 +32,7 @@ def studies(*, form: str, storage: Storage) -> None:
 
 
 def _print_studies(storage: Storage, form: str) -> str | None:
-    """Print all studies; returns the name of the newest."""
+    """Print all studies; return the name of the newest."""
     from studydb.operations.reads import list_studies
 
     with opened(storage) as database:
@@ -60,13 +60,13 @@ def status(*, name: str | None, form: str, storage: Storage) -> None:
 
     with opened_study(storage, name) as study:
         overview = read_overview(study.database, study.record)
-        record, again = study.record, storage.again(study.storage)
+        record, suffix = study.record, storage.command_suffix(study.storage)
     if form == "csv":
         print_rows(ListedStudy._fields, [overview.row], form=form)
     elif form == "json":
         print_json(_document(overview))
     else:
-        _print_page(record, overview, shown_storage=study.storage, again=again)
+        _print_page(record, overview, shown_storage=study.storage, suffix=suffix)
 
 
 def _document(overview: "Overview") -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _document(overview: "Overview") -> dict[str, Any]:
     }
 
 
-def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, again: str) -> None:
+def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, suffix: str) -> None:
     from studydb.analysis import overview_text as text
 
     row, best = overview.row, overview.best
@@ -97,7 +97,7 @@ def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, aga
             "trials": text.trials_text(row),
             "ended": text.ends_text(overview.ends),
             "time": text.time_text(study, overview),
-            "at once": row.max_concurrent and f"{row.max_concurrent} at most",
+            "max concurrent": row.max_concurrent,
             "best": text.best_line(overview),
             "params": best and (study.space.flatten(best.params) or None),
             "workers": text.workers_text(overview.workers),
@@ -107,10 +107,10 @@ def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, aga
     if lines := text.failure_lines(study, overview):
         click.echo("\n" + "\n".join(lines))
     if overview.problems:
-        click.echo("\nTrouble:")
+        click.echo("\nProblems:")
     for problem in overview.problems:
         click.echo(f"  {table_cell(problem.at)}  {text.problem_text(problem)}")
-    print_next(*(command + again for command in text.next_commands(study, overview)))
+    print_next(*(command + suffix for command in text.next_commands(study, overview)))
 
 
 def _print_unfinished(study: "Study", overview: "Overview", counts: dict[State, int]) -> None:
@@ -127,6 +127,6 @@ def _print_unfinished(study: "Study", overview: "Overview", counts: dict[State, 
         state: counts[state] - sum(row.state == state for row in overview.unfinished)
         for state in (State.RUNNING, State.PENDING, State.PAUSED)
     }
-    more = ", ".join(f"{count} {state}" for state, count in hidden.items() if count > 0)
-    if more:
-        click.echo(f"and {more} more")
+    not_shown = ", ".join(f"{count} {state}" for state, count in hidden.items() if count > 0)
+    if not_shown:
+        click.echo(f"not shown: {not_shown}")

@@ -1,4 +1,4 @@
-"""`trials`, `results`, `best`: what came out."""
+"""`trials`, `results`, `best`: list trials and results, and show the best trial."""
 
 import shlex
 import sys
@@ -66,7 +66,7 @@ def trials(
     """
     List the trials of NAME: the columns of v_trial.
 
-    JSON has all columns. CSV has them too, with one per parameter. A table has those that fit.
+    JSON has all columns. CSV has all columns, with one per parameter. A table has those that fit.
     """
     from studydb.operations.reads import listed_trials
 
@@ -78,7 +78,7 @@ def trials(
             best_first=sort == "best",
             limit=limit,
         )
-        space, again = study.record.space, storage.again(study.storage)
+        space, suffix = study.record.space, storage.command_suffix(study.storage)
     if form == "json":
         print_rows(ListedTrial._fields, rows, form=form)
         return
@@ -92,8 +92,8 @@ def trials(
         return
     shown = [[each[column] for column in TABLE_COLUMNS] for each in fields]
     print_rows(TABLE_COLUMNS, shown, form=form, noun="trials", spare=SPARE_COLUMNS)
-    if state == State.ERROR and rows:  # the table has no room for a traceback
-        print_next(f"studydb show {shlex.quote(name)} {rows[0].number}{again}")
+    if state == State.ERROR and rows:  # a traceback does not fit into the table
+        print_next(f"studydb show {shlex.quote(name)} {rows[0].number}{suffix}")
 
 
 @click.command()
@@ -109,7 +109,7 @@ def trials(
 @storage_option
 def results(*, name: str, number: int, limit: int | None, form: str, storage: Storage) -> None:
     """
-    List what trial NUMBER of NAME has reported, step by step: the columns of v_result.
+    List the results of trial NUMBER of NAME, step by step: the columns of v_result.
 
     A table and CSV have a column per metric.
     """
@@ -127,10 +127,12 @@ def results(*, name: str, number: int, limit: int | None, form: str, storage: St
         columns, read = expand(whole, "metrics", "metric/", [metric], found.metric_names())
         rows = (read(row._asdict()) for row in found.rows())
         print_rows(columns, rows, form=form, noun="results")
-        again = storage.again(study.storage)
+        suffix = storage.command_suffix(study.storage)
     if is_cut and found.n_listed < found.n_results:
         click.echo(f"(the last {found.n_listed} of {found.n_results})")
-        print_next(f"studydb results {shlex.quote(name)} {number} --limit {found.n_results}{again}")
+        print_next(
+            f"studydb results {shlex.quote(name)} {number} --limit {found.n_results}{suffix}"
+        )
 
 
 @click.command()
@@ -139,9 +141,9 @@ def results(*, name: str, number: int, limit: int | None, form: str, storage: St
 @storage_option
 def best(*, name: str, form: str, storage: Storage) -> None:
     """
-    Show the best trial of NAME: its best value over all steps, over all trials that have one.
+    Show the trial of NAME with the best value over all its steps.
 
-    NaN never wins; ties go to the lower number.
+    NaN is never best. Of equal values the trial with the lower number is best.
     """
     with opened_study(storage, name) as study:
         found = study.best_trial
@@ -159,11 +161,12 @@ def best(*, name: str, form: str, storage: Storage) -> None:
                 "params": assignments(study.record.space.flatten(found.params)),
             }
         )
-        print_next(f"studydb show {shlex.quote(name)} {found.number}{storage.again(study.storage)}")
+        suffix = storage.command_suffix(study.storage)
+        print_next(f"studydb show {shlex.quote(name)} {found.number}{suffix}")
 
 
 def best_fields(metric: str, mode: str, best: TrialRow) -> dict[str, Any]:
-    """The best trial as JSON and CSV show it, always with metric and mode."""
+    """Return the fields of the best trial for JSON and CSV, with metric and mode."""
     return {
         "metric": metric,
         "mode": mode,

@@ -1,4 +1,4 @@
-"""`views`: views of one study with a column per parameter and metric, for SQL."""
+"""`views`: make SQL views of one study, with a column per parameter and metric."""
 
 import shlex
 
@@ -18,23 +18,23 @@ def views(*, name: str, drop: bool, storage: Storage) -> None:
     Make two views of NAME, of its trials and its results, with a column per parameter and metric.
 
     The views always show the current rows; run this again to add columns for new metrics. The
-    columns are named as in the frames.
+    columns have the names of the data frames' columns.
     """
     from studydb.analysis.wide import make_wide_views
     from studydb.operations.wide_views import drop_views
 
     with opened_study(storage, name) as study:
         if drop:
-            gone = drop_views(study.database, study.record)
-            click.echo(f"Study {name!r}: {_dropped(gone) if gone else 'it has no views'}.")
+            dropped = drop_views(study.database, study.record)
+            click.echo(f"Study {name!r}: {_dropped(dropped) if dropped else 'it has no views'}.")
             return
-        made, gone = make_wide_views(study.database, study.record)
-        again = storage.again(study.storage)
+        made, dropped = make_wide_views(study.database, study.record)
+        suffix = storage.command_suffix(study.storage)
     click.echo(f"Study {name!r}: made {' and '.join(view.name for view in made)}.")
-    if gone:
-        click.echo(f"{_dropped(gone).capitalize()}, from before it was renamed.")
+    if dropped:
+        click.echo(f"{_dropped(dropped).capitalize()}, made before the study was renamed.")
     queries = [shlex.quote(f"SELECT * FROM {view.name}") for view in made]  # noqa: S608  to be typed
-    print_next(*(f"studydb query {query}{again}" for query in queries))
+    print_next(*(f"studydb query {query}{suffix}" for query in queries))
 
 
 def _dropped(names: list[str]) -> str:

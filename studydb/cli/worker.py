@@ -1,4 +1,4 @@
-"""`worker`: run trials."""
+"""`worker`: run trials of a study."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,7 +33,7 @@ from studydb.worker.worker_options import GRACE_S
     default=LEASE_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long the worker holds a trial without a renewal.",
+    help="How long a claim lasts without a renewal.",
 )
 @click.option(
     "--patience",
@@ -51,7 +51,7 @@ from studydb.worker.worker_options import GRACE_S
     metavar="SECONDS",
     help="How long a stopped or preempted trial may take to save its state.",
 )
-@click.option("--workdir", metavar="DIR", help="Where to look for the trainable first.")
+@click.option("--workdir", metavar="DIR", help="The directory to search for the trainable first.")
 @click.option(
     "--allow-import",
     multiple=True,
@@ -64,14 +64,14 @@ from studydb.worker.worker_options import GRACE_S
     default=f"{SPILL_BYTES >> 30}G",
     show_default=True,
     metavar="BYTES",
-    help="How many results may wait on disk without the database: 500M, 4G; 0 for none.",
+    help="The limit of results on disk while the database does not answer: 500M, 4G; 0 for none.",
 )
 @click.option(
     "--start",
     type=click.Choice(["auto", "fresh"]),
     default="auto",
     show_default=True,
-    help="auto: fork trials from a process with the imports done, where that is safe.",
+    help="auto: fork trials from a process that has imported the trainable, if that is safe.",
 )
 @storage_option
 def worker(
@@ -92,9 +92,9 @@ def worker(
     """
     Run trials of a study until it is done.
 
-    SIGTERM, Ctrl-C and a closed terminal give the running trials back, with a checkpoint where the
+    SIGTERM, Ctrl-C and a closed terminal release the running trials, with a checkpoint if the
     trainable saves one; a second signal kills them. Exit codes: 0 done, 128 + signal, 1 error, 2
-    usage, 3 the study is done, or has paused itself, and no trial has completed.
+    usage, 3 no trial has completed, and the study is done or has paused itself.
     """
     from studydb.worker.supervisor import run_worker
     from studydb.worker.worker_options import WorkerOptions

@@ -1,4 +1,4 @@
-"""`workers`: the processes that run trials, and how each of them is."""
+"""`workers`: list the processes that run trials, and their health."""
 
 import click
 
@@ -41,8 +41,8 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
     """
     List the workers of all studies, or of NAME, newest first.
 
-    health: alive, draining (asked to end), silent (not seen for longer than its lease), dead (its
-    process ran on this host and is gone), or ended.
+    health: alive, draining (asked to end), silent (not seen for longer than its lease), dead (a
+    process of this host that no longer exists), or ended.
     """
     from studydb.operations.workers import list_workers
 

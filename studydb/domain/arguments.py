@@ -1,4 +1,4 @@
-"""Numbers and flags that users give; an error names the argument and the cure."""
+"""Checks of numbers and flags that users give; an error names the argument and the cure."""
 
 import operator
 from typing import Any
@@ -11,7 +11,7 @@ def integer(name: str, value: Any) -> int:
     Read an integer, NumPy's too.
 
     Raises:
-        InvalidSpec: It is not an integer, or it is a bool.
+        InvalidSpec: The value is not an integer; True and False are refused, too.
     """
     try:
         whole: Any = None if isinstance(value, bool) else value
@@ -25,7 +25,7 @@ def flag(name: str, value: Any) -> bool:
     Read True or False.
 
     Raises:
-        InvalidSpec: It is neither.
+        InvalidSpec: The value is neither.
     """
     if not isinstance(value, bool):
         raise InvalidSpec(f"{name} is {value!r}; it is True or False.")
@@ -37,7 +37,7 @@ def count(name: str, value: Any, *, least: int) -> int:
     Read an integer with a lower bound.
 
     Raises:
-        InvalidSpec: It is not an integer, or too small.
+        InvalidSpec: The value is not an integer, or too small.
     """
     try:
         read = integer(name, value)

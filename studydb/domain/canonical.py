@@ -1,4 +1,4 @@
-"""What JSON can hold: the check of values, and one canonical form for hashes."""
+"""Plain values, which JSON can hold: how they are checked, and their canonical form for hashes."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from studydb.domain.errors import InvalidSpec
 
 MAX_DEPTH = 32
-"""Levels of nested lists and dicts; also ends the walk through a dict that contains itself."""
+"""The limit of nested lists and dicts; it also refuses a dict that contains itself."""
 
 _LARGEST = int(sys.float_info.max)
 """
@@ -20,28 +20,29 @@ range of a double is allowed, because PostgreSQL returns a large double as an in
 
 
 def is_number(value: Any) -> bool:
-    """Whether an int or a float; a bool is neither."""
+    """Whether a value is an int or a float; a bool is neither."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_integral(value: Any) -> bool:
-    """Whether a number without a fraction: 3 and 3.0."""
+    """Whether a value is a number without a fraction, such as 3 and 3.0."""
     return is_number(value) and (isinstance(value, int) or value.is_integer())
 
 
 def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
     """
-    Convert a value to what JSON holds: None, bool, int, float, str, list, dict.
+    Convert a value to a plain one: None, bool, int, float, str, list or dict.
 
     Numpy scalars become numbers, tuples become lists, -0.0 becomes 0.0 (PostgreSQL's jsonb has
     no negative zero).
 
     Args:
-        subject: Begins the sentence of an error: "Parameter 'model/width'".
+        subject: The subject of an error's sentence, such as "Parameter 'model/width'".
         depth: The number of lists and dicts that contain the value.
 
     Raises:
-        InvalidSpec: JSON cannot hold it: NaN, an infinity, another type, text that is not Unicode.
+        InvalidSpec: JSON cannot hold the value: NaN, an infinity, another type, or a text that is
+            not Unicode.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -68,7 +69,7 @@ def plain_text(text: str, *, subject: str) -> str:
     Check that a text can be stored in a database.
 
     Raises:
-        InvalidSpec: It holds a NUL character or half of a surrogate pair.
+        InvalidSpec: The text holds a NUL character or half of a surrogate pair.
     """
     if "\0" in text:
         raise InvalidSpec(f"{subject} holds a NUL character, which SQL cannot hold; remove it.")
@@ -119,7 +120,7 @@ def canonical_json(value: Any) -> str:
     integer that it equals: a database may give 1e16 back as an integer.
 
     Raises:
-        ValueError: A NaN or an infinity (see `plain`).
+        ValueError: The value contains NaN or an infinity (see `plain`).
     """
     return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 

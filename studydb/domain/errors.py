@@ -7,7 +7,7 @@ StudydbError                     exit code 1 on the command line
 │   ├── InvalidSpec              a space, scheduler, searcher or rule cannot be read
 │   ├── InvalidReport            metrics that cannot be stored; the trial fails
 │   ├── InvalidData              a value that the database cannot hold; the trial fails
-│   └── InvalidName              a study or metric name outside the rules
+│   └── InvalidName              a study or metric name that breaks a rule
 ├── NotFound (LookupError)       nothing by that name or number
 │   ├── UnknownStudy
 │   └── UnknownTrial
@@ -36,7 +36,7 @@ StudyDiffers (UserWarning)       the loaded study differs from what create_study
 
 
 class StudydbError(Exception):
-    """The base of all errors of studydb; `exit_code` is that of the command line."""
+    """The base of all errors of studydb; the command line exits with `exit_code`."""
 
     exit_code = 1
 
@@ -60,7 +60,7 @@ class InvalidData(UsageError):
 
 
 class InvalidName(UsageError):
-    """A study or metric name outside the rules."""
+    """A study or metric name that breaks a rule."""
 
 
 class NotFound(StudydbError, LookupError):
@@ -115,7 +115,7 @@ class LeaseLost(StudydbError):
 
 
 class StorageError(StudydbError):
-    """The database has a problem, not the call."""
+    """The database has a problem; the call is correct."""
 
 
 class StorageMissing(StorageError):
@@ -123,7 +123,7 @@ class StorageMissing(StorageError):
 
 
 class StorageTransient(StorageError):
-    """A fault that passes. Make the same call again; it may have succeeded already."""
+    """A temporary fault. Make the same call again; it may have succeeded already."""
 
 
 class StorageUnreachable(StorageTransient):
@@ -151,7 +151,7 @@ class SchemaTooNew(StorageError):
 
 
 class HostError(StudydbError):
-    """This machine lacks what a worker needs: processes, open files, room on a disk."""
+    """This machine lacks what a worker needs: processes, open files, disk space."""
 
 
 class TrainableError(StudydbError):

@@ -19,14 +19,14 @@ def failure_of(error: BaseException, *, whole: bool = False) -> Failure:
     Describe an exception by its type, message and traceback, each of bounded length.
 
     Args:
-        whole: Keep the frames of studydb in the traceback; users need only their own.
+        whole: Whether to keep the frames of studydb; users need only those of their code.
     """
     trace = _traceback(error, whole=whole)
     return bounded_failure(Failure(_type_name(type(error)), _message(error), trace))
 
 
 def bounded_failure(failure: Failure) -> Failure:
-    """Shorten a failure's texts to what an attempt's row holds."""
+    """Shorten a failure's texts to the limits of an attempt's row."""
     return Failure(
         type=bounded(failure.type, TYPE_BYTES),
         message=bounded(failure.message, MESSAGE_BYTES),
@@ -35,7 +35,7 @@ def bounded_failure(failure: Failure) -> Failure:
 
 
 def bounded(text: str, limit_bytes: int) -> str:
-    """Keep the first quarter and the end of a text that is too long, without NUL characters."""
+    """Cut a long text to its first quarter and its end; escape NUL characters."""
     data = text.replace("\0", "\\x00").encode(errors="backslashreplace")
     if len(data) <= limit_bytes:
         return data.decode()

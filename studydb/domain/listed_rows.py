@@ -1,4 +1,4 @@
-"""Rows as people read them: those of the stable views (`v_study`, `v_trial`, …) and a few more."""
+"""Rows that people read: those of the stable views (`v_study`, `v_trial`, …) and a few more."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -107,9 +107,10 @@ class RecentEnds(NamedTuple):
     How the newest trials of a study ended.
 
     Attributes:
-        ended: How many of them have ended.
-        completed: How many of those completed; `stopped_early`, `cancelled` likewise.
-        began_at: When the first of the newest trials began; None if none has.
+        ended: How many of the newest trials have ended.
+        completed: How many of those completed; `stopped_early` and `cancelled` likewise.
+        began_at: When the first of the newest trials began; None if none has begun.
+        last_end_at: When the last of them ended; None if none has ended.
     """
 
     ended: int
@@ -122,11 +123,11 @@ class RecentEnds(NamedTuple):
 
 class StorageProblem(NamedTuple):
     """
-    The newest event of one kind that says: something of a study is not stored as it should be.
+    The newest event of one kind that reports a problem of a study, such as an unstored checkpoint.
 
     Attributes:
         times: How many recent events are of this kind.
-        data: What the event's writer put there, of any shape.
+        data: The event's data, of any shape.
     """
 
     kind: str
@@ -145,7 +146,7 @@ class Judgement(NamedTuple):
         rung: The step of the rung.
         step: The step of the result that was judged.
         value: That result's value of the study's metric.
-        cutoff: The value that it had to reach, as users report it; None if there was none.
+        cutoff: The value of the metric that the result had to reach; None if there was none.
     """
 
     rung: int
@@ -157,7 +158,7 @@ class Judgement(NamedTuple):
 
 class AttemptDetails(NamedTuple):
     """
-    What an attempt's row has beside the columns of `v_attempt`.
+    The columns of an attempt's row that `v_attempt` does not show, with those that identify it.
 
     Attributes:
         log_dir: The folder of its output, on its worker's host.

@@ -26,10 +26,10 @@ class Result:
     The metrics of one step.
 
     Attributes:
-        step: `training_iteration`: first is 1, rises within an attempt.
-        value: The study's metric; NaN and ±Inf are legal.
+        step: The `training_iteration`; it starts at 1 and rises within an attempt.
+        value: The value of the study's metric, which may be NaN or ±Inf.
         metrics: The other metrics, flat: nested names are joined by "/".
-        time_total_s: Seconds of training over all attempts, by the worker's monotonic clock.
+        time_total_s: Seconds of training over all attempts of the trial, by monotonic clocks.
     """
 
     step: int
@@ -44,11 +44,11 @@ class Result:
 
 
 LARGEST = int(sys.float_info.max)
-"""The largest double, as an integer: PostgreSQL's JSON returns it as one."""
+"""The largest double as an integer, because PostgreSQL's JSON may return a double as one."""
 
 _RESULT_BYTES, _NAME_BYTES, _NUMBER_BYTES = 256, 64, 24
 _ESCAPE_BYTES = 6
-"""JSON writes `\\u00e9` for an accented letter."""
+"""The bytes of `\\u00e9`, which JSON writes for an accented letter."""
 
 MAX_REPORT_BYTES = 8_000_000
 """The limit for the metrics of one step, which a trial's process sends in one message."""
@@ -58,15 +58,15 @@ def weigh(result: Result) -> int:
     """
     Estimate the bytes that a result takes in memory, in JSON and in a statement.
 
-    Each is within a factor of two of the estimate. A text that is not ASCII counts as the escapes
-    that JSON writes for it.
+    Each of the three is within a factor of two of the estimate. A text that is not ASCII is
+    estimated by the escapes that JSON writes for it.
     """
     size = _RESULT_BYTES
     if not result.metrics:
         return size
     for name, value in result.metrics.items():
         size += _NAME_BYTES + len(name)
-        if not isinstance(value, float):  # nearly all
+        if not isinstance(value, float):  # nearly all values are floats
             size += _weigh(value)
     return size
 
@@ -90,18 +90,20 @@ def read_report(
     time_total_s: float | None = None,
 ) -> Result:
     """
-    Check what the user reported and split it into a result.
+    Check a user's report and turn it into a result.
 
     Args:
-        report: As the user gave it; dicts may be nested, numbers may be numpy's.
+        report: The user's dict; dicts may be nested, numbers may be numpy's.
         metric: The study's metric; nested names are joined by "/".
-        last_step: The step before, or the restored one. A report without a step has the next one.
-        rises_from: What the step must exceed, `last_step` by default; 0 at the first report of an
-            attempt, which may begin below the restored step.
+        last_step: The last reported step, or the restored one. A report without a step has the next
+            one.
+        rises_from: The number that the step must exceed, `last_step` by default; 0 at the first
+            report of an attempt, which may be below the restored step.
+        time_total_s: See `Result`.
 
     Raises:
-        InvalidReport: No metric, not a number, a step that does not rise, or a value that JSON
-            cannot hold.
+        InvalidReport: The metric is missing or not a number, the step does not rise, or JSON cannot
+            hold a value.
     """
     if not isinstance(report, Mapping):
         raise InvalidReport(
@@ -127,9 +129,9 @@ def read_report(
     )
     if flat and (size := weigh(result)) > MAX_REPORT_BYTES:
         raise InvalidReport(
-            f"The metrics at step {step} are too large: about {size / 1e6:.1f} MB, where a report "
-            f"has room for {MAX_REPORT_BYTES / 1e6:.0f} MB. "
-            "Save large arrays and texts with a checkpoint, or in a file of their own."
+            f"The metrics at step {step} are too large: about {size / 1e6:.1f} MB; the limit of a "
+            f"report is {MAX_REPORT_BYTES / 1e6:.0f} MB. "
+            "Save large arrays and texts with a checkpoint, or in a separate file."
         )
     return result
 
@@ -160,7 +162,7 @@ def _flatten(
 ) -> Iterator[tuple[str, Any]]:
     for key, value in report.items():
         name = f"{prefix}{key}"
-        if type(value) is float:  # nearly all
+        if type(value) is float:  # nearly all values
             yield _text(name, name), value
         elif isinstance(value, Mapping):
             yield from _flatten(value, f"{name}/", _deeper(name, depth))
@@ -179,7 +181,7 @@ def _deeper(name: str, depth: int) -> int:
 def _plain(name: str, value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, float):  # also of a class derived from it, such as numpy's
+    if isinstance(value, float):  # converts a derived class, such as numpy's
         return float(value)
     if isinstance(value, int):
         return _as_integer(name, value)
@@ -235,7 +237,7 @@ class Summary:
     The summary of a trial's live results, stored in its row.
 
     Attributes:
-        best_score: The score of `best_value` (`Objective.score`); None without results.
+        best_score: The score of `best_value` (see `Objective.score`); None without results.
     """
 
     n_results: int = 0
@@ -246,7 +248,7 @@ class Summary:
     best_score: float | None = None
 
     def add(self, results: Sequence[Result], objective: Objective) -> "Summary":
-        """Add later results; of equal values the first one stays the best."""
+        """Add later results; of equal values the first stays the best."""
         if not results:
             return self
         best_value, best_step, best_score = self.best_value, self.best_step, self.best_score
@@ -270,7 +272,7 @@ class Summary:
 
     @property
     def rank_score(self) -> float | None:
-        """The score by which trials are ranked; None without results, or if all are NaN."""
+        """The score by which trials are ranked; None without results, or if all values are NaN."""
         if self.best_value is None or math.isnan(self.best_value):
             return None
         return self.best_score

@@ -1,4 +1,4 @@
-"""What the trials of a study are compared by."""
+"""The objective of a study: the metric by which its trials are compared."""
 
 import math
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class Objective:
     @classmethod
     def read(cls, metric: Any, mode: Any) -> Self:
         """
-        Check what a user gives.
+        Check the metric and mode that a user gives.
 
         Raises:
-            InvalidName: The metric's name is outside the rules.
+            InvalidName: The metric's name breaks a rule for names.
             InvalidSpec: The mode is neither "min" nor "max".
         """
         name = check_metric_name(metric)
@@ -38,15 +38,15 @@ class Objective:
 
     def score(self, value: float) -> float:
         """
-        Turn a value into a score: lower is better.
+        Turn a value into a score, of which a lower one is better.
 
         Returns:
-            A number that every database sorts alike: NaN becomes +Inf (worst), -0 becomes 0.
+            A number that every database sorts alike: NaN becomes +Inf (worst), -0.0 becomes 0.0.
         """
         if math.isnan(value):
             return math.inf
         return (value if self.mode is Mode.MIN else -value) + 0.0
 
     def __str__(self) -> str:
-        """Metric and mode: "loss (min)"."""
+        """Return metric and mode: "loss (min)"."""
         return f"{self.metric} ({self.mode})"

@@ -1,9 +1,9 @@
 """
-An exact quantile that moves by one entry per insertion: what a rung's row stores.
+An exact quantile that is updated at each insertion, as a rung's row stores it.
 
 Entries are ordered from the worst (rank 0) to the best: by falling score, then by falling trial id.
-The cut is the lower of the two entries that the quantile lies between. An insertion moves it by one
-entry at most, so a decision costs the same among ten entries and among a million.
+The quantile lies between two entries; the cut is the worse of the two. An insertion moves the cut
+by one entry at most, so that a decision costs the same among ten entries and among a million.
 
 Source: numpy's linear percentile of negated scores (Ray Tune's ASHA ranks rewards), in the same
 floating-point steps, so that ties and last digits are decided as in Ray Tune.
@@ -19,11 +19,12 @@ Entry = tuple[float, int]
 @dataclass(frozen=True, slots=True)
 class Cut:
     """
-    The entry below the quantile, among `n` ranked entries.
+    The last entry that is not above the quantile, among `n` ranked entries.
 
     Attributes:
-        rank: The rank of `entry`, counted from the worst.
-        entry: None while there are no entries.
+        n: The number of entries.
+        rank: The 0-based rank of `entry`, counted from the worst.
+        entry: The entry; None while there are no entries.
     """
 
     n: int = 0
@@ -36,11 +37,11 @@ def cutoff(cut: Cut, better: Entry | None, quantile: float) -> float | None:
     Interpolate the quantile as a score; a trial with a strictly worse score is stopped.
 
     Args:
-        better: The entry that follows the cut's in rank; None if the cut's is the best.
-        quantile: In [0, 1], of the negated scores.
+        better: The next better entry; None if the cut's entry is the best.
+        quantile: The quantile of the negated scores, in [0, 1].
 
     Returns:
-        None without entries; NaN where infinities leave it undefined, as in numpy.
+        The score; None without entries; NaN if infinities leave it undefined, as in numpy.
     """
     if cut.entry is None:
         return None
@@ -61,10 +62,12 @@ def insert(
     cut: Cut, entry: Entry, *, worse: Entry | None, better: Entry | None, quantile: float
 ) -> Cut:
     """
-    Move the cut for one more ranked entry.
+    Update the cut for one more ranked entry.
 
     Args:
-        worse, better: The entries next to the cut's before the insertion, None at the ends.
+        entry: The new entry.
+        worse, better: The neighbours of the cut's entry before the insertion; None at the ends.
+        quantile: See `cutoff`.
     """
     if cut.entry is None:
         return Cut(n=1, rank=0, entry=entry)

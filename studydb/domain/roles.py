@@ -16,12 +16,12 @@ class Role(StrEnum):
 
     @property
     def default_name(self) -> str:
-        """What `studydb db roles` calls it, unless it is given another name."""
+        """The name of this role in `studydb db roles`, unless another is given."""
         return f"studydb_{self}"
 
     @property
     def advice(self) -> str:
-        """What to do where a login lacks this role's rights."""
+        """The advice for a login that lacks this role's rights."""
         article = "an" if self is Role.OWNER else "a"
         return (
             f"This takes the rights of {article} {self}: log in as a member of "

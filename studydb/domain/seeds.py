@@ -4,6 +4,6 @@ import hashlib
 
 
 def trial_seed(study_seed: int, number: int) -> int:
-    """A seed in [0, 2**32) for the user's random numbers: the same for every attempt of a trial."""
+    """Return the seed of a trial, in [0, 2**32); it is the same for all attempts of the trial."""
     digest = hashlib.sha256(f"{study_seed}/{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big")

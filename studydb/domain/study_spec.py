@@ -1,4 +1,4 @@
-"""What a study is created with: one record from the command line to the database and back."""
+"""The spec of a study: one record from the command line to the database and back."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -13,7 +13,7 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.view import Scheduler, Searcher
 
 Reader = Callable[[str, Any], Any]
-"""Checks the value of a named setting, as a user gives it or as JSON holds it, and returns it."""
+"""A function of a setting's name and value that checks the value and returns it."""
 
 
 def setting(default: Any, read: Reader) -> Any:
@@ -21,7 +21,7 @@ def setting(default: Any, read: Reader) -> Any:
     Declare a field of `StudySpec` whose value JSON can hold.
 
     Args:
-        default: Its value in studies that were created before the setting existed, too.
+        default: The default; older studies that lack the setting have this value, too.
     """
     return field(default=default, metadata={"read": read})
 
@@ -29,19 +29,20 @@ def setting(default: Any, read: Reader) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySpec:
     """
-    What a study is created with, checked.
+    The checked arguments with which a study is created.
 
     A new setting is a field here, an argument of `create_study` and an option of `studydb create`.
-    The study's row holds it in the column of its name, else in the JSON column `settings`.
+    The study's row holds a setting in the column of its name, else in the JSON column `settings`.
 
     Attributes:
-        searcher: None if the study has trials only by `enqueue`.
-        checkpoints: URL of the store; None for the database's default.
-        num_trials: The budget; None for endless.
-        max_concurrent: Trials that may run at once, over all workers; None for any number.
-        max_failures: Exceptions of the user's code that a trial survives; -1 for ever.
-        max_losses: Deaths without an exception that a trial survives between checkpoints.
-        losses_at_step: So many losses in a row at the same step end a trial; None: no limit.
+        searcher: The searcher; None if all trials of the study are enqueued.
+        checkpoints: The URL of the store; None for the database's default.
+        num_trials: The budget; None for no limit.
+        max_concurrent: How many trials may run at a time, over all workers; None for no limit.
+        max_failures: How many exceptions of the user's code a trial survives; -1 for no limit.
+        max_losses: How many deaths without an exception a trial survives between two checkpoints.
+        losses_at_step: The number of losses in a row at one step that ends a trial; None for no
+            limit.
         guard: Whether the study pauses itself when its trials all fail alike.
     """
 
@@ -60,7 +61,7 @@ class StudySpec:
 
     @property
     def num_draws(self) -> int | None:
-        """How many points the searcher has (a grid's size); None for endless."""
+        """How many points the searcher has (a grid's size); None for no limit."""
         return 0 if self.searcher is None else self.searcher.size(self.space)
 
     def settings(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Minimum, maximum, average and last of each metric, over more results than fit into memory."""
+"""Minimum, maximum, average and last value of each metric, over any number of results."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ Analysis = dict[str, dict[str, float]]
 """The column `trial.metric_summary`: min, max, avg and last by the metric's name."""
 
 KEPT_NUMBERS = 10_000
-"""Up to so many numbers are kept; when there are more, they are summed up and dropped."""
+"""How many numbers are kept at most; when there are more, they are summed up and dropped."""
 
 _SCALE_BITS = 64
 """Fewer than 2**64 doubles, each divided by 2**64, have a sum that is a double."""
@@ -23,8 +23,8 @@ class _Sum:
     The sum of the earlier values of one metric.
 
     Attributes:
-        n: The number of values that are not NaN; `smallest` and `largest` are among them.
-        parts: Doubles with the same exact sum as the finite values, divided by 2**scaled_bits.
+        n: The number of values that are not NaN; `smallest` and `largest` are among these.
+        parts: Doubles whose exact sum is the sum of the values divided by 2**scaled_bits.
         finite: Whether all n values are finite.
         last: The last value, which may be NaN.
     """
@@ -64,7 +64,7 @@ class _Sum:
         average = math.nan
         if self.finite:
             average = math.fsum(self.parts) / self.n
-            if self.scaled_bits:  # rounding must not make it larger than the largest double
+            if self.scaled_bits:  # rounding must not exceed the largest double
                 smallest, largest = _scaled([self.smallest, self.largest], self.scaled_bits)
                 average = math.ldexp(min(max(average, smallest), largest), self.scaled_bits)
         return {"min": self.smallest, "max": self.largest, "avg": average} | last
@@ -80,10 +80,10 @@ def _scaled(numbers: list[float], bits: int) -> list[float]:
 
 def _parts(numbers: list[float]) -> list[float]:
     """
-    Find a few doubles with exactly the same sum: the rounded sum, its error, the error's error.
+    Reduce numbers to a few with exactly the same sum: the rounded sum, its error, and so on.
 
     Raises:
-        OverflowError: The sum, or a partial one, is larger than the largest double.
+        OverflowError: The sum, or a partial sum, is larger than the largest double.
     """
     parts: list[float] = []
     while part := math.fsum(numbers):
@@ -96,8 +96,8 @@ class Tally:
     """
     Minimum, maximum, average and last of every numeric metric over a trial's live results.
 
-    The average is exact: it does not depend on how the results are divided into batches. NaN counts
-    for `last` alone.
+    The sum is exact, so that the average does not depend on the batches. NaN counts only for
+    `last`.
     """
 
     __slots__ = ("_kept", "_metric", "_n_numbers", "_sums", "n_results")
@@ -124,10 +124,10 @@ class Tally:
 
     def analysis(self, more: Iterable[Result] = ()) -> Analysis:
         """
-        Sum up all results.
+        Summarize all results.
 
         Args:
-            more: Later results that are counted now but not added.
+            more: Later results to include in this summary without adding them.
         """
         series = self._series(more)
         found = {name: known.analysis() for name, known in self._sums.items() if name not in series}
@@ -146,7 +146,7 @@ class Tally:
 
 
 def _analysis_of(values: Sequence[float]) -> dict[str, float]:
-    """The `_Sum.analysis` of values that are all in memory, at a third of its cost."""
+    """Compute `_Sum.analysis` for values that are all in memory, at a third of its cost."""
     numbers = [value for value in values if not math.isnan(value)]
     try:
         total = math.fsum(numbers)

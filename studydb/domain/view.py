@@ -1,4 +1,4 @@
-"""What schedulers and searchers are given, and what they must have: their protocols."""
+"""The protocols of schedulers and searchers, and the records that they are given."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,9 +14,9 @@ class RungSpec:
     A rung that a scheduler needs.
 
     Attributes:
-        bracket: 0-based.
-        step: The milestone (`training_iteration`).
-        quantile: In [0, 1], of the negated scores; the rung's cutoff is this quantile.
+        bracket: The 0-based number of the bracket.
+        step: The rung's milestone (`training_iteration`).
+        quantile: The quantile of the negated scores, in [0, 1], that is the rung's cutoff.
     """
 
     bracket: int
@@ -41,10 +41,10 @@ class RungView:
 
 
 class StudyView(Protocol):
-    """The study before this report, read in the report's transaction."""
+    """The study before the judged report, read in the report's transaction."""
 
     def rung(self, step: int) -> RungView:
-        """The rung at a milestone, in the reporting trial's bracket."""
+        """Return the rung at a milestone, in the reporting trial's bracket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class Report:
     A result as a scheduler judges it.
 
     Attributes:
-        step: `training_iteration` of the result.
-        score: Lower is better, in both modes; +Inf for NaN.
-        is_nan: Whether the value was NaN.
+        step: The result's `training_iteration`.
+        score: The value as a score: lower is better in both modes, and NaN becomes +Inf.
+        is_nan: Whether the value is NaN.
         bracket: The trial's bracket.
     """
 
@@ -69,16 +69,16 @@ class Scheduler(Protocol):
     """Judges trials; frozen, without SQL."""
 
     def to_json(self) -> dict[str, Any]:
-        """As stored in the study's row; `schedulers.read` reads it."""
+        """Return the JSON form for the study's row; `schedulers.read` reads it."""
 
     def rungs(self) -> tuple[RungSpec, ...]:
-        """The rungs that `create` makes rows for."""
+        """Return the rungs; creating a study makes a row for each."""
 
     def rung_of(self, step: int) -> int | None:
-        """The last milestone that a trial at this step has reached, None before the first."""
+        """Return the last milestone up to `step`; None if there is none."""
 
     def next_decision_step(self, step: int) -> int | None:
-        """The first step after `step` at which this scheduler wants to judge; None for never."""
+        """Return the first step after `step` that needs a decision; None if there is none."""
 
     def judge(self, report: Report, view: StudyView) -> Decision:
         """Judge one report."""
@@ -89,17 +89,17 @@ class Searcher(Protocol):
 
     @property
     def origin(self) -> Origin:
-        """The `origin` of its trials."""
+        """The `origin` of the trials that this searcher proposes."""
 
     @property
     def seed(self) -> int | None:
-        """The seed of studies created with it; None to let each choose one."""
+        """The seed for studies created with this searcher; None for a random one each."""
 
     def to_json(self) -> dict[str, Any]:
-        """As stored in the study's row; `searchers.read` reads it."""
+        """Return the JSON form for the study's row; `searchers.read` reads it."""
 
     def size(self, space: Space) -> int | None:
-        """The number of points; None for no limit."""
+        """Return the number of points; None for no limit."""
 
     def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:
-        """The `draw`-th point (0-based): nested params, without the space's constants."""
+        """Return the `draw`-th point (0-based): nested params without the space's constants."""

@@ -1,8 +1,8 @@
 """
-A small network that learns to read handwritten digits: real training of half a second at most.
+A small network that learns to read handwritten digits; a trial trains for at most half a second.
 
 Create a study with ``--trainable studydb.examples.digits:train --metric error --mode min`` and the
-space that `train` names. Needs scikit-learn: ``pip install studydb[examples]``.
+parameters that `train` names. It needs scikit-learn: ``pip install 'studydb[examples]'``.
 """
 
 from functools import cache
@@ -19,12 +19,12 @@ BRIGHTEST = 16  # the largest value of a pixel
 
 def train(config: dict[str, Any], trial: Any) -> None:
     """
-    Train for 27 epochs, and report after each the share of unseen digits that it reads wrongly.
+    Train for 27 epochs, and report after each the share of unseen digits that are misread.
 
     Args:
         config: `lr` (1e-4 to 1), `h` (hidden units, 4 to 256), `alpha` (weight decay, 1e-6 to 1),
             `bs` (batch size, 8 to 256) and `mom` (momentum, 0 to 0.99).
-        trial: The handle to report to; training goes on from its checkpoint, if there is one.
+        trial: The running trial; training continues from its checkpoint, if there is one.
     """
     images, unseen_images, digits, unseen_digits = load()
     network, epoch = make_network(config), 0
@@ -40,7 +40,7 @@ def train(config: dict[str, Any], trial: Any) -> None:
 
 
 def make_network(config: dict[str, Any]) -> MLPClassifier:
-    """Every trial starts from the same weights, so that trials differ only in their config."""
+    """Make an untrained network; all trials start from the same weights."""
     return MLPClassifier(
         hidden_layer_sizes=(config["h"],),
         solver="sgd",

@@ -1,4 +1,4 @@
-"""The smallest useful trainable: walk down a parabola. Needs nothing but Python."""
+"""The smallest useful trainable: walk down a parabola. It needs only Python."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ def train(config: dict[str, Any], trial: Any) -> None:
     Descend from `x` at `rate` for 9 steps, and report `loss`, the squared distance to 3.
 
     Args:
-        config: `x` (any number, where to start) and `rate` (0 to 1; above 1 it climbs).
-        trial: The handle to report to; the walk goes on from its checkpoint, if there is one.
+        config: `x` (the start, any number) and `rate` (0 to 1; with a larger one the loss rises).
+        trial: The running trial; the walk continues from its checkpoint, if there is one.
     """
     x, step = config["x"], 0
     if trial.checkpoint is not None:

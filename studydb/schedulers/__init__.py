@@ -19,10 +19,10 @@ __all__ = ["ASHA", "BY_NAME", "FIFO", "from_call", "read"]
 
 
 def from_call(call: Call) -> Scheduler:
-    """Make what a person typed; see `build`."""
+    """Make the scheduler that a person typed; see `build`."""
     return build(call, BY_NAME, noun="scheduler")
 
 
 def read(spec: Mapping[str, Any]) -> Scheduler:
-    """Make what a study's row holds; see `rebuild`."""
+    """Make the scheduler that a study's row holds; see `rebuild`."""
     return rebuild(spec, BY_NAME, noun="scheduler")

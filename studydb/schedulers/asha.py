@@ -24,13 +24,13 @@ class ASHA(Spec):
     Stop a trial at a rung when it is strictly worse than the rung's cutoff.
 
     There is a rung at each step `grace_period * reduction_factor ** k` below `max_t`. The cutoff is
-    the linear percentile at (1 - 1/reduction_factor) * 100 of the negated scores recorded before;
-    the first trial at a rung goes on. NaN stops a trial; in Ray Tune it goes on.
+    the linear percentile at (1 - 1/reduction_factor) * 100 of the negated scores recorded before.
+    The first trial at a rung continues. NaN stops a trial; in Ray Tune the trial continues.
 
     Attributes:
-        max_t: The last step of a trial ("R" in the paper); reaching it completes the trial.
+        max_t: The step that completes a trial ("R" in the paper).
         grace_period: The first rung's step ("r" in the paper); no trial stops before it.
-        reduction_factor: Of so many trials at a rung one goes on ("eta" in the paper).
+        reduction_factor: One of this many trials at a rung continues ("eta" in the paper).
     """
 
     is_bounded: ClassVar[bool] = False  # max_t=10**30 stands for "no end" in studies that exist
@@ -70,13 +70,13 @@ class ASHA(Spec):
         return tuple(RungSpec(0, step, self.quantile) for step in self.milestones)
 
     def rung_of(self, step: int) -> int | None:
-        """The highest milestone that `step` has reached; None before the first and at the end."""
+        """Return the last milestone up to `step`; None before the first and from `max_t` on."""
         if step >= self.max_t:
             return None
         return max((milestone for milestone in self.milestones if milestone <= step), default=None)
 
     def next_decision_step(self, step: int) -> int | None:
-        """The first milestone after `step`, or `max_t`; None once that is reached."""
+        """Return the first milestone after `step`, else `max_t`; None from `max_t` on."""
         return next((due for due in (*self.milestones, self.max_t) if due > step), None)
 
     def judge(self, report: Report, view: StudyView) -> Decision:
@@ -84,8 +84,8 @@ class ASHA(Spec):
         Judge one report against its rung.
 
         Args:
-            report: `score` is oriented: lower is better, NaN arrives as +Inf.
-            view: What was recorded before this report; `view.rung(step)` holds count and cutoff.
+            report: The report; its `score` is lower for better values, and +Inf for NaN.
+            view: The study before this report; `view.rung(step)` holds count and cutoff.
         """
         if report.step >= self.max_t:
             return Decision(Action.STOP, Reason.COMPLETED)

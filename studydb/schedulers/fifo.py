@@ -1,4 +1,4 @@
-"""FIFO: every trial runs to its end, in the order of their numbers."""
+"""FIFO: every trial runs to its end; no trial is stopped by a comparison with others."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,20 @@ from studydb.domain.view import Report, RungSpec, StudyView
 
 @dataclass(frozen=True)
 class FIFO(Spec):
-    """Judge nothing: a trial ends by a stop rule or when its function returns."""
+    """Stop no trial: a trial ends by a stop rule or when its function returns."""
 
     def rungs(self) -> tuple[RungSpec, ...]:
-        """No rungs."""
+        """Return no rungs."""
         return ()
 
     def rung_of(self, step: int) -> int | None:  # noqa: ARG002
-        """No rung."""
+        """Return None, because there are no rungs."""
         return None
 
     def next_decision_step(self, step: int) -> int | None:  # noqa: ARG002
-        """Never."""
+        """Return None, because no step needs a decision."""
         return None
 
     def judge(self, report: Report, view: StudyView) -> Decision:  # noqa: ARG002
-        """Go on."""
+        """Let the trial continue."""
         return CONTINUE

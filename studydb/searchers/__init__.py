@@ -22,10 +22,10 @@ __all__ = ["BY_NAME", "GridSearch", "RandomSearch", "from_call", "read"]
 
 
 def from_call(call: Call) -> Searcher:
-    """Make what a person typed; see `build`."""
+    """Make the searcher that a person typed; see `build`."""
     return build(call, BY_NAME, noun="searcher")
 
 
 def read(spec: Mapping[str, Any] | None) -> Searcher | None:
-    """Make what a study's row holds, None if its trials are only enqueued; see `rebuild`."""
+    """Make the searcher that a study's row holds; None if all its trials are enqueued."""
     return None if spec is None else rebuild(spec, BY_NAME, noun="searcher")

@@ -10,16 +10,16 @@ BLOCK_DRAWS = 256
 
 def unit_draw(*, seed: int, path: str, draw: int) -> float:
     """
-    The number in [0, 1) that a parameter gets at one draw.
+    Return the number in [0, 1) that a parameter gets at one draw.
 
-    The stream of a parameter depends on its path alone: a new parameter in the space does not
-    change the values of the others. Only the raw words of Philox are used, which numpy never
-    changes; it may change its distributions.
+    A parameter's numbers depend only on the seed and its path: a new parameter does not change the
+    values of the others. Only the raw words of Philox are used, because numpy never changes them,
+    but may change its distributions.
 
     Args:
-        seed: The study's; taken modulo 2**64.
-        path: "model/width".
-        draw: 0-based, below 2**256.
+        seed: The seed stored with the study; it is taken modulo 2**64.
+        path: The parameter's path, such as "model/width".
+        draw: The 0-based number of the draw, below 2**256.
 
     Returns:
         A multiple of 2**-53.
@@ -30,7 +30,7 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
 
 @lru_cache(maxsize=256)
 def _draws_of(key: int, block: int) -> list[float]:
-    """A block of consecutive draws: starting Philox costs more than a draw."""
+    """Compute a block of consecutive draws, because starting Philox costs more than a draw."""
     from numpy.random import Philox  # noqa: PLC0415  not for commands that only look
 
     words = Philox(key=key, counter=block * BLOCK_DRAWS).random_raw(4 * BLOCK_DRAWS)[::4]

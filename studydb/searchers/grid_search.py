@@ -11,7 +11,7 @@ from studydb.domain.space.search_space import Space
 from studydb.searchers.seeded import Seeded
 
 MAX_VALUES = 100_000
-"""Values of one parameter; a range with more is refused, because a grid over it never ends."""
+"""The limit for the values of one parameter: a grid over more would take too long."""
 
 MAX_POINTS = 10**9
 
@@ -19,21 +19,21 @@ MAX_POINTS = 10**9
 @dataclass(frozen=True)
 class GridSearch(Seeded):
     """
-    Propose the product of all values: `choice`, `randint` and `quniform`, no continuous domains.
+    Propose every combination of values once; continuous domains are refused.
 
-    The points come in the order of nested loops over the space: the last parameter changes
-    fastest. `grid_search` of Ray Tune, `GridSampler` of Optuna (which shuffles). The seed does not
-    change the points, only what `trial.seed` says.
+    The space may have `choice`, `randint` and `quniform`. The points come in the order of nested
+    loops over the space: the last parameter changes fastest. The seed does not change the points,
+    only `trial.seed`. In Ray Tune this is `grid_search`; Optuna's `GridSampler` shuffles.
     """
 
     @property
     def origin(self) -> Origin:
-        """The `origin` of its trials."""
+        """The `origin` of the trials that this searcher proposes."""
         return Origin.GRID
 
     def size(self, space: Space) -> int:
         """
-        The number of combinations; 1 for an empty space.
+        Count the combinations; an empty space has 1.
 
         Raises:
             InvalidSpec: A parameter cannot be enumerated, or there are too many combinations.
@@ -48,12 +48,12 @@ class GridSearch(Seeded):
 
     def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:  # noqa: ARG002
         """
-        The `draw`-th combination.
+        Return the `draw`-th combination.
 
         Args:
             space: The space whose combinations are counted.
-            seed: Has no effect.
-            draw: 0-based, below `size`.
+            seed: The seed stored with the study; it has no effect.
+            draw: The 0-based number of the combination, below `size`.
 
         Raises:
             IndexError: The grid has no such point.

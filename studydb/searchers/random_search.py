@@ -18,26 +18,26 @@ class RandomSearch(Seeded):
     """
     Propose independent draws without end; an empty space gives {} each time.
 
-    The n-th point of two studies with equal seeds and spaces is the same.
+    Two studies with equal seeds and spaces have the same n-th point.
     """
 
     @property
     def origin(self) -> Origin:
-        """The `origin` of its trials."""
+        """The `origin` of the trials that this searcher proposes."""
         return Origin.SEARCHER
 
     def size(self, space: Space) -> int | None:  # noqa: ARG002
-        """None: there is no last point."""
+        """Return None, because there is no last point."""
         return None
 
     def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:
         """
-        The `draw`-th point: the same in every process, whatever was drawn before.
+        Return the `draw`-th point: it is the same in every process, whatever was drawn before.
 
         Args:
-            space: What to draw from.
-            seed: The study's, not this searcher's.
-            draw: 0-based.
+            space: The space to draw from.
+            seed: The seed stored with the study, not `self.seed`.
+            draw: The 0-based number of the point.
         """
         return space.nest(
             {

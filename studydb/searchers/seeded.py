@@ -1,4 +1,4 @@
-"""What searchers have in common: a seed."""
+"""The base of searchers: their seed."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ class Seeded(Spec):
     A searcher with a seed.
 
     Attributes:
-        seed: The seed of studies that are created with this searcher, 0 to 2**63 - 1; None to let
-            each study choose one.
+        seed: The seed for studies that are created with this searcher, 0 to 2**63 - 1; None to
+            choose a random seed for each study.
     """
 
     seed: int | None = None
@@ -22,5 +22,5 @@ class Seeded(Spec):
         if self.seed is not None and self.seed < 0:
             raise InvalidSpec(
                 f"The seed of {self.kind} is {self.seed}; "
-                "give an integer from 0 to 2**63 - 1, or None for any."
+                "give an integer from 0 to 2**63 - 1, or None for a random one."
             )

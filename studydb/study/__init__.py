@@ -1,4 +1,4 @@
-"""The user's handle on a study: create, load, look, steer, run, delete."""
+"""The user's handle on a study: create, load, read, control, run and delete it."""
 
 from studydb.study.creation import create_study
 from studydb.study.handle import Study

@@ -1,4 +1,4 @@
-"""Check arguments of users' calls; an error names the argument and the cure."""
+"""Checks of arguments that users give; an error names the argument and the cure."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ def seconds_or_none(name: str, value: Any) -> float | None:
     Read a span of time; None for no limit.
 
     Raises:
-        InvalidSpec: It is not a number.
+        InvalidSpec: The value is not a number.
     """
     if value is None:
         return None
@@ -38,10 +38,10 @@ def directory(name: str, value: Any) -> Path:
 
 def store_url(checkpoints: Any) -> str | None:
     """
-    The URL of a store of checkpoints; None for the database's default.
+    Read a path or URL as the URL of a checkpoint store; None stands for the database's default.
 
     Raises:
-        UsageError: No such kind of store.
+        UsageError: studydb has no store for such a URL.
     """
     if checkpoints is None or checkpoints == INLINE:
         given: str | None = checkpoints

@@ -1,4 +1,4 @@
-"""Creating a study, or going on with one of the same name."""
+"""Creating a study, or continuing one of the same name."""
 
 import dataclasses
 import os
@@ -67,25 +67,27 @@ def create_study(
     Create a study; an SQLite database is made when missing.
 
     Args:
-        trainable: A function, or "module:function"; None for an own loop with `ask`.
-        metric: What trials report and are compared by; nested names joined by "/".
+        trainable: A function, or "module:function"; None if your program runs trials by `ask`.
+        metric: The metric that trials are compared by; nested names are joined by "/".
         space: A nested dict of distributions and constants.
-        num_trials: How many trials there may ever be; None for endless (a grid: its size).
-        max_concurrent: How many may run at once, over all workers.
+        num_trials: The limit of trials; None for no limit (for a grid: its size).
+        max_concurrent: How many trials may run at a time, over all workers.
         stop: {"loss": 3} stops a trial at >=; or texts, such as ["loss>=3", "error<=0.01"].
-        max_failures: Exceptions that a trial survives; -1 for ever.
-        max_losses: Deaths without an exception that a trial survives; None: 10, not 3 at one step.
-        checkpoints: URL or path of the store; None for the database's default.
+        max_failures: How many exceptions a trial survives; -1 for no limit.
+        max_losses: How many deaths without an exception a trial survives between two checkpoints;
+            None for 10, but not 3 in a row at the same step.
+        checkpoints: The URL or path of the store; None for the database's default.
         guard: Whether the study pauses itself once 5 trials failed alike and none ever reported.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
-        load_if_exists: Whether to go on with a study of this name; metric, mode, space and
+        load_if_exists: Whether to continue a study of this name; metric, mode, space and
             trainable must agree. A StudyDiffers warning names other arguments that differ.
-        workdir: Where workers look for the trainable after their own; None for the current one.
+        workdir: The directory that workers search for the trainable after their own; None for the
+            current one.
 
     Raises:
         StudyExists: The name is taken.
-        UsageError: An argument makes no sense; nothing was written.
-        StorageError: The database needs attention.
+        UsageError: An argument is wrong; nothing was written.
+        StorageError: The database cannot be used.
     """
     check_study_name(name)
     spec = StudySpec(
@@ -118,12 +120,12 @@ def _made(name: str, given: Made | None, default: Made, *, has: str, like: str) 
     Check a scheduler or searcher.
 
     Args:
-        given: The user's; None for the default.
+        given: The user's object; None for the default.
         has: A method that only such objects have.
-        like: How to make one.
+        like: An example for the message.
 
     Raises:
-        InvalidSpec: It is a name, a class, or an object of another kind.
+        InvalidSpec: The object is a name, a class, or of another kind.
     """
     if given is None:
         return default
@@ -133,7 +135,7 @@ def _made(name: str, given: Made | None, default: Made, *, has: str, like: str) 
 
 
 def _limits_of_losses(asked: int | None) -> dict[str, Any]:
-    """The default has a second limit: losses in a row at the same step."""
+    """Return the limits of losses; the default also limits losses in a row at the same step."""
     if asked is None:
         return {"max_losses": MAX_LOSSES, "losses_at_step": LOSSES_AT_STEP}
     return read_settings(max_losses=asked)
@@ -162,9 +164,9 @@ def _new_study(name: str, spec: StudySpec, trainable: Trainable | None) -> NewSt
 
 def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
     """
-    Refuse a study that would run one configuration for ever, and a grid that has no end.
+    Refuse a study that would run one configuration without end.
 
-    An own loop may record trials without parameters.
+    A study without a trainable may have no parameters at all: its program only records trials.
     """
     space = spec.space
     is_endless = spec.num_draws is None and spec.num_trials is None
@@ -172,7 +174,7 @@ def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
         return
     held = f"only constants ({', '.join(space.constants)})" if space.constants else "nothing"
     raise InvalidSpec(
-        f"The space holds {held}, and there is no budget: the same trial would be run for ever. "
+        f"The space holds {held}, and there is no budget: the same trial would run without end. "
         "Give num_trials, or a distribution to sample from, such as lr=loguniform(1e-4, 1)."
     )
 
@@ -188,7 +190,7 @@ def _create(database: Database, new: NewStudy, *, load_if_exists: bool) -> Recor
 
 
 def _warn_of_differences(found: Record, asked: NewStudy) -> None:
-    """Name what the user asked for that an existing study does not have."""
+    """Warn of each argument that the user gave and that differs in an existing study."""
     if found.uuid == asked.uuid:
         return
     defaults = dataclasses.replace(
@@ -208,15 +210,15 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
     if differing.keys() - {"num_trials", "checkpoints"}:
         cures.append("another name, for a study with other specs")
     warnings.warn(
-        f"Study {found.name!r} goes on as it was created: {', '.join(differing.values())}. "
-        f"What changes it: {'; '.join(cures)}.",
+        f"Study {found.name!r} continues as it was created: {', '.join(differing.values())}. "
+        f"To change it: {'; '.join(cures)}.",
         StudyDiffers,
-        stacklevel=4,  # of the user's line: this, create_study, its check of keywords
+        stacklevel=4,  # the user's line: above this, create_study and its check of keywords
     )
 
 
 def _same_study(found: Record, new: NewStudy) -> Record:
-    """Refuse to go on with a study of another objective, space or trainable."""
+    """Refuse to continue a study with another metric, mode, space or trainable."""
     for what, old, asked in (
         ("metric", found.objective.metric, new.objective.metric),
         ("mode", found.objective.mode, new.objective.mode),
@@ -226,7 +228,7 @@ def _same_study(found: Record, new: NewStudy) -> Record:
         if old != asked:
             raise StudyExists(
                 f"Study {found.name!r} exists with another {what}: {old}, not {asked}. Choose "
-                "another name, ask for what it has, or delete it: "
+                f"another name, give the {what} of that study, or delete it: "
                 f"`studydb delete {shlex.quote(found.name)} --yes`."
             )
     return found
@@ -238,9 +240,9 @@ def _name_of(trainable: Trainable | None) -> str | None:
 
 def _revised(database: Database, found: Record, new: NewStudy) -> Record:
     """
-    Replace a function that goes by value and was edited since, if a key of this user signed it.
+    Replace a pickled function that was edited, if a key of this user signed the old one.
 
-    A colleague's function stays: their workers would refuse one with another signature.
+    Another user's function stays, because their workers would refuse this user's signature.
     """
     old, asked = found.trainable, new.trainable
     if old is None or asked is None or (old.kind, old.source) == (asked.kind, asked.source):

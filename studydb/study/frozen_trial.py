@@ -29,7 +29,7 @@ class Checkpoint:
     A trial's newest checkpoint; its bytes are read and verified by the methods.
 
     Attributes:
-        step: The last step that it contains; the trial's best step may be an earlier one.
+        step: The last step that the checkpoint contains; the trial's best step may be earlier.
         kind: "dict", for `to_dict`, or "directory", for `path`.
         size_bytes: The size of the stored bytes.
     """
@@ -50,7 +50,8 @@ class Checkpoint:
         Read the dict; each call returns a new one.
 
         Raises:
-            CheckpointError: It is a directory, not signed by a key of yours, missing or damaged.
+            CheckpointError: The checkpoint is a directory, not signed by a key of yours, missing or
+                damaged.
         """
         if self.kind != CheckpointKind.DICT:
             raise CheckpointError("The checkpoint is a directory; use its .path.")
@@ -59,10 +60,11 @@ class Checkpoint:
     @property
     def path(self) -> Path:
         """
-        A copy of the directory; it is removed at the end of this process.
+        A copy of the directory, which is removed at the end of this process.
 
         Raises:
-            CheckpointError: It is a dict, not signed by a key of yours, missing or damaged.
+            CheckpointError: The checkpoint is a dict, not signed by a key of yours, missing or
+                damaged.
         """
         if self.kind == CheckpointKind.DICT:
             raise CheckpointError("The checkpoint is a dict; use its .to_dict().")
@@ -76,13 +78,15 @@ class Checkpoint:
         """
         Copy the checkpoint to a directory that does not exist yet.
 
-        A dict becomes `checkpoint.pkl`; `pickle.load` reads it where its classes can be imported.
+        A dict becomes `checkpoint.pkl`; `pickle.load` reads it where the classes of its values can
+        be imported.
 
         Returns:
-            The directory.
+            The absolute path of the directory.
 
         Raises:
-            CheckpointError: The target exists or cannot be written, or it is unreadable.
+            CheckpointError: The target exists or cannot be written, or the checkpoint is not signed
+                by a key of yours, missing or damaged.
         """
         path = Path(target).expanduser().absolute()
         if path.exists():
@@ -112,12 +116,12 @@ class Checkpoint:
         )
 
     def _verify(self) -> None:
-        """Refuse an unsigned checkpoint: reading a pickle, or a model's files, can run code."""
+        """Refuse a checkpoint that no key of yours signed: reading it can run code."""
         keyring = load_keyring(create=False)
         if not is_signed(keyring, self._row, trial_uuid=self._trial.uuid):
             raise CheckpointError(
                 f"The checkpoint of trial {self._trial.number} at step {self.step} is not signed "
-                "by a key of yours, and to open it could run the code of another. If you trust the "
+                "by a key of yours, and opening it could run someone else's code. If you trust the "
                 f"workers that wrote it, copy their user's key file to {keyring.path}, or set "
                 f"{SIGNING_KEY}."
             )
@@ -137,7 +141,7 @@ class FrozenTrial(records.TrialRow):
 
     @classmethod
     def of(cls, row: records.TrialRow, database: Database, study: records.Study) -> Self:
-        """Add the access to checkpoints to a row."""
+        """Copy a row into a trial with access to its checkpoint."""
 
         def checkpoint(trial: records.TrialRow) -> Checkpoint | None:
             found = read_patiently(lambda: newest(database, trial=trial, study_id=study.id))
@@ -148,7 +152,7 @@ class FrozenTrial(records.TrialRow):
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """None, or the newest, with `.step`, `.to_dict()`, `.path` and `.export(DIR)`."""
+        """The newest checkpoint or None; it has `.step`, `.to_dict()`, `.path`, `.export(DIR)`."""
         return self._checkpoint(self)
 
 

@@ -60,10 +60,10 @@ class Study:
 
     def trial(self, number: int) -> FrozenTrial:
         """
-        One trial by its number.
+        Read one trial by its number.
 
         Raises:
-            UnknownTrial: No such number.
+            UnknownTrial: The study has no trial of this number.
         """
         asked = integer("A trial's number", number)
         found = self._read(lambda database, study: reads.find_trial(database, study, asked))
@@ -72,9 +72,10 @@ class Study:
     @property
     def best_trial(self) -> FrozenTrial:
         """
-        The trial with the best `best_value`, over all trials that have one.
+        The trial with the best `best_value`.
 
-        NaN never wins; ties go to the lower number. Its `checkpoint` is the newest that it saved.
+        NaN is never best. Of equal values the trial with the lower number is best. The trial's
+        `checkpoint` is its newest one, which may be of a later step than the best.
 
         Raises:
             NoResults: No trial has a value yet.
@@ -95,12 +96,12 @@ class Study:
 
     @property
     def progress(self) -> StudyProgress:
-        """Status, counts and what there is to do, in one read."""
+        """The status, the counts, and whether trials can be claimed, in one read."""
         return self._read(read_progress)
 
     @property
     def status(self) -> Status:
-        """RUNNING, PAUSED, STOPPED, or FINISHED: budget spent, nothing PENDING or RUNNING."""
+        """RUNNING, PAUSED, STOPPED, or FINISHED: no budget left, no trial PENDING or RUNNING."""
         return self.progress.status
 
     @property
@@ -109,13 +110,13 @@ class Study:
         return self.progress.counts
 
     def trials_dataframe(self) -> "pd.DataFrame":
-        """A row per trial: the columns of `v_trial`, with one per parameter."""
+        """Read a row per trial: the columns of `v_trial`, with one per parameter."""
         from studydb.analysis.frames import trials_dataframe  # noqa: PLC0415  pandas is an extra
 
         return trials_dataframe(self.database, self.record)
 
     def results_dataframe(self) -> "pd.DataFrame":
-        """A row per live result: the columns of `v_result`, with one per metric."""
+        """Read a row per live result: the columns of `v_result`, with one per metric."""
         from studydb.analysis.frames import results_dataframe  # noqa: PLC0415  pandas is an extra
 
         return results_dataframe(self.database, self.record)
@@ -123,16 +124,17 @@ class Study:
     @answering_keywords
     def enqueue(self, params: Mapping[str, Any], *, priority: int = 0) -> int:
         """
-        Add a PENDING trial with these params; what is missing is drawn from the space.
+        Add a PENDING trial with these params; missing ones are drawn from the space.
 
         Args:
-            priority: Lower runs first.
+            params: Values by name, nested or by path.
+            priority: A trial with a lower priority runs first.
 
         Returns:
             The trial's number.
 
         Raises:
-            BudgetSpent: `num_trials` trials exist; `extend` makes room.
+            BudgetSpent: `num_trials` trials exist; `extend` allows more.
             InvalidSpec: The space does not have a parameter, or a value is outside it.
         """
         rank = integer("priority", priority)
@@ -140,48 +142,50 @@ class Study:
 
     def pause(self, *numbers: int) -> None:
         """
-        Pause these trials, or without numbers the whole study: no trial is claimed then.
+        Pause these trials; without numbers, pause the study: none of its trials is claimed then.
 
-        RUNNING trials stop at their next report, or at the next renewal, which is within 20 s.
+        RUNNING trials pause at a report. A request reaches them within 20 s, at the worker's next
+        renewal at the latest.
 
         Raises:
-            UnknownTrial: No such number; nothing was changed.
+            UnknownTrial: A number does not exist; nothing was changed.
             NotAllowed: A trial has ended; nothing was changed.
         """
-        self._steer(control.pause, Status.PAUSED, numbers)
+        self._control(control.pause, Status.PAUSED, numbers)
 
     def resume(self, *numbers: int) -> None:
         """
-        Resume these trials, or without numbers the whole study.
+        Resume these trials; without numbers, resume the study.
 
         Raises:
-            UnknownTrial: No such number; nothing was changed.
+            UnknownTrial: A number does not exist; nothing was changed.
             NotAllowed: A trial has ended; nothing was changed.
         """
-        self._steer(control.resume, Status.RUNNING, numbers)
+        self._control(control.resume, Status.RUNNING, numbers)
 
     def stop(self, *numbers: int) -> None:
         """
-        End these trials as CANCELLED, or without numbers stop the whole study.
+        End these trials as CANCELLED; without numbers, stop the study.
 
-        RUNNING trials end at their next report, or at the next renewal, which is within 20 s.
+        RUNNING trials end at a report. A request reaches them within 20 s, at the worker's next
+        renewal at the latest; after its grace the worker kills them.
 
         Raises:
-            UnknownTrial: No such number; nothing was changed.
+            UnknownTrial: A number does not exist; nothing was changed.
             NotAllowed: A trial has ended; nothing was changed.
         """
-        self._steer(control.stop, Status.STOPPED, numbers)
+        self._control(control.stop, Status.STOPPED, numbers)
 
     @answering_keywords
     def extend(self, *, num_trials: int) -> int:
         """
-        Raise the budget by so many trials; a FINISHED study goes on.
+        Raise the budget by this many trials; a FINISHED study continues.
 
         Returns:
             The new budget.
 
         Raises:
-            UsageError: Less than 1 trial.
+            UsageError: `num_trials` is less than 1.
             NotAllowed: The study has no budget.
         """
         return int(self._ask_once(control.extend, n_more=integer("num_trials", num_trials)))
@@ -189,14 +193,14 @@ class Study:
     @answering_keywords
     def set(self, *, checkpoints: str | os.PathLike[str]) -> None:
         """
-        Change a setting; it holds for attempts that begin from now on.
+        Change a setting for attempts that start later.
 
         Args:
-            checkpoints: URL or path of the store that new checkpoints go to, "inline:" for the
-                database; those that are stored stay where they are, and readable.
+            checkpoints: The URL or path of the store for new checkpoints, "inline:" for the
+                database. Older checkpoints stay in their store and can still be read.
 
         Raises:
-            UsageError: No such kind of store; nothing was changed.
+            UsageError: studydb has no store for such a URL; nothing was changed.
         """
         url = checking.store_url(checkpoints)
         if url is None:
@@ -206,11 +210,11 @@ class Study:
 
     def rename(self, new_name: str) -> None:
         """
-        Give the study another name; its workers go on.
+        Give the study another name; its workers continue.
 
         Raises:
-            InvalidName: The name is outside the rules.
-            StudyExists: Another study has it.
+            InvalidName: The name breaks a rule for names.
+            StudyExists: Another study has this name.
         """
         self._ask_once(rename, new_name)
         self.record = dataclasses.replace(self.record, name=new_name)
@@ -218,19 +222,19 @@ class Study:
     @answering_keywords
     def ask(self, timeout: float | None = None) -> OwnTrial | None:
         """
-        Claim a PENDING trial, else make a new one, to be run by this process.
+        Claim a PENDING trial, else make a new one, for this process to run.
 
-        Waits while the study is paused or at `max_concurrent`.
+        The call waits while the study is paused or at `max_concurrent`.
 
         Args:
-            timeout: Seconds to wait; None for as long as it takes.
+            timeout: Seconds to wait; None to wait without limit.
 
         Returns:
-            None when the budget is spent and nothing is runnable, or the study is stopped.
+            The trial; None when the study has no more trials to run, or is stopped.
 
         Raises:
-            TimeoutError: Nothing came in time.
-            StudyFailed: The study has paused itself: its trials all fail alike.
+            TimeoutError: No trial could be claimed in time.
+            StudyFailed: The study has paused itself, because its trials all fail alike.
         """
         timeout_s = checking.seconds_or_none("timeout", timeout)
         with self._opening:
@@ -241,18 +245,18 @@ class Study:
     @answering_keywords
     def run(self, workers: int = 1) -> Counts:
         """
-        Run the study with worker processes on this machine until it is done; progress is shown.
+        Run the study with worker processes on this machine until it is done, and show its progress.
 
-        Ctrl-C lets the workers give their trials back, and raises KeyboardInterrupt; a second one
-        kills them. They end with this process, however that ends (on Linux).
+        Ctrl-C has the workers release their trials, and raises KeyboardInterrupt; a second Ctrl-C
+        kills the workers. On Linux they also end when this process is killed.
 
         Returns:
-            Trials by state; a study that is done or stopped starts no worker.
+            Trials by state. If the study is already done or stopped, no worker is started.
 
         Raises:
             NotAllowed: The study has no trainable.
-            StudyFailed: No trial has completed, and the study is over or has paused itself.
-            StudydbError: All workers ended with an error; the message has one's last words.
+            StudyFailed: No trial has completed, and the study is done or has paused itself.
+            StudydbError: All workers ended with an error; the message shows the output of one.
         """
         n_workers = count("workers", workers, least=1)
         if self.record.trainable is None:
@@ -262,7 +266,7 @@ class Study:
         return run(self.database, self.record, workers=n_workers)
 
     def close(self) -> None:
-        """Give back what own loops hold and close the connections."""
+        """Release the trials that `ask` has claimed, and close the connections."""
         if self._loop is not None:
             self._loop.close()
             self._loop = None
@@ -271,7 +275,7 @@ class Study:
     def _read(self, operation: Callable[[Database, Record], Answered]) -> Answered:
         return read_patiently(lambda: operation(self.database, self.record))
 
-    def _steer(
+    def _control(
         self, of_trials: Callable[..., None], of_study: Status, numbers: tuple[int, ...]
     ) -> None:
         if numbers:
@@ -286,10 +290,10 @@ class Study:
             lambda: operation(self.database, self.record, *args, request, **options),
         )
 
-    if not TYPE_CHECKING:  # a checker is to find wrong names by itself
+    if not TYPE_CHECKING:  # a type checker finds wrong names itself
 
         def __getattr__(self, name: str) -> Any:
-            """Answer another tool's word for what studies do with the studydb word."""
+            """Raise AttributeError; for another tool's name it names the attribute of studydb."""
             raise missing_attribute(self, name)
 
     def __repr__(self) -> str:

@@ -25,8 +25,8 @@ def load_study(name: str, *, storage: str | None = None) -> Study:
     Load a study.
 
     Raises:
-        UnknownStudy: No study of that name.
-        StorageError: The database needs attention.
+        UnknownStudy: The database has no study of that name.
+        StorageError: The database cannot be used.
     """
     check_study_name(name)
     database = open_database(storage, make=False)
@@ -37,12 +37,15 @@ def load_study(name: str, *, storage: str | None = None) -> Study:
 @answering_keywords
 def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = False) -> None:
     """
-    Delete a study: trials, results, checkpoints with their bytes, and its output on this host.
+    Delete a study: its trials, results and checkpoints, and their output on this host.
+
+    Args:
+        missing_ok: Whether a missing study is no error.
 
     Raises:
-        UnknownStudy: No study of that name.
+        UnknownStudy: The database has no study of that name.
         NotAllowed: Trials are running.
-        CheckpointError: The bytes of its checkpoints cannot be removed; its rows are still there.
+        CheckpointError: The bytes of a checkpoint cannot be removed; the study's rows are kept.
     """
     check_study_name(name)
     database = open_database(storage, make=False)
@@ -57,7 +60,7 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
 
 
 def _delete(database: Database, study: Record) -> None:
-    """Delete the rows last: a call after a crash finds the files by them."""
+    """Delete the rows last, because a call after a crash finds the files by them."""
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)
     close(database, study)

@@ -1,4 +1,4 @@
-"""Running a study with worker processes on this machine, its progress shown."""
+"""Running a study with worker processes on this machine while its progress is shown."""
 
 import shlex
 import sys
@@ -25,10 +25,10 @@ LOOK_S = 0.5
 """Seconds between two reads of the study's progress."""
 
 ERRORS_EVERY_S = 2.0
-"""Seconds between two reads of the last error, which a trial that is retried has, too."""
+"""Seconds between two reads of the last error, while the number of failed trials is the same."""
 
-GOING = "Waiting for the workers to save and give back their trials; Ctrl-C again kills them."
-GONE = "The trials that ran are given back; run it again to go on."
+RELEASING = "Waiting for the workers to save and release their trials; Ctrl-C again kills them."
+RELEASED = "The running trials were released; run the study again to continue them."
 
 
 def run(database: Database, study: Record, *, workers: int) -> Counts:
@@ -36,11 +36,11 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     Have worker processes run a study until it is done.
 
     Returns:
-        Trials by state; a study that is done or stopped starts no worker.
+        Trials by state. If the study is already done or stopped, no worker is started.
 
     Raises:
-        StudyFailed: The study is done or has paused itself, and no trial has completed.
-        StudydbError: All workers ended with an error; the message has one's last words.
+        StudyFailed: No trial has completed, and the study is done or has paused itself.
+        StudydbError: All workers ended with an error; the message shows the output of one.
     """
     from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  brings the display
 
@@ -53,23 +53,23 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
             try:
                 _Watch(database, study, display).until_ended(team)
             except KeyboardInterrupt:
-                display.show_message(GOING)
+                display.show_message(RELEASING)
                 raise
     except KeyboardInterrupt as interrupt:
-        display.show_message(GONE)
-        _spare_traceback(interrupt)
+        display.show_message(RELEASED)
+        _hide_traceback(interrupt)
         raise
     progress = read_patiently(lambda: read_progress(database, study))
     for problem in read_patiently(lambda: storage_problems(database, study)):
-        display.show_message(f"Trouble: {problem_text(problem)}")
+        display.show_message(f"Problem: {problem_text(problem)}")
     counts = _checked(database, study, progress)
     if counts.error:
         display.show_message(_describe_errors(database, study, counts.error))
     return counts
 
 
-def _spare_traceback(interrupt: KeyboardInterrupt) -> None:
-    """Let a script that does not catch this interrupt end without a traceback."""
+def _hide_traceback(interrupt: KeyboardInterrupt) -> None:
+    """Have a script that does not catch this interrupt end without a traceback."""
     show = sys.excepthook
 
     def show_others(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -86,7 +86,7 @@ def _checked(database: Database, study: Record, progress: StudyProgress) -> Coun
 
 
 def full_url(database: Database) -> str:
-    """The URL with its password, for other connections to the same database; never shown."""
+    """Return the URL with its password, for further connections; never show it."""
     return database.secret_url.render_as_string(hide_password=False)
 
 
@@ -107,14 +107,13 @@ class _Watch:
             team.wait(LOOK_S)
         if team.failed is not None and not self._is_over():
             raise StudydbError(
-                f"All workers of {self._study.name!r} have ended before it was done; what they "
-                "had saved is kept, and running it again goes on from there. "
-                f"The cause: {team.failed}"
+                f"All workers of {self._study.name!r} ended before it was done. Their results are "
+                f"kept; run the study again to continue it. The cause: {team.failed}"
             )
         read_patiently(self._look)
 
     def _look_if_answered(self) -> None:
-        """Read the progress; say once when the database stops answering, and when it answers."""
+        """Read the progress; show once that the database does not answer, or answers again."""
         try:
             self._look()
         except StorageTransient as error:
@@ -135,7 +134,7 @@ class _Watch:
         )
         if progress.counts.error > self._errors or elapsed_s >= self._error_due_s:
             self._error_due_s = elapsed_s + ERRORS_EVERY_S
-            self._tell_last_error()  # trials that are lost and run again are no errors yet
+            self._show_last_error()  # a lost trial that will run again is not counted as an error
         self._errors = progress.counts.error
         is_paused = progress.status is Status.PAUSED and not progress.is_done
         if is_paused and not self._was_paused:
@@ -146,15 +145,15 @@ class _Watch:
             )
         self._was_paused = is_paused
 
-    def _tell_last_error(self) -> None:
-        """Show the last error above the line of counts, unless it is the one shown last."""
+    def _show_last_error(self) -> None:
+        """Show the last error above the line of counts, unless it was shown last."""
         error = last_error(self._database, self._study)
         if error is not None and error.words != self._last_words:
             self._last_words = error.words
             self._display.show_message(f"trial {error.number} failed: {error.words}")
 
     def _budget(self, progress: StudyProgress) -> int | None:
-        """The budget as it is now; for a grid without one, its size."""
+        """Return the current budget; for a grid without a budget, its size."""
         return self._study.num_draws if progress.num_trials is None else progress.num_trials
 
     def _best_value(self) -> float | None:

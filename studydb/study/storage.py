@@ -1,4 +1,4 @@
-"""Opening databases, and calls that are retried for as long as a person waits."""
+"""Opening databases, and retries of calls that a person waits for."""
 
 import getpass
 import os
@@ -15,7 +15,7 @@ from studydb.operations.writing import write
 from studydb.settings import storage_url
 
 CONTROL_PATIENCE_S = 10.0
-"""How long a person's call is retried while the database does not answer."""
+"""How long a call is retried for a person while the database does not answer."""
 
 Answered = TypeVar("Answered")
 
@@ -42,7 +42,7 @@ def open_database(storage: str | os.PathLike[str] | None, *, make: bool) -> Data
 
 @contextmanager
 def closed_on_error(database: Database) -> Iterator[None]:
-    """Close the database if the block raises, because no handle will close it then."""
+    """Close the database if the block raises, because no handle exists that would close it."""
     try:
         yield
     except BaseException:
@@ -51,19 +51,19 @@ def closed_on_error(database: Database) -> Iterator[None]:
 
 
 def read_patiently(call: Callable[[], Answered]) -> Answered:
-    """Make a call that reads; retry it for as long as a person waits."""
+    """Make a call that reads; retry it for `CONTROL_PATIENCE_S`."""
     return retry_until_answered(call, patience_s=CONTROL_PATIENCE_S)
 
 
 def write_patiently(database: Database, call: Callable[[], Answered]) -> Answered:
-    """Make a call that writes; retry it like a read, unless the login may only read."""
+    """Make a call that writes; retry it for `CONTROL_PATIENCE_S`."""
     return retry_until_answered(
         lambda: write(database, call, role=Role.OWNER), patience_s=CONTROL_PATIENCE_S
     )
 
 
 def whoami() -> str:
-    """The actor of a person's requests: user@host."""
+    """Return user@host, the actor of a person's requests."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

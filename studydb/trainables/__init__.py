@@ -1,4 +1,4 @@
-"""What a study runs: how a function is described in a row, signed, found again and called."""
+"""Trainables: a function is described in a row, signed, found by a child and called."""
 
 from studydb.trainables.calling import call, check_signature, returned_metrics
 from studydb.trainables.config_use import ignores_config

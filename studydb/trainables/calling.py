@@ -1,4 +1,4 @@
-"""How what `load` has found is run: today a function, with every signature that studydb knows."""
+"""Calling the function that `load` has found, with each signature that studydb knows."""
 
 import inspect
 from collections.abc import Callable, Generator, Mapping
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from studydb.domain.errors import TrainableError
 
 EXTRAS = ("trial", "reporter", "checkpoint_dir")
-"""The names of the parameters that a trainable may have beside the config."""
+"""The names of the parameters that a trainable may have after the config."""
 
 
 class Restored(Protocol):
@@ -51,7 +51,7 @@ def check_signature(function: Callable[..., Any]) -> None:
     Refuse an object that cannot be called with a config.
 
     Raises:
-        TrainableError: It names the parameter that is wrong.
+        TrainableError: The object cannot be called so; the message names the wrong parameter.
     """
     name = _name(function)
     if not callable(function) or inspect.isclass(function):
@@ -79,10 +79,10 @@ def call(function: Callable[..., Any], config: dict[str, Any], trial: Reports) -
     Run a trainable to its end, and report the metrics that a generator yields.
 
     Returns:
-        What it returned (see `returned_metrics`).
+        The function's return value (see `returned_metrics`).
 
     Raises:
-        TrainableError: studydb does not know its signature.
+        TrainableError: studydb cannot call the function's signature.
     """
     check_signature(function)
     positional, named = _extras(function, trial)
@@ -92,10 +92,10 @@ def call(function: Callable[..., Any], config: dict[str, Any], trial: Reports) -
 
 def returned_metrics(value: Any, metric: str) -> dict[str, Any] | None:
     """
-    Read what a trainable returned or yielded: a dict of metrics, or a value of the study's metric.
+    Turn what a trainable returned or yielded into a dict of metrics; None stays None.
 
     Raises:
-        TrainableError: It is neither.
+        TrainableError: The value is neither a dict of metrics nor a number.
     """
     if value is None:
         return None

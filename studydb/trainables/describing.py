@@ -27,7 +27,7 @@ from studydb.trainables.calling import check_signature
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 MAX_SOURCE_BYTES = 16 << 20
-"""The most that a function by value may have: each worker reads its row at the start."""
+"""The limit for a function by value, because each worker reads the row when it starts."""
 
 IMPORT_PATH = re.compile(
     r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)"
@@ -40,9 +40,9 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     """
     Describe a function so that workers can find it.
 
-    By import path, if a fresh interpreter in `workdir` would find the same module and the modules
-    that it refers to: the study then runs what the file says when a worker starts. Otherwise by
-    value. None of the user's code is run.
+    The description is an import path if a fresh interpreter in `workdir` would find the function's
+    module and all modules that it refers to. Workers then run the file as it is when they start.
+    Otherwise the function is pickled. None of the user's code is run.
 
     Args:
         function: The function, or its path "module:function".
@@ -84,7 +84,7 @@ def _trainable(
 
 
 def _import_path(function: Callable[..., Any]) -> str | None:
-    """`module:function` if that is this object in this process; None otherwise."""
+    """Return `module:function` if this path names the object in this process; else None."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
@@ -97,9 +97,9 @@ def _import_path(function: Callable[..., Any]) -> str | None:
 
 def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
     """
-    The function's module, and all other modules outside Python and the installed libraries.
+    Yield the function's module, and all other modules outside Python and the installed libraries.
 
-    A function by value may refer to any of them; those that a worker cannot import must be pickled
+    A pickled function may refer to any of them; those that a worker cannot import must be pickled
     with it.
     """
     libraries = {
@@ -123,10 +123,10 @@ def _not_importable(
     own: Mapping[str, ModuleType], elsewhere: Container[str]
 ) -> dict[str, ModuleType]:
     """
-    The modules that a worker cannot import: it does not find them, or a module they refer to.
+    Find the modules that a worker cannot import: it does not find them, or one they refer to.
 
-    A test module may be found by its path, while a folder that conftest.py has put on `sys.path`
-    is not.
+    An example is a test module: a worker finds it, but not a module that it imports from a folder
+    that conftest.py has put on `sys.path`.
     """
     lost = {name for name in own if name in elsewhere}
     referring = {name: {*_homes(list(vars(module).values()))} for name, module in own.items()}
@@ -136,7 +136,7 @@ def _not_importable(
 
 
 def _homes(values: Iterable[Any]) -> Iterator[str]:
-    """The names of the modules that values are, or were defined in."""
+    """Yield, for each value, the module that it is or was defined in, by name."""
     for value in values:
         name = value.__name__ if isinstance(value, ModuleType) else None
         home = name or inspect.getattr_static(value, "__module__", None)
@@ -149,7 +149,7 @@ def _same(module: ModuleType, place: list[str] | None) -> bool:
 
 
 def _fresh_places(names: Iterable[str], workdir: Path) -> dict[str, list[str] | None]:
-    """Where a fresh interpreter in the working directory finds modules (see `modules.place_of`)."""
+    """Ask a fresh interpreter in `workdir` where it finds modules (see `modules.place_of`)."""
     try:
         answer = subprocess.run(
             [sys.executable, "-P", str(modules.__file__)],
@@ -174,7 +174,7 @@ def _check_path(path: str, workdir: Path) -> None:
     match = IMPORT_PATH.fullmatch(path)
     if match is None:
         raise TrainableError(
-            f"The trainable {path!r} is no import path; write 'module:function', "
+            f"The trainable {path!r} is not an import path; write 'module:function', "
             "for example 'train:main'."
         )
     module = match["module"]
@@ -185,13 +185,13 @@ def _check_path(path: str, workdir: Path) -> None:
             near = f" Did you mean {module.removesuffix('.py')}:{match['attribute']}, without .py?"
         raise TrainableError(
             f"Python finds no module {module!r} from {workdir}. "
-            f"Create the study in the directory that holds it, or install its package.{near}"
+            f"Create the study in the module's directory, or install its package.{near}"
         )
     _check_mentioned(match["attribute"].partition(".")[0], place)
 
 
 def _check_mentioned(name: str, place: list[str]) -> None:
-    """Refuse a misspelt function now, without running its module."""
+    """Refuse a misspelt function by searching the module's text, without running it."""
     if not place or not place[0].endswith(".py"):
         return
     text = Path(place[0]).read_text(encoding="utf-8", errors="replace")
@@ -219,7 +219,7 @@ def _pickle(function: Callable[..., Any], missing: Iterable[ModuleType], workdir
 
 @contextmanager
 def _by_value(missing: Iterable[ModuleType]) -> Iterator[None]:
-    """Have cloudpickle pickle these modules by value; registrations of the user stay."""
+    """Have cloudpickle pickle these modules by value; keep the user's registrations."""
     added = [m for m in missing if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     try:
         for module in added:

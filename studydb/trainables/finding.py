@@ -1,4 +1,4 @@
-"""How a child finds the object that its trial runs."""
+"""How a child finds the function that its trial runs."""
 
 import importlib
 import pickle
@@ -21,18 +21,19 @@ def load(
     """
     Find a trainable's function: import its module, or unpickle its bytes.
 
-    The directory in which it was found stays first on `sys.path`. Errors of the module's own code
-    are raised as they are.
+    The directory of a module that was found stays first on `sys.path`. Errors that the module's
+    code raises are not wrapped.
 
     Args:
-        trainable: The caller has checked that it is trusted.
-        workdirs: Where to look, in order: the worker's working directory, then the recorded one.
+        trainable: The trainable; the caller has checked that it is trusted.
+        workdirs: The directories to search, in order: the worker's working directory, then the
+            study's.
         own_only: Refuse a function that the module has imported from another package, such as
-            `train:system`. True for a trainable without a signature, and then `workdirs` is the
+            `train:system`. True for a trainable without a signature; `workdirs` is then the
             worker's directory alone.
 
     Raises:
-        TrainableError: Not found, not callable, or pickled by another version of Python.
+        TrainableError: The function is not found, not callable, or pickled by another Python.
     """
     directories = [str(Path(directory)) for directory in dict.fromkeys(workdirs)]
     function: Any
@@ -56,7 +57,7 @@ def load(
 def _by_path(name: str, directories: list[str], *, own_only: bool) -> Any:
     match = IMPORT_PATH.fullmatch(name)
     if match is None:
-        raise TrainableError(f"The trainable {name!r} is no import path ('module:function').")
+        raise TrainableError(f"The trainable {name!r} is not an import path ('module:function').")
     module = _import(match["module"], directories)
     found: Any = module
     for part in match["attribute"].split("."):
@@ -64,7 +65,7 @@ def _by_path(name: str, directories: list[str], *, own_only: bool) -> Any:
             raise TrainableError(
                 f"{module.__file__} has no {match['attribute']!r}."
                 f"{did_you_mean(match['attribute'], _functions(module))} "
-                "Correct the file, or look for one of the same name that hides it."
+                "Correct the file, or look for another file of this name that hides yours."
             )
         found = getattr(found, part)
     if own_only and not _is_own(found, module):
@@ -84,7 +85,7 @@ def _import(name: str, directories: list[str]) -> ModuleType:
         sys.path.remove(directory)
     raise TrainableError(
         f"There is no module {name!r}, neither in {' nor in '.join(directories)}, nor installed "
-        f"for {sys.executable}. Start the worker with --workdir naming the directory that holds it."
+        f"for {sys.executable}. Start the worker with --workdir naming the module's directory."
     )
 
 
@@ -102,7 +103,7 @@ def check_python(trainable: Trainable) -> None:
     Refuse a function that another version of Python has pickled.
 
     Raises:
-        TrainableError: It names both versions.
+        TrainableError: The versions differ; the message names both.
     """
     if trainable.kind == TrainableKind.PICKLE and trainable.python_version != PYTHON_VERSION:
         raise TrainableError(

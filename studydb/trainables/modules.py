@@ -1,8 +1,8 @@
 """
-Where a module would be imported from, without running any of its code.
+Find where a module would be imported from, without running its code.
 
-As a script it answers for a fresh interpreter in the working directory: a JSON list of names on
-stdin, a JSON dict of places on stdout. It imports nothing of studydb.
+This file also runs as a script in a fresh interpreter: it reads a JSON list of names from stdin and
+writes a JSON dict of places to stdout. It imports nothing of studydb.
 """
 
 import json
@@ -15,10 +15,10 @@ from types import ModuleType
 
 def place_of(name: str) -> list[str] | None:
     """
-    Where the interpreter would find a module.
+    Find where the interpreter would import a module from.
 
-    Its packages are searched but not imported. A module below a package that changes its
-    `__path__` when it is imported is not found.
+    The packages above the module are searched but not imported. So a module is not found below a
+    package whose code changes its `__path__`.
 
     Returns:
         The module's file, or the directories of a namespace package; None when it is not found.
@@ -61,7 +61,7 @@ def _stand_in(package: str, within: list[str] | None, stubs: list[str]) -> None:
 
 
 def main() -> None:
-    """Answer one question on stdin."""
+    """Answer the names on stdin."""
     sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109  importing pathlib takes time
     names = json.load(sys.stdin)
     sys.stdout.write(json.dumps({name: place_of(name) for name in names}))

@@ -11,14 +11,14 @@ from studydb.trainables.describing import IMPORT_PATH
 
 
 class Trust(Enum):
-    """Why a trainable may run; `load` is stricter with one that is only allowed."""
+    """Why a trainable may run; `load` is stricter if it is ALLOWED but not SIGNED."""
 
     SIGNED = auto()
     ALLOWED = auto()
 
 
 def signed_payload(trainable: Trainable, study_uuid: str) -> bytes:
-    """The bytes that a signature covers: all that decides what runs, and the study."""
+    """Return the bytes that a signature covers: the study, and all that decides what runs."""
     return frame(
         "studydb trainable 1",
         study_uuid,
@@ -31,7 +31,7 @@ def signed_payload(trainable: Trainable, study_uuid: str) -> bytes:
 
 
 def sign(trainable: Trainable, study_uuid: str, keyring: Keyring) -> Trainable:
-    """The same trainable with one more signature."""
+    """Copy a trainable with one more signature."""
     key_id, mac = keyring.sign(signed_payload(trainable, study_uuid))
     return dataclasses.replace(trainable, signatures={**trainable.signatures, key_id: mac})
 
@@ -43,15 +43,17 @@ def check_trusted(
     allow_imports: Collection[str] = (),
 ) -> Trust:
     """
-    Decide whether this worker may run a trainable: write access to rows must not run code.
+    Decide whether this worker may run a trainable.
+
+    Being able to write to the database must not be enough to run code on a worker.
 
     Args:
-        study_uuid: A signature holds for this study alone.
+        study_uuid: The UUID of the study; a signature holds for one study.
         keyring: This user's keys.
-        allow_imports: From `--allow-import`: packages, modules, or `module:function`.
+        allow_imports: The values of `--allow-import`: packages, modules, or `module:function`.
 
     Raises:
-        Untrusted: No key of this user signed it, and no prefix covers it.
+        Untrusted: No key of this user signed the trainable, and no allowed prefix covers it.
     """
     if keyring.verify(signed_payload(trainable, study_uuid), trainable.signatures):
         return Trust.SIGNED
@@ -61,7 +63,11 @@ def check_trusted(
 
 
 def _is_allowed(name: str, allow_imports: Collection[str]) -> bool:
-    """Whether a prefix covers a function of a module; an attribute of an attribute is refused."""
+    """
+    Whether a prefix covers `module:function`.
+
+    A dotted attribute such as `module:Class.method` is never allowed.
+    """
     match = IMPORT_PATH.fullmatch(name)
     if match is None or "." in match["attribute"]:
         return False
@@ -75,7 +81,7 @@ def _is_allowed(name: str, allow_imports: Collection[str]) -> bool:
 def _refusal(trainable: Trainable, keyring: Keyring) -> str:
     if keyring.holds(trainable.signatures):
         return (
-            f"The trainable {trainable.name!r} was changed after it had been signed. "
+            f"The trainable {trainable.name!r} was changed after it was signed. "
             "Find out who wrote to the database, and create the study again."
         )
     allow = ""

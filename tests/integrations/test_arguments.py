@@ -13,7 +13,7 @@ WRONG = [
         {"space": {"x": (0, 1)}},
         "'x' is the list [0, 1], which does not say how to sample. Write un",
     ),
-    ({"space": ["x"]}, "The space is ['x'], which is no dict"),
+    ({"space": ["x"]}, "The space is ['x'], which is not a dict"),
     ({"stop": 3}, "stop is 3; give metrics and bounds, as {'loss': 3} or ['loss>=3']"),
     ({"stop": [3]}, "The stop rule 3 is not a comparison; write for example 'loss>=3'"),
     ({"stop": {3: 4}}, "The metric name is 3, a int; give a text"),

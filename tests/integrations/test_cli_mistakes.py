@@ -44,7 +44,7 @@ SPELLING = [
     (("create", "a" * 201, *CREATE[2:]), "has 201 characters"),
     (("create", "a\nb", *CREATE[2:]), "a character that cannot be printed"),
     (("create", "digits", "--metric", 'a"b', "--mode", "min"), "The metric name"),
-    (("show", "digits", "first"), "'first' is no trial number; they count from 0"),
+    (("show", "digits", "first"), "'first' is not a trial number; trials count from 0"),
     (("pause", "digits", "1", "-2"), "No such option"),
     (("enqueue", "digits", "lr"), "expected '=' after the name"),
     (("enqueue", "digits", "lr=uniform(0,1)"), "'lr' is the distribution uniform(0.0, 1.0)"),
@@ -67,7 +67,7 @@ SPELLING = [
     ),
     (("worker", "--study", "digits", "--patience", "nan"), "--patience is nan; give 0 seconds"),
     (("worker", "--study", "digits", "--workdir", "nowhere"), "nowhere does not exist"),
-    (("db", "downgrade", "base"), "Add --yes if that is meant"),
+    (("db", "downgrade", "base"), "Add --yes to confirm"),
     (("query",), "Missing argument 'SQL'"),
 ]
 
@@ -244,7 +244,11 @@ STUDY = [
     (CREATE, 1, "A study 'digits' already exists in {url}. Choose another name"),
     ((*CREATE, "--if-not-exists"), 1, "Study 'digits' exists with another metric"),
     (("create", "x", *CREATE[2:], "--trainable", "nope:f"), 1, "Python finds no module 'nope'"),
-    (("create", "x", *CREATE[2:], "--trainable", "nope"), 1, "is no import path; write 'module:"),
+    (
+        ("create", "x", *CREATE[2:], "--trainable", "nope"),
+        1,
+        "is not an import path; write 'module:",
+    ),
     (("query", "SELECT nope FROM v_trial"), 2, "The database refuses the query: "),
     (("query", "SELECT * FROM nope"), 2, "The database refuses the query: "),
     (("query", "SELECT FROM FROM"), 2, "syntax error"),
@@ -254,7 +258,7 @@ STUDY = [
     (("query", "UPDATE trial SET state = 'ERROR'"), 2, "`studydb query` only reads"),
     (("query", ""), 2, "`studydb query` only reads"),
     (("query", ";"), 2, "`studydb query` only reads"),
-    (("query", "SELECT '\udcff'"), 2, r"The argument 'SELECT '\xff'' is no Unicode text"),
+    (("query", "SELECT '\udcff'"), 2, r"The argument 'SELECT '\xff'' is not Unicode text"),
 ]
 
 

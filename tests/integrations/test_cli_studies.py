@@ -47,7 +47,7 @@ def test_create_makes_the_study_that_was_typed_and_says_what_to_type_next(consol
         assert "  export STUDYDB_STORAGE='postgresql://postgres@/" in ran.out
         assert ran.lines[-1].endswith("/.config/studydb/keys studydb worker --study digits")
     else:
-        assert "An SQLite file serves one machine" in ran.out
+        assert "An SQLite file is for one machine" in ran.out
 
 
 def test_create_continues_the_same_study_if_allowed(console):
@@ -235,7 +235,7 @@ def test_show_has_the_error_of_a_trial_that_failed(console, database):
     assert page.out.endswith("Traceback:\n  line 1\nValueError\n")
     assert document["attempts"][0]["error_type"] == "ValueError"
     assert logs.out == "the end\n"
-    assert "the whole is in /nowhere/at/all, which cannot be read on this host" in logs.err
+    assert "all of it is in /nowhere/at/all, which cannot be read on this host" in logs.err
 
 
 def test_logs_reads_the_files_of_the_wanted_attempt(console, database, tmp_path):
@@ -270,7 +270,7 @@ def test_logs_say_that_an_attempt_printed_nothing(console, database):
     running = console("logs", "digits", "0").err
     run.finish(0.5)
 
-    assert running.startswith("(attempt 1 of trial 0 runs, and has printed nothing")
+    assert running.startswith("(attempt 1 of trial 0 is running; no output of it")
     assert console("logs", "digits", "0", "-f").err == (
         "(attempt 1 of trial 0 has printed nothing)\n"
     )
@@ -291,7 +291,7 @@ def test_status_page_shares_twenty_rows_among_states_and_says_what_comes_next(co
     states = [row["state"] for row in document["live"]]
     assert (states.count("RUNNING"), states.count("PENDING")) == (3, 17)
     assert "trials   30 of 60: 26 PENDING, 3 RUNNING, 1 TERMINATED" in page.lines
-    assert "and 9 PENDING more" in page.lines
+    assert "not shown: 9 PENDING" in page.lines
     assert "best     loss (min) 0.5, trial 3, step 1" in page.lines
     assert "workers  1 alive" in page.lines
     assert document["best"]["best_value"] == 0.5

@@ -20,11 +20,11 @@ CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x
     [
         (
             {"num_trials": 50},
-            "num_trials is 30, not 50. What changes it: study.extend(num_trials=20)",
+            "num_trials is 30, not 50. To change it: study.extend(num_trials=20)",
         ),
         ({"scheduler": studydb.ASHA(max_t=9)}, "scheduler is FIFO(), not ASHA(max_t=9,"),
         ({"searcher": studydb.RandomSearch(seed=3)}, "not RandomSearch(seed=3)"),
-        ({"stop": {"loss": 3}}, "stop is none, not loss>=3. What changes it: another name"),
+        ({"stop": {"loss": 3}}, "stop is none, not loss>=3. To change it: another name"),
         ({"max_concurrent": 2}, "max_concurrent is None, not 2"),
         ({"max_failures": 2}, "max_failures is 0, not 2"),
         ({"max_losses": 1}, "max_losses is 10, not 1"),
@@ -39,7 +39,7 @@ def test_other_limits_and_specs_are_warned_of_at_the_users_line(storage_url, her
         study = studydb.create_study("digits", None, storage=storage_url, **ASK, **asked)
 
     assert [warning.filename for warning in told] == [__file__]
-    assert str(told[0].message).startswith("Study 'digits' goes on as it was created: ")
+    assert str(told[0].message).startswith("Study 'digits' continues as it was created: ")
     assert words in str(told[0].message)
     assert study.record.num_trials == 30
     study.close()
@@ -71,7 +71,7 @@ def test_command_line_tells_differences_in_one_line_of_its_own(console):
     again = console(*CREATE, "--num-trials", "50", "--if-not-exists")
 
     assert again.err == (
-        "studydb: Study 'digits' goes on as it was created: num_trials is 30, not 50. What changes "
+        "studydb: Study 'digits' continues as it was created: num_trials is 30, not 50. To change "
         "it: study.extend(num_trials=20) or `studydb extend digits --trials 20`.\n"
     )
     assert "30 trials" in again.lines[0]

@@ -394,7 +394,7 @@ def test_bytes_that_were_changed_are_never_opened(first, database):
 
     told = first.work("digits", "--allow-import", train.__module__, code=1)
 
-    assert "was changed after it had been signed. Find out who wrote" in told
+    assert "was changed after it was signed. Find out who wrote" in told
     assert reasons(database) == []
     for change in CHANGES:
         arrange.change(database, change)
@@ -418,7 +418,7 @@ def test_bytes_of_one_study_are_not_replayed_in_another(first, database):
     arrange.change(database, f"UPDATE trainable SET study_id = {swap}")
 
     for study in ("digits", "other"):
-        assert "was changed after it had been signed" in first.work(study, code=1)
+        assert "was changed after it was signed" in first.work(study, code=1)
 
     assert reasons(database) == []
 
@@ -432,7 +432,7 @@ def test_import_path_that_sql_has_written_runs_nothing(first, database):
 
     for name in NAMES:
         arrange.change(database, f"UPDATE trainable SET name = '{name}'")
-        with pytest.raises(Untrusted, match="was changed after it had been signed"):
+        with pytest.raises(Untrusted, match="was changed after it was signed"):
             first.trust(database)
     arrange.change(database, "DELETE FROM signature")
     for name in NAMES:

@@ -93,7 +93,7 @@ def test_status_tells_of_checkpoints_that_were_not_stored_or_not_read(console, d
         record_event(database, lease=run.lease, kind="checkpoint failed", data={"error": words})
 
     lines = console("status", "digits").lines
-    told = lines[lines.index("Trouble:") + 1 :]
+    told = lines[lines.index("Problems:") + 1 :]
     assert told[0].endswith(r"trial 0: checkpoint failed (the newest of 2): Still no \x1b[31mspace")
     assert told[1].endswith("trial 0: checkpoint corrupt: inline:, step 1")
     document = console("status", "digits", "--format", "json").json
@@ -112,7 +112,7 @@ def test_worker_is_listed_by_what_drain_takes_in_a_table_and_in_full_elsewhere(
 
     assert uuid == console("workers", "--format", "json").json[0]["worker"]
     assert listed == uuid[:8]
-    assert f"Worker {listed} on {process.host}: gives back what it runs" in drained.out
+    assert f"Worker {listed} on {process.host}: will start to release its trials" in drained.out
     assert console("workers", "--format", "json").json[0]["health"] == "draining"
     assert "workers  1 alive" in console("status", "d").lines
     assert worker.renew().request == "DRAIN"

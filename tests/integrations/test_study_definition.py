@@ -20,7 +20,7 @@ def test_study_without_anything_to_search_needs_a_budget(storage_url, space):
     ask = {"metric": "error", "mode": "min", "space": space, "storage": storage_url}
     train = "studydb.examples.quadratic:train"
 
-    with pytest.raises(InvalidSpec, match="the same trial would be run for ever"):
+    with pytest.raises(InvalidSpec, match="the same trial would run without end"):
         studydb.create_study("endless", train, **ask)
 
     studydb.create_study("bounded", train, num_trials=3, **ask).close()
@@ -89,5 +89,5 @@ def test_show_of_a_study_without_a_function_names_own_loops(console):
 
     shown = console("show", "mine")
 
-    assert "none: trials are run by own loops, with study.ask()" in shown.out
+    assert "none: the user's own program runs the trials, through study.ask()" in shown.out
     assert "studydb status mine" in shown.lines[-1]

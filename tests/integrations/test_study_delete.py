@@ -55,7 +55,7 @@ def test_delete_without_yes_says_what_would_go_and_changes_nothing(console, data
     ran = console("delete", "digits", code=2)
 
     assert "would be deleted with its 2 trials" in ran.err
-    assert "Add --yes if that is meant." in ran.err
+    assert "Add --yes to confirm." in ran.err
     assert arrange.dump(database) == before
 
 

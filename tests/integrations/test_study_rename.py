@@ -16,7 +16,7 @@ def test_rename_changes_the_name_and_tells_it(console, database):
     ran = console("rename", "old", "my new")
 
     assert ran.lines == [
-        "Study 'old': 'my new' from now on.",
+        "Study 'old': renamed to 'my new'.",
         "",
         "Next:",
         "  studydb status 'my new'",

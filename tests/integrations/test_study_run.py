@@ -128,8 +128,8 @@ def test_ctrl_c_gives_the_trials_back_and_leaves_no_process(create, script):
     code, words = running.end()
 
     assert code in {-signal.SIGINT, 130}
-    assert "Waiting for the workers to save and give back their trials" in words
-    assert "The trials that ran are given back; run it again to go on." in words
+    assert "Waiting for the workers to save and release their trials" in words
+    assert "The running trials were released; run the study again to continue them." in words
     assert "interrupted" in words
     assert "Traceback" not in words
     assert [trial.state for trial in study.trials] == ["PENDING"] * 2
@@ -217,8 +217,8 @@ def test_all_workers_killed_is_an_error_that_says_what_to_do(create, tmp_path):
     counts = study.run(workers=1)
 
     assert str(error.value) == (
-        "All workers of 'digits' have ended before it was done; what they had saved is kept, and "
-        "running it again goes on from there. The cause: a worker was killed by SIGKILL, by a person "
+        "All workers of 'digits' ended before it was done. Their results are kept; run the study "
+        "again to continue it. The cause: a worker was killed by SIGKILL, by a person "
         "or because memory ran out."
     )
     assert counts.terminated == 1

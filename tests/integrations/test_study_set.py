@@ -27,7 +27,7 @@ def test_set_keeps_the_former_stores(console, database, tmp_path):
     console("set", "mine", f"checkpoints={tmp_path}/a")
 
     a, b = ((tmp_path / name).as_uri() for name in "ab")
-    assert ran.lines == [f"Study 'mine': checkpoints go to {a}, from each trial's next start."]
+    assert ran.lines == [f"Study 'mine': attempts that start later save checkpoints to {a}."]
     assert load(database, "mine").checkpoints == a
     assert located(database, study).former_checkpoints == (b, "inline:", None)
     assert load(database, "mine").guard  # the other settings stay
@@ -39,7 +39,7 @@ def test_set_keeps_the_former_stores(console, database, tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("foo=1", "'foo' cannot be set; what can: checkpoints."),
+        ("foo=1", "'foo' cannot be set. Settings: checkpoints."),
         ("checkpoint=/x", "Did you mean 'checkpoints'?"),
         ("checkpoints", "'checkpoints' has no value; write checkpoints=VALUE."),
         ("checkpoints=s3://bucket", "Checkpoints cannot go to 's3://bucket'."),

@@ -271,7 +271,7 @@ def test_views_follow_their_study_through_renaming_and_go_with_it(console, datab
     again = console("views", "new")
 
     assert [row["study"] for row in still] == ["new"]
-    assert "Dropped v_result_old and v_trial_old, from before it was renamed." in again.lines
+    assert "Dropped v_result_old and v_trial_old, made before the study was renamed." in again.lines
     assert names_of(database) == ["v_result_new", "v_trial_new"]
 
 

@@ -138,14 +138,14 @@ def test_deleting_a_study_leaves_the_others(store):
 
 @pytest.mark.parametrize("study_uuid", ["", ".", "..", "/", "../other", "-" * 36, f"{STUDY}\n"])
 def test_deleting_what_is_no_study_is_refused(store, study_uuid):
-    with pytest.raises(CheckpointError, match="is no UUID of a study"):
+    with pytest.raises(CheckpointError, match="is not a study's UUID"):
         store.delete_study(study_uuid)
 
 
 @pytest.mark.parametrize("field", ["study_uuid", "trial_uuid", "checkpoint_uuid"])
 @pytest.mark.parametrize("text", ["..", "/etc", "../../home", f"../{TRIAL}"])
 def test_place_is_made_of_uuids_alone(store, field, text):
-    with pytest.raises(CheckpointError, match="is no UUID of a"):
+    with pytest.raises(CheckpointError, match="'s UUID: a program other"):
         store.put_bytes(dataclasses.replace(place(), **{field: text}), b"x")
 
     assert not store.root.exists()
@@ -288,12 +288,12 @@ def test_checkpoint_may_itself_be_reached_through_a_link(store, source, tmp_path
 @pytest.mark.parametrize(
     ("target", "complaint"),
     [
-        ("nowhere", "leads nowhere"),
+        ("nowhere", "has no existing target"),
         ("../outside", "leads out of it"),
         ("/etc/hostname", "leads out of it"),
         (".", "leads back to itself"),
         ("layers/..", "leads back to itself"),
-        ("link", "leads nowhere"),
+        ("link", "has no existing target"),
     ],
 )
 def test_links_that_cannot_be_copied_are_refused(store, source, tmp_path, target, complaint):

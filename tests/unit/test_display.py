@@ -78,7 +78,7 @@ def test_ctrl_c_during_imports_shows_no_traceback(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [
-        ([b"status", b"caf\xe9"], {}, r"The argument 'caf\xe9' is no Unicode text"),
+        ([b"status", b"caf\xe9"], {}, r"The argument 'caf\xe9' is not Unicode text"),
         ([b"studies"], {"STUDYDB_STORAGE": b"sqlite:///caf\xe9.db"}, "$STUDYDB_STORAGE, 'sqlite:"),
         (
             [b"studies", b"--storage", b"sqlite:///\xff.db"],

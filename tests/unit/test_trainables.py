@@ -329,7 +329,7 @@ def test_colleagues_can_sign_the_same_source():
 def test_every_change_of_a_signed_row_is_noticed(change):
     trainable = sign(import_trainable("train:main"), STUDY, RING)
 
-    with pytest.raises(Untrusted, match="changed after it had been signed"):
+    with pytest.raises(Untrusted, match="changed after it was signed"):
         check_trusted(dataclasses.replace(trainable, **change), STUDY, RING)
 
 

@@ -124,9 +124,9 @@ def test_command_copies_a_directory_and_pickles_a_dict(saved, console, tmp_path)
 @pytest.mark.parametrize(
     ("typed", "words", "code"),
     [
-        (("0",), "Give NUMBER and DIR after NAME, or --best and DIR", 2),
-        (("0", "model", "--best"), "Give DIR after NAME --best", 2),
-        (("first", "model"), "'first' is no trial number", 2),
+        (("0",), "Write `studydb export-checkpoint NAME NUMBER DIR, or NAME --best DIR`", 2),
+        (("0", "model", "--best"), "Write `studydb export-checkpoint NAME --best DIR`", 2),
+        (("first", "model"), "'first' is not a trial number", 2),
         (("7", "model"), "has no trial 7", 1),
         (("0", "."), "exists; name a directory that does not exist", 1),
     ],

@@ -294,7 +294,7 @@ def test_copy_of_the_trials_process_cannot_report(start):
     attempt = start(train)
 
     assert values_of(attempt.finish()[:-1]) == [1.0]
-    assert "a copy of the trial's process" in attempt.printed
+    assert "a fork of the trial's process" in attempt.printed
 
 
 @pytest.mark.parametrize("step", [2**62, 2**70, True, "9"])

@@ -52,7 +52,7 @@ def test_script_that_requires_arguments_is_told_where_they_are(sqlite_stage):
     (attempt,) = stage.attempts()
     assert attempt.error_message == (
         "The trainable called sys.exit(2). Return from it, or raise an error. If it parses "
-        "sys.argv: a trial has no arguments there; use its config."
+        "sys.argv: a trial gets no arguments there; use its config."
     )
     logs = studydb("logs", "staged", "0", storage=stage.storage)
     assert "usage: studydb worker [-h] --lr LR" in logs
@@ -71,7 +71,7 @@ def test_run_says_so_when_it_is_done(stage):
         check=True,
     )
 
-    assert f"Trouble: trial 0: config not read: {UNREAD}" in ran.stderr
+    assert f"Problem: trial 0: config not read: {UNREAD}" in ran.stderr
 
 
 def studydb(*arguments, storage):

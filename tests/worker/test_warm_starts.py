@@ -217,7 +217,10 @@ UNSAFE = {
     "file for writing": ("F = open('out.txt', 'w')", "left"),
     "file for reading": ("F = open(__file__)", "mine.py open"),
     "pipe": ("import os\nP = os.pipe()", "left pipe:"),
-    "shared memory": ("import mmap\nM = mmap.mmap(-1, 4096)", "memory that copies would share"),
+    "shared memory": (
+        "import mmap\nM = mmap.mmap(-1, 4096)",
+        "memory that forked processes would share",
+    ),
     "process": ("import subprocess\nP = subprocess.Popen(['sleep', '60'])", "started process"),
     "wish": ("WISH = True", "asks for fresh starts"),
 }

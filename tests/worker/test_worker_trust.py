@@ -69,7 +69,7 @@ def test_trainable_that_was_changed_in_the_database_is_refused(sqlite_stage, cha
     worker = stage.start()
 
     assert worker.exit_code() == 1
-    assert "was changed after it had been signed. Find out who wrote" in worker.words()
+    assert "was changed after it was signed. Find out who wrote" in worker.words()
     assert "Traceback" not in worker.words()
 
 

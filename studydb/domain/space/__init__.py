@@ -1,1 +1,1 @@
-"""Search spaces: distributions, constants, and configurations made of samples."""
+"""Search spaces: distributions, constants, and the configurations that are drawn from them."""

@@ -1,5 +1,5 @@
 """
-Distributions: the functions that users call, beside their names in Ray Tune and Optuna.
+Distributions: the functions that users call, and the same functions in Ray Tune and Optuna.
 
 | studydb | Ray Tune | Optuna |
 |---|---|---|
@@ -27,57 +27,58 @@ from studydb.domain.space.domains import (
 
 def uniform(lower: float, upper: float) -> Uniform:
     """
-    A float from [lower, upper), uniformly distributed.
+    Sample a float uniformly from [lower, upper).
 
-    `uniform` of Ray Tune, `suggest_float` of Optuna. An enqueued value may be `upper` itself.
+    In Ray Tune this is `uniform`, in Optuna `suggest_float`. An enqueued value may be `upper`.
     """
     return Uniform(lower, upper)
 
 
 def loguniform(lower: float, upper: float) -> LogUniform:
     """
-    A float from [lower, upper) whose logarithm is uniform: half lie below the geometric mean.
+    Sample a float from [lower, upper) whose logarithm is uniform.
 
-    `loguniform` of Ray Tune, `suggest_float(log=True)` of Optuna. `lower` must be positive.
+    Half of the samples are below the geometric mean. `lower` must be positive. In Ray Tune this is
+    `loguniform`, in Optuna `suggest_float(log=True)`.
     """
     return LogUniform(lower, upper)
 
 
 def quniform(lower: float, upper: float, q: float) -> QUniform:
     """
-    A multiple of q from [lower, upper], both ends included if they are multiples.
+    Sample a multiple of q from [lower, upper]; both ends are included if they are multiples.
 
-    Every multiple is equally likely; Ray Tune rounds uniform draws, so ends come half as often.
-    Multiples count from 0; those of Optuna's `suggest_float(step=)` count from `lower`.
+    All multiples are equally likely. Ray Tune rounds uniform draws, so that its ends are half as
+    likely. The multiples are k * q; Optuna's `suggest_float(step=q)` samples lower + k * q.
     """
     return QUniform(lower, upper, q)
 
 
 def randint(lower: int, upper: int) -> RandInt:
     """
-    An integer from [lower, upper], BOTH ENDS INCLUDED, each equally likely.
+    Sample an integer uniformly from [lower, upper], BOTH ENDS INCLUDED.
 
-    `suggest_int` of Optuna. Ray Tune's and numpy's `randint` exclude the upper end.
+    In Optuna this is `suggest_int`. Ray Tune's and numpy's `randint` exclude the upper end.
     """
     return RandInt(lower, upper)
 
 
 def lograndint(lower: int, upper: int) -> LogRandInt:
     """
-    An integer from [lower, upper], BOTH ENDS INCLUDED; k has a weight of log((k + 1) / k).
+    Sample an integer k from [lower, upper], BOTH ENDS INCLUDED, with the weight log((k + 1) / k).
 
-    `lograndint(lower, upper + 1)` of Ray Tune, like `suggest_int(log=True)` of Optuna. `lower`
-    must be at least 1.
+    `lower` must be at least 1. In Ray Tune this is `lograndint(lower, upper + 1)`; Optuna's
+    `suggest_int(log=True)` is similar.
     """
     return LogRandInt(lower, upper)
 
 
 def choice(values: Sequence[Any]) -> Choice:
     """
-    One of a list of values, each equally likely; a value given twice is twice as likely.
+    Sample one of a list of values, each equally likely; a value given twice is twice as likely.
 
-    `choice` of Ray Tune, `suggest_categorical` of Optuna. Values are anything that JSON holds:
-    numbers, texts, booleans, None, lists and dicts. Tuples become lists.
+    Values may be anything that JSON holds: numbers, texts, booleans, None, lists and dicts. Tuples
+    become lists. In Ray Tune this is `choice`, in Optuna `suggest_categorical`.
     """
     return Choice(values)
 
@@ -85,4 +86,4 @@ def choice(values: Sequence[Any]) -> Choice:
 DISTRIBUTIONS: dict[str, type[Domain]] = {
     cls.kind: cls for cls in (Uniform, LogUniform, QUniform, RandInt, LogRandInt, Choice)
 }
-"""The classes by the names that stand in calls and in JSON."""
+"""The classes by their names in calls and in JSON."""

@@ -1,5 +1,5 @@
 """
-Domains: the values that a parameter can take, and the value that a number in [0, 1) stands for.
+Domains: the values that a parameter can take, and how a number in [0, 1) is mapped to one of them.
 
 The transforms use only operations that every platform rounds alike (logarithms by `decimal`), so
 that the n-th point of a study is the same on every host, in every version of Python and numpy.
@@ -19,21 +19,21 @@ from studydb.domain.space.exact_arithmetic import UNITS, clamp, exact, from_log_
 from studydb.domain.specs.spec import Spec
 
 KIND = "$"
-"""The key of a distribution's name in JSON; no name of a parameter may begin with it."""
+"""The key of a distribution's name in JSON; a parameter's name must not begin with it."""
 
 
 class Domain(Spec, ABC):
-    """The values that one parameter can take; frozen, and equal when the bounds are."""
+    """The values that one parameter can take; two domains with equal options are equal."""
 
     kind_key: ClassVar[str] = KIND
 
     @abstractmethod
     def from_unit(self, u: float) -> Any:
         """
-        Turn a uniform draw into a value; a larger draw never gives a smaller one.
+        Map a uniform draw to a value; a larger draw never gives a smaller value.
 
         Args:
-            u: In [0, 1), a multiple of 2**-53.
+            u: The draw, in [0, 1), a multiple of 2**-53.
         """
 
     @abstractmethod
@@ -42,7 +42,7 @@ class Domain(Spec, ABC):
 
     @abstractmethod
     def cast(self, value: Any) -> Any:
-        """Give a value of the domain the type of a draw: 3 becomes 3.0 for `uniform`."""
+        """Convert a value of the domain to the type of a draw: 3 becomes 3.0 for `uniform`."""
 
     @property
     def width(self) -> int:
@@ -50,7 +50,7 @@ class Domain(Spec, ABC):
         return 24
 
     def __str__(self) -> str:
-        """As written on the command line and in Python."""
+        """Return the distribution as it is written in Python and on the command line."""
         _, *arguments = self.to_json().values()
         return f"{self.kind}({', '.join(map(repr, arguments))})"
 
@@ -65,7 +65,7 @@ class Enumerable(Domain):
 
     @abstractmethod
     def at(self, index: int) -> Any:
-        """The value at a 0-based index below `size`, in ascending or the user's order."""
+        """Return the value at a 0-based index below `size`, in ascending or the user's order."""
 
     def from_unit(self, u: float) -> Any:
         """Pick one of `size` equally likely values."""
@@ -90,11 +90,11 @@ class Real(Domain):
         _check_order(self)
 
     def contains(self, value: Any) -> bool:
-        """Both bounds belong to the domain."""
+        """Whether a value is a number within the bounds, both included."""
         return is_number(value) and self.lower <= value <= self.upper
 
     def cast(self, value: Any) -> float:
-        """As a float."""
+        """Convert a value to a float."""
         return float(value)
 
 
@@ -110,7 +110,7 @@ class Uniform(Real):
             raise InvalidSpec(f"{self} is wider than a double can hold; narrow its bounds.")
 
     def from_unit(self, u: float) -> float:
-        """`lower` for 0; below `upper`, or equal to it by rounding."""
+        """Map u in [0, 1) to [lower, upper); rounding can return `upper`."""
         return clamp(self.lower + u * (self.upper - self.lower), self.lower, self.upper)
 
 
@@ -125,7 +125,7 @@ class LogUniform(Real):
         _check_positive(self)
 
     def from_unit(self, u: float) -> float:
-        """`lower` for 0, the geometric mean of the bounds for 0.5."""
+        """Map 0 to `lower`, and 0.5 to the geometric mean of the bounds."""
         return clamp(from_log_unit(u, self.lower, self.upper), self.lower, self.upper)
 
 
@@ -158,17 +158,17 @@ class QUniform(Real, Enumerable):
         return math.floor(exact(self.upper) / self._step) - self._first + 1
 
     def at(self, index: int) -> float:
-        """The multiple in decimal arithmetic: 0.3, not 0.30000000000000004."""
+        """Compute a multiple in decimal arithmetic: 0.3, not 0.30000000000000004."""
         return float((self._first + index) * self._step)
 
     def contains(self, value: Any) -> bool:
-        """Whether a multiple of q within the bounds; rounding errors are tolerated."""
+        """Whether a value is a multiple of q within the bounds; rounding errors are tolerated."""
         if not (is_number(value) and self.lower - self.q <= value <= self.upper + self.q):
             return False
         return math.isclose(self.cast(value), value, rel_tol=1e-12, abs_tol=1e-9 * self.q)
 
     def cast(self, value: Any) -> float:
-        """The nearest multiple."""
+        """Return the nearest multiple."""
         index = round(exact(value) / self._step) - self._first
         return self.at(min(max(index, 0), self.size - 1))
 
@@ -185,11 +185,11 @@ class Integer(Domain):
         _check_size(self, self.upper - self.lower + 1)
 
     def contains(self, value: Any) -> bool:
-        """Both bounds belong to the domain."""
+        """Whether a value is an integer within the bounds, both included."""
         return is_integral(value) and self.lower <= value <= self.upper
 
     def cast(self, value: Any) -> int:
-        """As an int."""
+        """Convert a value to an int."""
         return int(value)
 
 
@@ -205,7 +205,7 @@ class RandInt(Integer, Enumerable):
         return self.upper - self.lower + 1
 
     def at(self, index: int) -> int:
-        """Ascending from `lower`."""
+        """Return the integer at an index, in ascending order."""
         return self.lower + index
 
 
@@ -220,7 +220,7 @@ class LogRandInt(Integer):
         _check_positive(self)
 
     def from_unit(self, u: float) -> int:
-        """The floor of a log-uniform draw from [lower, upper + 1)."""
+        """Map a draw to the floor of a log-uniform value from [lower, upper + 1)."""
         drawn = math.floor(from_log_unit(u, self.lower, self.upper + 1))
         return min(max(drawn, self.lower), self.upper)
 
@@ -242,16 +242,16 @@ class Choice(Enumerable):
         return canonical_json(self.values) == canonical_json(other.values)
 
     def __hash__(self) -> int:
-        """Hash the canonical form: values may be dicts and lists."""
+        """Hash the canonical form, because values may be dicts and lists."""
         return hash((self.kind, canonical_json(self.values)))
 
     def to_json(self) -> dict[str, Any]:
-        """As stored; values are never read as distributions."""
+        """Return the stored form, in which values are never read as distributions."""
         return {KIND: self.kind, "values": list(self.values)}
 
     @property
     def size(self) -> int:
-        """The number of values; one given twice counts twice."""
+        """The number of values; a value given twice counts twice."""
         return len(self.values)
 
     @property
@@ -260,7 +260,7 @@ class Choice(Enumerable):
         return max(map(len, self._indexes))
 
     def at(self, index: int) -> Any:
-        """A copy of the value, because it may be a list or a dict."""
+        """Return a copy of the value, because it may be a list or a dict."""
         return plain(self.values[index], subject="A choice")
 
     def contains(self, value: Any) -> bool:
@@ -268,7 +268,7 @@ class Choice(Enumerable):
         return self._index(value) is not None
 
     def cast(self, value: Any) -> Any:
-        """The value as the space has it."""
+        """Return the equal value of the list; any other value is returned unchanged."""
         index = self._index(value)
         return value if index is None else self.at(index)
 
@@ -304,7 +304,7 @@ def _read_choices(values: Any) -> list[Any]:
         values = values.tolist()
     if not isinstance(values, list | tuple | range):
         raise InvalidSpec(
-            f"choice was given {values!r}, which is no list; give a list of values, as in "
+            f"choice was given {values!r}, which is not a list; give a list of values, as in "
             "choice(['relu', 'tanh'])."
         )
     if not values:

@@ -5,7 +5,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 UNITS = 2**53
-"""How many different numbers a draw can be: doubles in [0, 1) that are multiples of 2**-53."""
+"""How many values a draw can have: a draw is a multiple of 2**-53 in [0, 1)."""
 
 _LOGARITHMS = Context(prec=25, Emin=-9999, Emax=9999, traps=[])
 
@@ -14,7 +14,7 @@ def from_log_unit(u: float, lower: float, upper: float) -> float:
     """
     Map a draw from [0, 1) to a value between two bounds, uniformly on a logarithmic scale.
 
-    `decimal` rounds alike everywhere; the C library's exp and log differ in the last digit.
+    `decimal` rounds alike on every platform; C libraries differ in the last digit of exp and log.
     """
     start, span = _log_span(lower, upper)
     return float(_LOGARITHMS.exp(_LOGARITHMS.fma(span, Decimal(u), start)))
@@ -27,7 +27,7 @@ def _log_span(lower: float, upper: float) -> tuple[Decimal, Decimal]:
 
 
 def exact(value: float) -> Fraction:
-    """The decimal that people see: 0.1 is one tenth, not the double nearest to it."""
+    """Return the exact decimal that `repr` shows: one tenth for 0.1, not the double nearest it."""
     return Fraction(repr(value))
 
 

@@ -14,7 +14,7 @@ from studydb.domain.specs.building import rebuild
 
 
 class Written(Enum):
-    """Where a space was written, which decides what its dicts and lists mean."""
+    """Where a space was written, which decides how its dicts and lists are read."""
 
     IN_PYTHON = "in Python, or on a command line"
     IN_FILE = "in a JSON file"
@@ -34,10 +34,11 @@ class Constant:
 
 def constant(value: Any) -> Constant:
     """
-    Give a value to every trial unchanged, whatever it looks like.
+    Give a value to every trial unchanged.
 
-    Numbers, texts, booleans and None need no `constant`. A list does, because (0, 1) is often meant
-    as a range and [0, 1] as a choice; so do a text and a dict that look like a distribution.
+    Numbers, texts, booleans and None need no `constant`. A list needs it, because (0, 1) is often
+    meant as a range and [0, 1] as a choice. A text or dict that looks like a distribution needs it,
+    too.
     """
     return Constant(value)
 
@@ -49,10 +50,11 @@ def walk(
     Yield the leaves of a nested dict.
 
     Args:
-        tree: Names with distributions, constants, or dicts of the same.
-        written: In a file and a row, {"$": kind, …} is a distribution; in a user's dict it is an
-            error. In a row and a constant, every list and text is a constant.
-        prefix: The path above, with "/" at its end; "" at the top.
+        tree: Names with distributions, constants, or further such dicts.
+        written: Where the tree was written. In a file and a row, {"$": kind, …} is a distribution;
+            in a user's dict it is an error. In a row and a constant, all lists and texts are
+            constants.
+        prefix: The path of the tree with "/" at its end; "" at the top.
 
     Yields:
         Each leaf's path and its domain or plain constant, in the order of the dicts.
@@ -84,13 +86,13 @@ def check_key(key: Any, *, prefix: str = "") -> str:
     Check one part of a parameter's path.
 
     Raises:
-        InvalidSpec: It is empty or no text, contains a "/", or begins with "$".
+        InvalidSpec: The part is empty or not a text, contains a "/", or begins with "$".
     """
     place = f" under {prefix[:-1]!r}" if prefix else ""
     if not isinstance(key, str):
-        raise InvalidSpec(f"The name {key!r}{place} is no text; names of parameters must be.")
+        raise InvalidSpec(f"The name {key!r}{place} is not a text; give each parameter a text.")
     if not key:
-        raise InvalidSpec(f"There is an empty name{place}; names of parameters have characters.")
+        raise InvalidSpec(f"A name{place} is empty; give each parameter a name.")
     if "/" in key:
         raise InvalidSpec(f"The name {key!r}{place} holds a '/', which joins names; nest dicts.")
     if key.startswith(KIND):
@@ -99,7 +101,7 @@ def check_key(key: Any, *, prefix: str = "") -> str:
 
 
 def leaf_json(leaf: Any) -> Any:
-    """A distribution's JSON form, or the constant itself."""
+    """Return a distribution's JSON form, or the constant itself."""
     return leaf.to_json() if isinstance(leaf, Domain) else leaf
 
 
@@ -126,7 +128,7 @@ def _read_constant(value: Any, path: str, *, written: Written) -> Any:
 
 
 def _bare_list(values: list[Any], path: str, *, in_file: bool) -> InvalidSpec:
-    """Make the error for a list, with all that it may have been meant for."""
+    """Make the error for a list; it names everything that the list may have been meant for."""
     shown = repr(values) if len(repr(values)) <= LONGEST_SHOWN else "[…]"
     is_pair = [isinstance(value, int | float) for value in values] == [True, True]
     ways = [f"constant({shown}) to give it to every trial as it is"]

@@ -1,8 +1,8 @@
 """
 Constants that look like distributions, such as "uniform(0, 1)" in quotes.
 
-Every trial would receive the same text until the budget is spent. So such a constant is refused;
-the error shows the distribution to write, and how to keep the constant.
+Every trial would receive the same text. So such a constant is refused; the error shows how to write
+the distribution, and how to keep the constant.
 """
 
 import re
@@ -16,7 +16,7 @@ from studydb.domain.space.domains import Domain
 from studydb.domain.text.other_tools import SAMPLES, WORDS
 
 LONGEST_SHOWN = 80
-"""Characters of a value in an error."""
+"""How many characters of a value an error shows."""
 
 _CALL = re.compile(
     r"\s*(?:[A-Za-z_]\w*\.)*(?P<name>[A-Za-z_]\w*)\s*\((?P<arguments>.*)\)\s*", re.DOTALL
@@ -39,7 +39,7 @@ def check_text(text: str, path: str, *, in_file: bool) -> None:
         in_file: Whether the space is a JSON file, where distributions are written differently.
 
     Raises:
-        InvalidSpec: The text does; the message shows what to write instead.
+        InvalidSpec: The text looks so; the message shows what to write instead.
     """
     if (call := _CALL.fullmatch(text)) and (name := _known(call["name"])):
         written = f"{name}({call['arguments']})" if name in DISTRIBUTIONS else WORDS[name]
@@ -55,10 +55,10 @@ def check_dict(value: Mapping[Any, Any], path: str, *, in_file: bool) -> None:
     Refuse a dict that describes a distribution by its keys, as files of other tools do.
 
     Raises:
-        InvalidSpec: The dict does; the message shows what to write instead.
+        InvalidSpec: The dict does so; the message shows what to write instead.
     """
     if any(isinstance(item, Mapping | Domain) for item in value.values()):
-        return  # a part of the space
+        return  # a nested part of the space
     written = _described(value)
     if written is not None:
         shown = repr(dict(value))
@@ -95,7 +95,7 @@ def _written(name: str, bounds: tuple[Any, Any] | None) -> str:
 
 
 def _known(name: str) -> str | None:
-    """The name of a distribution, of studydb or another tool; None for any other word."""
+    """Return the name of a distribution of studydb or another tool; None for any other word."""
     folded = name.replace("-", "_").casefold()
     return folded if folded in DISTRIBUTIONS or folded in SAMPLES else None
 

@@ -24,7 +24,8 @@ def parse_parameter(text: str) -> tuple[str, Any]:
         The path ("model/width") and its domain or constant; `constant(…)` gives a `Constant`.
 
     Raises:
-        InvalidSpec: No "=", a bad path, a bad value, an unknown distribution or bad bounds.
+        InvalidSpec: The "=" is missing, or the path, the value, the distribution or its bounds are
+            wrong.
     """
     path, equals, _ = text.partition("=")
     if not equals:
@@ -40,10 +41,11 @@ def parse_parameter(text: str) -> tuple[str, Any]:
 
 def leaf_from_call(call: Call, path: str) -> Domain | Constant:
     """
-    Make a distribution, or what `constant` was given; choice(a, b) means choice([a, b]).
+    Make the distribution or `Constant` of a call; choice(a, b) means choice([a, b]).
 
     Raises:
-        InvalidSpec: An unknown distribution or bad bounds; the message names the path.
+        InvalidSpec: The distribution is unknown or its bounds are wrong; the message names the
+            path.
     """
     if call.name == "constant":
         return build(call, {"constant": constant}, noun="distribution")
@@ -61,7 +63,8 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
     Read several "path=value" into the nested dict that `Space.read` and `check_params` take.
 
     Raises:
-        InvalidSpec: As `parse_parameter`; or a path comes twice, or lies below another's value.
+        InvalidSpec: `parse_parameter` refuses a text, a path comes twice, or a path is below one
+            that has a value.
     """
     tree: dict[str, Any] = {}
     dicts = {"": tree}

@@ -1,5 +1,5 @@
 """
-Search spaces: what a study samples, and how a sample becomes a configuration.
+Search spaces: the parameters that a study samples, and how samples become a configuration.
 
 A space is a nested dict of distributions and constants. A parameter's path joins the keys by "/":
 {"model": {"width": randint(1, 4)}} has the parameter "model/width".
@@ -40,13 +40,13 @@ __all__ = [
 ]
 
 NO_DICT = "(no dict)"
-"""The path of params that are no dict."""
+"""The path that `flatten` gives to params that are not a dict."""
 
 MAX_CONFIG_BYTES = 16 << 20
-"""The limit for a space, and for the params of a trial: each claim and child receives a copy."""
+"""The limit for a space and for a trial's params, because each claim and child gets a copy."""
 
 ORDER = "$order"
-"""The JSON key of the paths in the user's order, because PostgreSQL's jsonb sorts keys."""
+"""The JSON key of the paths in the user's order, which PostgreSQL's jsonb does not keep."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Space:
 
     Attributes:
         leaves: Domains and constants by path ("model/width"), in the user's order.
-        parameters: The domains among the leaves: they are sampled.
-        constants: The other leaves: every configuration receives them unchanged.
+        parameters: The domains among the leaves, which are sampled.
+        constants: The other leaves, which every configuration receives unchanged.
     """
 
     leaves: Mapping[str, Any]
@@ -75,16 +75,18 @@ class Space:
         cls, mapping: "Mapping[str, Any] | Space | None", *, written: Written = Written.IN_PYTHON
     ) -> "Space":
         """
-        Read what the user wrote: a nested dict of distributions and constants.
+        Read a user's nested dict of distributions and constants.
 
-        None is the space without parameters. `choice` samples from a list, `constant` gives a list
-        to every trial; a bare list is refused, as is a text or dict that looks like a distribution.
+        None is the space without parameters. A bare list is refused: `choice` samples from a list,
+        `constant` gives it to every trial. A text or dict that looks like a distribution is
+        refused, too.
 
         Args:
-            written: In a file, {"$": kind, …} is a distribution.
+            mapping: The dict, a space, or None.
+            written: Where the dict was written; in a file, {"$": kind, …} is a distribution.
 
         Raises:
-            InvalidSpec: A name or a constant that cannot be stored; the message has its path.
+            InvalidSpec: A name or a leaf is refused; the message has its path.
         """
         if isinstance(mapping, Space):
             return mapping
@@ -96,10 +98,11 @@ class Space:
     @classmethod
     def from_json(cls, spec: Mapping[str, Any]) -> "Space":
         """
-        Read what `to_json` wrote, in the recorded order.
+        Read the form that `to_json` writes, in the recorded order.
 
         Raises:
-            InvalidSpec: An unknown distribution, wrong arguments, or a constant JSON cannot hold.
+            InvalidSpec: A distribution is unknown, its arguments are wrong, or JSON cannot hold a
+                constant.
         """
         tree = dict(_as_mapping(spec))
         order = _read_order(tree.pop(ORDER, []))
@@ -108,18 +111,18 @@ class Space:
 
     def to_json(self) -> dict[str, Any]:
         """
-        Write the space as a nested dict that reads like the user's.
+        Write the space as a nested dict for JSON.
 
         Returns:
-            A constant stands for itself, a distribution is {"$": "uniform", "lower": 0.0, …}, and
-            "$order" lists the paths if there are several.
+            A dict nested as the user's. A constant is unchanged, a distribution is {"$": "uniform",
+            "lower": 0.0, …}, and "$order" lists the paths if there are several.
         """
         tree = self.nest({path: leaf_json(leaf) for path, leaf in self.leaves.items()})
         return tree | {ORDER: list(self.leaves)} if len(self.leaves) > 1 else tree
 
     def nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Turn values by path into the nested dict that a trainable expects, in the space's order.
+        Turn values by path into a nested dict in the space's order.
 
         Paths that are not in the space come last. Of two paths that exclude each other ("a" and
         "a/b") the later one is kept.
@@ -140,9 +143,9 @@ class Space:
         """
         Turn nested params into values by path: the reverse of `nest`.
 
-        A dict that is one of a `choice`'s values stays whole. A name with a "/" is a path.
+        A dict that is a value of a `choice` is not flattened. A name with a "/" is a path.
         """
-        if not isinstance(params, Mapping):  # the row of another program
+        if not isinstance(params, Mapping):  # a row that another program wrote
             return {NO_DICT: params}
         if params.keys() <= self.leaves.keys():
             return dict(params)
@@ -164,17 +167,16 @@ class Space:
 
     @cached_property
     def width(self) -> int:
-        """The length of the longest params as JSON, in characters, roughly."""
+        """The approximate length of the longest params as JSON, in characters."""
         return sum(len(path) + domain.width for path, domain in self.parameters.items())
 
     def config(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Merge params with the constants: what a trainable receives.
+        Merge params with the constants into the config that a trainable receives.
 
-        Constants win over params of the same name: a program that writes rows cannot replace a
-        command or a path. `misfit` checks that the params belong to the space.
-
-        Numbers get their domain's type, because a database may return 1e16 as an integer.
+        A constant replaces a param of the same name, so that a program that writes rows cannot
+        change it. Numbers get their domain's type, because a database may return 1e16 as an
+        integer. The params are not checked; `misfit` does that.
         """
         values = self.flatten(params)
         for path, domain in self.parameters.items():
@@ -185,13 +187,13 @@ class Space:
 
     def misfit(self, params: Any) -> str | None:
         """
-        Say why params do not belong to this space; None if they do.
+        Return why params do not fit this space; None if they fit.
 
-        They must have every parameter, each in its domain, and nothing else. Rows that another
-        program wrote may have other params.
+        They must have every parameter, each in its domain, and no others. Rows that another program
+        wrote may have other params.
         """
         if not isinstance(params, Mapping):
-            return f"Its params are no dict, but {_shorten(repr(params))}."
+            return f"Its params are not a dict, but {_shorten(repr(params))}."
         try:
             values = self.flatten(params)
             domains = self.parameters
@@ -212,14 +214,14 @@ class Space:
         Check params that a person enqueues, and give each value its domain's type.
 
         Args:
-            params: Nested, or by path. Parameters may be missing (see `complete`); constants may
-                be repeated with the same value.
+            params: Values, nested or by path. Parameters may be missing (see `complete`). Constants
+                may be among them if they have the same value.
 
         Returns:
             Nested params without constants.
 
         Raises:
-            InvalidSpec: An unknown name, a value outside its domain, or one JSON cannot hold.
+            InvalidSpec: A name is unknown, a value is outside its domain, or JSON cannot hold it.
         """
         if not isinstance(params, Mapping):
             raise InvalidSpec(
@@ -260,7 +262,7 @@ class Space:
 
     def complete(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Take the parameters that enqueued params lack from a draw of the searcher.
+        Add the parameters that enqueued params lack from a draw of the searcher.
 
         Returns:
             Nested params in the space's order.
@@ -271,7 +273,7 @@ class Space:
 def _as_mapping(mapping: Any) -> Mapping[str, Any]:
     if not isinstance(mapping, Mapping):
         raise InvalidSpec(
-            f"The space is {mapping!r}, which is no dict; give names and distributions, as in "
+            f"The space is {mapping!r}, which is not a dict; give names and distributions, as in "
             "{'lr': loguniform(1e-4, 1.0)}."
         )
     return mapping

@@ -16,12 +16,12 @@ def read_space_file(path: Path | str) -> Space:
     """
     Read a space from a JSON file.
 
-    A distribution is {"$": "loguniform(1e-4, 1)"}, or what `Space.to_json` writes for it; a list
-    that every trial receives whole is {"$": "constant([1, 2])"}; numbers and other texts are
-    constants. A file with "$order" was written by `Space.to_json`, and its lists are constants.
+    A distribution is {"$": "loguniform(1e-4, 1)"}, or its form in `Space.to_json`. A list that
+    every trial receives unchanged is {"$": "constant([1, 2])"}. Numbers and other texts are
+    constants. A file with "$order" was written by `Space.to_json`; its lists are constants.
 
     Raises:
-        InvalidSpec: No such file, no JSON, or no space; the message names the file.
+        InvalidSpec: The file cannot be read, or holds no JSON or no space; the message names it.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -54,6 +54,8 @@ def _parse_leaves(tree: Any, prefix: str) -> Any:
     text = tree.get(KIND)
     if prefix and isinstance(text, str) and "(" in text:
         if len(tree) > 1:
-            raise InvalidSpec(f"Parameter {prefix[:-1]!r} is {text!r} and more; give one of them.")
+            raise InvalidSpec(
+                f"Parameter {prefix[:-1]!r} has other keys beside {KIND!r}: {text!r}; remove them."
+            )
         return leaf_from_call(parse_call(text), prefix[:-1])
     return {key: _parse_leaves(value, f"{prefix}{key}/") for key, value in tree.items()}

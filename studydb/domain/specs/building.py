@@ -1,4 +1,4 @@
-"""Making a spec out of a call that a person typed, or out of the JSON of a row."""
+"""Making a spec from a call that a person typed, or from the JSON of a row."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,14 +13,15 @@ T = TypeVar("T")
 
 def build(call: Call, known: Mapping[str, Callable[..., T]], *, noun: str) -> T:
     """
-    Make what a call names: "ASHA(max_t=27)" out of the schedulers.
+    Make the object that a call names, such as "ASHA(max_t=27)".
 
     Args:
-        known: What may be called, by name; signatures are checked before anything is called.
-        noun: For errors: "scheduler".
+        call: The parsed call.
+        known: The functions and classes that may be called, by name.
+        noun: The word for the object in errors, such as "scheduler".
 
     Raises:
-        InvalidSpec: An unknown name or argument, or whatever the callee refuses.
+        InvalidSpec: The name or an argument is unknown, or the callee refuses an argument.
     """
     if call.name not in known:
         raise InvalidSpec(
@@ -48,13 +49,16 @@ def rebuild(
     spec: Mapping[str, Any], known: Mapping[str, Callable[..., T]], *, noun: str, key: str = "name"
 ) -> T:
     """
-    Make what a row holds: {"name": "ASHA", "max_t": 27} out of the schedulers.
+    Make the object that a row describes, such as {"name": "ASHA", "max_t": 27}.
 
     Args:
-        key: Where the name stands.
+        spec: The JSON of the row.
+        known: See `build`.
+        noun: See `build`.
+        key: The key of the name.
 
     Raises:
-        InvalidSpec: As `build`; or there is no name.
+        InvalidSpec: `build` refuses the spec, or it has no name.
     """
     options = dict(spec)
     if key not in options:

@@ -10,8 +10,8 @@ dict       =  "{" [ key ":" value { "," key ":" value } [","] ] "}"
 text       =  '"' … '"'  |  "'" … "'"        with the escapes of JSON and Python
 word       =  characters other than white space and ( ) [ ] { } , = " '   (inside { } also :)
 ```
-JSON is part of it. A word is true, false or null, or a number such as -2, 1_000 or 1e-4; any other
-is a text, as in choice(resnet-50, facebook/opt-1.3b).
+JSON is part of the grammar. A word is true, false or null, or a number such as -2, 1_000 or 1e-4.
+Any other word is a text, as in choice(resnet-50, facebook/opt-1.3b).
 """
 
 import math
@@ -47,12 +47,12 @@ _LONGEST_EXCERPT = 60
 @dataclass(frozen=True, slots=True)
 class Call:
     """
-    A call as it was written; nothing is called.
+    A parsed call; it is not executed.
 
     Attributes:
-        name: What is to be called: letters, digits, "_" and ".".
-        args: Plain values or calls, in order.
-        kwargs: The same by name.
+        name: The name before the "(": letters, digits, "_" and ".".
+        args: The arguments without a name, which are plain values or calls.
+        kwargs: The arguments with a name.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Call:
 
 def parse_value(text: str, *, start: int = 0) -> Any:
     """
-    Read one value, from an offset to the end of the text.
+    Read the value that the text holds after an offset.
 
     Returns:
         None, a bool, int, float, str, list or dict, or a `Call`.
 
     Raises:
-        InvalidSpec: There is none; the message names the column and what was expected.
+        InvalidSpec: The text is not a value; the message names the column and what was expected.
     """
     return _Reader(text, start).whole()
 
@@ -83,7 +83,7 @@ def parse_call(text: str) -> Call:
     Read a call such as "ASHA(max_t=27, grace_period=1)"; a name alone is a call without arguments.
 
     Raises:
-        InvalidSpec: There is none; the message names the column and what was expected.
+        InvalidSpec: The text is not a call; the message names the column and what was expected.
     """
     value = parse_value(text)
     if isinstance(value, Call):
@@ -172,7 +172,7 @@ class _Reader:
             quoted = self.text[start : start + 1] in _TEXT
             key = self._quoted() if quoted else self._word(in_dict=True)
             if key in found:
-                raise self._error(f"another key, for {key!r} came before", at=start)
+                raise self._error(f"a new key; {key!r} is already given", at=start)
             if not self._skip(":"):
                 raise self._error("':' after the key")
             found[key] = self._plain(depth, in_dict=True)
@@ -192,7 +192,9 @@ class _Reader:
         for start in self._items(")"):
             keyword = self._match(_KEYWORD)
             if keyword is None and kwargs:
-                raise self._error("a name and '=', as before", at=start)
+                raise self._error(
+                    "NAME=value: positional arguments cannot follow named ones", at=start
+                )
             if keyword is None:
                 args.append(self._value(depth=depth))
             elif keyword[1] in kwargs:

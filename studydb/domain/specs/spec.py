@@ -15,15 +15,15 @@ _NOUNS = {bool: "true or false", int: "an integer", float: "a number", str: "a t
 
 class Spec:
     """
-    A name with options: checked by their annotations, stored in a study's row.
+    A name with options, which are checked by their annotations and stored in a study's row.
 
     A new spec is a frozen dataclass derived from this class. An option that is annotated with bool,
-    int, float or str, or with one of them `| None`, is checked for that type; a class checks
+    int, float or str, or with one of them `| None`, is checked for that type. A class checks
     everything else in `_check`.
 
     Attributes:
-        kind: The name in calls and in JSON; the class's own unless it sets another.
-        kind_key: The key of that name in JSON.
+        kind: The spec's name in calls and in JSON; by default the class's name.
+        kind_key: The key of this name in JSON.
         is_bounded: Whether integers must fit into 64 bits, because columns hold them.
     """
 
@@ -32,7 +32,7 @@ class Spec:
     is_bounded: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        """Name the spec by its class."""
+        """Set `kind` to the class's name, unless the class sets it."""
         if "kind" not in vars(cls):
             cls.kind = cls.__name__
 
@@ -49,19 +49,19 @@ class Spec:
         self._check()
 
     def _check(self) -> None:
-        """Raise `InvalidSpec` if an option is out of range or does not go with another."""
+        """Raise `InvalidSpec` if an option is out of range or contradicts another."""
 
     @classmethod
     def arguments(cls) -> list[str]:
-        """The names of the options, in order."""
+        """Return the names of the options, in order."""
         return [field.name for field in fields(cls)]  # type: ignore[arg-type]
 
     def options(self) -> dict[str, Any]:
-        """The options by name."""
+        """Return the options by name."""
         return {name: getattr(self, name) for name in self.arguments()}
 
     def to_json(self) -> dict[str, Any]:
-        """As stored in a row; `rebuild` reads it."""
+        """Return the form that is stored in a row; `rebuild` reads it."""
         return {self.kind_key: self.kind} | self.options()
 
 
@@ -71,7 +71,7 @@ def _read_option(value: Any, annotation: Any, *, subject: str, is_bounded: bool)
     kind = (kinds - {NoneType}).pop()
     if kind not in _NOUNS or (optional and value is None):
         return value
-    if getattr(value, "ndim", None) == 0:  # a number of numpy's
+    if getattr(value, "ndim", None) == 0:  # a numpy number
         value = value.item()
     fits = {bool: isinstance(value, bool), int: is_integral(value), float: is_number(value)}
     if not fits.get(kind, isinstance(value, kind)):

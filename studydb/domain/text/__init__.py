@@ -1,1 +1,1 @@
-"""Texts for people: how values are shown, what names may be, what an unknown name may mean."""
+"""Texts for people: how values are shown, rules for names, and hints for unknown names."""

@@ -1,4 +1,4 @@
-"""Numbers and texts as people read them, on a terminal and in files."""
+"""Formatting of numbers and texts for people, on a terminal and in files."""
 
 import math
 import re
@@ -33,7 +33,7 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def printed(text: str) -> str:
-    """Remove the colours of a program's output, and escape its control characters."""
+    """Remove colours from a program's output, and escape its control characters."""
     lines = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return visible(lines, keep="\n\t")
 
@@ -48,7 +48,7 @@ def _escaped(character: str) -> str:
 
 
 def value_text(value: float | None) -> str:
-    """A value with six digits; infinities and NaN have the database's names."""
+    """Write a value with six digits; infinities and NaN have their names in the database."""
     if value is None:
         return "none"
     if math.isnan(value):
@@ -59,7 +59,7 @@ def value_text(value: float | None) -> str:
 
 
 def best_text(best_value: float | None) -> str:
-    """The best value so far; an infinite one is shown as not found yet."""
+    """Write the best value so far; for an infinite one, say that no finite value was found."""
     if best_value is None:
         return "none yet"
     if math.isinf(best_value):
@@ -68,7 +68,7 @@ def best_text(best_value: float | None) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration as people write it: 12 s, 3 min 5 s, 2 h 7 min."""
+    """Write a duration for people: 12 s, 3 min 5 s, 2 h 7 min."""
     whole = int(seconds)
     if whole < _MINUTE_S:
         return f"{whole} s"

@@ -3,7 +3,7 @@
 from studydb.domain.errors import InvalidName
 
 LONGEST_NAME = 200
-"""In characters."""
+"""The limit for a name, in characters."""
 
 _SHOWN = 40
 
@@ -13,8 +13,8 @@ def check_study_name(name: object) -> str:
     Check a study's name, which is used in URLs, paths and command lines.
 
     Raises:
-        InvalidName: It is no text of 1 to 200 printable characters, contains a "/", or begins or
-            ends with a space.
+        InvalidName: The name is not a text of 1 to 200 printable characters, contains a "/", or
+            begins or ends with a space.
     """
     text = _check_text(name, "study")
     if "/" in text:
@@ -27,8 +27,8 @@ def check_metric_name(name: object) -> str:
     Check the name of a study's metric; nested names are joined by "/".
 
     Raises:
-        InvalidName: It is no text of 1 to 200 printable characters, begins or ends with a space, or
-            contains a quote or backslash, which a JSON path in SQL cannot contain.
+        InvalidName: The name is not a text of 1 to 200 printable characters, begins or ends with a
+            space, or contains a quote or backslash, which a JSON path in SQL cannot contain.
     """
     text = _check_text(name, "metric")
     for character in "\"'\\":

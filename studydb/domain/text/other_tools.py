@@ -2,7 +2,7 @@
 The words of other tools, and what to write in studydb instead.
 
 All errors for an unknown name use this table: attributes of the package, of studies and of trials,
-keywords, commands, options, specs. A word that becomes a name of studydb is removed from it.
+keywords, commands, options, specs. A word that becomes a name of studydb is removed from the table.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MISSPELT = 0.9
-"""Names as alike as this are a misspelling of each other: "metrics" and "metric"."""
+"""Two names of this similarity are taken for misspellings of each other: "metrics", "metric"."""
 
 _SEARCHERS = "searcher=RandomSearch() or GridSearch(); models such as TPE are not there yet"
 _SCHEDULERS = "scheduler=ASHA(max_t=…) or FIFO(); there is no other yet"
@@ -207,17 +207,17 @@ SAMPLES = frozenset(
 
 def in_studydb(name: str) -> str:
     """
-    Translate another tool's word, at the end of an error's message.
+    Translate another tool's word, for the end of an error's message.
 
     Returns:
-        " In studydb: …." with the leading space, or "" for a name that is in no table.
+        " In studydb: …." with the leading space, or "" for a word that is not in the table.
     """
     ours = WORDS.get(name.strip("-").replace("-", "_").casefold())
     return "" if ours is None else f" In studydb: {ours}."
 
 
 def hint(name: str, known: Iterable[str] = ()) -> str:
-    """Suggest the known name that was misspelt, else translate another tool's word."""
+    """Suggest the known name that was misspelt; else translate another tool's word."""
     folds = {other.casefold(): other for other in known}
     misspelt = get_close_matches(name.casefold(), folds, n=1, cutoff=_MISSPELT)
     if misspelt:
