@@ -83,7 +83,7 @@ def test_ctrl_c_during_imports_shows_no_traceback(tmp_path):
         (
             [b"studies", b"--storage", b"sqlite:///\xff.db"],
             {},
-            r"'sqlite:///\xff.db' is no Unicode",
+            r"'sqlite:///\xff.db' is not Unicode",
         ),
     ],
 )
