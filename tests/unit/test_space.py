@@ -137,9 +137,9 @@ MISFITS = [
     ({"lr": 0.5, "act": "a", "x": 1}, "no parameter 'x'"),
     ({"lr": 0.5, "act": deep(5000)}, ""),
     ({"lr": 0.5, "act": {"$": "choice"}}, "'act' is"),
-    ([], "no dict"),
-    (None, "no dict"),
-    ("x" * 10**6, "no dict"),
+    ([], "not a dict"),
+    (None, "not a dict"),
+    ("x" * 10**6, "not a dict"),
 ]
 
 
@@ -248,7 +248,7 @@ def test_flatten_keeps_a_choice_of_dicts_whole():
         ({"x": uniform}, ["'x'", "not called"]),
         ({"x": [randint(1, 2), 3]}, ["'x'", "list"]),
         ({"x": np.array([1, 2])}, ["'x'", "ndarray"]),
-        ("lr", ["'lr'", "no dict"]),
+        ("lr", ["'lr'", "not a dict"]),
     ],
 )
 def test_read_refuses_and_names_the_parameter(mapping, words):
@@ -341,8 +341,8 @@ def test_from_json_refuses_and_names_the_parameter(spec, words):
         (lambda: quniform(0.11, 0.19, 0.1), "no multiple"),
         (lambda: quniform(0, 1, 1e-300), r"2\*\*53"),
         (lambda: choice([]), "empty"),
-        (lambda: choice("abc"), "no list"),
-        (lambda: choice({"a": 1}), "no list"),
+        (lambda: choice("abc"), "not a list"),
+        (lambda: choice({"a": 1}), "not a list"),
         (lambda: choice([math.nan]), "nan"),
         (lambda: choice([print]), "JSON"),
     ],
