@@ -1,4 +1,4 @@
-"""Whether a trainable reads its config, by its bytecode."""
+"""Detect trainables that ignore their config, from their bytecode."""
 
 import dis
 import inspect

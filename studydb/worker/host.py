@@ -45,7 +45,7 @@ def host_error(what: str, error: BaseException) -> HostError:
 
 
 def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
-    """Count the processes that this host's kernel has killed for lack of memory; 0 if unknown."""
+    """Count the processes that this host's kernel killed when out of memory; 0 if unknown."""
     with suppress(OSError, ValueError):
         for line in vmstat.read_text(encoding="ascii").splitlines():
             name, _, number = line.partition(" ")

@@ -247,8 +247,8 @@ PLANTED = {
     "outside": ('{"lr": 7}', "'lr' is 7, which is not in"),
     "unknown": ('{"lr": 0.5, "hook": "os:system"}', "no parameter 'hook'"),
     "lacking": ("{}", "lack 'lr'"),
-    "no dict": ("5", "no dict"),
-    "list": ('["lr"]', "no dict"),
+    "no dict": ("5", "not a dict"),
+    "list": ('["lr"]', "not a dict"),
     "deep": (f'{{"lr": {nested(1500)}}}', "lr"),
     "digits": (f'{{"lr": 1{"0" * 5000}}}', "lr"),
 }
