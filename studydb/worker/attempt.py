@@ -420,7 +420,9 @@ class Attempt:
         how = f"The process of the trial {exit_ or 'closed its channel and hung'}."
         was_killed = exit_ is not None and exit_.signal == signal.SIGKILL
         if was_killed and oom_kills() > progress.oom_kills:
-            how += " The kernel, out of memory, has killed a process of this host, perhaps this one."
+            how += (
+                " The kernel, out of memory, has killed a process of this host, perhaps this one."
+            )
         return Outcome(Reason.LOST, Failure(DIED, how))
 
     def _of_end(self, ended: Ended) -> Outcome:
