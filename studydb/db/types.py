@@ -13,7 +13,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
@@ -22,7 +21,6 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 _NUMBER_NAME = re.compile(r"\\*(NaN|Infinity|-Infinity)")
 
 
-_write_fast = msgspec.json.Encoder().encode
 _write_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -79,19 +77,14 @@ def load_json(text: str | bytes) -> Any:
 
 
 def dump_json(value: Any) -> str:
-    """
-    Write the text of a JSON column.
-
-    msgspec takes half the time of `json`, but writes NaN and ±Inf as null, and refuses integers
-    beyond 64 bits and lone surrogates: `json` writes what may be one of these.
-    """
+    """Write the text of a JSON column."""
     try:
-        text = _write_fast(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):
+        text = _write_json(value)
+    except ValueError:  # NaN or ±Inf, which JSON does not have
         return _write_json(encode_json(value))
-    if b"null" in text or b"NaN" in text or b"Infinity" in text:
+    if "NaN" in text or "Infinity" in text:
         return _write_json(encode_json(value))
-    return text.decode()
+    return text  # the usual case: nothing had to be replaced
 
 
 class Json(TypeDecorator[Any]):

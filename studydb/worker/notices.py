@@ -1,4 +1,4 @@
-"""Lines that say what a worker waits for, each printed once per cause."""
+"""What a worker says of waiting, once per cause, and how often its lines name the best value."""
 
 import shlex
 import threading

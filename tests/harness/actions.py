@@ -229,7 +229,7 @@ class ActionFactory:
 
         return StudyAction("save", act, expect)
 
-    def condemn(self, attempt: ClaimedAttempt, bad: Checkpoint) -> StudyAction:
+    def mark_corrupt(self, attempt: ClaimedAttempt, bad: Checkpoint) -> StudyAction:
         def act(database: Database) -> str | None:
             before = mark_corrupt(database, lease=attempt.lease, checkpoint=bad)
             if not attempt.has_flushed:
@@ -237,7 +237,9 @@ class ActionFactory:
             return before.uuid if before else None
 
         return StudyAction(
-            "condemn", act, lambda model: model.condemn(attempt.lease.token, uuid=bad.uuid)
+            "mark_corrupt",
+            act,
+            lambda model: model.mark_corrupt(attempt.lease.token, uuid=bad.uuid),
         )
 
     def tell(self, attempt: ClaimedAttempt) -> StudyAction:

@@ -304,7 +304,7 @@ def saving(database: Database) -> Call:
     return lambda over: save(over, lease=run.lease, checkpoint=what, data=b"abc")
 
 
-def condemning(database: Database) -> Call:
+def marking_corrupt(database: Database) -> Call:
     run = SimulatedWorker(database, new_study(database)).take()
     run.report(0.5)
     run.save()
@@ -367,7 +367,7 @@ OPERATIONS = (
     reporting_again_after_a_loss,
     *FINISHES,
     saving,
-    condemning,
+    marking_corrupt,
     telling,
     renewing,
     summing_up,

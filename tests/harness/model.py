@@ -177,7 +177,7 @@ class Model:
         """Delete the rows whose bytes are gone."""
         self.checkpoints = [one for one in self.checkpoints if one.corrupt or not one.removed]
 
-    def condemn(self, token: str, *, uuid: str) -> str | None:
+    def mark_corrupt(self, token: str, *, uuid: str) -> str | None:
         attempt, trial = self._fence(token)
         uuids = [one.uuid for one in self.checkpoints]
         place = uuids.index(uuid)

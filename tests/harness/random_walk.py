@@ -59,7 +59,7 @@ WEIGHTS = {
     "save": 3,
     "finish": 2,
     "obey": 2,
-    "condemn": 1,
+    "mark_corrupt": 1,
     "tell": 1,
     "renew": 2,
     "zombie_report": 1,
@@ -217,11 +217,11 @@ class RandomWalk:
         attempt, values = self._writer(rng), rng.choice([[], some_values(rng)])
         return self.factory.finish(attempt, values, rng.choice(ENDS)) if attempt else None
 
-    def _condemn(self, rng: Random) -> StudyAction | None:
+    def _mark_corrupt(self, rng: Random) -> StudyAction | None:
         attempt = self._attempt(rng)
         if attempt is None or attempt.restored is None or attempt.has_flushed or attempt.has_saved:
             return None
-        return self.factory.condemn(attempt, attempt.restored)
+        return self.factory.mark_corrupt(attempt, attempt.restored)
 
     def _tell(self, rng: Random) -> StudyAction | None:
         attempt = self._attempt(rng, held=rng.random() < 0.5)

@@ -26,7 +26,7 @@ class Sender:
         return f"{path_of(self.module)} {self.name}"
 
 
-NOBODY = Sender("", "", "")
+UNKNOWN = Sender("", "", "")
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Sent:
     """
 
     sql: str
-    operation: Sender = NOBODY
-    store: Sender = NOBODY
+    operation: Sender = UNKNOWN
+    store: Sender = UNKNOWN
     constants: tuple[tuple[str, Any], ...] = ()
 
 
@@ -75,8 +75,8 @@ def _sent(sql: str, frame: FrameType) -> Sent:
     constants = {name: defaults[name] for name in defaults if name not in params and name != NOW}
     return Sent(
         sql,
-        operation=_first(stack[::-1], "operations") or _first(stack[::-1], "db") or NOBODY,
-        store=_first(stack, "store") or _first(stack[::-1], "db") or NOBODY,
+        operation=_first(stack[::-1], "operations") or _first(stack[::-1], "db") or UNKNOWN,
+        store=_first(stack, "store") or _first(stack[::-1], "db") or UNKNOWN,
         constants=tuple(sorted(constants.items())),
     )
 

@@ -44,7 +44,7 @@ def try_release(run, saved):
     run.finish(0.1, outcome=Reason.PREEMPTED)
 
 
-def try_condemn(run, saved):
+def try_mark_corrupt(run, saved):
     mark_corrupt(run.worker.database, lease=run.lease, checkpoint=saved)
 
 
@@ -58,7 +58,7 @@ def try_renew(run, saved):
         raise LeaseLost(number=run.lease.number, attempt=run.lease.attempt)
 
 
-FENCED = [try_report, try_save, try_finish, try_fail, try_release, try_condemn, try_tell]
+FENCED = [try_report, try_save, try_finish, try_fail, try_release, try_mark_corrupt, try_tell]
 WRITES = [*FENCED, try_renew]
 
 

@@ -66,7 +66,7 @@ PLANS = [
     ("save", AGAIN),
     ("save", "recover"),
     ("save", "finish", "recover"),
-    ("condemn", "recover"),
+    ("mark_corrupt", "recover"),
     ("renew", "renew"),
     ("renew", "stop"),
     ("renew", "recover"),
@@ -189,7 +189,7 @@ def run_concurrently(stage, plan, seed):
 
 
 def n_writers(plan):
-    return sum(name in {"report", "finish", "save", "condemn"} for name in plan)
+    return sum(name in {"report", "finish", "save", "mark_corrupt"} for name in plan)
 
 
 def prepare(walk, plan, rng):
@@ -200,7 +200,7 @@ def prepare(walk, plan, rng):
     for _ in range(6):
         if len(walk.attempts(held=True)) < max(2, n_writers(plan)):
             walk.take_a_trial(rng)
-    if "condemn" in plan:
+    if "mark_corrupt" in plan:
         walk.do(walk.factory.save(rng.choice(walk.attempts(held=True))))
         walk.expire_leases(rng)
         walk.take_a_trial(rng)

@@ -1,5 +1,7 @@
 """
-The states of a trial and the allowed moves: CHECK constraints and guards are made from `MOVES`.
+The states of a trial and the allowed moves (`MOVES`).
+
+"Promoted", "cut" and "exploit" are moves of schedulers to come.
 
 ```
             claim                        finish: completed, stopped by scheduler, rule or person
