@@ -13,6 +13,7 @@ from harness.arrange import (
     new_request,
     new_study,
     rows,
+    token,
 )
 from harness.concurrent import PATIENCE_S, held_at, is_waiting_for_a_lock, send_twice
 from harness.duplicate_requests import claiming
@@ -29,7 +30,7 @@ from studydb.operations import claim as claims
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.control import extend
-from studydb.store import proposals, studies
+from studydb.store import counters, proposals, studies
 
 NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
 """A space whose asks take several statements."""
@@ -47,15 +48,27 @@ def test_two_claims_at_the_same_moment_take_different_trials(connections):
     for _ in range(2):
         enqueued(slow, study)
     first, second = SimulatedWorker(slow, study), SimulatedWorker(other, study)
+    first_token, second_token = tokens_of_two_shards()
 
     with held_at(TransactionBlock, "_end") as (there, go), ThreadPoolExecutor(1) as pool:
-        future = pool.submit(first.claim)
+        future = pool.submit(first.claim, first_token)
         assert there.wait(PATIENCE_S)
-        passed = second.claim()
+        passed = second.claim(second_token)
         go.set()
         assert future.result(PATIENCE_S).lease.number == 0
 
     assert passed.lease.number == 1
+
+
+def tokens_of_two_shards():
+    """Two tokens of claims that do not wait for each other's row of counters."""
+    first = token()
+    shard = shard_of(first)
+    return first, next(other for other in iter(token, None) if shard_of(other) != shard)
+
+
+def shard_of(token_):
+    return counters.binds(key=token_, out_of=None, into=None)["shard_no"]
 
 
 def test_eight_threads_claim_each_trial_once(postgres_url):

@@ -1,6 +1,7 @@
 """The statements and plans in docs/sql are those of this commit."""
 
 import os
+from contextlib import closing
 
 from harness import sql_files
 from harness.postgres import DSN_VARIABLE
@@ -10,7 +11,8 @@ from studydb.db import connect
 
 
 def test_checked_in_statements_and_plans_are_what_is_sent(postgres_url, sqlite_url):
-    made = sql_files.files(connect(postgres_url), connect(sqlite_url))
+    with closing(connect(postgres_url)) as postgresql, closing(connect(sqlite_url)) as sqlite:
+        made = sql_files.files(postgresql, sqlite)
 
     # Another server's version makes other plans.
     outdated = sql_files.differing(made, plans=DSN_VARIABLE not in os.environ)
