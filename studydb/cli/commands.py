@@ -34,14 +34,14 @@ COMMANDS = {
     "db": ("db", "Make, upgrade and check the database's schema."),
     "completion": ("completion", "Print the lines that let a shell complete commands."),
 }
-"""The file in this folder and the help line of each command, in the order of the help."""
+"""Each command's file in this folder and its help line, in the order of the help."""
 
 
-class Lazy(click.Group):
+class LazyGroup(click.Group):
     """A group that imports a command's file only when that command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
-        """The names of all commands, in the order of the help."""
+        """Return the names of all commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -69,11 +69,12 @@ class Lazy(click.Group):
 
 
 @click.group(
-    cls=Lazy,
+    cls=LazyGroup,
     context_settings={
         "auto_envvar_prefix": "STUDYDB",
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
+        "show_default": True,
     },
 )
 @click.version_option(__version__, prog_name="studydb")

@@ -17,7 +17,7 @@ def completion(*, shell: str) -> None:
     zsh, in ~/.zshrc after compinit:      eval "$(studydb completion zsh)"
     fish:  studydb completion fish > ~/.config/fish/completions/studydb.fish
     """  # noqa: D301  \b tells click to keep the line breaks
-    of_shell = get_completion_class(shell)
-    assert of_shell is not None
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
     root = click.get_current_context().find_root().command
-    click.echo(of_shell(root, {}, PROGRAM, VARIABLE).source())
+    click.echo(completion_class(root, {}, PROGRAM, VARIABLE).source())

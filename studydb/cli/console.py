@@ -1,4 +1,4 @@
-"""Run one command, print an error as one line without a traceback, and return the exit code."""
+"""Run one command; print an error as one line without a traceback."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ def run(arguments: Sequence[str] | None) -> int:
     Run a command; print an error as one line on stderr.
 
     Args:
-        arguments: The arguments of the command; None for those of the process.
+        arguments: The words of the command line after `studydb`; None for those of the process.
 
     Returns:
         The exit code.
@@ -28,22 +28,22 @@ def run(arguments: Sequence[str] | None) -> int:
         _check_text(sys.argv[1:] if arguments is None else arguments)
         answer = cli.main(arguments, prog_name="studydb", standalone_mode=False)
     except StudydbError as error:
-        return _complain(str(error), error.exit_code)
+        return _print_error(str(error), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         return USAGE
     except click.UsageError as error:
-        return _complain(_with_help(error), USAGE)
+        return _print_error(_with_help(error), USAGE)
     except click.ClickException as error:
-        return _complain(error.format_message(), error.exit_code)
+        return _print_error(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     return answer if isinstance(answer, int) else 0
 
 
-def _complain(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     line = " ".join(part.strip() for part in message.splitlines())
-    print(visible(f"studydb: {line}"), file=sys.stderr)  # noqa: T201  the console's task
+    print(visible(f"studydb: {line}"), file=sys.stderr)  # noqa: T201  for people
     return code
 
 
@@ -63,14 +63,13 @@ def _check_text(arguments: Sequence[str]) -> None:
     Raises:
         UsageError: A text is not Unicode; the message shows its bytes escaped.
     """
-    settings = {key: text for key, text in os.environ.items() if key.startswith("STUDYDB_")}
-    given = [("argument", text) for text in arguments] + list(settings.items())
-    for where, text in given:
+    given = [("The argument", text) for text in arguments]
+    given += [(f"${key},", text) for key, text in os.environ.items() if key.startswith("STUDYDB_")]
+    for what, text in given:
         try:
             text.encode()
         except UnicodeEncodeError:
             shown = os.fsencode(text).decode(errors="backslashreplace")
-            what = "The argument" if where == "argument" else f"${where},"
             raise UsageError(
                 f"{what} '{shown}' is not Unicode text; write names and URLs in UTF-8."
             ) from None

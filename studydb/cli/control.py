@@ -27,7 +27,7 @@ def pause(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     """
     with opened_study(storage, name) as study:
         study.pause(*numbers)
-    click.echo(f"{_named(name, numbers)}: paused; running trials pause at their next report.")
+    click.echo(f"{_subject(name, numbers)}: paused; running trials pause at their next report.")
 
 
 @click.command()
@@ -38,7 +38,7 @@ def resume(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     """Resume paused trials of NAME; without numbers the whole study."""
     with opened_study(storage, name) as study:
         study.resume(*numbers)
-    click.echo(f"{_named(name, numbers)}: resumed.")
+    click.echo(f"{_subject(name, numbers)}: resumed.")
 
 
 @click.command()
@@ -55,7 +55,7 @@ def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     """
     with opened_study(storage, name) as study:
         study.stop(*numbers)
-    click.echo(f"{_named(name, numbers)}: stopped; running trials save and end, or are killed.")
+    click.echo(f"{_subject(name, numbers)}: stopped; running trials save and end, or are killed.")
 
 
 @click.command()
@@ -99,9 +99,8 @@ def read_values(params: Sequence[str]) -> dict[str, Any]:
     return parse_parameters(params)
 
 
-def _named(name: str, numbers: Sequence[int]) -> str:
+def _subject(name: str, numbers: Sequence[int]) -> str:
     if not numbers:
         return f"Study {name!r}"
-    return (
-        f"{'Trial' if len(numbers) == 1 else 'Trials'} {', '.join(map(str, numbers))} of {name!r}"
-    )
+    noun = "Trial" if len(numbers) == 1 else "Trials"
+    return f"{noun} {', '.join(map(str, numbers))} of {name!r}"

@@ -20,7 +20,6 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.space.space_file import read_space_file
 from studydb.domain.specs.grammar import parse_call
 from studydb.domain.text.display import counted, visible
-from studydb.domain.view import Scheduler, Searcher
 from studydb.settings import KEY_FILE, SIGNING_KEY, key_file_path
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
     "--max-failures",
     type=int,
     default=0,
-    show_default=True,
     metavar="N",
     help="How many exceptions a trial survives; -1 for no limit.",
 )
@@ -73,7 +71,6 @@ if TYPE_CHECKING:
 @click.option(
     "--guard/--no-guard",
     default=True,
-    show_default=True,
     help="Pause the study once 5 trials failed alike and none ever reported.",
 )
 @click.option("--checkpoints", metavar="URL", help="The store of checkpoints.")
@@ -95,38 +92,26 @@ def create(
 
     Without --trainable your own program runs the trials, through study.ask().
     """
+    from studydb import searchers
+
     with created_study(
         storage,
         name,
         space=read_space(param, space),
-        scheduler=_read_scheduler(scheduler),
-        searcher=_read_searcher(searcher),
+        scheduler=None if scheduler is None else schedulers.from_call(parse_call(scheduler)),
+        searcher=None if searcher is None else searchers.from_call(parse_call(searcher)),
         load_if_exists=if_not_exists,
         **settings,
     ) as study:
         _print_created(study, storage)
 
 
-def _read_scheduler(text: str | None) -> Scheduler | None:
-    if text is None:
-        return None
-    return schedulers.from_call(parse_call(text))
-
-
-def _read_searcher(text: str | None) -> Searcher | None:
-    if text is None:
-        return None
-    from studydb import searchers
-
-    return searchers.from_call(parse_call(text))
-
-
 def read_space(params: Sequence[str], file: str | None) -> Space:
     """
-    Join the parameters of a file with those that were typed.
+    Read the parameters of --param and of the file of --space.
 
     Raises:
-        InvalidSpec: A name comes twice, or is below a name that has a value.
+        InvalidSpec: A name is given twice, or lies below a name that has a value.
     """
     leaves = {} if file is None else dict(read_space_file(Path(file)).leaves)
     for path, leaf in Space.read(parse_parameters(params)).leaves.items():
@@ -161,13 +146,13 @@ def _print_created(study: "Study", storage: Storage) -> None:
         click.echo(
             "\nOn another machine, with your code and a copy of the key:\n"
             f"  export STUDYDB_STORAGE={shlex.quote(study.storage)}{note}\n"
-            f"  {_key()} studydb worker --study {name}"
+            f"  {_key_variable()} studydb worker --study {name}"
         )
     else:
         click.echo("\nAn SQLite file is for one machine; for several use --storage postgresql://…")
 
 
-def _key() -> str:
+def _key_variable() -> str:
     if os.environ.get(SIGNING_KEY):
         return f"{SIGNING_KEY}=…"
     return f"{KEY_FILE}={shlex.quote(str(key_file_path()))}"

@@ -1,5 +1,7 @@
 """`db`: the database's schema."""
 
+from collections.abc import Sequence
+
 import click
 
 from studydb.cli.options import Storage, storage_option
@@ -20,9 +22,9 @@ def upgrade(*, storage: Storage) -> None:
 
     before = migrate.upgrade(storage.url)
     if before == revisions.HEAD:
-        click.echo(f"{_shown(storage)}: schema {revisions.HEAD} already.")
+        click.echo(f"{_masked(storage)}: schema {revisions.HEAD} already.")
     else:
-        click.echo(f"{_shown(storage)}: schema {before or 'none'} -> {revisions.HEAD}.")
+        click.echo(f"{_masked(storage)}: schema {before or 'none'} -> {revisions.HEAD}.")
 
 
 @db.command(short_help="Print the schema's revision.")
@@ -41,7 +43,7 @@ def check(*, storage: Storage) -> None:
     from studydb.db import migrate, revisions
 
     migrate.check(storage.url)
-    click.echo(f"{_shown(storage)}: schema {revisions.HEAD}, as this studydb needs it.")
+    click.echo(f"{_masked(storage)}: schema {revisions.HEAD}, as this studydb needs it.")
 
 
 @db.command(short_help="Take the schema back to an older revision.")
@@ -58,13 +60,13 @@ def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
             "every study. Add --yes to confirm."
         )
     migrate.downgrade(storage.url, revision)
-    click.echo(f"{_shown(storage)}: schema {revision}.")
+    click.echo(f"{_masked(storage)}: schema {revision}.")
 
 
 @db.command(short_help="Print the GRANTs of an owner, a worker and a viewer.")
-@click.option("--owner", default="studydb_owner", show_default=True, metavar="ROLE")
-@click.option("--worker", default="studydb_worker", show_default=True, metavar="ROLE")
-@click.option("--viewer", default="studydb_viewer", show_default=True, metavar="ROLE")
+@click.option("--owner", default="studydb_owner", metavar="ROLE")
+@click.option("--worker", default="studydb_worker", metavar="ROLE")
+@click.option("--viewer", default="studydb_viewer", metavar="ROLE")
 @click.option(
     "--member",
     "members",
@@ -72,22 +74,10 @@ def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
     metavar="LOGIN=ROLE",
     help="Make a login an owner, a worker or a viewer; create it if it is missing. Repeatable.",
 )
-@click.option(
-    "--schema",
-    default="public",
-    show_default=True,
-    metavar="NAME",
-    help="The schema of the tables.",
-)
+@click.option("--schema", default="public", metavar="NAME", help="The schema of the tables.")
 @storage_option
 def roles(
-    *,
-    owner: str,
-    worker: str,
-    viewer: str,
-    members: tuple[str, ...],
-    schema: str,
-    storage: Storage,
+    *, owner: str, worker: str, viewer: str, members: Sequence[str], schema: str, storage: Storage
 ) -> None:
     """
     Print SQL for PostgreSQL that creates three roles and grants each the rights it needs.
@@ -109,11 +99,11 @@ def roles(
         )
     if not url.database:
         raise UsageError("The storage URL names no database; name the one to grant rights in.")
-    read = tuple(map(_member, members))
-    click.echo(Roles(url.database, schema, owner, worker, viewer, read).script())
+    by_login = tuple(map(_read_member, members))
+    click.echo(Roles(url.database, schema, owner, worker, viewer, by_login).script())
 
 
-def _member(text: str) -> tuple[str, Role]:
+def _read_member(text: str) -> tuple[str, Role]:
     login, _, role = text.rpartition("=")
     if not login or role not in list(Role):
         raise UsageError(
@@ -122,7 +112,7 @@ def _member(text: str) -> tuple[str, Role]:
     return login, Role(role)
 
 
-def _shown(storage: Storage) -> str:
+def _masked(storage: Storage) -> str:
     from studydb.db.urls import mask, read_url
 
     return mask(read_url(storage.url))

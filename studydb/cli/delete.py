@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from studydb.study import Study
 
 MOST_WORKERS = 1000
-"""How many of the newest workers are searched for hosts that keep output of the study."""
+"""The limit of workers whose hosts are looked up, the newest first."""
 
 
 @click.command()
@@ -42,7 +42,7 @@ def delete(*, name: str, yes: bool, storage: Storage) -> None:
 
 
 def _output_elsewhere(study: "Study") -> str:
-    """Name the other hosts that keep output of the study, which only they can remove."""
+    """Say which other hosts keep output of the study; it cannot be removed from here."""
     from studydb.operations.workers import list_workers
 
     found = list_workers(study.database, study.record, limit=MOST_WORKERS)

@@ -24,14 +24,14 @@ def drain(*, worker: str, storage: Storage) -> None:
     counted. The worker's exit code is 0, so that no service manager starts it again.
     """
     from studydb.domain.records import Request
-    from studydb.operations.drain import drain as ask
+    from studydb.operations.drain import drain as request_drain
     from studydb.operations.drain import find_worker
     from studydb.study.storage import read_patiently, whoami, write_patiently
 
     with opened(storage) as database:
         found = read_patiently(lambda: find_worker(database, worker))
         request = Request(uuid4().hex, whoami())
-        write_patiently(database, lambda: ask(database, found, request))
+        write_patiently(database, lambda: request_drain(database, found, request))
         suffix = storage.command_suffix(database.url)
     click.echo(
         f"Worker {found.uuid[:SHORT_ID]} on {visible(found.process.host)}: will start to release "

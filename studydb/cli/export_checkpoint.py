@@ -34,11 +34,7 @@ def export_checkpoint(
         usage = "NAME --best DIR" if best else "NAME NUMBER DIR, or NAME --best DIR"
         raise click.UsageError(f"Write `studydb export-checkpoint {usage}`.", ctx)
     with opened_study(storage, name) as study:
-        if best:
-            trial = study.best_trial
-        else:
-            number = Number().convert(places[0], None, ctx)
-            trial = study.trial(number)
+        trial = study.best_trial if best else study.trial(Number().convert(places[0], None, ctx))
         checkpoint = trial.checkpoint
         if checkpoint is None:
             raise NotFound(

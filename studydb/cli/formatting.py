@@ -1,4 +1,4 @@
-"""Write a value for a table, for CSV, for JSON, or for a command line."""
+"""Write a value for a table, for CSV, for JSON or for a command line."""
 
 import json
 import math
@@ -53,7 +53,7 @@ def _aware(value: datetime) -> datetime:
 
 
 def csv_cell(value: Any) -> Any:
-    """Convert a value for a CSV file: None is empty; booleans, lists and objects are JSON."""
+    """Convert a value for a CSV file: None becomes empty, a boolean, list or object JSON."""
     written = plain(value)
     if isinstance(written, bool | list | dict):
         return json.dumps(written)
@@ -86,12 +86,12 @@ def _rounded(value: Any) -> Any:
 
 
 def assignments(values: Mapping[str, Any]) -> str:
-    """Write values by path as `enqueue` reads them: "lr=0.1 act=relu"."""
+    """Write values as `enqueue` reads them: "lr=0.1 net/act=relu"."""
     return " ".join(f"{visible(path)}={value_text(value)}" for path, value in values.items())
 
 
 def value_text(value: Any) -> str:
-    """Write a value as the grammar reads it; a text is quoted only if it must be."""
+    """Write a value in the grammar of specs; quote a text only if the grammar needs it."""
     written = plain(value)
     if not isinstance(written, str):
         return json.dumps(written)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from studydb.cli.opening import opened_study
-from studydb.cli.options import Storage, number_argument, storage_option, study_argument
+from studydb.cli.options import POSITIVE, Storage, number_argument, storage_option, study_argument
 from studydb.domain.errors import NotFound, StorageTransient
 from studydb.domain.records import Lease
 from studydb.domain.text.display import printed, visible
@@ -32,12 +32,7 @@ _STREAMS = ("stdout", "stderr")
 @study_argument
 @number_argument
 @click.option("-f", "--follow", is_flag=True, help="Keep printing until the trial's attempt ends.")
-@click.option(
-    "--attempt",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Which attempt.  [default: the newest]",
-)
+@click.option("--attempt", type=POSITIVE, metavar="N", help="Which attempt.  [default: the newest]")
 @storage_option
 def logs(*, name: str, number: int, follow: bool, attempt: int | None, storage: Storage) -> None:
     """
@@ -48,18 +43,18 @@ def logs(*, name: str, number: int, follow: bool, attempt: int | None, storage: 
     byte.
     """
     with opened_study(storage, name) as study:
-        found = _find(study, number, attempt)
+        found = _find_attempt(study, number, attempt)
         tails = [Tail(_directory(study, number, found) / stream) for stream in _STREAMS]
         has_printed = _print_files(tails)
         if follow:
             has_printed |= _follow(study, number, found.attempt, tails)
-            found = _find(study, number, found.attempt)
+            found = _find_attempt(study, number, found.attempt)
     if not has_printed:
         _print_stored(found, number)
 
 
 class Tail:
-    """A growing file; when `x` is full it is renamed to `x.1`, and a new `x` is started."""
+    """A growing file `x`; its writer renames it to `x.1` when it is full, and begins a new `x`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -82,7 +77,7 @@ class Tail:
             yield data
 
     def shown(self, data: bytes) -> str:
-        """Decode bytes to text that cannot control a terminal; keep half a character for later."""
+        """Decode bytes to text that cannot control a terminal; keep an incomplete character."""
         return printed(self._decode(data))
 
     @staticmethod
@@ -117,24 +112,24 @@ def _open_file(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def _find(study: "Study", number: int, wanted: int | None) -> Any:
+def _find_attempt(study: "Study", number: int, wanted: int | None) -> Any:
     from studydb.operations.reads import trial_attempts
 
     attempts = trial_attempts(study.database, study.record, number)
     if not attempts:
         raise NotFound(f"Trial {number} of {study.name!r} has not run yet: there is no output.")
+    if wanted is None:
+        return attempts[-1]
     for attempt in attempts:
         if attempt.attempt == wanted:
             return attempt
-    if wanted is not None:
-        raise NotFound(
-            f"Trial {number} of {study.name!r} has no attempt {wanted}; it has {len(attempts)}."
-        )
-    return attempts[-1]
+    raise NotFound(
+        f"Trial {number} of {study.name!r} has no attempt {wanted}; it has {len(attempts)}."
+    )
 
 
 def _directory(study: "Study", number: int, attempt: Any) -> Path:
-    """Return the folder of the output, also for a running attempt, whose row does not name it."""
+    """Return the folder of an attempt's output; a running attempt's row does not name it yet."""
     lease = Lease(study.record.id, attempt.trial_id, number, 0, attempt.attempt, attempt.token)
     return study.database.locations.recorded_log_dir(study.record, lease, attempt.log_dir)
 
@@ -150,12 +145,12 @@ def _print_files(tails: list[Tail]) -> bool:
 
 
 def _follow(study: "Study", number: int, attempt: int, tails: list[Tail]) -> bool:
-    looked_at = -LOOK_EVERY_S
+    next_look_s = 0.0
     has_printed = ended = False
     while not ended:
-        if time.monotonic() - looked_at >= LOOK_EVERY_S:
-            looked_at = time.monotonic()
+        if time.monotonic() >= next_look_s:
             ended = _has_ended(study, number, attempt)
+            next_look_s = time.monotonic() + LOOK_EVERY_S
         has_printed |= _print_files(tails)
         if not ended:
             time.sleep(FOLLOW_EVERY_S)
@@ -164,7 +159,7 @@ def _follow(study: "Study", number: int, attempt: int, tails: list[Tail]) -> boo
 
 def _has_ended(study: "Study", number: int, attempt: int) -> bool:
     try:
-        return _find(study, number, attempt).ended_at is not None
+        return _find_attempt(study, number, attempt).ended_at is not None
     except StorageTransient:
         return False
 

@@ -1,12 +1,12 @@
 """
 Open the database or study that a command works on, and close it afterwards.
 
-The imports of SQLAlchemy are inside the functions, so that the help of a command does not load it.
+The functions import SQLAlchemy themselves, so that the help of a command does not load it.
 """
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,46 +20,31 @@ if TYPE_CHECKING:
     from studydb.study import Study
 
 
-@contextmanager
-def opened(storage: Storage, *, read_only: bool = False) -> "Iterator[Database]":
+def opened(storage: Storage, *, read_only: bool = False) -> "closing[Database]":
     """Connect to the database for one command."""
     from studydb.db import connect
 
-    database = connect(storage.url, connections=1, read_only=read_only)
-    try:
-        yield database
-    finally:
-        database.close()
+    return closing(connect(storage.url, connections=1, read_only=read_only))
 
 
-@contextmanager
-def opened_study(storage: Storage, name: str) -> "Iterator[Study]":
+def opened_study(storage: Storage, name: str) -> "closing[Study]":
     """Load a study for one command."""
     from studydb.study import load_study
 
-    study = load_study(name, storage=storage.url)
-    try:
-        yield study
-    finally:
-        study.close()
+    return closing(load_study(name, storage=storage.url))
 
 
-@contextmanager
-def created_study(storage: Storage, name: str, **options: Any) -> "Iterator[Study]":
+def created_study(storage: Storage, name: str, **options: Any) -> "closing[Study]":
     """Create a study for one command, with the options of `create_study`."""
     from studydb.study import create_study
 
     with _differences_printed():
-        study = create_study(name, storage=storage.url, **options)
-    try:
-        yield study
-    finally:
-        study.close()
+        return closing(create_study(name, storage=storage.url, **options))
 
 
 @contextmanager
 def _differences_printed() -> Iterator[None]:
-    """Print the warning StudyDiffers as one line on stderr; Python shows other warnings."""
+    """Print a StudyDiffers warning as one line on stderr; leave other warnings to Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", StudyDiffers)
         show = warnings.showwarning
@@ -70,5 +55,5 @@ def _differences_printed() -> Iterator[None]:
             else:
                 show(message, category, *where)
 
-        warnings.showwarning = print_warning  # type: ignore[assignment]  # further arguments are passed on
+        warnings.showwarning = print_warning  # type: ignore[assignment]  # `where` takes the others
         yield

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from studydb.settings import storage_url
 
 LARGEST_NUMBER = 2**63 - 1
-"""The largest integer that the databases hold; no study has a trial of this number."""
+"""The largest integer of the databases; larger trial numbers are read as this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Storage:
 
     Attributes:
         url: The database's URL with its password; it is never shown.
-        typed: Whether --storage was typed; the next command then needs it, too.
+        typed: Whether --storage was typed, so that a command to type next needs it, too.
     """
 
     url: str = field(repr=False)
@@ -45,6 +45,8 @@ def _read_storage(ctx: click.Context, param: click.Parameter, value: str | None)
     return Storage(storage_url(value or root.params.get("storage")), typed)
 
 
+POSITIVE = click.IntRange(min=1)
+
 storage_option = click.option(
     "--storage",
     metavar="URL",
@@ -59,7 +61,6 @@ format_option = click.option(
     "form",
     type=click.Choice(["table", "json", "csv"]),
     default="table",
-    show_default=True,
     envvar="STUDYDB_FORMAT",
     allow_from_autoenv=False,  # all commands share one variable
     help="The output's format.",
@@ -67,7 +68,7 @@ format_option = click.option(
 
 
 class Spec(click.ParamType[str]):
-    """A text in the grammar of specs; several in one environment variable are separated by ";"."""
+    """A spec as text; ";" separates several of them in one environment variable."""
 
     name = "text"
     envvar_list_splitter = ";"

@@ -18,17 +18,17 @@ from studydb.cli.formatting import csv_cell, plain, table_cell
 from studydb.domain.text.display import visible
 
 MOST_MEASURED_ROWS = 5_000
-"""How many rows of a long table determine the widths of its columns."""
+"""How many rows at the beginning of a table determine the widths of its columns."""
 
 MOST_RICH_ROWS = 500
 """A longer table is plain on a terminal, too: rich takes a millisecond a row."""
 
 MOST_UNBROKEN = 20
-"""How many characters of a cell a terminal's table keeps on one line."""
+"""A cell of up to this many characters stays on one line of a terminal's table."""
 
 NUMBERS = (int, float)
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-"""As SQLite stores them and `query` reads them."""
+"""Numbers that SQLite stores as text."""
 
 
 def print_rows(
@@ -45,7 +45,7 @@ def print_rows(
     Args:
         columns: One name per value of a row.
         form: "table", "json" (a list of objects) or "csv" (with a header).
-        noun: The word for rows in the text for an empty table, such as "no trials".
+        noun: What the rows are, for the text of an empty table, such as "no trials".
         spare: Columns to leave out on a narrow terminal, in this order.
     """
     if form == "json":
@@ -76,6 +76,14 @@ def _print_objects(objects: Iterable[Mapping[str, Any]]) -> None:
 def print_json(document: Any) -> None:
     """Print one JSON document."""
     click.echo(json.dumps(plain(document), indent=2, allow_nan=False))
+
+
+def print_object(fields: Mapping[str, Any], *, form: str) -> None:
+    """Print one object as JSON, or as CSV of one row."""
+    if form == "json":
+        print_json(fields)
+    else:
+        print_rows(tuple(fields), [tuple(fields.values())], form=form)
 
 
 def print_table(
@@ -110,8 +118,7 @@ def _print_plain(
 ) -> None:
     cells = [list(map(visible, columns)), *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    rest = map(_cells, more)
-    for line in chain(cells, rest):
+    for line in chain(cells, map(_cells, more)):
         padded = (
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, align_right, strict=True)
@@ -135,7 +142,7 @@ def _print_rich(
     from rich.text import Text
 
     console = Console()
-    cells = [[table_cell(value, brief=True) for value in row] for row in rows]
+    cells = list(map(_cells, rows))
     widths = {
         name: min(MOST_UNBROKEN, max(len(cell) for cell in (*name.split("_"), *column)))
         for name, column in zip(columns, zip(*cells, strict=True), strict=True)
@@ -169,7 +176,7 @@ def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) 
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
-    """Print named values, one per line; leave out those that are None."""
+    """Print named values, one per line; leave out a value that is None."""
     shown = {name: value for name, value in fields.items() if value is not None}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():

@@ -8,14 +8,15 @@ import click
 
 from studydb.cli.formatting import assignments
 from studydb.cli.opening import opened_study
-from studydb.cli.options import (
-    Number,
-    Storage,
-    format_option,
-    storage_option,
-    study_argument,
+from studydb.cli.options import Number, Storage, format_option, storage_option, study_argument
+from studydb.cli.printing import (
+    print_fields,
+    print_json,
+    print_next,
+    print_object,
+    print_rows,
+    print_table,
 )
-from studydb.cli.printing import print_fields, print_json, print_next, print_rows, print_table
 from studydb.domain.listed_rows import Judgement, ListedAttempt
 from studydb.domain.text.display import visible
 
@@ -89,11 +90,7 @@ def _show_study(name: str, *, form: str, storage: Storage) -> None:
             click.echo(f"  {visible(line)}")
         print_next(f"studydb status {shlex.quote(name)}{suffix}")
         return
-    fields = definition(record, checkpoints=place)
-    if form == "json":
-        print_json(fields)
-    else:
-        print_rows(tuple(fields), [tuple(fields.values())], form=form)
+    print_object(definition(record, checkpoints=place), form=form)
 
 
 def _document(study: "Study", details: "TrialDetails") -> dict[str, Any]:

@@ -10,13 +10,14 @@ from studydb.analysis.expanding import expand
 from studydb.cli.formatting import assignments
 from studydb.cli.opening import opened_study
 from studydb.cli.options import (
+    POSITIVE,
     Storage,
     format_option,
     number_argument,
     storage_option,
     study_argument,
 )
-from studydb.cli.printing import print_fields, print_json, print_next, print_rows
+from studydb.cli.printing import print_fields, print_next, print_object, print_rows
 from studydb.domain.life.states import State
 from studydb.domain.listed_rows import ListedResult, ListedTrial
 from studydb.domain.records import TrialRow
@@ -49,10 +50,9 @@ RESULT_TABLE_COLUMNS = ("step", "metrics", "attempt", "reported_at")
     "--sort",
     type=click.Choice(["number", "best"]),
     default="number",
-    show_default=True,
     help="By number, or best first.",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="List the first N only.")
+@click.option("--limit", type=POSITIVE, metavar="N", help="List the first N only.")
 @click.option(
     "--state",
     type=click.Choice([str(state) for state in State], case_sensitive=False),
@@ -101,7 +101,7 @@ def trials(
 @number_argument
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     metavar="N",
     help=f"List the last N only.  [default: {RESULTS_ON_TERMINAL} on a terminal, else all]",
 )
@@ -115,20 +115,20 @@ def results(*, name: str, number: int, limit: int | None, form: str, storage: St
     """
     from studydb.operations.pages import trial_results
 
-    is_cut = limit is None and form == "table" and sys.stdout.isatty()
+    is_shortened = limit is None and form == "table" and sys.stdout.isatty()
     with opened_study(storage, name) as study:
-        last = RESULTS_ON_TERMINAL if is_cut else limit
+        last = RESULTS_ON_TERMINAL if is_shortened else limit
         found = trial_results(study.database, study.record, number, limit=last)
         if form == "json":
             print_rows(ListedResult._fields, found.rows(), form=form)
             return
-        whole = ListedResult._fields if form == "csv" else RESULT_TABLE_COLUMNS
+        listed = ListedResult._fields if form == "csv" else RESULT_TABLE_COLUMNS
         metric = study.record.objective.metric
-        columns, read = expand(whole, "metrics", "metric/", [metric], found.metric_names())
+        columns, read = expand(listed, "metrics", "metric/", [metric], found.metric_names())
         rows = (read(row._asdict()) for row in found.rows())
         print_rows(columns, rows, form=form, noun="results")
         suffix = storage.command_suffix(study.storage)
-    if is_cut and found.n_listed < found.n_results:
+    if is_shortened and found.n_listed < found.n_results:
         click.echo(f"(the last {found.n_listed} of {found.n_results})")
         print_next(
             f"studydb results {shlex.quote(name)} {number} --limit {found.n_results}{suffix}"
@@ -147,22 +147,20 @@ def best(*, name: str, form: str, storage: Storage) -> None:
     """
     with opened_study(storage, name) as study:
         found = study.best_trial
-    fields = best_fields(study.record.objective.metric, study.record.objective.mode, found)
-    if form == "json":
-        print_json(fields)
-    elif form == "csv":
-        print_rows(tuple(fields), [tuple(fields.values())], form=form)
-    else:
-        print_fields(
-            {
-                f"best {study.record.objective}": best_text(found.best_value),
-                "trial": f"{found.number} ({found.state})",
-                "step": str(found.summary.best_step),
-                "params": assignments(study.record.space.flatten(found.params)),
-            }
-        )
-        suffix = storage.command_suffix(study.storage)
-        print_next(f"studydb show {shlex.quote(name)} {found.number}{suffix}")
+    objective = study.record.objective
+    if form != "table":
+        print_object(best_fields(objective.metric, objective.mode, found), form=form)
+        return
+    print_fields(
+        {
+            f"best {objective}": best_text(found.best_value),
+            "trial": f"{found.number} ({found.state})",
+            "step": str(found.summary.best_step),
+            "params": assignments(study.record.space.flatten(found.params)),
+        }
+    )
+    suffix = storage.command_suffix(study.storage)
+    print_next(f"studydb show {shlex.quote(name)} {found.number}{suffix}")
 
 
 def best_fields(metric: str, mode: str, best: TrialRow) -> dict[str, Any]:

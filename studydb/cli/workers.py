@@ -3,7 +3,7 @@
 import click
 
 from studydb.cli.opening import opened, opened_study
-from studydb.cli.options import Storage, format_option, storage_option
+from studydb.cli.options import POSITIVE, Storage, format_option, storage_option
 from studydb.cli.printing import print_rows
 
 COLUMNS = (
@@ -22,19 +22,12 @@ COLUMNS = (
 
 SPARE_COLUMNS = ("version", "ended_at", "started_at", "pid", "slots")
 SHORT_ID = 8
-"""Characters of a worker's id in a table and in its log lines; enough for `drain`."""
+"""How many characters of a worker's id a table shows; `drain` accepts them."""
 
 
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="List the newest N only.",
-)
+@click.option("--limit", type=POSITIVE, default=100, metavar="N", help="List the newest N only.")
 @format_option
 @storage_option
 def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> None:
