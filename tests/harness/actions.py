@@ -1,16 +1,15 @@
 """
 Every operation on a study as an action, which can be done to a database and to a model of it.
 
-An action may be done over any connection, and sent again: it carries its token or flush number.
+An action carries its token or flush number, so it may be sent again, over any connection.
 """
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
 
-from harness.arrange import PERSON, process, results, token
+from harness.arrange import new_checkpoint, new_request, process, register_worker, results, token
 from harness.model import Model, ModelAttempt
 from studydb.db import Database
 from studydb.domain.errors import StudydbError
@@ -24,7 +23,6 @@ from studydb.domain.records import (
     Claim,
     Claimant,
     Lease,
-    Request,
     Study,
 )
 from studydb.domain.tally import Tally
@@ -35,7 +33,7 @@ from studydb.operations.claim import claim
 from studydb.operations.finish import finish
 from studydb.operations.record_event import record_event
 from studydb.operations.recover import recover, recover_host
-from studydb.operations.register import leave, register
+from studydb.operations.register import leave
 from studydb.operations.renew import renew
 from studydb.operations.report import report
 from studydb.operations.save import save
@@ -47,9 +45,9 @@ class StudyAction:
     One call of one operation.
 
     Attributes:
-        act: Calls the operation on a database; answers as `expect` does.
-        expect: Does the same to a model.
-        turns: Does the same to a model, one transaction at a time, if there is more than one.
+        act: Calls the operation on a database; returns its answer.
+        expect: Does the same to a model; returns the answer that `act` should give.
+        turns: As `expect`, one transaction at a time; None for an operation of one transaction.
         token: The token of a claim.
     """
 
@@ -72,7 +70,7 @@ class RegisteredWorker:
 
 @dataclass
 class ClaimedAttempt:
-    """What a worker knows of an attempt that it has claimed; the lease may be lost."""
+    """What a worker knows of an attempt that it has claimed, also after its lease is lost."""
 
     worker: RegisteredWorker
     claimed: Claim
@@ -99,7 +97,7 @@ class ClaimedAttempt:
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:
-    """What a call answers, or the class of the error that it raises."""
+    """A call's answer, or the class of the error that it raises."""
     try:
         return call()
     except StudydbError as refusal:
@@ -119,14 +117,12 @@ class ActionFactory:
         self, pid: int, lease_s: float, into: Callable[[RegisteredWorker], None]
     ) -> StudyAction:
         uuid = token()
-        given: Any = {"process": process(pid), "slots": 1, "lease_s": lease_s, "version": "0"}
 
         def act(database: Database) -> None:
-            into(
-                RegisteredWorker(
-                    register(database, self.study, uuid=uuid, **given), uuid, pid, lease_s
-                )
+            worker_id = register_worker(
+                database, self.study, uuid=uuid, of=process(pid), lease_s=lease_s
             )
+            into(RegisteredWorker(worker_id, uuid, pid, lease_s))
 
         return StudyAction(
             "register", act, lambda model: model.register(uuid=uuid, pid=pid, lease_s=lease_s)
@@ -148,7 +144,7 @@ class ActionFactory:
             lambda model: model.renew(worker.uuid, tokens),
         )
 
-    # --- trials taken
+    # --- claims
 
     def claim(self, worker: RegisteredWorker) -> StudyAction:
         return self._acquire("claim", claim, worker)
@@ -173,11 +169,11 @@ class ActionFactory:
                     ClaimedAttempt(worker, claimed, claimed.checkpoint, after_step=after)
                 )
                 self.attempts[-1].summary = known
-            return claimed and _seen(claimed)
+            return claimed and _claim_of_database(claimed)
 
         def expect(model: Model) -> Any:
             attempt = getattr(model, name)(worker.uuid, token=once)
-            return attempt and _awaited(model, attempt)
+            return attempt and _claim_of_model(model, attempt)
 
         return StudyAction(name, act, expect, token=once)
 
@@ -204,9 +200,11 @@ class ActionFactory:
         given: Any = {"lease": attempt.lease, "outcome": outcome, "batch": batch}
 
         def act(database: Database) -> Ending | None:
-            before = [attempt.flushed[no] for no in sorted(attempt.flushed) if no < batch.flush_no]
             tally = Tally(self.study.objective.metric).add(
-                result for one in before for result in one.results
+                result
+                for number, earlier in sorted(attempt.flushed.items())
+                if number < batch.flush_no
+                for result in earlier.results
             )
             return finish(database, self.study, **given, tally=tally)
 
@@ -217,15 +215,15 @@ class ActionFactory:
         )
 
     def save(self, attempt: ClaimedAttempt, *, further: int = 0) -> StudyAction:
-        what = checkpoint_of(attempt, step=max(1, attempt.after_step + further))
+        new = new_checkpoint(attempt.lease, step=max(1, attempt.after_step + further))
         attempt.has_saved = True
 
         def act(database: Database) -> list[str]:
-            older = save(database, lease=attempt.lease, checkpoint=what, data=b"abc")
+            older = save(database, lease=attempt.lease, checkpoint=new, data=b"abc")
             return sorted(one.uuid for one in older)
 
         def expect(model: Model) -> list[str]:
-            return sorted(model.save(attempt.lease.token, uuid=what.uuid, step=what.step))
+            return sorted(model.save(attempt.lease.token, uuid=new.uuid, step=new.step))
 
         return StudyAction("save", act, expect)
 
@@ -242,14 +240,14 @@ class ActionFactory:
             lambda model: model.mark_corrupt(attempt.lease.token, uuid=bad.uuid),
         )
 
-    def tell(self, attempt: ClaimedAttempt) -> StudyAction:
+    def record_event(self, attempt: ClaimedAttempt) -> StudyAction:
         once, kind = token(), "disk full"
         return StudyAction(
-            "tell",
+            "record_event",
             lambda database: record_event(
                 database, lease=attempt.lease, kind=kind, data={}, token=once
             ),
-            lambda model: model.tell(attempt.lease.token, kind, once=once),
+            lambda model: model.record_event(attempt.lease.token, kind, once=once),
         )
 
     # --- sweeps
@@ -275,10 +273,10 @@ class ActionFactory:
             "recover host",
             act,
             lambda model: model.recover_host(dead),
-            lambda model, _, left: model.recover_host_in_turns(dead, left),
+            lambda model, _, skipped_later: model.recover_host_in_turns(dead, skipped_later),
         )
 
-    def forget(self) -> StudyAction:
+    def delete_removed(self) -> StudyAction:
         def act(database: Database) -> None:
             with database.begin(write=False) as txn:
                 _, rows = txn.raw(
@@ -287,64 +285,46 @@ class ActionFactory:
                 )
             delete_rows(database, removed=[_stub(row[0]) for row in rows])
 
-        return StudyAction("forget", act, Model.forget)
+        return StudyAction("delete_removed", act, Model.delete_removed)
 
     # --- people
 
     def enqueue(self, *, priority: int = 0) -> StudyAction:
-        given: Any = {"token": token(), "actor": PERSON}
-        request = Request(**given)
+        request = new_request()
         return StudyAction(
             "enqueue",
             lambda database: control.enqueue(
                 database, self.study, {"lr": 0.5}, request, priority=priority
             ),
-            lambda model: model.enqueue(**given, priority=priority),
+            lambda model: model.enqueue(request, priority=priority),
         )
 
     def steer(self, kind: str, numbers: Sequence[int]) -> StudyAction:
         """Pause, resume or stop trials: "paused", "resumed" or "stopped"."""
-        orders = {"paused": control.pause, "resumed": control.resume, "stopped": control.stop}
-        given: Any = {"token": token(), "actor": PERSON}
-        request = Request(**given)
+        operations = {"paused": control.pause, "resumed": control.resume, "stopped": control.stop}
+        request = new_request()
         return StudyAction(
             f"{kind} {numbers}",
-            lambda database: orders[kind](database, self.study, numbers, request),
-            lambda model: model.steer(kind, list(numbers), **given),
+            lambda database: operations[kind](database, self.study, numbers, request),
+            lambda model: model.steer(kind, list(numbers), request),
         )
 
     def set_status(self, status: Status) -> StudyAction:
-        given: Any = {"token": token(), "actor": PERSON}
-        request = Request(**given)
+        request = new_request()
         return StudyAction(
             f"study {status}",
             lambda database: control.set_status(database, self.study, status, request),
-            lambda model: model.set_status(status, **given),
-            lambda model, passed, _: model.set_status_in_turns(status, **given, passed=passed),
+            lambda model: model.set_status(status, request),
+            lambda model, skipped, _: model.set_status_in_turns(status, request, skipped),
         )
 
     def extend(self, *, by: int) -> StudyAction:
-        given: Any = {"token": token(), "actor": PERSON}
-        request = Request(**given)
+        request = new_request()
         return StudyAction(
             "extend",
             lambda database: control.extend(database, self.study, request, n_more=by),
-            lambda model: model.extend(**given, by=by),
+            lambda model: model.extend(request, by=by),
         )
-
-
-def checkpoint_of(attempt: ClaimedAttempt, *, step: int) -> Checkpoint:
-    """One that is not saved yet."""
-    return Checkpoint(
-        uuid=str(uuid4()),
-        trial_id=attempt.lease.trial_id,
-        attempt=attempt.lease.attempt,
-        step=step,
-        kind=CheckpointKind.DICT,
-        url="inline:",
-        digest="0" * 64,
-        size_bytes=3,
-    )
 
 
 def _stub(row_id: int) -> Checkpoint:
@@ -355,7 +335,7 @@ def _sent(batch: Batch) -> dict[str, Any]:
     return {"flush_no": batch.flush_no, "after": batch.after_step, "results": batch.results}
 
 
-def _seen(claimed: Claim) -> SimpleNamespace:
+def _claim_of_database(claimed: Claim) -> SimpleNamespace:
     lease, restored = claimed.lease, claimed.checkpoint
     return SimpleNamespace(
         number=lease.number,
@@ -368,7 +348,7 @@ def _seen(claimed: Claim) -> SimpleNamespace:
     )
 
 
-def _awaited(model: Model, attempt: ModelAttempt) -> SimpleNamespace:
+def _claim_of_model(model: Model, attempt: ModelAttempt) -> SimpleNamespace:
     restored = attempt.restored if attempt.restored in model.checkpoints else None
     return SimpleNamespace(
         number=attempt.number,

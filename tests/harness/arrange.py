@@ -1,9 +1,9 @@
-"""What tests of the database floors begin from: studies, simulated workers, tokens, dumps."""
+"""The studies, simulated workers and tokens that tests begin with, and reads of rows."""
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -68,7 +68,7 @@ def new_request() -> Request:
 
 
 def new_spec(**overrides: Any) -> NewStudy:
-    """What `create` is asked for: ten trials of FIFO, to be minimised, unless overridden."""
+    """A study for `create`: ten trials of FIFO, to be minimised, unless overridden."""
     given = {
         "uuid": str(uuid4()),
         "name": f"study-{token()[:8]}",
@@ -107,6 +107,19 @@ def process(pid: int = 1, **overrides: Any) -> Process:
     return Process(**(given | overrides))
 
 
+def register_worker(
+    database: Database,
+    study: Study,
+    *,
+    uuid: str | None = None,
+    of: Process | None = None,
+    lease_s: float = LEASE_S,
+) -> int:
+    """Register a worker of one slot; return its id."""
+    given: Any = {"uuid": uuid or token(), "process": of or process(), "lease_s": lease_s}
+    return register(database, study, **given, slots=1, version="0")
+
+
 class SimulatedWorker:
     """A worker without processes: it calls the operations as a supervisor would."""
 
@@ -119,15 +132,7 @@ class SimulatedWorker:
         of: Process | None = None,
     ) -> None:
         self.database, self.study, self.lease_s = database, study, lease_s
-        self.id = register(
-            database,
-            study,
-            uuid=token(),
-            process=of or process(),
-            slots=1,
-            lease_s=lease_s,
-            version="0",
-        )
+        self.id = register_worker(database, study, of=of, lease_s=lease_s)
 
     def claimant(self, token_: str | None = None) -> Claimant:
         return Claimant(self.id, token_ or token(), self.lease_s)
@@ -150,16 +155,12 @@ class SimulatedWorker:
         return renew(self.database, worker_id=self.id, held=[run.lease for run in runs])
 
     def _run(self, operation: Callable[..., Claim | None], token_: str | None) -> "Run | None":
-        claimed = operation(
-            self.database,
-            self.study,
-            self.claimant(token_),
-        )
+        claimed = operation(self.database, self.study, self.claimant(token_))
         return None if claimed is None else Run(self, claimed)
 
 
 class Run:
-    """An attempt in the hands of a simulated worker: numbers its flushes, counts its steps."""
+    """An attempt of a simulated worker: numbers its flushes, counts its steps."""
 
     def __init__(self, worker: SimulatedWorker, claimed: Claim) -> None:
         self.worker, self.claimed = worker, claimed
@@ -173,7 +174,7 @@ class Run:
         return self.claimed.lease
 
     def batch(self, *values: float, first: int | None = None, **metrics: Any) -> Batch:
-        """The next batch, by default of the steps that follow."""
+        """The next batch; its steps begin with `first`, by default with the next step."""
         rows = results(*values, first=first or self.after_step + 1, **metrics)
         return Batch(self.flush_no + 1, rows, self.after_step, self.summary)
 
@@ -202,28 +203,31 @@ class Run:
         )
 
     def checkpoint(self, step: int | None = None) -> Checkpoint:
-        """One that is not saved yet."""
-        return Checkpoint(
-            uuid=str(uuid4()),
-            trial_id=self.lease.trial_id,
-            attempt=self.lease.attempt,
-            step=self.after_step if step is None else step,
-            kind=CheckpointKind.DICT,
-            url="inline:",
-            digest="0" * 64,
-            size_bytes=3,
-        )
+        return new_checkpoint(self.lease, step=self.after_step if step is None else step)
 
     def save(self, checkpoint: Checkpoint | None = None) -> list[Checkpoint]:
-        what = checkpoint or self.checkpoint()
-        return save(self.worker.database, lease=self.lease, checkpoint=what, data=b"abc")
+        checkpoint = checkpoint or self.checkpoint()
+        return save(self.worker.database, lease=self.lease, checkpoint=checkpoint, data=b"abc")
 
     def trial(self) -> TrialRow:
         return trial_of(self.worker.database, self.worker.study, self.lease.number)
 
 
+def new_checkpoint(lease: Lease, *, step: int) -> Checkpoint:
+    """A checkpoint that is not saved yet."""
+    return Checkpoint(
+        uuid=str(uuid4()),
+        trial_id=lease.trial_id,
+        attempt=lease.attempt,
+        step=step,
+        kind=CheckpointKind.DICT,
+        url="inline:",
+        digest="0" * 64,
+        size_bytes=3,
+    )
+
+
 def trial_of(database: Database, study: Study, number: int) -> TrialRow:
-    """One trial's row."""
     return next(one for one in list_trials(database, study) if one.number == number)
 
 
@@ -232,8 +236,10 @@ def states_of(database: Database, study: Study) -> list[State]:
     return [trial.state for trial in list_trials(database, study)]
 
 
-def vanish(clock: Any, database: Database, study: Study, *, lease_s: float = LEASE_S) -> int:
-    """Let every holder be silent until its trials are taken; how many were."""
+def recover_after_expiry(
+    clock: Any, database: Database, study: Study, *, lease_s: float = LEASE_S
+) -> int:
+    """Let all leases expire and recover the trials; return how many were recovered."""
     clock.advance(lease_s + 1)
     recover(database, study)
     clock.advance(renewal_s(lease_s) + 1)
@@ -242,9 +248,9 @@ def vanish(clock: Any, database: Database, study: Study, *, lease_s: float = LEA
 
 def dump(database: Database, *, without: Sequence[str] = ()) -> dict[str, list[tuple[Any, ...]]]:
     """
-    Every row of every table, as text: what must be alike before and after.
+    Every row of every table, as text, to be compared before and after.
 
-    The points of the next draws are left out: anybody may propose them, at any time.
+    The column `points` is left out, because any ask may store proposals there.
     """
     with database.begin(write=False) as txn:
         return {
@@ -258,13 +264,13 @@ def dump(database: Database, *, without: Sequence[str] = ()) -> dict[str, list[t
 
 
 def rows(database: Database, sql: str) -> list[tuple[Any, ...]]:
-    """What a SELECT gives."""
+    """The rows of a SELECT."""
     with database.begin(write=False) as txn:
         return txn.raw(sql)[1]
 
 
 def change(database: Database, sql: str) -> None:
-    """Do to a row what no operation would."""
+    """Change rows by SQL, past the operations."""
     with database.begin() as txn:
         txn.raw(sql)
 
@@ -281,41 +287,26 @@ def persist(call: Callable[[], Answered], *, patience_s: float = 30.0) -> Answer
             time.sleep(0.005)
 
 
-def at_once(calls: Iterable[Callable[[], Answered]]) -> list[Answered]:
-    """Run calls in threads that start together; their answers in order, or their first error."""
+def run_together(calls: Iterable[Callable[[], Answered]]) -> list[Answered]:
+    """Run calls in threads that start together; return their answers in order, or raise an error."""
     calls = list(calls)
     gate = threading.Barrier(len(calls))
-    answers: list[Any] = [None] * len(calls)
-    errors: list[BaseException] = []
 
-    def run(place: int, call: Callable[[], Answered]) -> None:
-        try:
-            gate.wait(30)
-            answers[place] = call()
-        except BaseException as error:  # noqa: BLE001  raised again below, in the test's own thread
-            errors.append(error)
+    def run(call: Callable[[], Answered]) -> Answered:
+        gate.wait(30)
+        return call()
 
-    threads = [
-        threading.Thread(target=functools.partial(run, place, call))
-        for place, call in enumerate(calls)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
-    return answers
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls, timeout=60))
 
 
 def moment(text: str) -> datetime:
-    """A moment as either database's driver returns it through `rows`."""
+    """A time that `rows` has read from either database, without its zone."""
     return datetime.fromisoformat(str(text)).replace(tzinfo=None)
 
 
 def trial_in(database: Database, study: Study, state: State) -> TrialRow:
-    """A new trial that came to be in a state as trials do."""
+    """A new trial that operations have brought to a state."""
     number = enqueued(database, study)
     if state is State.PAUSED:
         pause(database, study, [number], new_request())
@@ -332,7 +323,7 @@ def trial_in(database: Database, study: Study, state: State) -> TrialRow:
 
 
 def live_results(database: Database, study: Study, number: int) -> list[Result]:
-    """What still counts of one trial, by step."""
+    """The results of a trial that no later attempt has superseded, by step."""
     with database.begin(write=False) as txn:
         trial_id = trial_of(database, study, number).id
         spans = store.spans(txn, study_id=study.id, trial_id=trial_id)

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from harness import postgres
-from harness.arrange import at_once
+from harness.arrange import run_together
 from harness.interleaver import catch_up, step_by_step
 from studydb.db.transaction_block import TransactionBlock
 
@@ -63,7 +63,7 @@ def send_twice(call, first, second, url, *, at=None):
             go.set()
             return waited
 
-        return at_once([lambda: call(first), send_again, let_go])
+        return run_together([lambda: call(first), send_again, let_go])
 
 
 def is_waiting_for_a_lock(url, *, unless=None, waiters=1):

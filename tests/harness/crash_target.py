@@ -1,10 +1,10 @@
 """
-Processes that are killed while they commit to an SQLite file: one fork for every COMMIT.
+Kills a process at each COMMIT of an operation on an SQLite file.
 
 Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. It reads an operation's name and
-"before" or "after" from each line, and answers with a list. Each fork arranges the operation in a copy of the
-template, calls it, and is killed by SIGKILL at its n-th COMMIT, or ends. Arrangements are the same in
-every process, down to their tokens, so that another one can make the same call again.
+"before" or "after" from each line, and answers with the numbers of the COMMITs at which it has killed
+a process. For each number it forks a process that arranges the operation in a copy of the template,
+and calls it. Every process draws the same tokens, so another one can send the same call again.
 """
 
 import json
@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ import pytest
 
 from harness import arrange, duplicate_requests
 from harness.arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_study
+from harness.duplicate_requests import Arranged, Call
 from harness.snapshot import BEGINNING
 from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
@@ -37,8 +38,8 @@ MOST_COMMITS = 8
 POINTS = ("before", "after")
 
 
-def recovering(database: Database) -> duplicate_requests.Call:
-    """One transaction that looks and one for each of two trials."""
+def _recovering(database: Database) -> Call:
+    """One transaction marks suspects; two trials are recovered in one transaction each."""
     study = new_study(database)
     for _ in range(2):
         SimulatedWorker(database, study).take().report(0.5)
@@ -52,7 +53,7 @@ def recovering(database: Database) -> duplicate_requests.Call:
     return call
 
 
-def recovering_a_host(database: Database) -> duplicate_requests.Call:
+def _recovering_a_host(database: Database) -> Call:
     study = new_study(database, max_concurrent=2)
     SimulatedWorker(database, study).take()
     given: Any = {"process": arrange.process(), "is_alive": lambda _: False}
@@ -63,19 +64,19 @@ def recovering_a_host(database: Database) -> duplicate_requests.Call:
     return call
 
 
-def forgetting(database: Database) -> duplicate_requests.Call:
+def _deleting_rows(database: Database) -> Call:
     run = SimulatedWorker(database, new_study(database)).take()
     removed = [older for _ in range(3) for older in run.save()]
     return lambda over: delete_rows(over, removed=removed)
 
 
-def closing(database: Database) -> duplicate_requests.Call:
+def _closing(database: Database) -> Call:
     study = new_study(database)
     return lambda over: close(over, study)
 
 
-def deleting(database: Database) -> duplicate_requests.Call:
-    """Rows of a trial that has ended, of one that waits, and of the study."""
+def _deleting(database: Database) -> Call:
+    """The study has a trial that has ended and a PENDING one."""
     study = new_study(database)
     run = SimulatedWorker(database, study).take()
     run.report(0.5)
@@ -85,12 +86,12 @@ def deleting(database: Database) -> duplicate_requests.Call:
     return lambda over: delete(over, study)
 
 
-def making_views(database: Database) -> duplicate_requests.Call:
+def _making_views(database: Database) -> Call:
     study = new_study(database)
     return lambda over: make_views(over, study, [trial_view(study)])
 
 
-def dropping_views(database: Database) -> duplicate_requests.Call:
+def _dropping_views(database: Database) -> Call:
     study = new_study(database)
     make_views(database, study, [trial_view(study)])
 
@@ -100,25 +101,25 @@ def dropping_views(database: Database) -> duplicate_requests.Call:
     return call
 
 
-OPERATIONS = (
-    *duplicate_requests.OPERATIONS,
-    recovering,
-    recovering_a_host,
-    forgetting,
-    closing,
-    deleting,
-    making_views,
-    dropping_views,
-)
+OPERATIONS: dict[str, Arranged] = {
+    **duplicate_requests.OPERATIONS,
+    "recover": _recovering,
+    "recover_host": _recovering_a_host,
+    "delete_rows": _deleting_rows,
+    "close": _closing,
+    "delete": _deleting,
+    "make_views": _making_views,
+    "drop_views": _dropping_views,
+}
 
 
 def advance(database: Database, seconds: float) -> None:
-    """Set a database's clock, counted from where all tests begin."""
+    """Set a database's clock to so many seconds after `BEGINNING`."""
     database.clock = lambda: BEGINNING + timedelta(seconds=seconds)
 
 
 @contextmanager
-def determined(seed: str) -> Iterator[None]:
+def seeded_tokens(seed: str) -> Iterator[None]:
     """Let an arrangement draw the same tokens in every process."""
     rng = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -127,22 +128,20 @@ def determined(seed: str) -> Iterator[None]:
         yield
 
 
-def arranged_in(
-    database: Database, arranged: Callable[[Database], duplicate_requests.Call], *, seed: str = ""
-) -> duplicate_requests.Call:
-    """The call, on a clock that stands still; the same for the same seed."""
+def arranged_in(database: Database, operation: str, *, seed: str = "") -> Call:
+    """The call of an operation, on a clock that stands still; the same for the same seed."""
     advance(database, 0)
-    with determined(f"{arranged.__name__} {seed}"):
-        return arranged(database)
+    with seeded_tokens(f"{operation} {seed}"):
+        return OPERATIONS[operation](database)
 
 
-def file_of(folder: Path, name: str, point: str, nth: int) -> Path:
+def file_of(folder: Path, operation: str, point: str, nth: int) -> Path:
     """The database file of a killed process."""
-    return folder / f"{name}-{point}-{nth}.db"
+    return folder / f"{operation}-{point}-{nth}.db"
 
 
 def die_at(point: str, nth: int) -> None:
-    """Kill this very process at its n-th COMMIT from now on."""
+    """Kill this process "before" or "after" its n-th COMMIT from now on."""
     end, seen = TransactionBlock._end, iter(range(1, MOST_COMMITS + 1))
 
     def end_or_die(block: TransactionBlock, *, commit: bool) -> None:
@@ -156,13 +155,13 @@ def die_at(point: str, nth: int) -> None:
     setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  the observer is called before, never after
 
 
-def is_killed(template: Path, path: Path, arranged: Any, point: str, nth: int) -> bool:
-    """Fork a process; whether it was killed at its n-th COMMIT."""
+def is_killed(template: Path, path: Path, operation: str, point: str, nth: int) -> bool:
+    """Fork a process that calls an operation; return whether it was killed at its n-th COMMIT."""
     pid = os.fork()
     if pid == 0:
         shutil.copyfile(template, path)
         database = connect(f"sqlite:///{path}")
-        call = arranged_in(database, arranged)
+        call = arranged_in(database, operation)
         die_at(point, nth)
         call(database)
         os._exit(0)
@@ -173,14 +172,12 @@ def is_killed(template: Path, path: Path, arranged: Any, point: str, nth: int) -
 
 def main(template: Path, folder: Path) -> None:
     """For each line of standard input, print at which COMMITs the operation was killed."""
-    by_name = {one.__name__: one for one in OPERATIONS}
     for line in sys.stdin:
-        name, point = line.split()
+        operation, point = line.split()
         killed = []
         for nth in range(1, MOST_COMMITS + 1):
-            if not is_killed(
-                template, file_of(folder, name, point, nth), by_name[name], point, nth
-            ):
+            path = file_of(folder, operation, point, nth)
+            if not is_killed(template, path, operation, point, nth):
                 break
             killed.append(nth)
         print(json.dumps(killed), flush=True)  # noqa: T201  the answer

@@ -16,7 +16,7 @@ from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.metrics import Result
-from studydb.domain.records import NewStudy
+from studydb.domain.records import NewStudy, Request
 
 ENDED = (State.TERMINATED, State.ERROR)
 
@@ -47,7 +47,7 @@ class ModelCheckpoint:
 
 @dataclass
 class ModelAttempt:
-    """One execution of a trial; `stored` holds what it flushed, superseded or not."""
+    """One execution of a trial; `stored` holds all values that it flushed, by step."""
 
     number: int
     no: int
@@ -65,7 +65,7 @@ class ModelAttempt:
 
 @dataclass
 class ModelTrial:
-    """A trial's row; `live` holds the values that count, by step."""
+    """A trial's row; `live` holds the values that no later attempt has superseded, by step."""
 
     number: int
     origin: str
@@ -112,7 +112,9 @@ class Model:
         self.checkpoints: list[ModelCheckpoint] = []
         self.judge = ModelJudge(spec)
         self.events: list[dict[str, Any]] = []
-        self.picks: dict[str, int | None] = {}  # what claims took while others had locked the first
+        self.picks: dict[
+            str, int | None
+        ] = {}  # by token: the trial of a claim that skipped locked ones
         self._record_event("created", spec.created_by)
 
     # --- workers
@@ -149,7 +151,7 @@ class Model:
         if trial.held is not attempt:
             self._refuse(attempt, flush_no)
             return attempt.verdict, due
-        if _is_judged_away(trial) or flush_no <= trial.flush_no:
+        if _has_final_verdict(trial) or flush_no <= trial.flush_no:
             return trial.verdict, due
         decided = self._store(trial, attempt, after, results)
         trial.verdict = decided or self._asked(trial)
@@ -173,8 +175,8 @@ class Model:
         trial.suspect_at = None
         return [one.uuid for one in retired]
 
-    def forget(self) -> None:
-        """Delete the rows whose bytes are gone."""
+    def delete_removed(self) -> None:
+        """Delete the rows of checkpoints whose bytes are gone."""
         self.checkpoints = [one for one in self.checkpoints if one.corrupt or not one.removed]
 
     def mark_corrupt(self, token: str, *, uuid: str) -> str | None:
@@ -205,7 +207,7 @@ class Model:
             self._refuse(attempt, flush_no)
             return None
         decided = None
-        if not _is_judged_away(trial) and flush_no > trial.flush_no:
+        if not _has_final_verdict(trial) and flush_no > trial.flush_no:
             decided = self._store(trial, attempt, after, results)
         return self._end(trial, outcome, decided, flush_no=flush_no, actor="worker")
 
@@ -216,12 +218,12 @@ class Model:
             attempt, trial = self._of(token)
             if trial.held is attempt:
                 self._renew(trial)
-                if not _is_judged_away(trial):
+                if not _has_final_verdict(trial):
                     trial.verdict = self._asked(trial)
                 answered[token] = trial.verdict
         return answered
 
-    def tell(self, token: str, kind: str, *, once: str) -> None:
+    def record_event(self, token: str, kind: str, *, once: str) -> None:
         if not self._recorded(once):
             attempt, trial = self._fence(token)
             self._renew(trial)
@@ -235,42 +237,42 @@ class Model:
     # --- sweeps
 
     def recover(self) -> int:
-        return _run_out(self.recover_in_turns())
+        return _run_to_end(self.recover_in_turns())
 
     def recover_in_turns(
-        self, passed: frozenset[int] = frozenset(), left: frozenset[int] = frozenset()
+        self, skipped: frozenset[int] = frozenset(), skipped_later: frozenset[int] = frozenset()
     ) -> Generator[None, None, int]:
         """
         Recover, one transaction at a time; other actions may come between.
 
         Args:
-            passed: Numbers of trials that other actions have locked during the sweep.
-            left: Numbers of trials that other actions have locked when they would be taken.
+            skipped: The trials that other actions have locked while the sweep marks suspects.
+            skipped_later: The trials that other actions have locked when they would be ended.
         """
         for trial in self.trials:
-            if trial.number not in passed:
+            if trial.number not in skipped:
                 self._sweep(trial)
         n = 0
         for attempt in [trial.attempts[-1] for trial in self.trials if self._is_lost(trial)]:
             yield
             trial = self.trials[attempt.number]
-            if trial.held is attempt and self._is_lost(trial) and trial.number not in left:
-                n += self._take(trial)
+            if trial.held is attempt and self._is_lost(trial) and trial.number not in skipped_later:
+                n += self._end_as_lost(trial)
         return n
 
     def recover_host(self, dead: frozenset[int]) -> int:
-        return _run_out(self.recover_host_in_turns(dead))
+        return _run_to_end(self.recover_host_in_turns(dead))
 
     def recover_host_in_turns(
-        self, dead: frozenset[int], left: frozenset[int] = frozenset()
+        self, dead: frozenset[int], skipped_later: frozenset[int] = frozenset()
     ) -> Generator[None, None, int]:
         n = 0
         for attempt in [one.held for one in self.trials if one.held]:
             if attempt.worker.pid in dead:
                 yield
                 trial = self.trials[attempt.number]
-                if trial.held is attempt and trial.number not in left:
-                    n += self._take(trial)
+                if trial.held is attempt and trial.number not in skipped_later:
+                    n += self._end_as_lost(trial)
         return n
 
     def _sweep(self, trial: ModelTrial) -> None:
@@ -278,8 +280,7 @@ class Model:
             trial.ready_at = None
         if trial.held and trial.suspect_at is None and self._expiry(trial) < self.now:
             trial.suspect_at = self.now
-        if trial.paused_by == "study" and self._is_on:
-            trial.state, trial.paused_by = State.PENDING, None
+        self._wake(trial)
 
     def _is_lost(self, trial: ModelTrial) -> bool:
         if trial.held is None or trial.suspect_at is None or trial.lease_s is None:
@@ -287,25 +288,25 @@ class Model:
         waited_s = self.now - trial.suspect_at
         return self._expiry(trial) < self.now and waited_s * 4.5 >= trial.lease_s
 
-    def _take(self, trial: ModelTrial) -> int:
+    def _end_as_lost(self, trial: ModelTrial) -> int:
         self._end(trial, Reason.LOST, None, flush_no=trial.flush_no, actor="sweep")
         return 1
 
     # --- people
 
-    def enqueue(self, *, token: str, actor: str, priority: int = 0) -> int:
-        if recorded := self._recorded(token):
+    def enqueue(self, request: Request, *, priority: int = 0) -> int:
+        if recorded := self._recorded(request.token):
             return int(recorded["data"]["number"])
         if not self.is_open:
             raise BudgetSpent
         number = len(self.trials)
         self.trials.append(ModelTrial(number, "enqueued", self.now, priority=priority))
-        self._record_event("enqueued", actor, token=token, data={"number": number})
+        self._record_event("enqueued", request.actor, token=request.token, data={"number": number})
         return number
 
-    def steer(self, kind: str, numbers: list[int], *, token: str, actor: str) -> None:
-        """What `pause`, `resume` and `stop` do to trials; kind is "paused", "resumed", "stopped"."""
-        if self._recorded(token):
+    def steer(self, kind: str, numbers: list[int], request: Request) -> None:
+        """Pause, resume or stop trials: "paused", "resumed" or "stopped"."""
+        if self._recorded(request.token):
             return
         numbers = sorted(set(numbers))
         for number in numbers:
@@ -315,12 +316,12 @@ class Model:
                 raise NotAllowed
         for number in numbers:
             self._steer(self.trials[number], kind)
-        self._record_event(kind, actor, token=token, data={"numbers": numbers})
+        self._record_event(kind, request.actor, token=request.token, data={"numbers": numbers})
 
     def _steer(self, trial: ModelTrial, kind: str) -> None:
         if trial.state is State.RUNNING:
-            wishes = {"paused": Action.PAUSE, "stopped": Action.STOP, "resumed": None}
-            trial.request = wishes[kind]
+            requests = {"paused": Action.PAUSE, "stopped": Action.STOP, "resumed": None}
+            trial.request = requests[kind]
         elif kind == "stopped":
             trial.state, trial.reason, trial.ended_at = State.TERMINATED, Reason.CANCELLED, self.now
             trial.ready_at = trial.paused_by = None
@@ -329,44 +330,43 @@ class Model:
         elif trial.state is State.PAUSED:
             trial.state, trial.paused_by, trial.ready_at = State.PENDING, None, None
 
-    def set_status(self, status: Status, *, token: str, actor: str) -> None:
-        _run_out(self.set_status_in_turns(status, token=token, actor=actor))
+    def set_status(self, status: Status, request: Request) -> None:
+        _run_to_end(self.set_status_in_turns(status, request))
 
     def set_status_in_turns(
-        self, status: Status, *, token: str, actor: str, passed: frozenset[int] = frozenset()
+        self, status: Status, request: Request, skipped: frozenset[int] = frozenset()
     ) -> Generator[None, None, None]:
         """
-        Set the status; a resumption wakes what the study has paused in a second transaction.
+        Set the status; RUNNING wakes the trials that the study has paused, in a second transaction.
 
         Args:
-            passed: Numbers of trials that other actions have locked then.
+            skipped: The trials that other actions have locked during the second transaction.
         """
-        if not self._recorded(token):
+        if not self._recorded(request.token):
             self.status = status
-            self._record_event(f"study {status.lower()}", actor, token=token)
+            self._record_event(f"study {status.lower()}", request.actor, token=request.token)
         if status is Status.RUNNING:
             yield
-            self._wake_all(passed)
+            for trial in self.trials:
+                if trial.number not in skipped:
+                    self._wake(trial)
 
-    def _wake_all(self, passed: frozenset[int]) -> None:
-        for trial in self.trials:
-            if trial.number not in passed and trial.paused_by == "study" and self._is_on:
-                trial.state, trial.paused_by = State.PENDING, None
+    def _wake(self, trial: ModelTrial) -> None:
+        if trial.paused_by == "study" and self.status is Status.RUNNING:
+            trial.state, trial.paused_by = State.PENDING, None
 
-    @property
-    def _is_on(self) -> bool:
-        return self.status is Status.RUNNING
-
-    def extend(self, *, by: int, token: str, actor: str) -> int:
-        if recorded := self._recorded(token):
+    def extend(self, request: Request, *, by: int) -> int:
+        if recorded := self._recorded(request.token):
             return int(recorded["data"]["num_trials"])
         if self.num_trials is None:
             raise NotAllowed
         self.num_trials += by
-        self._record_event("extended", actor, token=token, data={"num_trials": self.num_trials})
+        self._record_event(
+            "extended", request.actor, token=request.token, data={"num_trials": self.num_trials}
+        )
         return self.num_trials
 
-    # --- what holds of the study
+    # --- the state of the study
 
     @property
     def running(self) -> list[ModelTrial]:
@@ -374,7 +374,7 @@ class Model:
 
     @property
     def runnable(self) -> list[ModelTrial]:
-        """What a claim may take, first to last."""
+        """The trials that a claim may take, in its order."""
         if self.status is not Status.RUNNING:
             return []
         waiting = [
@@ -434,7 +434,7 @@ class Model:
         return attempt, trial
 
     def _refuse(self, attempt: ModelAttempt, flush_no: int) -> None:
-        """A resend by the attempt that committed gets the stored answer, anything else none."""
+        """Refuse a batch of a lost attempt, unless it is a duplicate of a stored one."""
         if attempt.flush_no < flush_no:
             raise LeaseLost(number=attempt.number, attempt=attempt.no)
 
@@ -449,7 +449,7 @@ class Model:
     def _store(
         self, trial: ModelTrial, attempt: ModelAttempt, after: int, results: tuple[Result, ...]
     ) -> Verdict | None:
-        """Judge and keep results up to the one that ends the trial."""
+        """Judge and store results up to the first that gets a verdict."""
         if results and trial.flush_no == 0:
             attempt.start_step = results[0].step
             trial.live = {s: v for s, v in trial.live.items() if s < results[0].step}
@@ -529,7 +529,7 @@ class Model:
             return Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.STUDY)
         return None
 
-    # --- what is remembered
+    # --- look-ups
 
     def attempt_of(self, token: str) -> ModelAttempt | None:
         attempts = (attempt for trial in self.trials for attempt in trial.attempts)
@@ -562,13 +562,12 @@ class Model:
         return best, trial.live[best]
 
 
-def _is_judged_away(trial: ModelTrial) -> bool:
-    """Whether results come too late: what people ask for costs none."""
+def _has_final_verdict(trial: ModelTrial) -> bool:
+    """Whether further results are dropped; a person's request drops none."""
     return trial.verdict is not None and trial.verdict.by in (DecidedBy.SCHEDULER, DecidedBy.RULE)
 
 
-def _run_out(turns: Generator[None, None, Any]) -> Any:
-    """Take all turns in a row; the answer."""
+def _run_to_end(turns: Generator[None, None, Any]) -> Any:
     while True:
         try:
             next(turns)

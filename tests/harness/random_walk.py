@@ -1,7 +1,7 @@
 """
-Random actions on a study, in a database and in a model beside it, which must agree.
+Random actions on a study, done to a database and to a model; the two must agree.
 
-Actions are drawn from generators that the caller gives, so that a walk can be repeated.
+The caller gives the random generator, so a walk can be repeated.
 """
 
 import functools
@@ -27,10 +27,7 @@ from studydb.schedulers import ASHA, FIFO
 LEASES_S = (90.0, 9.0)
 """The leases of the two workers of a walk."""
 
-ASHAS = [
-    ASHA(max_t=9, reduction_factor=3),
-    ASHA(max_t=8, grace_period=2, reduction_factor=2),
-]
+ASHAS = [ASHA(max_t=9, reduction_factor=3), ASHA(max_t=8, grace_period=2, reduction_factor=2)]
 
 STUDIES: dict[str, list[Any]] = {
     "num_trials": [10, 6, 3, None],
@@ -58,9 +55,9 @@ WEIGHTS = {
     "report_nothing": 1,
     "save": 3,
     "finish": 2,
-    "obey": 2,
+    "carry_out_verdicts": 2,
     "mark_corrupt": 1,
-    "tell": 1,
+    "record_event": 1,
     "renew": 2,
     "zombie_report": 1,
     "zombie_save": 1,
@@ -72,17 +69,17 @@ WEIGHTS = {
     "recover": 2,
     "expire_leases": 3,
     "recover_host": 1,
-    "forget": 1,
+    "delete_removed": 1,
     "enqueue": 2,
     "extend": 1,
     "pause": 0.8,
     "stop": 0.8,
     "resume": 1,
-    "halt_the_study": 0.7,
+    "pause_or_stop_the_study": 0.7,
     "resume_the_study": 1,
     "send_again": 4,
 }
-"""The weight of each step; `action` makes the steps of one call, methods do those of several."""
+"""The weight of each step: a public method of the walk, or the one action that `_name` makes."""
 
 
 class RandomWalk:
@@ -109,26 +106,26 @@ class RandomWalk:
         """Do one random step."""
         (name,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
         self.happened[name] += 1
-        several: Callable[[Random], None] | None = getattr(self, name, None)
-        if several is not None:
-            several(rng)
+        method: Callable[[Random], None] | None = getattr(self, name, None)
+        if method is not None:
+            method(rng)
         elif action := self.action(name, rng):
             self.do(action)
 
     def do(self, action: StudyAction) -> None:
-        """Do one action to both, and compare the answers."""
+        """Do one action to the database and to the model, and compare the answers."""
         self.busy.clear()
         self.sent.append(action)
-        awaited = outcome_of(lambda: action.expect(self.model))
-        assert outcome_of(lambda: action.act(self.database)) == awaited, action.name
-        self.happened[f"{action.name.split()[0]}: {_kind(awaited)}"] += 1
+        expected = outcome_of(lambda: action.expect(self.model))
+        assert outcome_of(lambda: action.act(self.database)) == expected, action.name
+        self.happened[f"{action.name.split()[0]}: {_kind(expected)}"] += 1
 
     def action(self, name: str, rng: Random) -> StudyAction | None:
         """A random action of this name; None if none is possible now."""
         made: StudyAction | None = getattr(self, f"_{name}")(rng)
         return made
 
-    # --- several calls, or none
+    # --- steps of several calls, or of none
 
     def take_a_trial(self, rng: Random) -> None:
         """Claim or ask for a trial; resume or extend the study first if necessary."""
@@ -143,8 +140,8 @@ class RandomWalk:
         if len(self.factory.attempts) > held:
             self.do(self.factory.report(self.factory.attempts[-1], some_values(rng)))
 
-    def obey(self, _: Random) -> None:
-        """Every worker that stands under a verdict ends its attempt."""
+    def carry_out_verdicts(self, _: Random) -> None:
+        """Finish every attempt whose trial has a verdict."""
         for attempt in self.attempts(held=True):
             if self.model.trials[attempt.lease.number].verdict is not None:
                 self.do(self.factory.finish(attempt, [], Reason.COMPLETED))
@@ -168,7 +165,7 @@ class RandomWalk:
         self.advance(lease_s / 4.5)
 
     def crash(self, rng: Random) -> None:
-        """A process dies and keeps its leases; another starts."""
+        """End a process that keeps its leases, and start another."""
         place = rng.randrange(len(LEASES_S))
         self.dead |= {self.workers[place].pid}
         successor = functools.partial(self.workers.__setitem__, place)
@@ -223,9 +220,9 @@ class RandomWalk:
             return None
         return self.factory.mark_corrupt(attempt, attempt.restored)
 
-    def _tell(self, rng: Random) -> StudyAction | None:
+    def _record_event(self, rng: Random) -> StudyAction | None:
         attempt = self._attempt(rng, held=rng.random() < 0.5)
-        return self.factory.tell(attempt) if attempt else None
+        return self.factory.record_event(attempt) if attempt else None
 
     def _renew(self, rng: Random) -> StudyAction:
         return self.factory.renew(rng.choice(self.workers))
@@ -255,8 +252,8 @@ class RandomWalk:
     def _recover_host(self, _: Random) -> StudyAction:
         return self.factory.recover_host(self.dead)
 
-    def _forget(self, _: Random) -> StudyAction:
-        return self.factory.forget()
+    def _delete_removed(self, _: Random) -> StudyAction:
+        return self.factory.delete_removed()
 
     # --- people
 
@@ -275,7 +272,7 @@ class RandomWalk:
     def _resume(self, rng: Random) -> StudyAction:
         return self.factory.steer("resumed", self._some_numbers(rng))
 
-    def _halt_the_study(self, rng: Random) -> StudyAction:
+    def _pause_or_stop_the_study(self, rng: Random) -> StudyAction:
         return self.factory.set_status(rng.choice([Status.PAUSED, Status.STOPPED]))
 
     def _resume_the_study(self, _: Random) -> StudyAction:
@@ -299,7 +296,7 @@ class RandomWalk:
         ]
 
     def _writer(self, rng: Random, *, held: bool = True) -> ClaimedAttempt | None:
-        """An attempt without a batch on its way: each batch is answered before the next is sent."""
+        """An attempt that waits for no answer: a worker sends one batch after another."""
         attempts = [attempt for attempt in self.attempts(held=held) if attempt not in self.busy]
         if not attempts:
             return None
@@ -312,7 +309,7 @@ class RandomWalk:
 
 
 def _kind(answer: Any) -> str:
-    """The kind of an answer: an error, nothing, a verdict, an end, something."""
+    """The kind of an answer, to be counted."""
     if isinstance(answer, type):
         return answer.__name__
     if isinstance(answer, Ending):
@@ -323,5 +320,5 @@ def _kind(answer: Any) -> str:
 
 
 def some_values(rng: Random) -> list[float]:
-    """One to three, such as a metric may have."""
+    """One to three values of a metric."""
     return rng.choices(VALUES, k=rng.randint(1, 3))

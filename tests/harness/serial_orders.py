@@ -27,11 +27,11 @@ def explaining_order(
 ) -> tuple[int, ...] | None:
     """The first order found that explains answers and rows, as places in `actions`; None if none."""
     wanted = unordered(shown)
-    for passed, left in _locked_by_others(model, actions):
+    for skipped, skipped_later in _locked_by_others(model, actions):
         for order in _orders(model, actions):
             rehearsed = copy.deepcopy(model)
             rehearsed.picks = _picks(actions, answers)
-            turns = [_turns(action, rehearsed, passed, left) for action in actions]
+            turns = [_turns(action, rehearsed, skipped, skipped_later) for action in actions]
             if _rehearse(turns, order) == list(answers) and (
                 unordered(expected_rows(rehearsed)) == wanted
             ):
@@ -65,10 +65,10 @@ def _rehearse(turns: Sequence[Generator[None, None, Any]], order: Sequence[int])
 
 
 def _turns(
-    action: StudyAction, model: Model, passed: Numbers, left: Numbers
+    action: StudyAction, model: Model, skipped: Numbers, skipped_later: Numbers
 ) -> Generator[None, None, Any]:
     if action.turns is not None:
-        return action.turns(model, passed, left)
+        return action.turns(model, skipped, skipped_later)
     return _one_turn(action, model)
 
 

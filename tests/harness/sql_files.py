@@ -3,18 +3,18 @@
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
-from functools import cache, partial
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import grimp
 
-from harness import duplicate_requests as arranged
-from harness import postgres
+from harness import duplicate_requests, postgres
 from harness.arrange import SimulatedWorker, new_study, process
+from harness.duplicate_requests import Arranged, Call, asking
 from harness.filled_study import filled_study, generic_plan
 from harness.sent_statements import Sender, Sent, path_of, recorded
 from harness.sql_layout import WIDTH, layout
@@ -28,8 +28,6 @@ from studydb.operations.study_progress import read_progress
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "sql"
-
-Call = Callable[[Database], Any]
 
 
 def _looking(database: Database) -> Call:
@@ -49,10 +47,10 @@ def _recovering(database: Database) -> Call:
 
 
 def _asking_in_a_nested_space(database: Database) -> Call:
-    return arranged.asking(database, space=Space.read({"model": {"lr": uniform(0.0, 1.0)}}))
+    return asking(database, space=Space.read({"model": {"lr": uniform(0.0, 1.0)}}))
 
 
-def _command(*words: str) -> Callable[[Database], Call]:
+def _command(*words: str) -> Arranged:
     """A command of the command line on a study that has a result."""
 
     def arrange(database: Database) -> Call:
@@ -71,18 +69,16 @@ def _run(*words: str) -> None:
         assert console.run(words) == 0
 
 
-OPERATIONS: Mapping[str, Callable[[Database], Call]] = {
-    "claim": arranged.claiming,
-    "claim_from_a_checkpoint": arranged.claiming_from_a_checkpoint,
-    "claim_with_max_concurrent": partial(arranged.claiming, max_concurrent=1),
-    "ask": arranged.asking,
+SENT_AGAIN = (
+    *("claim", "claim_from_a_checkpoint", "claim_with_max_concurrent", "ask"),
+    *("report", "report_at_a_rung", "finish_at_rungs", "renew", "save"),
+)
+"""Arranged by duplicate_requests.py."""
+
+OPERATIONS: Mapping[str, Arranged] = {
+    **{name: duplicate_requests.OPERATIONS[name] for name in SENT_AGAIN},
+    "finish": duplicate_requests.OPERATIONS["finish_in_a_single_statement"],
     "ask_in_a_nested_space": _asking_in_a_nested_space,
-    "report": arranged.reporting,
-    "report_at_a_rung": arranged.reporting_at_a_rung,
-    "finish": arranged.completing_at_once,
-    "finish_at_rungs": arranged.completing_at_rungs,
-    "renew": arranged.renewing,
-    "save": arranged.saving,
     "look": _looking,
     "sweep": _sweeping,
     "recover": _recovering,

@@ -1,4 +1,4 @@
-"""A real slot of a worker, whose trials' processes send messages that a test has written."""
+"""A real slot of a worker; instead of children, threads send the messages that a test has written."""
 
 import socket
 import threading
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from harness.arrange import new_study, process
+from harness.arrange import LEASE_S, new_study, register_worker
 from studydb.child.channel import Channel
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import End, Ended, Reported, write
@@ -17,7 +17,6 @@ from studydb.domain.metrics import Result
 from studydb.domain.records import Failure, Study, Trainable, TrainableKind
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.room import Room
-from studydb.operations.register import register
 from studydb.settings import load_keyring
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.checkpoint_rows import Checkpoints
@@ -32,6 +31,7 @@ from studydb.worker.worker_options import WorkerOptions
 GRACE_S = 2.0
 
 ChildScript = bytes
+"""The messages of a child, as they go over the pipe."""
 
 
 def wire(message: Any) -> bytes:
@@ -41,7 +41,7 @@ def wire(message: Any) -> bytes:
 
 
 def framed(header: bytes, payload: bytes = b"") -> bytes:
-    """Any header as it would go over the pipe."""
+    """A header and a payload as they go over the pipe."""
     lengths = len(header).to_bytes(4, "big") + len(payload).to_bytes(4, "big")
     return lengths + header + payload
 
@@ -86,7 +86,7 @@ class ScriptedChild(ChildProcess):
 
 
 class ScriptedChildren:
-    """In a fork server's place: each child gets the next script."""
+    """Takes the place of a fork server: each child gets the next script."""
 
     def __init__(self, scripts: Iterable[ChildScript]) -> None:
         self._scripts = iter(scripts)
@@ -111,21 +111,13 @@ class Supervised:
         self._stack = ExitStack()
         self._pump = OutputPump()
         self._stack.callback(self._pump.close)
-        self._worker_id = register(
-            database,
-            self.study,
-            uuid=str(uuid4()),
-            process=process(),
-            slots=1,
-            lease_s=90.0,
-            version="0",
-        )
+        self._worker_id = register_worker(database, self.study)
         self._folder = folder
 
     def run(
         self, *scripts: ChildScript, forkserver: Any = None, trials: int | None = None
     ) -> Interruption:
-        """Let the slot run a trial for each script; how it was interrupted, if it was."""
+        """Let the slot run a trial for each script; return the worker's interruption."""
         interruption = Interruption()
         templates = Templates(
             forkserver or ScriptedChildren(scripts),
@@ -154,13 +146,8 @@ class Supervised:
             ),
             templates=templates,
             pump=self._pump,
-            checkpoints=Checkpoints(
-                database,
-                study,
-                load_keyring(),
-                retry=lambda call: call(),
-            ),
-            heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=90.0),
+            checkpoints=Checkpoints(database, study, load_keyring(), retry=lambda call: call()),
+            heartbeat=Heartbeat(database, worker_id=self._worker_id, lease_s=LEASE_S),
             interruption=interruption,
             room=Room(say=self.log.append),
             notices=Notices(study.name, self.log.append),

@@ -80,6 +80,6 @@ def test_trial_that_ran_at_the_moment_of_the_backup_is_taken_back_with_its_lease
     restored = backed_up()
     restored.clock = clock
 
-    arrange.vanish(clock, restored, study)
+    arrange.recover_after_expiry(clock, restored, study)
 
     assert arrange.states_of(restored, study) == ["PENDING"]

@@ -115,7 +115,7 @@ def test_two_studies_that_want_one_name_do_not_both_get_it(database):
             return 0
         return 1
 
-    taken = arrange.at_once([lambda study=study: attempt(study) for study in studies])
+    taken = arrange.run_together([lambda study=study: attempt(study) for study in studies])
 
     assert sum(taken) == 1
 

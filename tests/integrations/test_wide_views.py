@@ -92,7 +92,7 @@ def test_superseded_results_are_not_shown(database, clock):
     study = arrange.new_study(database, name="digits")
     first = arrange.SimulatedWorker(database, study).take()
     first.report(0.5, 0.25)
-    arrange.vanish(clock, database, study)
+    arrange.recover_after_expiry(clock, database, study)
     clock.advance(600)
     arrange.recover(database, study)
     second = arrange.SimulatedWorker(database, study).take()
@@ -290,7 +290,7 @@ def test_drop_takes_the_views_of_one_study_away(console, database):
 def test_views_that_are_made_at_once_are_made(database):
     study = arrange.new_study(database, name="digits")
 
-    arrange.at_once(
+    arrange.run_together(
         [lambda: arrange.persist(lambda: make_wide_views(database, study)) for _ in range(2)]
     )
 

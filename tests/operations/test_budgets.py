@@ -8,13 +8,13 @@ from harness.arrange import (
     LEASE_S,
     PERSON,
     SimulatedWorker,
-    at_once,
     dump,
     enqueued,
     new_request,
     new_study,
     persist,
     rows,
+    run_together,
     states_of,
     token,
 )
@@ -46,7 +46,7 @@ def wide(storage_url):
 
 
 def in_threads(work):
-    return at_once([lambda seed=seed: work(random.Random(seed)) for seed in range(THREADS)])
+    return run_together([lambda seed=seed: work(random.Random(seed)) for seed in range(THREADS)])
 
 
 def drain(worker):

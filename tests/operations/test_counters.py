@@ -6,12 +6,12 @@ from contextlib import suppress
 import pytest
 from harness.arrange import (
     SimulatedWorker,
-    at_once,
     enqueued,
     new_request,
     new_study,
     persist,
     rows,
+    run_together,
 )
 
 from studydb.db import connect
@@ -119,7 +119,7 @@ def test_counters_equal_a_count_after_concurrent_random_operations(storage_url):
     study = busy_study(database)
     callers = [RandomCaller(database, study, seed, advance=lambda _: None) for seed in range(4)]
 
-    at_once([lambda caller=caller: caller.call(40) for caller in callers])
+    run_together([lambda caller=caller: caller.call(40) for caller in callers])
 
     assert counts(database, study) == counted(database)
     running = counted(database)["running"]

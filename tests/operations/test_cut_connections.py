@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import pytest
-from harness import crash_target, duplicate_requests, postgres
+from harness import postgres
 from harness.arrange import dump, persist, rows
 from harness.crash_target import OPERATIONS, POINTS, advance, arranged_in, file_of
 from harness.proxy import IDLE, Proxy
@@ -33,16 +33,10 @@ from studydb.db import Database, connect, wide_view_sql
 from studydb.domain.errors import StorageTransient
 from studydb.operations.create import load
 
-every_operation = pytest.mark.parametrize("arranged", OPERATIONS, ids=lambda it: it.__name__)
+every_operation = pytest.mark.parametrize("operation", OPERATIONS)
 at_every_point = pytest.mark.parametrize("point", POINTS)
 
-ANSWER_IS_AN_ID = (duplicate_requests.registering,)
-
-SWEEPS = (
-    crash_target.recovering,
-    crash_target.recovering_a_host,
-    duplicate_requests.resuming_the_study,
-)
+SWEEPS = ("recover", "recover_host", "resume_the_study")
 """They skip rows that an earlier send still has locked, and leave them to the next sweep."""
 
 PATIENCE_S = 60.0
@@ -95,8 +89,8 @@ def killed_processes(sqlite_template, tmp_path_factory):
         text=True,
     )
 
-    def kill(arranged, point):
-        forks.stdin.write(f"{arranged.__name__} {point}\n")
+    def kill(operation, point):
+        forks.stdin.write(f"{operation} {point}\n")
         forks.stdin.flush()
         return json.loads(forks.stdout.readline())
 
@@ -107,15 +101,15 @@ def killed_processes(sqlite_template, tmp_path_factory):
 
 @at_every_point
 @every_operation
-def test_call_whose_connection_is_severed_can_be_made_again(sides, arranged, point):
+def test_call_whose_connection_is_severed_can_be_made_again(sides, operation, point):
     whole, cut = sides
     for nth in itertools.count(1):
         seed = f"{point} {nth}"
-        first, second, left, ends, changes = rehearsed(whole, arranged, seed)
+        first, second, left, ends, changes = rehearsed(whole, operation, seed)
         if nth > len(ends):
             break
         since = newest_id(cut.database)
-        call = arranged_in(cut.database, arranged, seed=seed)
+        call = arranged_in(cut.database, operation, seed=seed)
         before = cut.freshly_connected()
 
         cut.proxy.cut(point, exchange=ends[nth - 1])
@@ -123,14 +117,14 @@ def test_call_whose_connection_is_severed_can_be_made_again(sides, arranged, poi
             call(cut.database)
         assert cut.proxy.was_cut
         nothing_happened = everything(cut.database) == before
-        if arranged in SWEEPS:
+        if operation in SWEEPS:
             await_no_open_transaction(cut.database)
         answer = persist(functools.partial(call, cut.database), patience_s=PATIENCE_S)
 
         assert nothing_happened or seed != "before 1"
         assert not (nothing_happened and changes and point == "after" and nth == len(ends))
         awaited = first if nothing_happened else second
-        assert arranged in ANSWER_IS_AN_ID or without_ids(answer) == without_ids(awaited)
+        assert operation == "register" or without_ids(answer) == without_ids(awaited)
         assert rows_since(cut.database, since) == left
     assert nth > 1
 
@@ -142,7 +136,7 @@ def await_no_open_transaction(database):
         assert time.monotonic() < deadline
 
 
-def rehearsed(side, arranged, seed):
+def rehearsed(side, operation, seed):
     """
     A call to which nothing happens.
 
@@ -151,7 +145,7 @@ def rehearsed(side, arranged, seed):
         anything.
     """
     since = newest_id(side.database)
-    call = arranged_in(side.database, arranged, seed=seed)
+    call = arranged_in(side.database, operation, seed=seed)
     before = side.freshly_connected()
     side.proxy.listen()
     first = call(side.database)
@@ -164,16 +158,16 @@ def rehearsed(side, arranged, seed):
 @at_every_point
 @every_operation
 def test_call_of_a_process_that_is_killed_at_a_commit_can_be_made_by_another(
-    killed_processes, sqlite_template, tmp_path, arranged, point
+    killed_processes, sqlite_template, tmp_path, operation, point
 ):
     folder, kill = killed_processes
-    places = kill(arranged, point)
+    places = kill(operation, point)
     assert places
     for nth in places:
         whole = shutil.copyfile(sqlite_template, tmp_path / f"{nth}.db")
         with opened(whole) as twin:
-            call = arranged_in(twin, arranged)
-            with opened(file_of(folder, arranged.__name__, point, nth)) as left_behind:
+            call = arranged_in(twin, operation)
+            with opened(file_of(folder, operation, point, nth)) as left_behind:
                 answer = call(left_behind)
                 found = rows_since(left_behind, 0)
             first, second = call(twin), call(twin)
@@ -183,10 +177,10 @@ def test_call_of_a_process_that_is_killed_at_a_commit_can_be_made_by_another(
 
 
 def test_every_operation_that_writes_is_among_those_that_are_cut(sqlite_template, tmp_path):
-    run = {arranged: code_run_by(arranged, sqlite_template, tmp_path) for arranged in OPERATIONS}
+    run = {name: code_run_by(name, sqlite_template, tmp_path) for name in OPERATIONS}
     cut = frozenset().union(*run.values())
     without_one = frozenset().union(
-        *(codes for arranged, codes in run.items() if arranged is not duplicate_requests.telling)
+        *(codes for name, codes in run.items() if name != "record_event")
     )
 
     assert [name for name, code in writers() if code not in cut] == []
@@ -214,11 +208,11 @@ def only_reads(of):
     return bool(begun) and all("write=False" in given for given in begun)
 
 
-def code_run_by(arranged, template, folder):
+def code_run_by(operation, template, folder):
     """What a call runs of our functions."""
     run = set()
-    with opened(shutil.copyfile(template, folder / f"{arranged.__name__}.db")) as database:
-        call = arranged_in(database, arranged)
+    with opened(shutil.copyfile(template, folder / f"{operation}.db")) as database:
+        call = arranged_in(database, operation)
         sys.setprofile(lambda frame, *_: run.add(frame.f_code))
         try:
             call(database)

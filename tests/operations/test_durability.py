@@ -3,19 +3,15 @@
 from contextlib import closing
 
 import pytest
-from harness import duplicate_requests
 from harness.arrange import dump
+from harness.duplicate_requests import OPERATIONS
 from harness.postgres import PostgresServer
 
 from studydb.db import connect, migrate
 
-WAITING = (
-    duplicate_requests.reporting,
-    duplicate_requests.reporting_at_a_rung,
-    duplicate_requests.completing,
-    duplicate_requests.completing_at_once,
-    duplicate_requests.saving,
-    duplicate_requests.stopping_a_running_one,
+DURABLE = (
+    *("report", "report_at_a_rung", "finish", "finish_in_a_single_statement"),
+    *("save", "stop_a_running_trial"),
 )
 
 # What is not written at its COMMIT stays in the server's memory for so long.
@@ -29,10 +25,10 @@ def server():
         yield server
 
 
-def crashed_after(server, arranged):
+def crashed_after(server, operation):
     """What the rows said before a call, after it, and after a crash that followed at once."""
     database = connect(server.url())
-    call = arranged(database)
+    call = OPERATIONS[operation](database)
     before = dump(database)
     call(database)
     after = dump(database)
@@ -43,14 +39,14 @@ def crashed_after(server, arranged):
         return before, after, dump(database)
 
 
-@pytest.mark.parametrize("arranged", WAITING, ids=lambda it: it.__name__)
-def test_answered_call_survives_a_crash(server, arranged):
-    _, after, found = crashed_after(server, arranged)
+@pytest.mark.parametrize("operation", DURABLE)
+def test_answered_call_survives_a_crash(server, operation):
+    _, after, found = crashed_after(server, operation)
 
     assert found == after
 
 
 def test_claim_survives_whole_or_not_at_all(server):
-    before, after, found = crashed_after(server, duplicate_requests.claiming)
+    before, after, found = crashed_after(server, "claim")
 
     assert found in (before, after)

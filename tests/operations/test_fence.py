@@ -9,8 +9,8 @@ from harness.arrange import (
     enqueued,
     new_study,
     persist,
+    recover_after_expiry,
     token,
-    vanish,
 )
 
 from studydb.db import Prepared
@@ -64,7 +64,7 @@ WRITES = [*FENCED, try_renew]
 
 def taken_by_another(clock, run):
     database, study = run.worker.database, run.worker.study
-    assert vanish(clock, database, study) == 1
+    assert recover_after_expiry(clock, database, study) == 1
     successor = SimulatedWorker(database, study).take()
     assert successor.lease.trial_id == run.lease.trial_id
     successor.report(0.7)
@@ -89,7 +89,7 @@ def change_row(run, table, key, values):
 
 
 def taken_and_waiting(clock, run):
-    assert vanish(clock, run.worker.database, run.worker.study) == 1
+    assert recover_after_expiry(clock, run.worker.database, run.worker.study) == 1
 
 
 def ended(clock, run):

@@ -10,11 +10,11 @@ import pytest
 from harness import postgres
 from harness.arrange import (
     SimulatedWorker,
-    at_once,
     enqueued,
     new_study,
     persist,
     rows,
+    run_together,
 )
 from harness.concurrent import PATIENCE_S, send_twice
 
@@ -95,7 +95,7 @@ def test_budgets_are_exact_without_the_queue(database, stranger, max_concurrent)
             pass
 
     with held(stranger, queue_of(study)):
-        at_once([drain] * THREADS)
+        run_together([drain] * THREADS)
 
     made = max_concurrent or 20
     assert rows(database, "SELECT count(*), count(DISTINCT draw), max(draw) FROM trial") == [
@@ -130,7 +130,7 @@ def test_earlier_send_that_still_queues_makes_no_second_trial(database, postgres
         return ask(over, study, claimant)
 
     with held(stranger, queue_of(study)):
-        first, second = at_once([lambda: send(earlier), lambda: send(database)])
+        first, second = run_together([lambda: send(earlier), lambda: send(database)])
     earlier.close()
 
     assert first == second is not None

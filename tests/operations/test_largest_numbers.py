@@ -7,9 +7,9 @@ from harness.arrange import (
     SimulatedWorker,
     new_request,
     new_study,
+    recover_after_expiry,
     rows,
     trial_of,
-    vanish,
 )
 
 from studydb.domain.life.states import Reason, State
@@ -39,7 +39,7 @@ def test_stopped_trial_of_a_dead_worker_that_reported_it_twice_is_taken_back(dat
     run.report(LARGEST)
     stop(database, study, [0], new_request())
 
-    assert vanish(clock, database, study) == 1
+    assert recover_after_expiry(clock, database, study) == 1
 
     assert trial_of(database, study, 0).state is State.TERMINATED
 

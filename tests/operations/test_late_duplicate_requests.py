@@ -8,8 +8,8 @@ from harness.arrange import (
     enqueued,
     new_request,
     new_study,
+    recover_after_expiry,
     token,
-    vanish,
 )
 
 from studydb.domain.life.states import Reason, Status
@@ -30,7 +30,7 @@ def worker(database, study):
 
 
 def lose(clock, run):
-    vanish(clock, run.worker.database, run.worker.study)
+    recover_after_expiry(clock, run.worker.database, run.worker.study)
 
 
 def complete(_, run):

@@ -12,10 +12,10 @@ from harness.arrange import (
     new_request,
     new_study,
     persist,
+    recover_after_expiry,
     rows,
     token,
     trial_of,
-    vanish,
 )
 
 from studydb.db.schema import trial
@@ -132,7 +132,7 @@ def test_summary_of_stopped_trial_is_as_defined(database, most):
 def test_summary_of_lost_trial_follows_its_recovery(database, clock, most):
     study, run = two_attempts(database, random.Random(0), max_losses=0)
 
-    assert vanish(clock, database, study) == 1
+    assert recover_after_expiry(clock, database, study) == 1
 
     assert run.trial().state is State.ERROR
     persist(lambda: _await_summary(database))

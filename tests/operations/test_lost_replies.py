@@ -11,11 +11,11 @@ from harness.arrange import (
     enqueued,
     new_study,
     persist,
+    recover_after_expiry,
     rows,
     token,
-    vanish,
 )
-from harness.duplicate_requests import FINISHES, OPERATIONS, claiming_or_asking, summing_up
+from harness.duplicate_requests import FINISHES, OPERATIONS
 
 from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.errors import StorageTransient, StorageUnreachable
@@ -69,27 +69,27 @@ def last_commit(database, arranged):
     return sum(commits)
 
 
-def same(arranged, again, answer):
-    return again is None if arranged in FINISHES else again == answer
+def same(operation, again, answer):
+    return again is None if operation in FINISHES else again == answer
 
 
 def test_resend_gives_the_stored_answer_and_changes_nothing(database, subtests):
-    for arranged in OPERATIONS:
+    for operation, arranged in OPERATIONS.items():
         call = arranged(database)
 
         answer = call(database)
         after = dump(database)
         again = call(database)
 
-        with subtests.test(arranged.__name__):
-            assert same(arranged, again, answer)
+        with subtests.test(operation):
+            assert same(operation, again, answer)
             assert dump(database) == after
 
 
 def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, subtests):
-    for arranged in OPERATIONS:
-        looks = arranged in (claiming_or_asking, summing_up)  # before they write
-        nth = last_commit(database, arranged) if looks else 1
+    for operation, arranged in OPERATIONS.items():
+        reads_first = operation in ("claim_or_ask", "sum_up")
+        nth = last_commit(database, arranged) if reads_first else 1
         call = arranged(database)
         before = dump(database)
 
@@ -99,14 +99,14 @@ def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, sub
         answer = persist(lambda call=call: call(database))
         after = dump(database)
 
-        with subtests.test(arranged.__name__):
+        with subtests.test(operation):
             assert lost == before
-            assert same(arranged, call(database), answer)
+            assert same(operation, call(database), answer)
             assert dump(database) == after
 
 
 def test_cut_after_commit_is_answered_from_what_was_stored(database, subtests):
-    for arranged in OPERATIONS:
+    for operation, arranged in OPERATIONS.items():
         nth = last_commit(database, arranged)
         call = arranged(database)
 
@@ -115,7 +115,7 @@ def test_cut_after_commit_is_answered_from_what_was_stored(database, subtests):
         after = dump(database)
         answer = call(database)
 
-        with subtests.test(arranged.__name__):
+        with subtests.test(operation):
             assert dump(database) == after
             assert call(database) == answer
 
@@ -147,7 +147,7 @@ def test_worker_whose_lost_claim_was_taken_back_claims_anew(database, clock):
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
     with cut(database, "after"), pytest.raises(StorageUnreachable):
         acquirer.acquire()
-    vanish(clock, database, study)
+    recover_after_expiry(clock, database, study)
 
     assert persist(acquirer.acquire) is None
     assert acquirer.acquire() is not None

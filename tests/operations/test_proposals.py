@@ -96,12 +96,12 @@ def made(database, space, searcher):
 def test_trials_are_those_of_an_ask_in_steps(database, monkeypatch, space, searcher):
     space = Space.read(space)
 
-    at_once = made(database, space, searcher)
+    run_together = made(database, space, searcher)
     monkeypatch.setattr(asks, "_ask_in_single_statement", asks._ask_in_steps)
     in_steps = made(database, space, searcher)
 
-    assert at_once == in_steps
-    assert len(at_once[1]) == min(searcher.size(space) or 150, 150)
+    assert run_together == in_steps
+    assert len(run_together[1]) == min(searcher.size(space) or 150, 150)
 
 
 @pytest.mark.parametrize(("width", "kept"), [(900, True), (1100, False)])

@@ -10,9 +10,9 @@ from harness.arrange import (
     new_request,
     new_study,
     process,
+    recover_after_expiry,
     rows,
     states_of,
-    vanish,
 )
 
 from studydb.domain.errors import LeaseLost
@@ -170,7 +170,7 @@ def test_sweep_leaves_other_studies_alone(database, clock, study, worker):
     worker.ask()
     other = new_study(database)
 
-    assert vanish(clock, database, other) == 0
+    assert recover_after_expiry(clock, database, other) == 0
     assert states_of(database, study) == [State.RUNNING]
 
 
@@ -183,7 +183,7 @@ def test_lost_trial_waits_for_another_worker_and_its_attempt_says_why(
     run = worker.ask()
     run.report(0.5)
 
-    vanish(clock, database, study)
+    recover_after_expiry(clock, database, study)
 
     trial = run.trial()
     assert (trial.state, trial.reason, trial.losses) == (State.PENDING, None, 1)
@@ -199,7 +199,7 @@ def test_verdict_is_carried_out_when_its_attempt_dies(database, clock):
     run = SimulatedWorker(database, study).ask()
     run.report(0.9)
 
-    vanish(clock, database, study)
+    recover_after_expiry(clock, database, study)
 
     trial = run.trial()
     assert (trial.state, trial.reason) == (State.TERMINATED, Reason.RULE_STOPPED)
@@ -213,7 +213,7 @@ def test_request_is_carried_out_when_its_attempt_dies(clock, worker, asked):
     run = worker.ask()
     asked(worker.database, worker.study, [0], new_request())
 
-    vanish(clock, worker.database, worker.study)
+    recover_after_expiry(clock, worker.database, worker.study)
 
     trial = run.trial()
     ended = (State.TERMINATED, Reason.CANCELLED)
@@ -225,14 +225,14 @@ def test_stopped_study_gets_no_lost_trials_back(database, clock, study, worker):
     run = worker.ask()
     control.set_status(database, study, Status.STOPPED, new_request())
 
-    vanish(clock, database, study)
+    recover_after_expiry(clock, database, study)
 
     assert run.trial().reason is Reason.CANCELLED
 
 
 def lose(clock, worker):
     assert worker.claim() is not None
-    assert vanish(clock, worker.database, worker.study) == 1
+    assert recover_after_expiry(clock, worker.database, worker.study) == 1
     clock.advance(300)
     recover(worker.database, worker.study)
 
@@ -350,7 +350,7 @@ def test_release_and_loss_spend_no_failures_and_failures_no_losses(database, clo
     worker.ask().finish(outcome=Reason.PREEMPTED)
     after_release = rows(database, "SELECT failures, losses FROM trial")
     worker.claim()
-    vanish(clock, database, study)
+    recover_after_expiry(clock, database, study)
     after_loss = rows(database, "SELECT failures, losses FROM trial")
 
     fail(worker.claim())

@@ -1,7 +1,15 @@
 """A lost trial that cannot be ended keeps nobody else from being taken, and no study from going."""
 
 import pytest
-from harness.arrange import SimulatedWorker, change, new_study, process, rows, states_of, vanish
+from harness.arrange import (
+    SimulatedWorker,
+    change,
+    new_study,
+    process,
+    recover_after_expiry,
+    rows,
+    states_of,
+)
 
 from studydb.domain.errors import StorageBusy
 from studydb.domain.life.states import State
@@ -48,7 +56,7 @@ def test_trial_whose_end_raises_is_ended_without_its_content(
 ):
     break_conclude(1)
 
-    assert vanish(clock, database, study) == 3
+    assert recover_after_expiry(clock, database, study) == 3
 
     assert states_of(database, study) == [State.ERROR] * 3
     assert told(database) == []
@@ -61,7 +69,7 @@ def test_trial_that_cannot_be_ended_is_stepped_over_with_one_event(
 ):
     break_conclude(4)
 
-    assert vanish(clock, database, study) == 1
+    assert recover_after_expiry(clock, database, study) == 1
 
     assert states_of(database, study) == [State.RUNNING, State.RUNNING, State.ERROR]
     assert len(told(database)) == 2
@@ -82,7 +90,7 @@ def test_study_with_a_trial_that_cannot_be_ended_can_be_deleted(
     database, clock, study, lost, break_conclude
 ):
     break_conclude(100)
-    assert vanish(clock, database, study) == 0
+    assert recover_after_expiry(clock, database, study) == 0
 
     delete(database, study)
 
@@ -93,7 +101,7 @@ def test_fault_of_the_database_is_no_trials_fault(database, clock, study, lost, 
     break_conclude(1, StorageBusy("a deadlock"))
 
     with pytest.raises(StorageBusy):
-        vanish(clock, database, study)
+        recover_after_expiry(clock, database, study)
 
     assert states_of(database, study) == [State.RUNNING] * 3
     assert recover(database, study) == 3
@@ -108,7 +116,7 @@ def test_sum_that_raises_is_left_out_of_the_end(database, clock, study, lost, mo
         run.report(0.5)
     monkeypatch.setattr(attempt_end.summing, "in_transaction", in_transaction)
 
-    assert vanish(clock, database, study) == 3
+    assert recover_after_expiry(clock, database, study) == 3
 
     assert states_of(database, study) == [State.ERROR] * 3
     kinds = [kind for (kind,) in rows(database, "SELECT error_type FROM attempt")]

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from harness.arrange import SimulatedWorker, live_results, new_study, rows, vanish
+from harness.arrange import SimulatedWorker, live_results, new_study, recover_after_expiry, rows
 
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Summary
@@ -139,7 +139,7 @@ def test_third_attempt_may_supersede_the_first(worker):
 def test_lost_attempts_results_stay_until_they_are_superseded(clock, worker):
     run = worker.ask()
     run.report(0.1, 0.2)
-    vanish(clock, worker.database, worker.study)
+    recover_after_expiry(clock, worker.database, worker.study)
 
     assert live(worker) == {1: 0.1, 2: 0.2}
     worker.claim().report(0.9)
