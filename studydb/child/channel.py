@@ -5,7 +5,9 @@ import socket
 import struct
 import threading
 import time
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from msgspec import MsgspecError, msgpack
 
 MAX_HEADER_BYTES = 8 << 20
 MAX_PAYLOAD_BYTES = 256 << 20
@@ -31,31 +33,40 @@ class Frame(NamedTuple):
     payload: bytes = b""
 
 
+_Message = TypeVar("_Message")
+
+
+def decode(decoder: msgpack.Decoder[_Message], frame: Frame, *, sender: str) -> _Message:
+    """
+    Decode a frame's header.
+
+    Raises:
+        FrameError: The frame is not a message of this sender.
+    """
+    try:
+        return decoder.decode(frame.header)
+    except MsgspecError as cause:
+        raise FrameError(f"The {sender} sent a frame that is not a message: {cause}.") from cause
+
+
 class Channel:
     """
     One end of a socket pair. One thread may receive while others send.
 
     When the peer has ended, receiving raises EOFError and sending raises OSError.
+
+    Args:
+        connection: A connected stream socket; `close` closes it.
+        send_timeout_s: How long to wait for a peer that does not read; None for no limit.
     """
 
     def __init__(self, connection: socket.socket, *, send_timeout_s: float | None = None) -> None:
-        """
-        Take over a connected stream socket.
-
-        Args:
-            connection: The socket; `close` closes it.
-            send_timeout_s: How long to wait for a peer that does not read; None for no limit.
-        """
         self._socket = connection
         self._buffer = bytearray()
         self._sending = threading.Lock()
         if send_timeout_s is not None:
             limit = struct.pack("ll", int(send_timeout_s), int(send_timeout_s % 1 * 1_000_000))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-    def fileno(self) -> int:
-        """The socket's descriptor, for selectors; -1 when closed."""
-        return self._socket.fileno()
 
     def close(self) -> None:
         """Close the socket."""
@@ -92,7 +103,7 @@ class Channel:
             timeout_s: None to wait without limit, 0 not to wait.
 
         Returns:
-            The message, or None when none came in time.
+            The message; None if none came in time.
 
         Raises:
             EOFError: The peer closed the channel or died.

@@ -61,13 +61,7 @@ class Restored:
 
 
 def fetch(job: Job) -> Restored | None:
-    """
-    Fetch the checkpoint that a job starts from; its digest is checked before it is opened.
-
-    Raises:
-        CheckpointError: The bytes are missing or corrupt; the supervisor tries an older checkpoint.
-        OSError: This host cannot reach the store, or cannot write a copy.
-    """
+    """Fetch the checkpoint that a job starts from, if any; errors are those of `fetch_from`."""
     if job.restore is None:
         return None
     store = job.restore.store or job.store

@@ -106,13 +106,8 @@ def may_use_cuda() -> bool:
 
 def mapped_files() -> set[str]:
     """Return the files that are mapped into this process's memory."""
-    return set(_mapped_files())
-
-
-def _mapped_files() -> Iterator[str]:
-    for fields in _mappings():
-        if len(fields) > 5 and fields[5].startswith("/"):  # noqa: PLR2004  the path is the sixth
-            yield fields[5].rstrip("\n")
+    paths = (fields[5].rstrip("\n") for fields in _mappings() if fields[5:])
+    return {path for path in paths if path.startswith("/")}
 
 
 def _mappings() -> Iterator[list[str]]:
@@ -138,7 +133,7 @@ def _native_threads() -> str | None:
 
 
 def _is_open(number: int) -> bool:
-    """Whether a listed descriptor is open; the one that listed the folder is closed again."""
+    """False for the descriptor that was open only to list the folder."""
     try:
         os.fstat(number)
     except OSError:

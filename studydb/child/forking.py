@@ -18,12 +18,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from types import FrameType
 from typing import NoReturn
 
-from msgspec import MsgspecError, Struct, msgpack
+from msgspec import Struct, msgpack
 
-from studydb.child.channel import Channel, Frame, FrameError
+from studydb.child.channel import Channel, Frame, decode
 from studydb.processes import (
     adopt_orphans,
     children_of,
@@ -96,20 +95,21 @@ _replies: msgpack.Decoder[Reply] = msgpack.Decoder(Reply)
 
 
 def read_reply(frame: Frame) -> Reply:
-    """
-    Decode a reply.
-
-    Raises:
-        FrameError: The frame is not a reply.
-    """
-    try:
-        return _replies.decode(frame.header)
-    except MsgspecError as cause:
-        raise FrameError(f"The fork server sent a frame that is not a reply: {cause}.") from cause
+    """Decode a reply, or raise FrameError."""
+    return decode(_replies, frame, sender="fork server")
 
 
 class ForkingServer:
-    """Forks children on request, reports their ends, and kills the processes that they leave."""
+    """
+    Forks children on request, reports their ends, and kills the processes that they leave.
+
+    Args:
+        control: The socket of requests and replies.
+        parent_pid: The pid of the parent; this process ends when the parent does.
+        begin: The work of each kind of child; it ends the child's process.
+        outdated: Called before each fork; returns why not to fork, or None.
+        at_end: Called after all children have ended, before this process exits.
+    """
 
     def __init__(
         self,
@@ -120,16 +120,6 @@ class ForkingServer:
         outdated: Callable[[], str | None] = lambda: None,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """
-        Take over the signals of this process; `serve` does the work.
-
-        Args:
-            control: The socket of requests and replies.
-            parent_pid: The pid of the parent; this process ends when the parent does.
-            begin: The work of each kind of child; it ends the child's process.
-            outdated: Called before each fork; returns why not to fork, or None.
-            at_end: Called after all children have ended, before this process exits.
-        """
         self._control = control
         self._replies = Channel(control)
         self._parent_pid = parent_pid
@@ -142,8 +132,8 @@ class ForkingServer:
         self._wakeup.setblocking(False)
         alarm.setblocking(False)
         self._alarm = alarm
-        for number in _SIGNALS:
-            signal.signal(number, _note_signal)
+        for number in _SIGNALS:  # a handler that does nothing: the wake-up descriptor is read
+            signal.signal(number, lambda _number, _frame: None)
         signal.set_wakeup_fd(alarm.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> NoReturn:
@@ -177,7 +167,9 @@ class ForkingServer:
 
     def _on_request(self) -> None:
         try:
-            request, descriptors = _receive_request(self._control)
+            request, descriptors, _, _ = socket.recv_fds(
+                self._control, REQUEST.size, DESCRIPTORS_PER_REQUEST
+            )
         except OSError:
             self._end()
         if len(request) < REQUEST.size:
@@ -292,17 +284,8 @@ class ForkingServer:
         os._exit(0)
 
 
-def _receive_request(control: socket.socket) -> tuple[bytes, list[int]]:
-    request, descriptors, _, _ = socket.recv_fds(control, REQUEST.size, DESCRIPTORS_PER_REQUEST)
-    return request, descriptors
-
-
-def _note_signal(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: the wake-up descriptor wakes the loop."""
-
-
 def _owner_of(pid: int) -> int | None:
-    """The number of the request whose child started this process; None if unknown."""
+    """Return the number of the request whose child started this process; None if unknown."""
     name = f"{CHILD_ID_VARIABLE}=".encode()
     values = [entry[len(name) :] for entry in environment_of(pid) if entry.startswith(name)]
     return int(values[0]) if values and values[0].isdigit() else None

@@ -95,13 +95,9 @@ class Job:
 
 
 class _Bulk(Struct, frozen=True):
-    """
-    The large parts of a job.
+    """The large parts of a job."""
 
-    The config is JSON, because MessagePack's integers have at most 64 bits.
-    """
-
-    config: bytes
+    config: bytes  # JSON: MessagePack's integers have at most 64 bits
     source: bytes | None
     checkpoint: bytes | None
 
@@ -125,12 +121,7 @@ def write_job(job: Job) -> Frame:
 
 
 def read_job(frame: Frame) -> Job:
-    """
-    Decode a job.
-
-    Raises:
-        FrameError: The frame is not a job.
-    """
+    """Decode a job, or raise FrameError."""
     try:
         job, bulk = _read_job(frame.header), _read_bulk(frame.payload)
         return replace(

@@ -17,10 +17,10 @@ import math
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta, MsgspecError, Struct, msgpack, structs
+from msgspec import Meta, Struct, msgpack, structs
 
 from studydb.artifacts import INLINE, digest_of
-from studydb.child.channel import Frame, FrameError
+from studydb.child.channel import Frame, FrameError, decode
 from studydb.domain.failures import MESSAGE_BYTES, bounded, bounded_failure
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.metrics import STEPS_END, Result
@@ -98,16 +98,12 @@ class FlushAsked(Struct, frozen=True, tag="flush"):
 
 
 class Ended(Struct, frozen=True, tag="end"):
-    """
-    The user's code has ended, and its process ends next; `failure` says why it failed.
-
-    Attributes:
-        config_unread: Whether the code never read its config.
-    """
+    """The user's code has ended, and its process ends next."""
 
     end: End
     failure: Failure | None = None
     config_unread: bool = False
+    """Whether the code never read its config."""
 
 
 class Answered(Struct, frozen=True, tag="answer"):
@@ -158,9 +154,8 @@ def read_from_child(frame: Frame) -> FromChild:
         raise
     except Exception as cause:  # a decoder may raise anything for hostile bytes
         why = f"{type(cause).__name__}: {cause}"
-        raise FrameError(
-            f"The trial's process sent a frame that is not a message: {why}."
-        ) from cause
+        text = f"The trial's process sent a frame that is not a message: {why}."
+        raise FrameError(text) from cause
 
 
 def _checked(message: FromChild, payload: bytes) -> FromChild:
@@ -189,15 +184,5 @@ def _with_bytes(saved: Saved, payload: bytes) -> Saved:
 
 
 def read_from_supervisor(frame: Frame) -> FromSupervisor:
-    """
-    Decode a message of the supervisor.
-
-    Raises:
-        FrameError: The frame is not a message of a supervisor.
-    """
-    try:
-        return _from_supervisor.decode(frame.header)
-    except MsgspecError as cause:
-        raise FrameError(
-            f"The supervisor sent a frame that is not a message: {cause!r}."
-        ) from cause
+    """Decode a message of the supervisor, or raise FrameError."""
+    return decode(_from_supervisor, frame, sender="supervisor")

@@ -44,7 +44,7 @@ _USAGE = 2
 def main(channel: Channel) -> None:
     """Run the attempt that comes over the channel, then end this process."""
     prepare_streams()
-    end_with(_serve, channel)
+    end_with(serve, channel)
 
 
 def end_with(serve: Callable[[Channel], int], channel: Channel) -> None:
@@ -60,12 +60,8 @@ def end_with(serve: Callable[[Channel], int], channel: Channel) -> None:
         os._exit(status)
 
 
-def run_loaded(function: Callable[..., Any], channel: Channel) -> None:
-    """Run the attempt that comes over the channel in a copy of a template."""
-    end_with(lambda channel: _serve(channel, function), channel)
-
-
-def _serve(channel: Channel, function: Callable[..., Any] | None = None) -> int:
+def serve(channel: Channel, function: Callable[..., Any] | None = None) -> int:
+    """Run the attempt that comes over the channel; see `run`. Returns the exit status."""
     with suppress(EOFError, OSError):
         frame = channel.receive()
         assert frame is not None
@@ -117,8 +113,7 @@ def prepare(to_import: TrainableImport) -> None:
     """
     Set working directory, arguments and random generators for the import of the trainable.
 
-    The study's UUID seeds the generators: an import draws the same numbers in each process, and a
-    trial does not depend on how its process was started.
+    The study's UUID is the seed: an import draws the same numbers in a warm and a fresh start.
 
     Raises:
         TrainableError: The worker's working directory cannot be entered.
@@ -198,7 +193,7 @@ def prepare_streams() -> None:
     """
     Replace stdout and stderr by line-buffered streams, and print the stack at a crash.
 
-    The streams of the fork server cannot be used: they have cached properties of its descriptors.
+    The fork server's streams have cached properties of its own descriptors.
     """
     # typeshed calls the double-underscored names final
     sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]

@@ -117,8 +117,7 @@ class RunningTrial:
         Wait until everything that was reported is stored.
 
         Raises:
-            TrialStopped: See `report`.
-            LeaseLost: See `report`.
+            TrialStopped, LeaseLost: See `report`.
         """
         with self._locked():
             self._supervisor.listen()

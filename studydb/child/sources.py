@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
-
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
@@ -19,22 +17,17 @@ class SourceFile:
     size_bytes: int
     mtime_ns: int
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether the file no longer exists, or its size or time differs."""
-        return _stat(self.path) != self
-
 
 def imported_files() -> tuple[SourceFile, ...]:
     """Return the existing files of all loaded modules outside the installed packages."""
     roots = _installed_roots()
-    found = {path: _stat(path) for path in _module_files() if not _is_below(path, roots)}
+    found = {path: _stat(path) for path in _module_files() if not path.startswith(roots)}
     return tuple(file for file in found.values() if file is not None)
 
 
 def changed(files: tuple[SourceFile, ...]) -> SourceFile | None:
-    """Return the first file that has changed; None if none has."""
-    return next((file for file in files if file.has_changed), None)
+    """Return the first file that is gone, or whose size or time differs; None if none has."""
+    return next((file for file in files if _stat(file.path) != file), None)
 
 
 def _module_files() -> Iterator[str]:
@@ -45,14 +38,10 @@ def _module_files() -> Iterator[str]:
 
 
 def _installed_roots() -> tuple[str, ...]:
-    places = [sysconfig.get_path(name) for name in _INSTALLED]
+    places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     places += [*site.getsitepackages(), site.getusersitepackages()]
     places.append(str(Path(__file__).parents[1]))  # studydb itself, a checkout included
     return tuple({os.path.realpath(place) + os.sep for place in places if place})
-
-
-def _is_below(path: str, roots: tuple[str, ...]) -> bool:
-    return path.startswith(roots)
 
 
 def _stat(path: str) -> SourceFile | None:

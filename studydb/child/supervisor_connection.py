@@ -16,7 +16,7 @@ from studydb.domain.life.decisions import Verdict
 
 class SupervisorConnection:
     """
-    Sends messages to the supervisor and keeps the facts that it has answered.
+    Sends messages to the supervisor, and keeps the facts in its answers.
 
     `send`, `ask` and `listen` raise SystemExit once the supervisor has ended, because no result
     can be stored.
@@ -24,8 +24,7 @@ class SupervisorConnection:
     Attributes:
         verdict: The verdict on this attempt; None while the attempt may continue.
         lost: Whether the attempt no longer holds its trial.
-        next_decision_step: Reports at this step or later wait for the supervisor's answer; None if
-            reports do not wait for a decision.
+        next_decision_step: As in `Job`.
     """
 
     def __init__(self, channel: Channel, *, next_decision_step: int | None) -> None:

@@ -19,10 +19,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from msgspec import MsgspecError, Struct, msgpack
+from msgspec import Struct, msgpack
 
 from studydb.child import fork_safety, run, sources
-from studydb.child.channel import Channel, Frame, FrameError
+from studydb.child.channel import Channel, Frame, decode
 from studydb.child.forking import ChildKind, ForkingServer
 from studydb.child.job import TrainableImport
 from studydb.domain.records import Start
@@ -65,20 +65,12 @@ def write_import(to_import: TrainableImport) -> Frame:
 
 
 def read_readiness(frame: Frame) -> Readiness:
-    """
-    Decode a template's answer to its first message.
-
-    Raises:
-        FrameError: The frame is not such an answer.
-    """
-    try:
-        return _answers.decode(frame.header)
-    except MsgspecError as cause:
-        raise FrameError(f"The template sent a frame that is not an answer: {cause}.") from cause
+    """Decode a template's answer to its first message, or raise FrameError."""
+    return decode(_answers, frame, sender="template")
 
 
 def main(channel: Channel) -> None:
-    """Import what the first message names, and fork attempts until the fork server ends."""
+    """Import the trainable that the first message names; fork attempts until the parent ends."""
     run.prepare_streams()
     run.end_with(_serve, channel)
 
@@ -122,15 +114,11 @@ def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
     with suppress(OSError):
         name_process(name)
     _forget_exit_functions()
-    run.run_loaded(function, channel)
+    run.end_with(partial(run.serve, function=function), channel)
 
 
 def _forget_exit_functions() -> None:
-    """
-    Drop the exit functions that the import has registered: only the template runs them.
-
-    A fork that ran them might remove a temporary folder that the next fork needs.
-    """
+    """Leave the import's exit functions to the template: they may remove files that forks need."""
     atexit._clear()  # noqa: SLF001  there is no other way
     for known in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
         known.atexit = False
@@ -142,9 +130,8 @@ def _answer(channel: Channel, readiness: Readiness) -> None:
 
 
 def _asks_for_fresh(function: Callable[..., Any]) -> str | None:
-    if getattr(function, START_ATTRIBUTE, None) == Start.FRESH:
-        return f"its {START_ATTRIBUTE} asks for fresh starts"
-    return None
+    asks = getattr(function, START_ATTRIBUTE, None) == Start.FRESH
+    return f"its {START_ATTRIBUTE} asks for fresh starts" if asks else None
 
 
 class _Watch:

@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
@@ -41,7 +41,7 @@ from studydb.worker.host import START_PAUSES_S, host_error, oom_kills
 from studydb.worker.templates import Started, Template
 
 TICK_S = 0.25
-COMPLAINT_PAUSE_S = 60.0
+ARTIFACT_ERROR_PAUSE_S = 60.0
 """The least time between two events of one attempt about checkpoints that cannot be stored."""
 
 OUTAGE_PAUSE_S = 2.0
@@ -59,13 +59,8 @@ class Outcome:
     """True if a process forked from a template was killed before it reported: start one afresh."""
 
 
-class _Terminate:
-    """The notice that the worker is stopping, sent as SIGTERM."""
-
-
-TERMINATE = _Terminate()
-
-_Notice = LostNotice | StopNotice | _Terminate | None
+_Notice = LostNotice | StopNotice | signal.Signals | None
+"""What a child is sent: a message, SIGTERM because the worker is stopping, or nothing yet."""
 
 
 @dataclass
@@ -79,9 +74,9 @@ class _Progress:
         judged: Whether the child was ever sent a reason to stop.
         deadline_s: When the child is killed; None while it may continue, and for a pause.
         ended: The child's last message.
-        quiet_until_s: No background flush is tried before this time.
+        next_flush_s: No background flush is tried before this time.
         away_since_s: When the database stopped answering; None while it answers.
-        complaint_due_s: No event about a failed checkpoint is recorded before this time.
+        next_artifact_error_s: No event about a failed checkpoint is recorded before this time.
         refused: Why a message of the child was refused.
         oom_kills: The host's `oom_kills` before the child was started.
     """
@@ -91,10 +86,10 @@ class _Progress:
     judged: bool = False
     deadline_s: float | None = None
     ended: Ended | None = None
-    quiet_until_s: float = 0.0
+    next_flush_s: float = 0.0
     away_since_s: float | None = None
-    complaint_due_s: float = 0.0
-    refused: Failure | None = field(default=None)
+    next_artifact_error_s: float = 0.0
+    refused: Failure | None = None
     oom_kills: int = 0
 
 
@@ -153,7 +148,7 @@ class Attempt:
             self._template = started.template
             try:
                 self._serve(child)
-                if self._died_at_its_start(started):
+                if self._must_start_afresh(started):
                     return Outcome(Reason.LOST, restart=True)
                 return self._outcome(child)
             finally:
@@ -166,13 +161,7 @@ class Attempt:
     def _start_child_with_retries(
         self, restore: Restore | None, directory: Path, stack: ExitStack
     ) -> tuple[Started, AttemptOutput]:
-        """
-        Start the process; try again after an OSError, such as a lack of memory.
-
-        Raises:
-            FrameError: The job is too large for one message.
-            OSError: The process could not be started.
-        """
+        """Start the process; try again after an OSError, such as a lack of memory."""
         for pause_s in START_PAUSES_S:
             with suppress(OSError):
                 return self._start_child(restore, directory, stack)
@@ -225,8 +214,8 @@ class Attempt:
             next_decision_step=study.scheduler.next_decision_step(restore.step if restore else 0),
         )
 
-    def _died_at_its_start(self, started: Started) -> bool:
-        """Whether a process forked from a template was killed before it reported."""
+    def _must_start_afresh(self, started: Started) -> bool:
+        """Whether a template's first fork was killed before it reported; retires the template."""
         progress, child = self._progress, started.child
         if started.template is None or progress.notice is not None or self._held.is_lost:
             return False
@@ -281,42 +270,38 @@ class Attempt:
             self._notify(child, notice)
 
     def _notice(self) -> _Notice:
-        """
-        Return the most urgent notice for the child.
-
-        A pause waits for the next report, however late; every other notice sets a deadline.
-        """
+        """Return the most urgent notice for the child: a pause comes last."""
         held = self._held
         if held.is_lost:
             return LostNotice()
         if held.verdict is not None and held.verdict.action is not Action.PAUSE:
             return StopNotice(held.verdict)
         if self._equipment.interruption.is_stopping:
-            return TERMINATE
+            return signal.SIGTERM
         return StopNotice(held.verdict) if held.verdict is not None else None
 
     def _notify(self, child: ChildProcess, notice: _Notice) -> None:
         self._progress.judged = self._progress.judged or notice is not None
         verdict = notice.verdict if isinstance(notice, StopNotice) else None
         if notice is None or (verdict is not None and verdict.action is Action.PAUSE):
-            self._progress.deadline_s = None
+            self._progress.deadline_s = None  # a pause waits for the next report, however late
         elif self._progress.deadline_s is None:
             self._progress.deadline_s = time.monotonic() + self._equipment.options.grace_s
-        if isinstance(notice, _Terminate):
+        if isinstance(notice, signal.Signals):
             child.terminate()
         else:
             self._send(child.channel, notice or StopNotice(None))
 
     def _flush_in_background(self) -> None:
         progress, began_s = self._progress, time.monotonic()
-        if began_s < progress.quiet_until_s:
+        if began_s < progress.next_flush_s:
             return
         try:
             self._held.flush(patience_s=0.0, batches=1)
             progress.away_since_s = None
             self._equipment.notices.answered()
             if self._held.buffer.needs_flushes:  # after an outage: give the child half of the time
-                progress.quiet_until_s = 2 * time.monotonic() - began_s
+                progress.next_flush_s = 2 * time.monotonic() - began_s
         except StorageTransient as error:
             self._note_outage(error, began_s)
         except LeaseLost:
@@ -330,12 +315,15 @@ class Attempt:
         if now_s - progress.away_since_s > equipment.options.patience_s:
             raise error
         # While the worker is stopping, a try at each message would take longer than the grace.
-        hurries = equipment.interruption.is_stopping
-        progress.quiet_until_s = now_s + (equipment.options.grace_s if hurries else OUTAGE_PAUSE_S)
+        is_stopping = equipment.interruption.is_stopping
+        progress.next_flush_s = now_s + (
+            equipment.options.grace_s if is_stopping else OUTAGE_PAUSE_S
+        )
 
     def _handle(self, message: Reported | FlushAsked | Began, channel: Channel) -> None:
         if isinstance(message, Began):
-            self._note_start(message.at_s)
+            waited_s = time.monotonic() - self._claimed_s
+            self._start_s = min(max(0.0, message.at_s - self._claimed_s), waited_s)
             return
         self._progress.began = True
         if self._template is not None:
@@ -354,10 +342,6 @@ class Attempt:
                 channel,
                 Answered(message.id, held.verdict, held.next_decision_step, lost=held.is_lost),
             )
-
-    def _note_start(self, at_s: float) -> None:
-        waited_s = time.monotonic() - self._claimed_s
-        self._start_s = min(max(0.0, at_s - self._claimed_s), waited_s)
 
     def _store(self, message: Reported) -> None:
         held, saved = self._held, message.saved
@@ -378,12 +362,12 @@ class Attempt:
     def _record_artifact_error(self, error: str) -> None:
         """Record the error, at most once a minute: a full disk stays full for hours."""
         progress, now_s = self._progress, time.monotonic()
-        if now_s >= progress.complaint_due_s:
-            progress.complaint_due_s = now_s + COMPLAINT_PAUSE_S
+        if now_s >= progress.next_artifact_error_s:
+            progress.next_artifact_error_s = now_s + ARTIFACT_ERROR_PAUSE_S
             self._safely(lambda: self._equipment.record_artifact_error(self._held, error))
 
     def _checked(self, result: Result) -> Result:
-        """Validate a result again: what the child sends is not trusted."""
+        """Validate a result again, because the child is not trusted."""
         metric, buffer = self._equipment.study.objective.metric, self._held.buffer
         return read_report(
             {**result.metrics, metric: result.value, STEP: result.step},
@@ -415,7 +399,7 @@ class Attempt:
             return Outcome(Reason.PREEMPTED)  # killed after its grace
         exit_ = child.wait(self._equipment.options.grace_s)
         if exit_ is not None and exit_.signal in STOP_SIGNALS and self._was_asked_to_stop():
-            # before the child had set its signal handlers, or by a handler of the user's code
+            # The child had not yet set its signal handlers, or the user's code has replaced them.
             return Outcome(Reason.PREEMPTED)
         how = f"The process of the trial {exit_ or 'closed its channel and hung'}."
         was_killed = exit_ is not None and exit_.signal == signal.SIGKILL
@@ -446,11 +430,7 @@ class Attempt:
                 assert_never(ended.end)
 
     def _check_end(self, end: End) -> None:
-        """
-        Refuse an end that has no cause.
-
-        STOPPED and LOST would cost the trial no failure, and UNPREPARED would stop the worker.
-        """
+        """Refuse an end that the supervisor knows to be false; it would not count as a failure."""
         progress = self._progress
         if end in (End.STOPPED, End.LOST) and not progress.judged:
             raise FrameError(

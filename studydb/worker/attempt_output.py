@@ -84,7 +84,7 @@ class _Stream:
 
 
 class AttemptOutput:
-    """The output of one attempt; its files are made when something is printed."""
+    """The output of one attempt; a file is created when its first byte arrives."""
 
     def __init__(
         self, pump: "OutputPump", streams: tuple[_Stream, _Stream], tail: bytearray
@@ -104,7 +104,7 @@ class AttemptOutput:
         return self._streams[1].writer
 
     def release(self) -> None:
-        """Close both ends here once the child has them, so that the pipes end with the child."""
+        """Close the pipes' ends for writing in this process, so that the child alone has them."""
         for stream in self._streams:
             stream.release()
 
@@ -114,7 +114,7 @@ class AttemptOutput:
 
     def finish(self, timeout_s: float = 1.0) -> None:
         """
-        Close the output of a child that has ended, after all of it was read.
+        Read the rest of the output of a child that has ended, and close the files.
 
         Args:
             timeout_s: How long to wait for other processes that still hold the pipes.
@@ -127,15 +127,14 @@ class AttemptOutput:
 
 
 class OutputPump:
-    """One thread that reads the output of all attempts of a worker."""
+    """
+    One thread that reads the output of all attempts of a worker.
+
+    Args:
+        limit_bytes: The most that is kept of each stream.
+    """
 
     def __init__(self, *, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> None:
-        """
-        Start the thread.
-
-        Args:
-            limit_bytes: The most that is kept of each stream.
-        """
         self._limit_bytes = limit_bytes
         self._selector = selectors.DefaultSelector()
         self._waker, self._woken = socket.socketpair()

@@ -23,7 +23,12 @@ from studydb.settings import Keyring
 
 
 class Checkpoints:
-    """Records and restores the checkpoints of one study."""
+    """
+    Records and restores the checkpoints of one study.
+
+    Args:
+        retry: Repeats a call until the database answers, for the worker's `patience_s`.
+    """
 
     def __init__(
         self,
@@ -33,18 +38,12 @@ class Checkpoints:
         *,
         retry: Callable[[Callable[[], Any]], Any],
     ) -> None:
-        """
-        Keep what all attempts of one worker need.
-
-        Args:
-            retry: Repeats a call until the database answers, for the worker's `patience_s`.
-        """
         self._retry = retry
         self._database, self._study, self._keyring = database, study, keyring
 
     def stores(self) -> Stores:
         """
-        Read the stores of an attempt that starts now: the one it saves to, and the former ones.
+        Read which stores an attempt that starts now uses: one to save to, all to restore from.
 
         Raises:
             StorageTransient: The database did not answer in time.
@@ -133,9 +132,9 @@ class Checkpoints:
         self._discard(held, replaced, stores)
 
     def _discard(self, held: HeldAttempt, replaced: list[Checkpoint], stores: Stores) -> None:
-        """Delete bytes, then rows: after a crash between the two, the row still names the bytes."""
+        """Delete the bytes before the rows: after a crash the rows still name what is left."""
         removed = [
-            one for one in replaced if not self._belongs_to_trial(held, one) or _delete(one, stores)
+            old for old in replaced if not self._belongs_to_trial(held, old) or _delete(old, stores)
         ]
         if removed:
             with suppress(StorageTransient):

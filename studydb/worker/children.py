@@ -41,13 +41,7 @@ class TemplateOutdated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """
-    How a child's process ended.
-
-    Attributes:
-        code: The exit code; None if a signal ended the process.
-        signal: The signal that ended the process; None if it exited.
-    """
+    """How a child's process ended: with an exit code, or by a signal; the other is None."""
 
     code: int | None = None
     signal: int | None = None
@@ -63,17 +57,18 @@ class Exit:
 
 class ChildProcess:
     """
-    A child process, as its supervisor holds it.
+    A child process as its supervisor sees it.
 
     Attributes:
         channel: Reports and answers (see child/messages.py).
+        exit: How the process ended; None while it runs.
     """
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
+        self.exit: Exit | None = None
         self._process: Process | None = None
         self._refused: OSError | TemplateOutdated | None = None
-        self._exit: Exit | None = None
         self._started = threading.Event()
         self._ended = threading.Event()
 
@@ -83,40 +78,35 @@ class ChildProcess:
         assert self._process is not None
         return self._process
 
-    @property
-    def exit(self) -> Exit | None:
-        """How the process ended; None while it runs."""
-        return self._exit
-
     def wait(self, timeout_s: float | None = None) -> Exit | None:
         """Wait until the process and its group have ended; return None after the timeout."""
         self._ended.wait(timeout_s)
-        return self._exit
+        return self.exit
 
     def terminate(self) -> None:
         """Send SIGTERM to the process, not its group: its next report raises TrialStopped."""
-        if self._exit is None and is_alive(self.process):
+        if self.exit is None and is_alive(self.process):
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL to the process group."""
-        if self._exit is None and is_alive(self.process):
+        if self.exit is None and is_alive(self.process):
             kill_group(self.process.pid)
 
     def started(self, pid: int, start: int) -> None:
-        """Note the process that the fork server has started."""
+        """Record the process that the fork server has started."""
         self._process = process_record(pid, start)
         self._started.set()
 
     def refused(self, cause: OSError | TemplateOutdated) -> None:
-        """Note that there will be no process."""
+        """Record why there will be no process."""
         self._refused = cause
         self._started.set()
 
     def ended(self, how: Exit) -> None:
-        """Note the end that the fork server has reported."""
-        self._exit = how
+        """Record the end that the fork server has reported."""
+        self.exit = how
         self._ended.set()
 
     def wait_started(self) -> None:
@@ -142,7 +132,7 @@ class ChildProcess:
         """
         if self._process is None:
             self.refused(ForkerDied("The process that forks died before it started the child."))
-        elif self._exit is None:
+        elif self.exit is None:
             if start_of(self._process.pid) in {None, self._process.started}:
                 kill_group(self._process.pid)
             self.ended(Exit(signal=signal.SIGKILL))
@@ -151,6 +141,12 @@ class ChildProcess:
 class Forker:
     """
     Asks a process that forks (see child/forking.py) for children; threads may share it.
+
+    Args:
+        connection: The socket to that process; closed when the process has ended.
+        is_gone: Whether the process has ended.
+        on_death: Kills and reaps the process; the listening thread calls it once the socket is
+            closed.
 
     Attributes:
         dead: Whether that process has ended, and with it all of its children.
@@ -163,15 +159,6 @@ class Forker:
         is_gone: Callable[[], bool],
         on_death: Callable[[], None],
     ) -> None:
-        """
-        Talk to the process at the other end of a socket.
-
-        Args:
-            connection: The socket; closed when the process has ended.
-            is_gone: Whether the process has ended.
-            on_death: Kills and reaps the process; the listening thread calls it once the socket is
-                closed.
-        """
         self.dead = False
         self._socket = connection
         self._is_gone, self._on_death = is_gone, on_death
@@ -208,7 +195,7 @@ class Forker:
             with theirs:
                 self._ask(child, kind, [theirs.fileno(), stdout, stderr])
             child.wait_started()
-            self._send(child, first)
+            self._send_first(child, first)
         except (FrameError, OSError, TemplateOutdated) as cause:
             child.channel.close()
             if isinstance(cause, OSError) and self._is_gone():
@@ -216,8 +203,8 @@ class Forker:
             raise
         return child
 
-    def _send(self, child: ChildProcess, first: Frame) -> None:
-        """Send a child its first message; kill the child if it does not read it."""
+    def _send_first(self, child: ChildProcess, first: Frame) -> None:
+        """Send a child its first message; kill a child that does not read the message."""
         try:
             child.channel.send(first)
         except OSError:

@@ -18,9 +18,6 @@ THREAD_VARIABLES = (
     "BLIS_NUM_THREADS",
 )
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_CGROUP_OF_SELF = Path("/proc/self/cgroup")
-
 
 def thread_limits(environ: Mapping[str, str], *, parts: int) -> dict[str, str]:
     """
@@ -34,7 +31,9 @@ def thread_limits(environ: Mapping[str, str], *, parts: int) -> dict[str, str]:
     return dict.fromkeys(THREAD_VARIABLES, str(max(1, available_cores() // parts)))
 
 
-def available_cores(of_self: Path = _CGROUP_OF_SELF, cgroups: Path = _CGROUPS) -> int:
+def available_cores(
+    of_self: Path = Path("/proc/self/cgroup"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> int:
     """Count the cores that this process may use, by its affinity and the quotas of its cgroups."""
     if hasattr(os, "sched_getaffinity"):
         by_affinity = len(os.sched_getaffinity(0))

@@ -24,12 +24,7 @@ from studydb.worker.worker_options import WorkerOptions
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
-    """
-    What the slots of one worker share.
-
-    Attributes:
-        warnings: The kinds of warnings that this worker has printed; each is printed once.
-    """
+    """What the slots of one worker share."""
 
     options: WorkerOptions
     database: Database
@@ -44,6 +39,7 @@ class Equipment:
     notices: Notices
     room: Room
     warnings: dict[str, object] = field(default_factory=dict)
+    """The kinds of warnings that this worker has printed; each is printed once."""
     first_trials: FirstTrials = field(default_factory=FirstTrials)
 
     def log_dir(self, lease: Lease) -> Path:
@@ -59,7 +55,7 @@ class Equipment:
     def record_config_unread(self, held: HeldAttempt) -> None:
         """Warn once per worker that the user's code does not read the parameters of its trials."""
         kind, mine = EventKind.CONFIG_NOT_READ, object()
-        if self.warnings.setdefault(kind, mine) is not mine:
+        if self.warnings.setdefault(kind, mine) is not mine:  # atomic: slots share the dict
             return
         error = (
             f"{self.to_import.trainable.name} never reads its config, so the parameters have no "
@@ -69,14 +65,10 @@ class Equipment:
         self._record_event(held, kind, error)
 
     def _record_event(self, held: HeldAttempt, kind: EventKind, error: str) -> None:
-        lease, token = held.lease, uuid4().hex
+        lease, token = held.lease, uuid4().hex  # one token, or a retry might record it twice
         retry_until_answered(
             lambda: record_event(
-                self.database,
-                lease=lease,
-                kind=kind,
-                data={"error": error},
-                token=token,
+                self.database, lease=lease, kind=kind, data={"error": error}, token=token
             ),
             patience_s=self.options.patience_s,
             give_up=lambda: self.interruption.is_stopping,

@@ -92,15 +92,12 @@ class ForkServer:
 
     Children inherit no memory and no connection of the supervisor. If the server's process dies,
     its children end, and the next `spawn` starts another server.
+
+    Args:
+        slots: The number of children that share the cores.
     """
 
     def __init__(self, *, slots: int = 1) -> None:
-        """
-        Start nothing yet; `start` starts the process.
-
-        Args:
-            slots: The number of children that share the cores.
-        """
         self._slots = slots
         self._lock = threading.Lock()
         self._server: _Server | None = None
@@ -124,8 +121,7 @@ class ForkServer:
         Start the process of one attempt; the process imports the trainable itself.
 
         Args:
-            stdout: The descriptor that becomes the process's stdout; the caller closes it.
-            stderr: The descriptor that becomes the process's stderr; the caller closes it.
+            stdout, stderr: Descriptors that become the process's; the caller closes them.
 
         Raises:
             OSError: No process can be started.
@@ -134,7 +130,7 @@ class ForkServer:
         return self.fork(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
 
     def fork(self, kind: ChildKind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
-        """Start a child of any kind, and send it its first message; see `spawn` for the rest."""
+        """Start a child of any kind and send its first message; else as `spawn`."""
         try:
             return self._living().forker.spawn(kind, first, stdout=stdout, stderr=stderr)
         except ForkerDied:

@@ -15,15 +15,15 @@ class Interruption:
         signal: The first stop signal; None before one has come.
         is_drained: Whether a person has drained this worker.
         gave_up: The message of the error that ends the worker; None without an error.
-        hurries_since_s: When the first signal or error came, by the monotonic clock; None before.
-            A drain sets no such time.
+        urgent_since_s: When the first signal or error came, by the monotonic clock; None before.
+            A drain is not urgent and sets no time.
     """
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self.signal: int | None = None
         self.gave_up: str | None = None
-        self.hurries_since_s: float | None = None
+        self.urgent_since_s: float | None = None
         self.is_drained = False
 
     @property
@@ -39,10 +39,10 @@ class Interruption:
     def give_up(self, why: str) -> None:
         """Stop with an error."""
         self.gave_up = self.gave_up or why
-        self._hurry()
+        self._stop_urgently()
 
-    def _hurry(self) -> None:
-        self.hurries_since_s = self.hurries_since_s or time.monotonic()
+    def _stop_urgently(self) -> None:
+        self.urgent_since_s = self.urgent_since_s or time.monotonic()
         self._stopping.set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -53,9 +53,8 @@ class Interruption:
         """
         Stop the worker at SIGTERM, SIGINT or SIGHUP; call this from the main thread.
 
-        The second SIGTERM or SIGINT ends the process. SIGHUP is not counted: a terminal that closes
-        may send it twice, and a service manager sends it together with SIGTERM. It stays ignored if
-        it is ignored now, as under nohup.
+        The second SIGTERM or SIGINT ends the process. SIGHUP does not count: a terminal that closes
+        may send it twice, and a service manager adds it to SIGTERM. Under nohup it stays ignored.
 
         Args:
             at_once: Called at the second signal, to end the process.
@@ -67,7 +66,7 @@ class Interruption:
                 at_once(number)
             if not is_second:
                 self.signal = number
-            self._hurry()
+            self._stop_urgently()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handle)

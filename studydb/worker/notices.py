@@ -1,4 +1,4 @@
-"""What a worker says of waiting, once per cause, and how often its lines name the best value."""
+"""Lines that a worker prints once per change: why it waits, and outages of the database."""
 
 import shlex
 import threading
@@ -14,7 +14,7 @@ BEST_EVERY_S = 1.0
 
 
 class Notices:
-    """Prints what the slots of one worker wait for, whenever that changes."""
+    """Prints what the slots of one worker wait for, when that changes."""
 
     def __init__(self, study_name: str, say: Callable[[str], None]) -> None:
         self._name, self._say = study_name, say

@@ -74,7 +74,7 @@ class Slot(threading.Thread):
             interruption.give_up(traceback.format_exc())
 
     def _work(self) -> None:
-        while self._may_claim() and self._trial_limit.take():
+        while not self._equipment.interruption.is_stopping and self._trial_limit.take():
             claim = self._acquire()
             if claim is not None:
                 self._poll_interval.reset()
@@ -87,22 +87,16 @@ class Slot(threading.Thread):
             self._equipment.templates.drop_idle()
             self._equipment.interruption.wait(self._poll_interval.next_s())
 
-    def _may_claim(self) -> bool:
-        return not self._equipment.interruption.is_stopping
-
     def _acquire(self) -> Claim | None:
         try:
             claim = self._acquirer.acquire()
         except StorageTransient as error:
             self._wait_for_database(error)
             return None
-        self._note_answer()
-        return claim
-
-    def _note_answer(self) -> None:
-        was_away, self._away_since_s = self._away_since_s is not None, None
-        if was_away:
+        if self._away_since_s is not None:
+            self._away_since_s = None
             self._equipment.options.say("the database answers again")
+        return claim
 
     def _is_over(self) -> bool:
         try:
@@ -139,7 +133,7 @@ class Slot(threading.Thread):
         equipment.heartbeat.add(held)
         attempt = Attempt(equipment, held)
         try:
-            self._end(held, attempt, _refused(claim) or attempt.run())
+            self._end(held, attempt, _misfit(claim) or attempt.run())
         except LeaseLost as error:
             equipment.options.say(str(error))
         except StorageTransient:
@@ -160,9 +154,9 @@ class Slot(threading.Thread):
         ending = held.end(outcome.reason, failure=outcome.failure, process=attempt.process)
         self._equipment.notices.answered()
         self._equipment.options.say(self._line(attempt, held, outcome, ending))
-        self._suspect_this_host(held, ending.attempt_reason if ending else outcome.reason)
+        self._check_this_host(held, ending.attempt_reason if ending else outcome.reason)
 
-    def _suspect_this_host(self, held: HeldAttempt, reason: Reason) -> None:
+    def _check_this_host(self, held: HeldAttempt, reason: Reason) -> None:
         """Stop the worker if its first trials fail while other workers' trials complete."""
         equipment, number = self._equipment, held.lease.number
         if not equipment.study.guard or not equipment.first_trials.all_failed(number, reason):
@@ -186,7 +180,7 @@ class Slot(threading.Thread):
         except StorageError:
             raise
         except Exception as second:  # noqa: BLE001  the lease expires and a sweep recovers the trial
-            say(f"trial {held.lease.number} cannot be ended: {_words(failure_of(second))}")
+            say(f"trial {held.lease.number} cannot be ended: {_one_line(failure_of(second))}")
         else:
             say(self._line(attempt, held, outcome, ending))
 
@@ -196,7 +190,7 @@ class Slot(threading.Thread):
         lease = held.lease
         reason = ending.attempt_reason if ending else outcome.reason
         again = " (will run again)" if ending and ending.state is State.PENDING else ""
-        why = f": {_words(outcome.failure)}" if outcome.failure else ""
+        why = f": {_one_line(outcome.failure)}" if outcome.failure else ""
         why += ending.note if ending else ""
         at = f"step {held.buffer.last_step}{self._values(attempt.last_value)}"
         return f"trial {lease.number}, attempt {lease.attempt}: {reason} at {at}{again}{why}"
@@ -215,16 +209,16 @@ class Slot(threading.Thread):
         return text
 
 
-def _refused(claim: Claim) -> Outcome | None:
+def _misfit(claim: Claim) -> Outcome | None:
     """Return FAILED for a trial whose params do not fit the study's space; it is not run."""
     failure = refusal(claim)
     return None if failure is None else Outcome(Reason.FAILED, failure)
 
 
-def _words(failure: Failure) -> str:
+def _one_line(failure: Failure) -> str:
     """Describe a failure in one line; the message of a user's exception follows its type."""
     first, *more = failure.message.strip().splitlines() or [""]
-    words = f"{first} …" if more else first
+    text = f"{first} …" if more else first
     if not failure.traceback or failure.type.startswith("studydb."):
-        return words
-    return f"{failure.type.rpartition('.')[2]}: {words}"
+        return text
+    return f"{failure.type.rpartition('.')[2]}: {text}"

@@ -6,7 +6,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -83,8 +83,7 @@ def run_worker(options: WorkerOptions) -> int:
     interruption.listen(at_once=lambda number: os._exit(128 + number))
     _end_with_parent()
     with ExitStack() as stack:
-        forkserver = ForkServer(slots=options.slots)
-        stack.callback(forkserver.close)
+        forkserver = stack.enter_context(closing(ForkServer(slots=options.slots)))
         try:
             forkserver.start()  # before there is a connection that it could inherit
             return _work(options, interruption, forkserver, stack)
@@ -132,26 +131,23 @@ def _work(
     def is_stopping() -> bool:
         return interruption.is_stopping
 
-    database = _connect(options, interruption, connections=1)
-    stack.callback(database.close)
+    database = stack.enter_context(closing(_connect(options, interruption)))
     retry = partial(retry_until_answered, patience_s=options.patience_s, give_up=is_stopping)
     study = retry(lambda: load(database, options.study))
     database.locations.log_root(study)  # without a home directory this fails, before any trial
     keyring = load_keyring()
     to_import = _trusted_import(study, keyring, options)
-    beats = _connect(options, interruption, connections=1)
-    stack.callback(beats.close)
+    heartbeat_database = stack.enter_context(closing(_connect(options, interruption)))
 
     worker_id = _register(database, study, options, retry)
     stack.callback(_leave, database, worker_id)
     heartbeat = Heartbeat(
-        beats,
+        heartbeat_database,
         worker_id=worker_id,
         lease_s=options.lease_s,
-        also=lambda: _after_beat(heartbeat, interruption, beats, study),
+        also=lambda: _after_beat(heartbeat, interruption, heartbeat_database, study),
     )
-    pump = OutputPump()
-    stack.callback(pump.close)
+    pump = stack.enter_context(closing(OutputPump()))
     templates = Templates(
         forkserver,
         pump,
@@ -169,12 +165,7 @@ def _work(
         to_import=to_import,
         templates=templates,
         pump=pump,
-        checkpoints=Checkpoints(
-            database,
-            study,
-            keyring,
-            retry=retry,
-        ),
+        checkpoints=Checkpoints(database, study, keyring, retry=retry),
         heartbeat=heartbeat,
         interruption=interruption,
         notices=Notices(study.name, options.say),
@@ -185,38 +176,38 @@ def _work(
     _run_slots(equipment)
     code = _exit_code(interruption, options)
     if code == 0 and not interruption.is_drained:
-        code = _say_how_study_stands(equipment)
+        code = _print_study_state(equipment)
     return code
 
 
-def _connect(options: WorkerOptions, interruption: Interruption, *, connections: int) -> Database:
-    """Connect; wait for a server that does not answer yet, and print that once."""
+def _connect(options: WorkerOptions, interruption: Interruption) -> Database:
+    """Open one connection; wait for a server that does not answer yet, and print that once."""
     patience_s = min(START_PATIENCE_S, options.patience_s)
     deadline_s = time.monotonic() + patience_s
-    was_said = False
+    is_printed = False
     while True:
         try:
             return connect(
                 options.storage,
-                connections=connections,
+                connections=1,
                 longest_silence=partial(_answer_timeout_s, options, interruption),
             )
         except StorageUnreachable as error:
             if time.monotonic() >= deadline_s or interruption.is_stopping:
                 raise
-            if not was_said:
+            if not is_printed:
                 options.say(f"{error} Trying again for {patience_s:.0f} s.")
-                was_said = True
+                is_printed = True
             interruption.wait(1.0)
 
 
 def _answer_timeout_s(options: WorkerOptions, interruption: Interruption) -> float:
     """Return how long to wait for the database's answer to one request."""
-    since_s = interruption.hurries_since_s
+    since_s = interruption.urgent_since_s
     if since_s is None:
         return min(LONGEST_SILENCE_S, max(SHORTEST_TIMEOUT_S, options.patience_s))
-    late = time.monotonic() - since_s > options.grace_s
-    return LATE_TIMEOUT_S if late else STOPPING_TIMEOUT_S
+    is_late = time.monotonic() - since_s > options.grace_s
+    return LATE_TIMEOUT_S if is_late else STOPPING_TIMEOUT_S
 
 
 def _trusted_import(study: Study, keyring: Keyring, options: WorkerOptions) -> TrainableImport:
@@ -236,8 +227,7 @@ def _trusted_import(study: Study, keyring: Keyring, options: WorkerOptions) -> T
 def _register(
     database: Database, study: Study, options: WorkerOptions, retry: Callable[..., Any]
 ) -> int:
-    uuid = str(uuid4())
-    process = this_process()
+    uuid, process = str(uuid4()), this_process()
     send = partial(
         register,
         database,
@@ -266,9 +256,7 @@ def _after_beat(
 
 def _run_slots(equipment: Equipment) -> None:
     trial_limit = TrialLimit(equipment.options.max_trials)
-    slots = [
-        Slot(equipment, trial_limit, number=number) for number in range(equipment.options.slots)
-    ]
+    slots = [Slot(equipment, trial_limit, number=n) for n in range(equipment.options.slots)]
     for slot in slots:
         try:
             slot.start()
@@ -281,7 +269,7 @@ def _run_slots(equipment: Equipment) -> None:
                 equipment.interruption.give_up(str(trouble))
 
 
-def _say_how_study_stands(equipment: Equipment) -> int:
+def _print_study_state(equipment: Equipment) -> int:
     """
     Print the study's counts if it is done, and its failure if it has failed.
 

@@ -9,12 +9,7 @@ from pathlib import Path
 from studydb.child.channel import FrameError
 from studydb.child.forking import ChildKind
 from studydb.child.job import Job, write_job
-from studydb.child.template import (
-    Ready,
-    Unusable,
-    read_readiness,
-    write_import,
-)
+from studydb.child.template import Ready, Unusable, read_readiness, write_import
 from studydb.domain.records import Start
 from studydb.worker.attempt_output import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess, Forker, ForkerDied, TemplateOutdated
@@ -40,12 +35,7 @@ _TICK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """
-    A process that runs an attempt.
-
-    Attributes:
-        template: The template that the process was forked from; None for a fresh start.
-    """
+    """A process that runs an attempt, and the template that it was forked from, if any."""
 
     child: ChildProcess
     template: "Template | None"
@@ -123,6 +113,12 @@ class Templates:
     A template is made at the first attempt, and again when a source file has changed or the
     template has grown. If a template is unsafe, or hangs or dies in its import, a line is printed
     and all starts are fresh.
+
+    Args:
+        directory: The folder for the output of imports.
+        enabled: False to start all attempts fresh.
+        say: Prints one line.
+        is_stopping: Whether the worker is stopping; if so, a running import is abandoned.
     """
 
     def __init__(
@@ -135,17 +131,6 @@ class Templates:
         say: Callable[[str], None],
         is_stopping: Callable[[], bool],
     ) -> None:
-        """
-        Start nothing yet; the first `spawn` makes a template.
-
-        Args:
-            forkserver: Starts templates and fresh attempts.
-            pump: Reads the output of imports.
-            directory: The folder for that output.
-            enabled: False to start all attempts fresh.
-            say: Prints one line.
-            is_stopping: Whether the worker is stopping; if so, a running import is abandoned.
-        """
         self._forkserver, self._pump, self._directory = forkserver, pump, directory
         self._enabled, self._say, self._is_stopping = enabled, say, is_stopping
         self._lock = threading.Lock()
@@ -159,8 +144,7 @@ class Templates:
 
         Args:
             job: The attempt; all jobs of a worker have the same trainable.
-            stdout: The descriptor that becomes the process's stdout; the caller closes it.
-            stderr: The descriptor that becomes the process's stderr; the caller closes it.
+            stdout, stderr: Descriptors that become the process's; the caller closes them.
             fresh: Whether the process must import the trainable itself.
 
         Raises:
@@ -180,7 +164,9 @@ class Templates:
                     self._retire(template, str(cause))
                 except (ForkerDied, TimeoutError):
                     template.kill()
-                    self._note_death(template)
+                    with self._lock:
+                        if self._template is template:
+                            self._drop_dead()
         return Started(self._forkserver.spawn(job, stdout=stdout, stderr=stderr), None)
 
     def give_up(self, started: Started, reason: str) -> bool:
@@ -216,9 +202,9 @@ class Templates:
         """End all templates, and the attempts forked from them."""
         with self._lock:
             self._enabled = False
-            ending = [*self._retired, *filter(None, [self._template])]
+            templates = [*self._retired, *filter(None, [self._template])]
             self._retired, self._template = [], None
-        for template in ending:
+        for template in templates:
             template.close()
 
     def _usable(self, job: Job) -> Template | None:
@@ -293,11 +279,6 @@ class Templates:
                     self._say(f"{why}; a new process imports the trainable")
         self.close_retired()
 
-    def _note_death(self, template: Template) -> None:
-        with self._lock:
-            if self._template is template:
-                self._drop_dead()
-
     def _drop_dead(self) -> None:
         assert self._template is not None
         self._retired.append(self._template)
@@ -311,9 +292,9 @@ class Templates:
         if not self._retired or not self._lock.acquire(blocking=False):
             return
         try:
-            ending = [template for template in self._retired if template.is_idle]
-            self._retired = [template for template in self._retired if template not in ending]
+            idle = [template for template in self._retired if template.is_idle]
+            self._retired = [template for template in self._retired if template not in idle]
         finally:
             self._lock.release()
-        for template in ending:
+        for template in idle:
             template.close()

@@ -28,8 +28,7 @@ class WorkerOptions:
         allow_imports: Prefixes of import paths that may run without a signature.
         grace_s: How long a child that was asked to stop may save and end before it is killed.
         spill_bytes: The limit of results on disk while the database does not answer.
-        warm_starts: Whether attempts may be forked from a process that has imported the trainable;
-            False to have each attempt import it.
+        warm_starts: Whether attempts may be forked from a process that has imported the trainable.
     """
 
     storage: str = field(repr=False)

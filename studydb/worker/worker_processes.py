@@ -23,15 +23,14 @@ _COMMON_CAUSES = {"SIGKILL": ", by a person or because memory ran out"}
 
 
 class WorkerProcesses:
-    """Workers of one study; leaving the `with` block ends them in order."""
+    """
+    Workers of one study: entering the `with` block starts them, leaving it ends them.
+
+    Args:
+        storage: The URL; workers get it in their environment, never in their arguments.
+    """
 
     def __init__(self, *, storage: str, study: str, workers: int) -> None:
-        """
-        Start nothing yet; entering the `with` block starts the workers.
-
-        Args:
-            storage: The URL; workers get it in their environment, never in their arguments.
-        """
         self._storage, self._study, self._number = storage, study, workers
         self._running: list[tuple[subprocess.Popen[bytes], IO[Any]]] = []
 
@@ -46,21 +45,18 @@ class WorkerProcesses:
         return self
 
     def _start(self) -> None:
-        words = tempfile.TemporaryFile()  # noqa: SIM115  closed on exit
+        output = tempfile.TemporaryFile()  # noqa: SIM115  closed on exit
         popen = subprocess.Popen(
             [sys.executable, "-m", "studydb", "worker", f"--study={self._study}"],
-            env={
-                **os.environ,
-                **thread_limits(os.environ, parts=self._number),
-                STORAGE: self._storage,
-                PARENT: str(os.getpid()),
-            },
+            env=dict(os.environ)
+            | thread_limits(os.environ, parts=self._number)
+            | {STORAGE: self._storage, PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
-            stdout=words,
-            stderr=words,
+            stdout=output,
+            stderr=output,
             start_new_session=True,  # this process passes Ctrl-C on, once
         )
-        self._running.append((popen, words))
+        self._running.append((popen, output))
 
     def __exit__(
         self,
@@ -76,9 +72,9 @@ class WorkerProcesses:
                     popen.wait(TERMINATE_S)
         finally:
             self._send(signal.SIGKILL)
-            for popen, words in self._running:
+            for popen, output in self._running:
                 popen.wait()
-                words.close()
+                output.close()
 
     def _send(self, number: int) -> None:
         for popen, _ in self._running:
@@ -110,11 +106,11 @@ class WorkerProcesses:
         codes = [popen.poll() for popen, _ in self._running]
         if any(code in (None, 0) for code in codes):
             return None
-        popen, words = self._running[0]
+        popen, output = self._running[0]
         if popen.returncode < 0:
             name = signal.Signals(-popen.returncode).name
             return f"a worker was killed by {name}{_COMMON_CAUSES.get(name, '')}."
-        size_bytes = words.seek(0, os.SEEK_END)
-        words.seek(max(0, size_bytes - OUTPUT_BYTES))
-        last = bytes(words.read()).decode(errors="replace").strip()
+        size_bytes = output.seek(0, os.SEEK_END)
+        output.seek(max(0, size_bytes - OUTPUT_BYTES))
+        last = bytes(output.read()).decode(errors="replace").strip()
         return last or f"a worker ended with code {popen.returncode}."
