@@ -88,7 +88,7 @@ def _run(fleet: Fleet, study: Any, kill_before: int | None) -> dict[str, Any]:
     done.set()
     watcher.join()
     if code:
-        raise RuntimeError(f"The worker ended with {code}.\n{worker.words()}")
+        raise RuntimeError(f"The worker ended with {code}.\n{worker.output()}")
     with study.database.begin(write=False) as txn:
         last = txn.all(Prepared(sa.select(sa.func.max(result.c.reported_at).label("at"))))[0].at
         row = txn.all(Prepared(sa.select(trial)))[0]

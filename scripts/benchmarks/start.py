@@ -75,7 +75,7 @@ def _starts(url: str, mode: str, fleet: Fleet) -> list[float]:
         rows = connection.execute(STARTS).fetchall()
     how = {row[0] for row in rows}
     if how != {"warm" if mode == "auto" else "fresh"}:
-        raise RuntimeError(f"Attempts were started {how}, with --start {mode}.\n{fleet.words()}")
+        raise RuntimeError(f"Attempts were started {how}, with --start {mode}.\n{fleet.output()}")
     return [float(called_s) - float(claimed_s) for _, called_s, claimed_s in rows]
 
 

@@ -103,7 +103,7 @@ def _rate(fleet: Fleet, url: str, start: str) -> float:
     with postgres.connect(url) as connection:
         (rate,) = connection.execute(RATE, (start,)).fetchone() or (None,)
     if rate is None:
-        raise RuntimeError(f"The worker completed no trials by {start} starts.\n{fleet.words()}")
+        raise RuntimeError(f"The worker completed no trials by {start} starts.\n{fleet.output()}")
     return float(rate)
 
 
@@ -126,7 +126,7 @@ def _idle_mb(fleet: Fleet) -> dict[str, float]:
     with closing(studydb.load_study(STUDY, storage=fleet.storage)) as study:
         study.pause()
         idle = fleet.start(slots=1, wait=True)
-        eventually(lambda: "works on" in idle.words(), what="the start of a worker")
+        eventually(lambda: "works on" in idle.output(), what="the start of a worker")
         time.sleep(SETTLED_S)
         processes = idle.family()
         memory = {

@@ -221,7 +221,7 @@ class FaultInjector:
     def _rest_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not condition():
-            assert time.monotonic() < deadline_s, f"timed out:\n{self._fleet.words()[-8000:]}"
+            assert time.monotonic() < deadline_s, f"timed out:\n{self._fleet.output()[-8000:]}"
             now_s = time.monotonic()
             ready = [due for due in self._due if due[0] <= now_s]
             self._due = [due for due in self._due if due[0] > now_s]
@@ -282,7 +282,7 @@ class FaultInjector:
         ]
 
     def _unexpected_exit(self, worker: WorkerProcess) -> str:
-        return f"worker {worker.pid} exited with {worker.exit_code()}: {worker.words()[-2000:]}"
+        return f"worker {worker.pid} exited with {worker.exit_code()}: {worker.output()[-2000:]}"
 
     # The database crashes
 

@@ -50,7 +50,7 @@ def run(
             study.close()
             return wrong
         codes = fleet.exit_codes(PATIENCE_S)
-        wrong = [f"exit code {code}: {fleet.words()}" for code in codes if code]
+        wrong = [f"exit code {code}: {fleet.output()}" for code in codes if code]
     wrong += _faults(study, poisons, n_trials)
     study.close()
     return wrong + _delete(storage, study.name)

@@ -117,7 +117,7 @@ class WorkerProcess:
         """Wait for the end of the supervisor."""
         return self.popen.wait(timeout_s)
 
-    def words(self) -> str:
+    def output(self) -> str:
         """What it has printed."""
         return self.log.read_text(errors="replace")
 
@@ -222,9 +222,9 @@ class Fleet:
             if not worker.was_killed
         ]
 
-    def words(self) -> str:
+    def output(self) -> str:
         """What all of them have printed, for the message of an assertion."""
-        return "\n".join(f"{worker.log.name}:\n{worker.words()}" for worker in self.workers)
+        return "\n".join(f"{worker.log.name}:\n{worker.output()}" for worker in self.workers)
 
     def __enter__(self) -> Self:
         return self

@@ -129,7 +129,7 @@ def test_planted_archive_never_reaches_the_users_code(stage, attack, relabelled)
     attack("UPDATE trial SET checkpoint_step = 1, checkpoint_id = (SELECT max(id) FROM checkpoint)")
     worker = stage.start()
 
-    assert worker.exit_code(60) == 0, worker.words()
+    assert worker.exit_code(60) == 0, worker.output()
     assert not harm.exists()
     (event,) = stage.events("checkpoint corrupt")
     assert event["error"] == "The checkpoint is not signed by a key of this user."
@@ -267,7 +267,7 @@ def test_planted_trial_fails_with_its_cause_and_runs_nothing(stage, attack, name
     planted_trial(attack, params_sql(params))
     worker = stage.start()
 
-    assert worker.exit_code(60) == 0, worker.words()
+    assert worker.exit_code(60) == 0, worker.output()
     (told,) = stage.attempts(500)
     assert told.reason == "FAILED"
     assert told.error_type == "studydb.InvalidSpec"

@@ -141,7 +141,7 @@ def test_session_tells_the_password_nowhere(url, commands, bare_console, tmp_pat
             seen += argvs()
             time.sleep(0.02)
         worker.exit_code()
-        words = worker.words()
+        words = worker.output()
 
     for arguments in IN_ONE_PROCESS:
         for options in ((), ("--storage", url)):

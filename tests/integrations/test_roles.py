@@ -121,7 +121,7 @@ def test_real_worker_runs_a_study_of_the_owners(roles, tmp_path):
         worker = fleet.start(slots=2)
         code = worker.exit_code(60)
 
-    assert code == 0, worker.words()
+    assert code == 0, worker.output()
     assert study.status is Status.FINISHED
     assert study.counts.terminated == 4
     study.close()
@@ -142,8 +142,8 @@ def test_study_pauses_itself_under_a_worker_of_no_other_rights(roles, tmp_path):
         worker = fleet.start(slots=2)
         code = worker.exit_code(60)
 
-    assert code == 3, worker.words()
-    assert "has paused itself: 5 trials failed alike" in worker.words()
+    assert code == 3, worker.output()
+    assert "has paused itself: 5 trials failed alike" in worker.output()
     assert study.progress.status == "PAUSED"
     study.close()
 

@@ -79,9 +79,9 @@ def test_worker_says_a_trials_error_in_clean_text(storage_url, tmp_path):
         worker = stage.start()
         worker.exit_code(60)
 
-        assert "FAILED" in worker.words()
-        assert "owned" in worker.words()
-        assert is_clean(worker.words())
+        assert "FAILED" in worker.output()
+        assert "owned" in worker.output()
+        assert is_clean(worker.output())
 
 
 SAYS = """

@@ -18,7 +18,7 @@ def test_script_that_parses_an_empty_command_line_is_told_of_once_per_worker(sta
 
     assert worker.exit_code(60.0) == 0
 
-    assert worker.words().count(UNREAD) == 1
+    assert worker.output().count(UNREAD) == 1
     assert [event["error"].partition(",")[0] for event in stage.events("config not read")] == [
         UNREAD
     ]
@@ -38,8 +38,8 @@ def test_function_that_takes_its_config_from_the_trial_reads_it(stage):
 
     assert worker.exit_code(60.0) == 0
 
-    assert "COMPLETED at step 1, loss 0.25 (best 0.25, trial 0)" in worker.words()
-    assert "never reads" not in worker.words()
+    assert "COMPLETED at step 1, loss 0.25 (best 0.25, trial 0)" in worker.output()
+    assert "never reads" not in worker.output()
     assert stage.events("config not read") == []
 
 

@@ -34,7 +34,7 @@ def test_drained_worker_gives_its_trials_back_and_ends_well(stage):
     drained(stage.study.database, uuid[:8])
 
     assert worker.exit_code() == 0
-    assert "trials released because a person drained this worker" in worker.words()
+    assert "trials released because a person drained this worker" in worker.output()
     for number in (0, 1):
         given_back = stage.trial(number)
         assert (given_back.state, given_back.failures, given_back.losses) == ("PENDING", 0, 0)
@@ -66,13 +66,13 @@ def test_worker_of_a_paused_study_says_once_what_it_waits_for_and_can_be_drained
     study.pause()
     worker = stage.start(slots=2)
     line = "study 'staged' is paused; waiting for `studydb resume staged`"
-    eventually(lambda: line in worker.words())
+    eventually(lambda: line in worker.output())
     (uuid,) = worker_uuids(stage)
 
     drained(study.database, uuid)
 
     assert worker.exit_code() == 0
-    assert worker.words().count(line) == 1
+    assert worker.output().count(line) == 1
     assert study.trials == []
 
 

@@ -19,7 +19,7 @@ def test_study_of_which_all_trials_fail_pauses_itself_and_its_worker_says_why(st
 
     assert worker.exit_code(60.0) == 3
     assert stage.study.counts.total <= MAX_ALIKE + SLOTS
-    words = worker.words()
+    words = worker.output()
     assert "has paused itself: 5 trials failed alike" in words
     assert "ValueError: the learning rate is cursed" in words
     assert "studydb resume staged" in words
@@ -32,7 +32,7 @@ def test_cause_is_told_within_a_second_of_the_fifth_failure(stage):
 
     eventually(lambda: stage.study.progress.pause_reason is not None)
     paused_s = time.monotonic()
-    eventually(lambda: "has paused itself" in worker.words())
+    eventually(lambda: "has paused itself" in worker.output())
 
     assert time.monotonic() - paused_s < SOON_S
 
@@ -53,7 +53,7 @@ def test_resumed_study_goes_on_with_the_corrected_function(stage):
 def test_worker_that_waits_stays_for_the_resumption(stage):
     stage.create("misbehaving:raises_until_corrected", num_trials=10)
     worker = stage.start(wait=True)
-    eventually(lambda: "has paused itself" in worker.words())
+    eventually(lambda: "has paused itself" in worker.output())
     stage.open("corrected")
 
     stage.study.resume()
@@ -80,7 +80,7 @@ def test_study_without_a_guard_spends_its_budget_and_is_no_success_all_the_same(
     assert stage.run() == 3
     assert study.counts.error == 7
     assert "No trial of study 'staged' has completed: 7 ended with an error" in (
-        stage.fleet.words()
+        stage.fleet.output()
     )
     with pytest.raises(studydb.StudyFailed, match="7 ended with an error, the last, trial 6"):
         study.run()
@@ -101,7 +101,7 @@ def test_worker_whose_first_trials_fail_while_others_succeed_ends_with_an_error(
 
     assert broken.exit_code(60.0) == 1
     assert study.counts.error == FAILED_LIMIT
-    assert "first 3 trials of this worker have all failed" in broken.words()
+    assert "first 3 trials of this worker have all failed" in broken.output()
     assert study.status == "RUNNING"
 
 

@@ -96,4 +96,4 @@ def test_grace_is_checked(sqlite_stage):
     worker = sqlite_stage.start(grace=-1)
 
     assert worker.exit_code() == 2
-    assert "--grace" in worker.words()
+    assert "--grace" in worker.output()

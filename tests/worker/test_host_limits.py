@@ -83,9 +83,9 @@ def test_worker_without_descriptors_gives_the_trial_back_and_says_what_to_raise(
     stage.open("all")
 
     assert worker.exit_code(60.0) == 1
-    assert "Too many open files" in worker.words()
-    assert "ulimit -n" in worker.words()
-    assert "Traceback" not in worker.words()
+    assert "Too many open files" in worker.output()
+    assert "ulimit -n" in worker.output()
+    assert "Traceback" not in worker.output()
     expect_given_back(stage, 1)
 
 
@@ -101,7 +101,7 @@ def test_worker_without_room_for_scratch_gives_the_trial_back(sqlite_stage, tmp_
     stage.open("all")
 
     assert worker.exit_code(60.0) == 1
-    assert "TMPDIR" in worker.words()
+    assert "TMPDIR" in worker.output()
     expect_given_back(stage, 1)
 
 
@@ -115,7 +115,7 @@ def test_worker_that_starts_with_few_descriptors_shows_no_traceback(sqlite_stage
 
     assert worker.exit_code(60.0) in {0, 1}
     if few > 4:  # below, Python itself does not start
-        assert "Traceback" not in worker.words(), worker.words()
+        assert "Traceback" not in worker.output(), worker.output()
     rows = [] if worker.exit_code() else stage.attempts()
     assert all(row.reason == "COMPLETED" for row in rows)
 
@@ -138,7 +138,7 @@ def test_worker_that_may_not_fork_gives_the_trial_back_and_says_what_to_raise(ot
     worker = stage.fleet.launch([sys.executable, "-c", _AS_STRANGER, stage.storage])
 
     assert worker.exit_code(60.0) == 1
-    assert "ulimit -u" in worker.words()
+    assert "ulimit -u" in worker.output()
     expect_given_back(stage, 0)
 
 

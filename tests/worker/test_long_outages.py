@@ -97,10 +97,10 @@ def test_all_that_was_reported_in_an_outage_is_stored_and_little_is_in_memory(pl
                 eventually((tmp_path / "reported").exists, PATIENCE_S)
                 assert psutil.Process(worker.pid).memory_info().rss < MOST_MEMORY
             stage.open("back")
-            assert worker.exit_code(PATIENCE_S) == 0, worker.words()
+            assert worker.exit_code(PATIENCE_S) == 0, worker.output()
 
         assert peak[0] < MOST_MEMORY
         assert stage.trial().reason == "COMPLETED"
         assert stage.trial().attempt == 1
         assert stage.steps() == list(range(1, N_STEPS + 1))
-        assert "cannot be written" not in worker.words()
+        assert "cannot be written" not in worker.output()

@@ -79,9 +79,9 @@ def test_worker_ends_with_the_cause(sqlite_stage, displace):
     displace(stage.study.database.path)
 
     assert worker.exit_code(60.0) == 1
-    assert DISPLACED[displace] in worker.words()
-    assert "COMPLETED" not in worker.words()
-    assert "Traceback" not in worker.words()
+    assert DISPLACED[displace] in worker.output()
+    assert "COMPLETED" not in worker.output()
+    assert "Traceback" not in worker.output()
 
 
 def test_worker_notices_during_a_long_step(sqlite_stage):
@@ -93,7 +93,7 @@ def test_worker_notices_during_a_long_step(sqlite_stage):
     move(stage.study.database.path)
 
     assert worker.exit_code(60.0) == 1
-    assert DISPLACED[move] in worker.words()
+    assert DISPLACED[move] in worker.output()
 
 
 def test_own_loop_is_told(sqlite_url):

@@ -85,7 +85,7 @@ def test_patience_counts_while_a_trial_reports_in_the_background(crashable_postg
         crashable_postgres.stop("immediate")
 
         assert worker.exit_code(60.0) == 1
-        assert "did not answer for too long" in worker.words()
+        assert "did not answer for too long" in worker.output()
         crashable_postgres.start()
 
 
@@ -99,7 +99,7 @@ def test_patience_ends_the_wait_for_a_standby_that_is_missing(stage, standby):
     began_s = time.monotonic()
     assert worker.exit_code(60.0) == 1
     assert time.monotonic() - began_s < 8 * SHORTEST_TIMEOUT_S
-    assert "synchronous standby" in worker.words()
+    assert "synchronous standby" in worker.output()
 
 
 def test_worker_told_to_go_leaves_a_server_that_waits_for_its_standby(stage, standby):

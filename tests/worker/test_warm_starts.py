@@ -551,10 +551,10 @@ def test_first_copy_that_is_killed_before_it_reports_is_begun_again_afresh(stage
 
     worker = stage.start()
 
-    assert worker.exit_code() == 0, worker.words()
+    assert worker.exit_code() == 0, worker.output()
     assert [(trial.state, trial.losses) for trial in stage.study.trials] == [("TERMINATED", 0)] * 2
-    assert worker.words().count("imports the trainable anew") == 1
-    assert "was killed by SIGKILL" in worker.words()
+    assert worker.output().count("imports the trainable anew") == 1
+    assert "was killed by SIGKILL" in worker.output()
 
 
 def test_show_tells_how_each_attempt_was_started(stage, tmp_path):
@@ -562,7 +562,7 @@ def test_show_tells_how_each_attempt_was_started(stage, tmp_path):
 
     worker = stage.start()
 
-    assert worker.exit_code() == 0, worker.words()
+    assert worker.exit_code() == 0, worker.output()
     shown = subprocess.run(
         [sys.executable, "-m", "studydb", "show", "staged", "0"],
         env={**os.environ, "STUDYDB_STORAGE": stage.storage, "COLUMNS": "200"},
@@ -579,7 +579,7 @@ def test_worker_that_is_told_to_start_afresh_makes_no_template(stage):
 
     worker = stage.start(start="fresh")
 
-    assert worker.exit_code() == 0, worker.words()
+    assert worker.exit_code() == 0, worker.output()
     (row,) = stage.attempts()
     assert row.start == "fresh"
     assert row.start_s > 0

@@ -21,7 +21,7 @@ def told(stage, monkeypatch):
 
     worker = stage.fleet.start(environment=secrets, allow_import="obedient")
 
-    assert worker.exit_code() == 0, worker.words()
+    assert worker.exit_code() == 0, worker.output()
     assert stage.trial().reason == "COMPLETED"
     return json.loads((stage.folder / "told.json").read_text())
 
@@ -74,5 +74,5 @@ def test_everything_of_a_worker_has_ended_when_it_has(stage):
 
     worker = stage.start(slots=2)
 
-    assert worker.exit_code() == 0, worker.words()
+    assert worker.exit_code() == 0, worker.output()
     assert worker.family() == []

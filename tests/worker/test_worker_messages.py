@@ -15,7 +15,7 @@ def test_store_that_refuses_is_complained_of_once_and_training_goes_on(sqlite_st
     assert worker.exit_code() == 0
     assert stage.trial().reason == "COMPLETED"
     assert stage.steps() == [1, 2, 3, 4]
-    assert worker.words().count("a checkpoint could not be stored") == 1
+    assert worker.output().count("a checkpoint could not be stored") == 1
     ((times,),) = arrange.rows(
         stage.study.database, "SELECT count(*) FROM event WHERE kind = 'checkpoint failed'"
     )
@@ -37,5 +37,5 @@ def test_line_of_a_failed_trial_names_the_exception_where_it_is_the_users(
     worker = stage.start()
 
     assert worker.exit_code() == 3
-    assert words in worker.words()
-    assert f"The traceback: `studydb show {stage.study.name} 0`" in worker.words()
+    assert words in worker.output()
+    assert f"The traceback: `studydb show {stage.study.name} 0`" in worker.output()

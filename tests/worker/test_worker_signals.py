@@ -27,9 +27,9 @@ def test_worker_that_gets_a_signal_releases_its_trial_and_spends_nothing(stage, 
 
     assert worker.exit_code() == code
     told = f"trials released because of {number.name}; start a worker again to continue them"
-    assert worker.words().count(told) == 1
-    assert "(will run again)" in worker.words()
-    assert "Traceback" not in worker.words()
+    assert worker.output().count(told) == 1
+    assert "(will run again)" in worker.output()
+    assert "Traceback" not in worker.output()
     given_back = stage.trial()
     assert (given_back.state, given_back.failures, given_back.losses) == ("PENDING", 0, 0)
     assert given_back.checkpoint_step > 0
@@ -154,16 +154,16 @@ def test_worker_outlives_the_database_and_loses_no_result(crashable_postgres, tm
         until_s = time.monotonic() + OUTAGE_S
 
         crashable_postgres.stop("immediate")
-        eventually(lambda: "waiting" in worker.words() or time.monotonic() > until_s)
+        eventually(lambda: "waiting" in worker.output() or time.monotonic() > until_s)
         crashable_postgres.start()
         stage.study.database.close()  # its connections died with the server
 
-        assert worker.exit_code(60.0) == 0, worker.words()
+        assert worker.exit_code(60.0) == 0, worker.output()
         assert (
-            worker.words().count("training continues without the database, results are buffered")
+            worker.output().count("training continues without the database, results are buffered")
             == 1
         )
-        assert worker.words().count("the database answers again") == 1
+        assert worker.output().count("the database answers again") == 1
         assert stage.trial().attempt == 1
         assert stage.steps() == list(range(1, 101))
 
@@ -176,18 +176,18 @@ def test_idle_worker_says_once_that_the_database_is_away_and_that_it_answers(
         stage.create("obedient:one_step")
         stage.study.pause()
         worker = stage.start()
-        eventually(lambda: "is paused; waiting" in worker.words())
+        eventually(lambda: "is paused; waiting" in worker.output())
 
         crashable_postgres.stop("immediate")
-        eventually(lambda: "waiting for the database: " in worker.words())
+        eventually(lambda: "waiting for the database: " in worker.output())
         crashable_postgres.start()
-        eventually(lambda: "the database answers again" in worker.words())
+        eventually(lambda: "the database answers again" in worker.output())
         stage.study.database.close()  # its connections died with the server
         stage.study.resume()
 
-        assert worker.exit_code(60.0) == 0, worker.words()
-        assert worker.words().count("waiting for the database: ") == 1
-        assert worker.words().count("the database answers again") == 1
+        assert worker.exit_code(60.0) == 0, worker.output()
+        assert worker.output().count("waiting for the database: ") == 1
+        assert worker.output().count("the database answers again") == 1
 
 
 def test_worker_gives_up_when_the_database_stays_away(crashable_postgres, tmp_path):
@@ -200,5 +200,5 @@ def test_worker_gives_up_when_the_database_stays_away(crashable_postgres, tmp_pa
         crashable_postgres.stop("immediate")
 
         assert worker.exit_code(40.0) == 1
-        assert "did not answer for too long" in worker.words()
+        assert "did not answer for too long" in worker.output()
         crashable_postgres.start()

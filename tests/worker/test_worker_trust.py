@@ -21,7 +21,7 @@ def test_unsigned_trainable_is_refused_with_the_cure(sqlite_stage):
     worker = stage.fleet.start(environment=ANOTHER_KEY)
 
     assert worker.exit_code() == 1
-    assert worker.words() == (
+    assert worker.output() == (
         "studydb: The trainable 'obedient:one_step' is not signed by a key in /nonexistent/keys. "
         "Copy that file from the account that created the study (its lines can be added to yours), "
         "or start the worker with --allow-import obedient.\n"
@@ -35,7 +35,7 @@ def test_unsigned_trainable_runs_where_its_module_is_allowed(sqlite_stage):
 
     worker = stage.fleet.start(environment=ANOTHER_KEY, allow_import="obedient", workdir=TRAINABLES)
 
-    assert worker.exit_code() == 0, worker.words()
+    assert worker.exit_code() == 0, worker.output()
     assert stage.trial().reason == "COMPLETED"
 
 
@@ -45,7 +45,7 @@ def test_unsigned_trainable_is_looked_for_in_the_workers_own_directory_alone(sql
 
     worker = stage.fleet.start(environment=ANOTHER_KEY, allow_import="obedient")
 
-    assert worker.exit_code() == 1, worker.words()
+    assert worker.exit_code() == 1, worker.output()
     (told,) = stage.attempts()
     assert told.error_message.startswith("There is no module 'obedient', neither in")
 
@@ -69,8 +69,8 @@ def test_trainable_that_was_changed_in_the_database_is_refused(sqlite_stage, cha
     worker = stage.start()
 
     assert worker.exit_code() == 1
-    assert "was changed after it was signed. Find out who wrote" in worker.words()
-    assert "Traceback" not in worker.words()
+    assert "was changed after it was signed. Find out who wrote" in worker.output()
+    assert "Traceback" not in worker.output()
 
 
 class Evil:
@@ -98,7 +98,7 @@ def test_checkpoint_that_no_worker_has_signed_is_never_opened(sqlite_stage):
     stage.open("all")
     second = stage.start()
 
-    assert second.exit_code() == 0, second.words()
+    assert second.exit_code() == 0, second.output()
     assert not harm.exists()
     assert len(stage.events("checkpoint corrupt")) == 1
     assert [one.start_step for one in stage.attempts()] == [1, 1]
