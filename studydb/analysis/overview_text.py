@@ -101,9 +101,9 @@ def failure_lines(study: Study, overview: Overview) -> list[str]:
     if reason is not None:
         lines.append(f"The study has paused itself: {visible(reason).rstrip('.')}.")
     if error is not None:
-        if reason is None or error.words not in reason:
+        if reason is None or error.summary not in reason:
             at = f"trial {error.number}, attempt {error.attempt}"
-            lines.append(f"Last error, of {at}: {visible(error.words)}")
+            lines.append(f"Last error, of {at}: {visible(error.summary)}")
         lines.append(f"The traceback: `studydb show {shlex.quote(study.name)} {error.number}`.")
     return lines
 

@@ -359,7 +359,7 @@ class LastError:
     message: str
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The type without its module, and the first line of the message."""
         first = (self.message.strip().splitlines() or [""])[0]
         return f"{self.type.rpartition('.')[2]}: {first}" if first else self.type

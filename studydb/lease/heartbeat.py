@@ -29,16 +29,16 @@ class Heartbeat:
         *,
         worker_id: int,
         lease_s: float,
-        also: Callable[[], None] | None = None,
+        after_beat: Callable[[], None] | None = None,
     ) -> None:
         """
         Prepare a heartbeat.
 
         Args:
             database: A database that only this thread uses, so that no flush delays a renewal.
-            also: A function that is called after each beat, such as a sweep.
+            after_beat: A function that is called after each beat, such as a sweep.
         """
-        self._database, self._worker_id, self._also = database, worker_id, also
+        self._database, self._worker_id, self._after_beat = database, worker_id, after_beat
         self._period_s = renewal_s(lease_s)
         self._held: dict[str, HeldAttempt] = {}
         self._lock = threading.Lock()
@@ -97,8 +97,8 @@ class Heartbeat:
             wait_s = self._jittered_s()
             try:
                 self.beat()
-                if self._also is not None:
-                    self._also()
+                if self._after_beat is not None:
+                    self._after_beat()
             except Exception as error:  # noqa: BLE001  a beat that fails is tried again, always
                 self.trouble = error
                 wait_s = min(RETRY_S, wait_s)

@@ -59,7 +59,7 @@ class OwnLoop:
             self._beats,
             worker_id=self._worker_id,
             lease_s=lease_s,
-            also=lambda: _sweep(self._beats, study),
+            after_beat=lambda: _sweep(self._beats, study),
         )
         self._heartbeat.start()
         self._closed = threading.Event()

@@ -148,9 +148,9 @@ class _Watch:
     def _show_last_error(self) -> None:
         """Show the last error above the line of counts, unless it was shown last."""
         error = last_error(self._database, self._study)
-        if error is not None and error.words != self._last_words:
-            self._last_words = error.words
-            self._display.show_message(f"trial {error.number} failed: {error.words}")
+        if error is not None and error.summary != self._last_words:
+            self._last_words = error.summary
+            self._display.show_message(f"trial {error.number} failed: {error.summary}")
 
     def _budget(self, progress: StudyProgress) -> int | None:
         """Return the current budget; for a grid without a budget, its size."""

@@ -145,7 +145,7 @@ def _work(
         heartbeat_database,
         worker_id=worker_id,
         lease_s=options.lease_s,
-        also=lambda: _after_beat(heartbeat, interruption, heartbeat_database, study),
+        after_beat=lambda: _after_beat(heartbeat, interruption, heartbeat_database, study),
     )
     pump = stack.enter_context(closing(OutputPump()))
     templates = Templates(
