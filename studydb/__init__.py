@@ -2,8 +2,7 @@
 studydb: a SQL-backed, persistent study store with stateless workers.
 
 Public names are imported when first used, so that `import studydb` in a trainable loads no
-SQLAlchemy. A new public name has two places: an import for type checkers, and its module in
-`_HOMES`.
+SQLAlchemy. To add a public name, import it for type checkers and list it in `_HOMES`.
 """
 
 import sys
@@ -123,17 +122,16 @@ def __getattr__(name: str) -> Any:
 def _missing(name: str) -> Exception:
     from studydb.domain.text.other_tools import in_studydb  # noqa: PLC0415  only for a name that is not there
 
-    about = in_studydb(name)
-    asker = sys._getframe(2).f_code.co_name  # noqa: SLF001  there is no public way
-    if about and asker == "_handle_fromlist":  # `from studydb import NAME`, whose own error
-        return ImportError(f"There is no {name!r} in studydb.{about}", name="studydb")  # says less
+    translation = in_studydb(name)
+    caller = sys._getframe(2).f_code.co_name  # noqa: SLF001  there is no public way
+    if translation and caller == "_handle_fromlist":  # of `from studydb import NAME`
+        return ImportError(f"There is no {name!r} in studydb.{translation}", name="studydb")
     message = f"module 'studydb' has no attribute {name!r}"
-    # the interpreter looks for near names in `obj`
-    return AttributeError(
-        f"{message}.{about}" if about else message, name=name, obj=sys.modules[__name__]
-    )
+    if translation:
+        message += f".{translation}"
+    # the interpreter suggests similar names of `obj`
+    return AttributeError(message, name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:
-    """The public names, for completion."""
     return sorted([*__all__, "__version__"])

@@ -11,14 +11,11 @@ INTERRUPTED, PIPE_BROKEN = 130, 1
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
-    Run one command and exit.
+    Run one command and exit; `arguments` replace those of the process.
 
-    A user's mistake is one line on stderr; a traceback is a bug of ours.
-
-    Args:
-        arguments: Instead of the process's own.
+    A user's mistake is one line on stderr; a traceback is a bug of studydb.
     """
-    _look_here_first()
+    _put_working_directory_first()
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):  # a stand-in for the stream, or a closed one
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -36,12 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _look_here_first() -> None:
-    """Put the working directory first on sys.path, before the console script's own."""
+def _put_working_directory_first() -> None:
+    """Put the working directory first on sys.path, before the console script's directory."""
     with suppress(FileNotFoundError):
-        here = os.getcwd()  # noqa: PTH109  pathlib is slower to load than all else here
-        if here not in sys.path[:1]:
-            sys.path.insert(0, here)
+        working_directory = os.getcwd()  # noqa: PTH109  importing pathlib takes time
+        if working_directory not in sys.path[:1]:
+            sys.path.insert(0, working_directory)
 
 
 def _silence_stdout() -> None:

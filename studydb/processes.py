@@ -20,7 +20,7 @@ _COMMAND_TIMEOUT_S = 5.0
 _UNKNOWN_START = 0
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals of a service manager or a terminal that ask a worker or a child to save and end."""
+"""Signals by which a service manager or terminal asks a worker or a child to save and end."""
 
 SIGNAL_SPREAD_S = 1.0
 """A signal to all processes of a worker reaches each of them within this time, maybe twice."""
@@ -33,7 +33,7 @@ def this_process() -> Process:
 
 
 def process_record(pid: int, started: int) -> Process:
-    """The identity of a process of this host, in this namespace of pids."""
+    """The identity of a process in the caller's namespace of pids."""
     return Process(
         host=socket.gethostname(),
         boot_id=_boot_id(),
@@ -44,7 +44,7 @@ def process_record(pid: int, started: int) -> Process:
 
 
 def is_local(process: Process) -> bool:
-    """Whether its pid is valid here: the same boot and the same namespace of pids."""
+    """Whether the pid of a process is valid here: the same boot and the same namespace of pids."""
     return (process.boot_id, process.pid_namespace) == (_boot_id(), _pid_namespace())
 
 
@@ -52,14 +52,14 @@ def is_alive(process: Process) -> bool:
     """
     Whether a process may still run; False only if it has certainly ended. A zombie has ended.
 
-    A process of another host or another container counts as alive, and so does one of another user
-    that /proc hides (hidepid).
+    A process of another host or container counts as alive, and so does another user's process that
+    /proc hides (hidepid).
     """
     if not is_local(process):
         return True
     try:
-        started = _look_at(process.pid)
-    except _UnseenError:
+        started = _read_start(process.pid)
+    except _UnreadableError:
         return _exists(process.pid)
     return started is not None and process.started in (started, _UNKNOWN_START)
 
@@ -69,39 +69,33 @@ def start_of(pid: int) -> int | None:
     When a process started, in clock ticks since boot (seconds since 1970 without /proc).
 
     Returns:
-        None when there is no such process, it is a zombie, or it cannot be seen.
+        None when there is no such process, it is a zombie, or it is hidden.
     """
     try:
-        return _look_at(pid)
-    except _UnseenError:
+        return _read_start(pid)
+    except _UnreadableError:
         return None
 
 
-class _UnseenError(Exception):
-    """Nothing can be read of a process: it has ended, or it is hidden."""
+class _UnreadableError(Exception):
+    """Nothing can be read about a process: it has ended, or it is hidden."""
 
 
-def _look_at(pid: int) -> int | None:
-    """
-    When a process started, None for a zombie.
-
-    Raises:
-        _UnseenError: Nothing can be read of it; it may run all the same.
-    """
+def _read_start(pid: int) -> int | None:
+    """Return when a process started, None for a zombie; raise `_UnreadableError`."""
     if not _has_proc():
         return _start_by_ps(pid)
     try:
         fields = _stat_fields(pid)
         return None if fields[0] in (b"Z", b"X") else int(fields[19])
     except (OSError, IndexError) as cause:
-        raise _UnseenError from cause
+        raise _UnreadableError from cause
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is a process with this pid; one of another user refuses the signal."""
     try:
         os.kill(pid, 0)
-    except PermissionError:
+    except PermissionError:  # a process of another user
         return True
     except (ProcessLookupError, OverflowError):
         return False
@@ -110,28 +104,28 @@ def _exists(pid: int) -> bool:
 
 def children_of(pid: int) -> list[int]:
     """The pids of a process's children; empty without /proc."""
-    if not _has_proc():
-        return []
     found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208  names, not paths, of thousands of entries
-        try:
-            if name.isdigit() and int(_stat_fields(int(name))[1]) == pid:
-                found.append(int(name))
-        except (OSError, IndexError):
-            continue
+    for each in _pids():
+        with suppress(OSError, IndexError):
+            if int(_stat_fields(each)[1]) == pid:
+                found.append(each)
     return found
 
 
 def pids_with_environment(entry: bytes) -> list[int]:
     """The pids of processes that started with NAME=value; empty without /proc."""
+    return [pid for pid in _pids() if entry in environment_of(pid)]
+
+
+def _pids() -> list[int]:
     if not _has_proc():
         return []
-    names = os.listdir("/proc")  # noqa: PTH208  as above
-    return [int(name) for name in names if name.isdigit() and entry in environment_of(int(name))]
+    names = os.listdir("/proc")  # noqa: PTH208  names, not paths, of thousands of entries
+    return [int(name) for name in names if name.isdigit()]
 
 
 def environment_of(pid: int) -> list[bytes]:
-    """The environment that a process started with, NAME=value each; empty if unreadable."""
+    """The NAME=value entries that a process started with; empty if unreadable."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -139,16 +133,12 @@ def environment_of(pid: int) -> list[bytes]:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """The fields from the third (state) on; the second, a name, may contain any character."""
+    """The fields from the third (the state) on; the second is a name of any characters."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def kill_group(pid: int) -> None:
-    """
-    Kill a process and its group.
-
-    The process gets a second signal: just after the fork it may not have its group yet.
-    """
+    """Kill a process and its group; just after the fork the process may have no group yet."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -156,14 +146,14 @@ def kill_group(pid: int) -> None:
 
 def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
     """
-    Reap one child that has ended, and kill its process group if it led one.
+    Reap one child that has ended, and kill its process group if it is one of the `leaders`.
 
-    Where the system has waitid, the group is killed before the child is reaped: until then no
-    other process can get its pid.
+    Where the system has waitid, the group is killed before the child is reaped, because until then
+    no other process can get its pid.
 
     Returns:
-        Its pid, and its exit code or the negative number of the signal that ended it; None when
-        no child has ended.
+        The child's pid, and its exit code or the negative number of the signal that ended it; None
+        when no child has ended.
     """
     try:
         if hasattr(os, "waitid"):
@@ -187,9 +177,9 @@ def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
 
 def die_with_parent(number: int, parent_pid: int) -> None:
     """
-    Get a signal when the parent dies, on Linux; send it now if the parent is already dead.
+    Have the kernel signal this process when its parent dies, on Linux; at once if it is dead.
 
-    On other systems the caller has to notice that the parent's socket is closed.
+    On other systems the caller must notice that the parent's socket is closed.
     """
     if sys.platform == "linux":
         _prctl(_SET_PARENT_DEATH_SIGNAL, number)
@@ -246,7 +236,7 @@ def _start_by_ps(pid: int) -> int | None:
     started = _output_of("ps", "-o", "state=,lstart=", "-p", str(pid))
     state, _, when = started.partition(" ")
     if not when:
-        raise _UnseenError
+        raise _UnreadableError
     if state.startswith("Z"):
         return None
     return int(time.mktime(time.strptime(when.strip(), "%a %b %d %H:%M:%S %Y")))

@@ -1,5 +1,7 @@
 """Read the settings that all commands share: environment variables, defaults, signing keys."""
 
+# An argument `environ` replaces the process's environment.
+
 import hashlib
 import hmac
 import os
@@ -15,10 +17,10 @@ STORAGE = "STUDYDB_STORAGE"
 """The database's URL; it may hold a password."""
 
 SIGNING_KEY = "STUDYDB_SIGNING_KEY"
-"""Hexadecimal signing key; it takes precedence over the key file."""
+"""A signing key in hexadecimal; it takes precedence over the key file."""
 
 KEY_FILE = "STUDYDB_KEY_FILE"
-"""Path of the key file; default: in the user's configuration directory."""
+"""The path of the key file; by default it is in the user's configuration directory."""
 
 PARENT = "STUDYDB_PARENT"
 """The pid of a worker's parent process. When that process ends, so does the worker."""
@@ -31,14 +33,13 @@ _LARGEST_KEY_FILE_BYTES = 1 << 20
 _OTHERS_MODE_BITS = 0o077
 
 
-def storage_url(explicit: str | None = None, environ: Mapping[str, str] | None = None) -> str:
+def storage_url(explicit: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
     """
     Choose the database's URL: the explicit one, else the environment's, else the default.
 
     Raises:
         UsageError: The URL was copied from a message, in which *** stands for the password.
     """
-    environ = os.environ if environ is None else environ
     url = explicit or environ.get(STORAGE) or DEFAULT_STORAGE
     if ":***@" in url:
         raise UsageError(
@@ -48,13 +49,12 @@ def storage_url(explicit: str | None = None, environ: Mapping[str, str] | None =
     return url
 
 
-def scrubbed_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def scrubbed_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """
     Return the environment without credentials, for processes that run the user's code.
 
     This does not isolate that code: it runs as the same user and can read the key file.
     """
-    environ = os.environ if environ is None else environ
     return {
         name: value
         for name, value in environ.items()
@@ -62,9 +62,8 @@ def scrubbed_environment(environ: Mapping[str, str] | None = None) -> dict[str, 
     }
 
 
-def key_file_path(environ: Mapping[str, str] | None = None) -> Path:
+def key_file_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the path of this user's key file, which may not exist yet."""
-    environ = os.environ if environ is None else environ
     if named := environ.get(KEY_FILE):
         return expanded(named).absolute()
     configured = environ.get("XDG_CONFIG_HOME", "")
@@ -106,10 +105,10 @@ def frame(*fields: str | bytes) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Key:
     """
-    A secret and its public name.
+    A secret for signatures.
 
     Attributes:
-        id: The public name: a fingerprint, which does not reveal the secret.
+        id: The key's public name: a fingerprint, which does not reveal the secret.
     """
 
     secret: bytes = field(repr=False)
@@ -126,12 +125,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """
-    The keys of this user. The first one signs; a signature by any of them is accepted.
-
-    Attributes:
-        path: The key file, which messages name.
-    """
+    """The keys of this user: the first one signs, and signatures by any of them are accepted."""
 
     keys: tuple[Key, ...]
     path: Path
@@ -140,8 +134,8 @@ class Keyring:
         """
         Sign with the first key that `prefer` names, else with the first key.
 
-        Workers of several users exchange checkpoints, so they must sign with a key that they share.
-        To do so, prefer the keys that signed the study's trainable.
+        Workers of several users exchange checkpoints, so they must sign with a key that they share:
+        they prefer the keys that signed the study's trainable.
 
         Returns:
             The key's id and the MAC.
@@ -155,12 +149,7 @@ class Keyring:
         return key.id, key.mac(payload)
 
     def verify(self, payload: bytes, signatures: Mapping[str, str]) -> bool:
-        """
-        Tell whether any of these keys signed exactly this payload.
-
-        Args:
-            signatures: MACs by key id. They come from the database and may be any text.
-        """
+        """Whether any key signed this payload; `signatures` are MACs by key id, of any text."""
         return any(
             hmac.compare_digest(
                 key.mac(payload).encode(), signatures[key.id].encode(errors="replace")
@@ -174,18 +163,16 @@ class Keyring:
         return any(key.id in key_ids for key in self.keys)
 
 
-def load_keyring(environ: Mapping[str, str] | None = None, *, create: bool = True) -> Keyring:
+def load_keyring(environ: Mapping[str, str] = os.environ, *, create: bool = True) -> Keyring:
     """
     Read the environment's key and the key file.
 
     Args:
-        environ: The environment to read; None for `os.environ`.
         create: Whether to make a key file if it is missing and the environment has no key.
 
     Raises:
         UsageError: Other users can read the file, or it is damaged or cannot be made.
     """
-    environ = os.environ if environ is None else environ
     path = key_file_path(environ)
     given = [_environment_key(environ[SIGNING_KEY])] if environ.get(SIGNING_KEY) else []
     if not path.is_absolute():
@@ -218,7 +205,7 @@ def _environment_key(text: str) -> Key:
 
 
 def _parse_key(text: str) -> Key | None:
-    """Parse `hex` or `key_id:hex`; return None if the text is neither."""
+    """Parse "hexadecimal" or "key_id:hexadecimal"; return None if the text is neither."""
     named, _, digits = text.strip().rpartition(":")
     try:
         key = Key(bytes.fromhex(digits))
@@ -231,26 +218,26 @@ def _parse_key(text: str) -> Key | None:
 
 def _make_key_file(path: Path) -> None:
     """
-    Write a key to a temporary file, and link that to `path`.
+    Write a key to a temporary file, and hard-link that file to `path`.
 
-    So no process reads half a file; of several that make one at the same time, the first wins.
+    So no process reads half a file; if several do this at once, the first one's key stays.
     """
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = Key(secrets.token_bytes(KEY_BYTES))
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"{key.id}:{key.secret.hex()}\n")
             file.flush()
             os.fsync(file.fileno())
-        os.link(beside, path)
+        os.link(temporary, path)
     except FileExistsError:
         pass  # another process made the file first; its key is used
     finally:
-        beside.unlink()
+        temporary.unlink()
 
 
 def _read_key_file(path: Path) -> Iterator[Key]:

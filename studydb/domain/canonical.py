@@ -1,4 +1,4 @@
-"""Plain values, which JSON can hold: how they are checked, and their canonical form for hashes."""
+"""Plain values, which JSON can hold: their checks, and their canonical form for hashes."""
 
 import hashlib
 import json
@@ -12,10 +12,10 @@ from studydb.domain.errors import InvalidSpec
 MAX_DEPTH = 32
 """The limit of nested lists and dicts; it also refuses a dict that contains itself."""
 
-_LARGEST = int(sys.float_info.max)
+LARGEST_DOUBLE = int(sys.float_info.max)
 """
-Larger integers are refused, because other readers of the JSON keep numbers as doubles. The whole
-range of a double is allowed, because PostgreSQL returns a large double as an integer.
+Larger integers are refused, because other readers of the JSON keep numbers as doubles. Integers up
+to it are allowed, because PostgreSQL's JSON may return a large double as an integer.
 """
 
 
@@ -37,7 +37,7 @@ def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
     no negative zero).
 
     Args:
-        subject: The subject of an error's sentence, such as "Parameter 'model/width'".
+        subject: The subject of the error's message, such as "Parameter 'model/width'".
         depth: The number of lists and dicts that contain the value.
 
     Raises:
@@ -49,7 +49,9 @@ def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
     if isinstance(value, str):
         return plain_text(value, subject=subject)
     if isinstance(value, int):
-        return _plain_int(int(value), subject)
+        if abs(value) > LARGEST_DOUBLE:
+            raise InvalidSpec(f"{subject} is an integer larger than 1.7e308; give it as text.")
+        return int(value)
     if isinstance(value, float):
         return _plain_float(float(value), subject)
     if isinstance(value, list | tuple | Mapping):
@@ -58,8 +60,10 @@ def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
         unboxed = value.item()
         if type(unboxed) is not type(value):
             return plain(unboxed, subject=subject, depth=depth)
+    kind = type(value).__name__
+    article = "an" if kind[:1].lower() in "aeiou" else "a"
     raise InvalidSpec(
-        f"{subject} is {_article(type(value).__name__)}, which JSON cannot hold; "
+        f"{subject} is {article} {kind}, which JSON cannot hold; "
         "use numbers, texts, booleans, None, or lists and dicts of them."
     )
 
@@ -82,12 +86,6 @@ def plain_text(text: str, *, subject: str) -> str:
     return str(text)
 
 
-def _plain_int(value: int, subject: str) -> int:
-    if abs(value) > _LARGEST:
-        raise InvalidSpec(f"{subject} is an integer larger than 1.7e308; give it as text.")
-    return value
-
-
 def _plain_float(value: float, subject: str) -> float:
     if not math.isfinite(value):
         raise InvalidSpec(f"{subject} is {value}, which JSON cannot hold; use None or a text.")
@@ -106,10 +104,6 @@ def _plain_container(value: Any, subject: str, depth: int) -> Any:
         plain_text(key, subject=subject): plain(item, subject=subject, depth=depth + 1)
         for key, item in value.items()
     }
-
-
-def _article(noun: str) -> str:
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def canonical_json(value: Any) -> str:

@@ -22,13 +22,14 @@ StudydbError                     exit code 1 on the command line
 │   ├── StorageTransient         make the same call again: it may have succeeded
 │   │   ├── StorageUnreachable   start it, or correct the URL; what was buffered is kept
 │   │   └── StorageBusy          a deadlock, a lock that others hold too long, a full disk
-│   ├── StorageReadOnly          give the right to write
+│   ├── StorageDenied            log in with the right that the message names
+│   ├── StorageReadOnly          open it for writing
 │   ├── SchemaTooOld             `studydb db upgrade`
 │   └── SchemaTooNew             upgrade studydb
 ├── HostError                    this machine lacks processes, files, disk: raise the limit
 ├── TrainableError               the user's function cannot be found or called
 │   └── Untrusted                sign it or allow it
-└── CheckpointError              bytes are missing, corrupt or cannot be written
+└── CheckpointError              bytes are missing, damaged or cannot be written
 TrialStopped (BaseException)     return: the trial is stopped or paused
 StudyDiffers (UserWarning)       the loaded study differs from what create_study was given
 ```
@@ -163,7 +164,7 @@ class Untrusted(TrainableError):
 
 
 class CheckpointError(StudydbError):
-    """A checkpoint's bytes are missing, corrupt or cannot be written."""
+    """A checkpoint's bytes are missing, damaged or cannot be written."""
 
 
 class TrialStopped(BaseException):

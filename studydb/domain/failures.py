@@ -64,14 +64,12 @@ def _message(error: BaseException) -> str:
 def _traceback(error: BaseException, *, whole: bool) -> str:
     try:
         trace = traceback.TracebackException.from_exception(error, compact=True)
-        waiting: list[traceback.TracebackException | None] = [trace]
+        waiting = [] if whole else [trace]
         while waiting:
             part = waiting.pop()
-            if part is None:
-                continue
-            if not whole:
-                part.stack[:] = [frame for frame in part.stack if not _is_ours(frame.filename)]
-            waiting += [part.__cause__, part.__context__, *(part.exceptions or ())]
+            part.stack[:] = [frame for frame in part.stack if not _is_ours(frame.filename)]
+            linked = (part.__cause__, part.__context__, *(part.exceptions or ()))
+            waiting += [each for each in linked if each is not None]
         return "".join(trace.format())
     except Exception as second:  # noqa: BLE001  as in `_message`
         return f"<the traceback could not be written: {type(second).__name__}>"

@@ -91,7 +91,7 @@ class ListedWorker(NamedTuple):
 
 
 class PagedResult(NamedTuple):
-    """A live result as frames read it; `metrics` lacks the study's metric."""
+    """A live result in a data frame; `metrics` lacks the study's metric."""
 
     number: int
     step: int
@@ -107,9 +107,8 @@ class RecentEnds(NamedTuple):
     How the newest trials of a study ended.
 
     Attributes:
-        ended: How many of the newest trials have ended.
-        completed: How many of those completed; `stopped_early` and `cancelled` likewise.
-        began_at: When the first of the newest trials began; None if none has begun.
+        ended: How many of them have ended; `completed` and so on are parts of this number.
+        began_at: When the first of them began; None if none has begun.
         last_end_at: When the last of them ended; None if none has ended.
     """
 
@@ -127,7 +126,6 @@ class StorageProblem(NamedTuple):
 
     Attributes:
         times: How many recent events are of this kind.
-        data: The event's data, of any shape.
     """
 
     kind: str
@@ -144,9 +142,8 @@ class Judgement(NamedTuple):
 
     Attributes:
         rung: The step of the rung.
-        step: The step of the result that was judged.
-        value: That result's value of the study's metric.
-        cutoff: The value of the metric that the result had to reach; None if there was none.
+        step: The step of the judged result; `value` is its value of the study's metric.
+        cutoff: The value that the result had to reach; None if there was none.
     """
 
     rung: int
@@ -157,13 +154,7 @@ class Judgement(NamedTuple):
 
 
 class AttemptDetails(NamedTuple):
-    """
-    The columns of an attempt's row that `v_attempt` does not show, with those that identify it.
-
-    Attributes:
-        log_dir: The folder of its output, on its worker's host.
-        log_tail: The end of its output.
-    """
+    """The columns of an attempt's row that `v_attempt` does not show; see `AttemptProcess`."""
 
     trial_id: int
     attempt: int

@@ -1,12 +1,11 @@
 """Metrics: the check of a report, and the summary of a trial's results."""
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from studydb.domain.canonical import MAX_DEPTH
+from studydb.domain.canonical import LARGEST_DOUBLE, MAX_DEPTH, is_integral, is_number
 from studydb.domain.errors import InvalidReport
 from studydb.domain.objective import Objective
 
@@ -43,9 +42,6 @@ class Result:
         return self if len(numbers) == len(self.metrics) else replace(self, metrics=numbers)
 
 
-LARGEST = int(sys.float_info.max)
-"""The largest double as an integer, because PostgreSQL's JSON may return a double as one."""
-
 _RESULT_BYTES, _NAME_BYTES, _NUMBER_BYTES = 256, 64, 24
 _ESCAPE_BYTES = 6
 """The bytes of `\\u00e9`, which JSON writes for an accented letter."""
@@ -56,10 +52,9 @@ MAX_REPORT_BYTES = 8_000_000
 
 def weigh(result: Result) -> int:
     """
-    Estimate the bytes that a result takes in memory, in JSON and in a statement.
+    Estimate the bytes that a result takes, within a factor of two in memory, JSON or a statement.
 
-    Each of the three is within a factor of two of the estimate. A text that is not ASCII is
-    estimated by the escapes that JSON writes for it.
+    A text that is not ASCII is estimated by the escapes that JSON writes for it.
     """
     size = _RESULT_BYTES
     if not result.metrics:
@@ -95,8 +90,7 @@ def read_report(
     Args:
         report: The user's dict; dicts may be nested, numbers may be numpy's.
         metric: The study's metric; nested names are joined by "/".
-        last_step: The last reported step, or the restored one. A report without a step has the next
-            one.
+        last_step: The last reported or restored step; a report without a step is one step later.
         rises_from: The number that the step must exceed, `last_step` by default; 0 at the first
             report of an attempt, which may be below the restored step.
         time_total_s: See `Result`.
@@ -110,16 +104,16 @@ def read_report(
             f"report() was given {type(report).__name__}; give a dict such as {{{metric!r}: 0.5}}."
         )
     flat = dict(_flatten(report))
-    step = _read_step(
-        flat.pop(STEP, last_step + 1), last_step if rises_from is None else rises_from
-    )
+    if rises_from is None:
+        rises_from = last_step
+    step = _read_step(flat.pop(STEP, last_step + 1), rises_from)
     if metric not in flat:
         raise InvalidReport(
             f"The report at step {step} has no {metric!r}, the study's metric; "
             f"it has {', '.join(map(repr, flat)) or 'nothing'}."
         )
     value = flat.pop(metric)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise InvalidReport(
             f"{metric!r} at step {step} is {value!r}, a {type(value).__name__}; "
             "the study's metric must be a number."
@@ -144,10 +138,8 @@ def _as_float(metric: str, value: float) -> float:
 
 
 def _read_step(step: Any, last_step: int) -> int:
-    if isinstance(step, bool) or not isinstance(step, int):
-        if not (isinstance(step, float) and step.is_integer()):
-            raise InvalidReport(f"{STEP!r} is {step!r}; a step is an integer that rises from 1.")
-        step = int(step)
+    if not is_integral(step):
+        raise InvalidReport(f"{STEP!r} is {step!r}; a step is an integer that rises from 1.")
     if not -STEPS_END < step < STEPS_END:
         raise InvalidReport(f"{STEP!r} is an integer of more than 62 bits; steps count from 1.")
     if not last_step < step:
@@ -226,9 +218,8 @@ def _text(name: str, text: str) -> str:
 
 
 def is_double(value: Any) -> bool:
-    if isinstance(value, float):
-        return True
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+    """Whether a value is a number that a double can hold, NaN and infinities included."""
+    return isinstance(value, float) or (is_number(value) and abs(value) <= LARGEST_DOUBLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,14 +244,14 @@ class Summary:
             return self
         best_value, best_step, best_score = self.best_value, self.best_step, self.best_score
         for result in results:
-            oriented = objective.score(result.value)
+            score = objective.score(result.value)
             if (
                 best_value is None
                 or best_score is None
-                or oriented < best_score
+                or score < best_score
                 or (math.isnan(best_value) and not math.isnan(result.value))  # +Inf beats NaN
             ):
-                best_value, best_step, best_score = result.value, result.step, oriented
+                best_value, best_step, best_score = result.value, result.step, score
         return Summary(
             n_results=self.n_results + len(results),
             last_step=results[-1].step,

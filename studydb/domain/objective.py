@@ -12,7 +12,7 @@ from studydb.domain.text.names import check_metric_name
 @dataclass(frozen=True, slots=True)
 class Objective:
     """
-    A metric, and whether a smaller or a larger value of it is better.
+    A metric, and whether its smaller or larger values are better.
 
     Attributes:
         metric: The metric's name; nested names are joined by "/".
@@ -48,5 +48,4 @@ class Objective:
         return (value if self.mode is Mode.MIN else -value) + 0.0
 
     def __str__(self) -> str:
-        """Return metric and mode: "loss (min)"."""
         return f"{self.metric} ({self.mode})"

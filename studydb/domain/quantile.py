@@ -22,9 +22,8 @@ class Cut:
     The last entry that is not above the quantile, among `n` ranked entries.
 
     Attributes:
-        n: The number of entries.
         rank: The 0-based rank of `entry`, counted from the worst.
-        entry: The entry; None while there are no entries.
+        entry: None while there are no entries.
     """
 
     n: int = 0
@@ -65,7 +64,6 @@ def insert(
     Update the cut for one more ranked entry.
 
     Args:
-        entry: The new entry.
         worse, better: The neighbours of the cut's entry before the insertion; None at the ends.
         quantile: See `cutoff`.
     """

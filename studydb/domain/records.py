@@ -11,9 +11,10 @@ from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Origin, Reason, State, Status
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.study_spec import StudySpec
+from studydb.domain.text.display import shortened
 
 LONGEST_PARAMS = 100
-"""At most so many characters of the params are in the `repr` of a trial."""
+"""The limit for the params in the `repr` of a trial, in characters."""
 
 LEASE_S = 90.0
 """The default number of seconds after which a lease expires unless it is renewed."""
@@ -21,7 +22,7 @@ LEASE_S = 90.0
 RENEWALS_PER_LEASE = 4.5
 """
 A lease is renewed every 2/9 of its length, so that it expires only after four lost renewals in a
-row. With fewer, live trials are taken for lost ones (see Optuna #4234, #5470).
+row. With fewer renewals, live trials are taken for lost ones (see Optuna #4234, #5470).
 """
 
 
@@ -37,7 +38,7 @@ class Claimant:
 
     Attributes:
         token: A random text, for one trial only. After a lost reply, send the same token until an
-            answer comes; it names the trial that the lost reply named.
+            answer comes; the answer is the trial that the lost reply contained.
         lease_s: Seconds until the lease expires, by the database's clock.
     """
 
@@ -49,12 +50,12 @@ class Claimant:
 @dataclass(frozen=True, slots=True)
 class Request:
     """
-    One request of a person.
+    A person's request.
 
     Attributes:
-        token: A random text, for one request only. A request that is sent again after a lost reply
-            with the same token counts once.
-        actor: The person who makes the request: user@host.
+        token: A random text, for one request only: a duplicate request has the same token and
+            changes nothing.
+        actor: The person: user@host.
     """
 
     token: str
@@ -79,10 +80,9 @@ class Lease:
 
     Attributes:
         attempt: The attempt's number within its trial; it only rises.
-        token: A random text. It tells attempts apart that got the same number, as can happen after
-            the database was restored from a backup.
+        token: A random text. After the database was restored from a backup, two attempts may have
+            the same number; their tokens differ.
         lease_s: Seconds until the lease expires unless it is renewed, by the database's clock.
-        worker_id: The worker that holds the lease.
     """
 
     study_id: int
@@ -102,7 +102,7 @@ class Batch:
 
     Attributes:
         flush_no: 1, 2, … within the attempt; a batch that is sent again has the same number.
-        results: The results in ascending order of step; may be empty.
+        results: In ascending order of step; may be empty.
         after_step: The last step that this attempt flushed before; else the step of the checkpoint
             that it restored; else 0.
         before: The trial's summary before this batch; None if this attempt does not know it.
@@ -130,7 +130,7 @@ class Checkpoint:
     Attributes:
         uuid: The name of the object in its store.
         step: The last step that the bytes contain.
-        kind: A `CheckpointKind`; in a damaged row it may be any text, which no signature covers.
+        kind: A `CheckpointKind`, or any other text in a damaged row, which has no valid signature.
         url: Where the bytes are; "inline:" if they are in the row's column `data`.
         digest: The SHA-256 of the bytes or of the directory's manifest, in hexadecimal.
         key_id, mac: The supervisor's signature. A checkpoint without one is not restored.
@@ -154,9 +154,9 @@ class TrainableKind(StrEnum):
     """How a worker finds a trainable."""
 
     IMPORT = "import"
-    """It imports `module:function`, which is the trainable's name."""
+    """By importing `module:function`, which is the trainable's name."""
     PICKLE = "pickle"
-    """It loads the pickle in `source`."""
+    """By loading the pickle in `source`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Trainable:
     Attributes:
         kind: A `TrainableKind`, or a text that only a newer studydb knows.
         workdir: The working directory in which the study was created.
-        python_version: Such as "3.11". Only the same minor version of Python loads a pickle.
+        python_version: Such as "3.11"; a pickle is loaded only by the same minor version.
         signatures: The MACs by key id.
     """
 
@@ -186,11 +186,11 @@ class NewStudy(StudySpec):
     A study that is to be created.
 
     Attributes:
-        uuid: Chosen by the caller. The trainable's signatures cover it, and a request that is sent
-            again is recognized by it.
+        uuid: Chosen by the caller. The trainable's signatures cover it, and a duplicate request
+            has the same one.
         seed: The seed of the searcher's random numbers.
         trainable: What workers run, signed for this study; None if own loops run its trials.
-        created_by: The person who creates the study: user@host.
+        created_by: A person: user@host.
     """
 
     uuid: str
@@ -206,8 +206,7 @@ class Study(NewStudy):
     A study's row with its specs read.
 
     Attributes:
-        former_checkpoints: The stores that the study used before. Checkpoints in them stay
-            readable.
+        former_checkpoints: The stores that the study used before and still reads.
         status: The stored status; FINISHED is computed and never stored.
     """
 
@@ -254,13 +253,10 @@ class TrialRow:
         return self.summary.best_value
 
     def __repr__(self) -> str:
-        """Show number, state, best value and params on one short line."""
         best = "no value"
         if self.best_value is not None:
             best = f"best_value {self.best_value:.6g} at step {self.summary.best_step}"
-        params = json.dumps(self.params, default=str)
-        if len(params) > LONGEST_PARAMS:
-            params = f"{params[:LONGEST_PARAMS]}…"
+        params = shortened(json.dumps(self.params, default=str), LONGEST_PARAMS)
         return f"<trial {self.number}: {self.reason or self.state}, {best}, params {params}>"
 
 
@@ -273,12 +269,12 @@ class Claim:
         params: The sampled parameters; they never change for this trial.
         config: `params` and the constants of the study's space.
         seed: The seed of the user's random numbers, the same for every attempt of the trial.
-        checkpoint: The checkpoint to restore; None to start from the beginning.
+        checkpoint: What to restore; None to start from the beginning.
         next_decision_step: See `Answer`.
         time_total_s: Seconds of training that earlier attempts have reported.
         queue_position: The trial's position in the queue when it was claimed.
-        misfit: Why the params do not fit the study's space; None if they do. A trial that does not
-            fit must not run.
+        misfit: Why the trial must not run: its params do not fit the study's space; None if they
+            do.
     """
 
     lease: Lease
@@ -296,7 +292,7 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Process:
     """
-    What tells a process from every other one, running or ended, on any host.
+    The identity of a process among all processes of all hosts, running or ended.
 
     Attributes:
         boot_id: The kernel's id of this boot of the host.
@@ -351,7 +347,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """The newest failure or loss in a study, of those whose cause is stored."""
+    """The newest failure or loss in a study whose cause is stored."""
 
     number: int
     attempt: int
@@ -373,7 +369,7 @@ class AttemptProcess:
     Attributes:
         log_dir: The folder of the process's output, on the worker's host.
         log_tail: The end of the output, for readers on other hosts.
-        start: How the process was started; None if none was.
+        start: None if no process was started.
         start_s: Seconds from the claim to the first line of the user's function; None if the
             function was not called.
     """

@@ -4,11 +4,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """
-    What a login may do.
-
-    An owner may do everything; a worker may run trials; a viewer may read.
-    """
+    """What a login may do: an owner everything, a worker run trials, a viewer read."""
 
     OWNER = "owner"
     WORKER = "worker"
@@ -16,7 +12,7 @@ class Role(StrEnum):
 
     @property
     def default_name(self) -> str:
-        """The name of this role in `studydb db roles`, unless another is given."""
+        """The name of this role in the database, unless `studydb db roles` was given another."""
         return f"studydb_{self}"
 
     @property

@@ -13,16 +13,11 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.view import Scheduler, Searcher
 
 Reader = Callable[[str, Any], Any]
-"""A function of a setting's name and value that checks the value and returns it."""
+"""Checks a setting, given its name and value, and returns the value."""
 
 
 def setting(default: Any, read: Reader) -> Any:
-    """
-    Declare a field of `StudySpec` whose value JSON can hold.
-
-    Args:
-        default: The default; older studies that lack the setting have this value, too.
-    """
+    """Declare a field of `StudySpec` for JSON; studies without the setting have the default."""
     return field(default=default, metadata={"read": read})
 
 
@@ -35,7 +30,7 @@ class StudySpec:
     The study's row holds a setting in the column of its name, else in the JSON column `settings`.
 
     Attributes:
-        searcher: The searcher; None if all trials of the study are enqueued.
+        searcher: None if all trials of the study are enqueued.
         checkpoints: The URL of the store; None for the database's default.
         num_trials: The budget; None for no limit.
         max_concurrent: How many trials may run at a time, over all workers; None for no limit.
@@ -65,7 +60,6 @@ class StudySpec:
         return 0 if self.searcher is None else self.searcher.size(self.space)
 
     def settings(self) -> dict[str, Any]:
-        """The values of all settings by name."""
         return {name: getattr(self, name) for name in DEFAULTS}
 
 
@@ -78,10 +72,5 @@ _READERS: dict[str, Reader] = {each.name: each.metadata["read"] for each in _SET
 
 
 def read_settings(**given: Any) -> dict[str, Any]:
-    """
-    Check settings, by name.
-
-    Raises:
-        InvalidSpec: A value is outside its setting's rules.
-    """
+    """Check settings, given by name; raise `InvalidSpec` for a value that is out of range."""
     return {name: _READERS[name](name, value) for name, value in given.items()}

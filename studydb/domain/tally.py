@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from studydb.domain.metrics import Result, is_double
@@ -11,10 +11,10 @@ Analysis = dict[str, dict[str, float]]
 """The column `trial.metric_summary`: min, max, avg and last by the metric's name."""
 
 KEPT_NUMBERS = 10_000
-"""How many numbers are kept at most; when there are more, they are summed up and dropped."""
+"""When more numbers than this are kept in memory, they are summed up and dropped."""
 
 _SCALE_BITS = 64
-"""Fewer than 2**64 doubles, each divided by 2**64, have a sum that is a double."""
+"""The sum of fewer than 2**64 doubles, each divided by 2**64, does not overflow."""
 
 
 @dataclass(slots=True)
@@ -29,16 +29,15 @@ class _Sum:
         last: The last value, which may be NaN.
     """
 
-    n: int
-    smallest: float
-    largest: float
-    parts: list[float]
-    scaled_bits: int
-    finite: bool
-    last: float
+    n: int = 0
+    smallest: float = math.inf
+    largest: float = -math.inf
+    parts: list[float] = field(default_factory=list)
+    scaled_bits: int = 0
+    finite: bool = True
+    last: float = math.nan
 
     def add(self, values: Sequence[float]) -> None:
-        """Add later values."""
         numbers = [value for value in values if not math.isnan(value)]
         if numbers:
             self.n += len(numbers)
@@ -57,7 +56,6 @@ class _Sum:
             self.parts = _parts([*parts, *_scaled(numbers, _SCALE_BITS)])
 
     def analysis(self) -> dict[str, float]:
-        """The entry of `trial.metric_summary`."""
         last = {"last": self.last}
         if self.n == 0:
             return last
@@ -68,10 +66,6 @@ class _Sum:
                 smallest, largest = _scaled([self.smallest, self.largest], self.scaled_bits)
                 average = math.ldexp(min(max(average, smallest), largest), self.scaled_bits)
         return {"min": self.smallest, "max": self.largest, "avg": average} | last
-
-
-def _nothing() -> _Sum:
-    return _Sum(0, math.inf, -math.inf, [], 0, finite=True, last=math.nan)
 
 
 def _scaled(numbers: list[float], bits: int) -> list[float]:
@@ -110,7 +104,6 @@ class Tally:
         self.n_results = 0
 
     def add(self, results: Iterable[Result]) -> Self:
-        """Add results of later steps."""
         for result in results:
             numbers = result.numbers() if result.metrics else result
             self._kept.append(numbers)
@@ -118,17 +111,12 @@ class Tally:
             self.n_results += 1
         if self._n_numbers > KEPT_NUMBERS:
             for name, values in self._series(()).items():
-                self._sums.setdefault(name, _nothing()).add(values)
+                self._sums.setdefault(name, _Sum()).add(values)
             self._kept, self._n_numbers = [], 0
         return self
 
     def analysis(self, more: Iterable[Result] = ()) -> Analysis:
-        """
-        Summarize all results.
-
-        Args:
-            more: Later results to include in this summary without adding them.
-        """
+        """Summarize all results; `more` are later results, which are not added."""
         series = self._series(more)
         found = {name: known.analysis() for name, known in self._sums.items() if name not in series}
         for name, values in series.items():
@@ -146,12 +134,12 @@ class Tally:
 
 
 def _analysis_of(values: Sequence[float]) -> dict[str, float]:
-    """Compute `_Sum.analysis` for values that are all in memory, at a third of its cost."""
+    """Compute `_Sum.analysis` of values that are all in memory, at a third of its cost."""
     numbers = [value for value in values if not math.isnan(value)]
     try:
         total = math.fsum(numbers)
     except (OverflowError, ValueError):  # a sum of the largest doubles, or of both infinities
-        return _plus(_nothing(), values).analysis()
+        return _plus(_Sum(), values).analysis()
     if not numbers:
         return {"last": values[-1]}
     average = total / len(numbers) if math.isfinite(total) else math.nan
@@ -159,14 +147,6 @@ def _analysis_of(values: Sequence[float]) -> dict[str, float]:
 
 
 def _plus(known: _Sum, values: Sequence[float]) -> _Sum:
-    total = _Sum(
-        known.n,
-        known.smallest,
-        known.largest,
-        known.parts,
-        known.scaled_bits,
-        finite=known.finite,
-        last=known.last,
-    )
+    total = replace(known)
     total.add(values)
     return total

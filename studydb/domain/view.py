@@ -14,9 +14,9 @@ class RungSpec:
     A rung that a scheduler needs.
 
     Attributes:
-        bracket: The 0-based number of the bracket.
-        step: The rung's milestone (`training_iteration`).
-        quantile: The quantile of the negated scores, in [0, 1], that is the rung's cutoff.
+        bracket: The 0-based number of its bracket.
+        step: Its milestone (`training_iteration`).
+        quantile: The quantile of the negated scores, in [0, 1], that is its cutoff.
     """
 
     bracket: int

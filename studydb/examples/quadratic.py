@@ -1,4 +1,4 @@
-"""The smallest useful trainable: walk down a parabola. It needs only Python."""
+"""The smallest useful trainable: descend a parabola. It needs only Python."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def train(config: dict[str, Any], trial: Any) -> None:
 
     Args:
         config: `x` (the start, any number) and `rate` (0 to 1; with a larger one the loss rises).
-        trial: The running trial; the walk continues from its checkpoint, if there is one.
+        trial: The running trial; the descent continues from its checkpoint, if there is one.
     """
     x, step = config["x"], 0
     if trial.checkpoint is not None:

@@ -1,1 +1,1 @@
-"""Holding trials: heartbeat, buffer, retries; shared by the worker and by own loops."""
+"""Hold trials: heartbeat, buffer, retries. Workers and own loops share this code."""

@@ -1,4 +1,4 @@
-"""Get the next trial: claim a PENDING one, else make a new one. Bound the waits between."""
+"""Get the next trial: claim a PENDING one, else make a new one; wait between two attempts."""
 
 import random
 from time import monotonic
@@ -19,18 +19,17 @@ RESUME_SCAN_S = 2.0
 """
 For this many seconds after a scan of the whole queue, claims begin behind the last claimed trial.
 While a long snapshot is open, a scan reads the index entries of all claimed trials (3 ms after
-20,000 claims). A trial that returns to the queue before that position waits for the next whole
-scan.
+20,000 claims). A trial that returns to a position before that one waits for the next whole scan.
 """
 
 
 class Acquirer:
     """
-    Acquires trials for one worker row: that of a `studydb work` process or of an own loop.
+    Acquires trials for a worker process (`studydb worker`) or for an own loop.
 
-    A call that raises a fault keeps its token for the next call. So the next call finds the trial
-    of a claim whose reply was lost, even if nothing else can be claimed. If that trial was
-    recovered meanwhile, the call returns None, and the one after it uses a new token.
+    A call that raises a fault keeps its token for the next call, which therefore finds the trial of
+    a claim whose reply was lost. If that trial was recovered meanwhile, the next call returns None,
+    and the call after it uses a new token.
     """
 
     def __init__(self, database: Database, study: Study, *, worker_id: int, lease_s: float) -> None:
@@ -51,7 +50,8 @@ class Acquirer:
         Raises:
             StorageTransient: Call again. If the fault hid a claim, the next call returns its trial.
         """
-        if self._is_idle and not self._again and not self._can_claim():
+        is_polling = self._is_idle and not self._again
+        if is_polling and not read_progress(self._database, self._study).can_claim:
             return None  # polling writes nothing
         again, self._again = self._again, True
         claimed = self._acquire(again=again)
@@ -60,11 +60,8 @@ class Acquirer:
         self._again, self._is_idle = False, claimed is None
         return claimed
 
-    def _can_claim(self) -> bool:
-        return read_progress(self._database, self._study).can_claim
-
     def _acquire(self, *, again: bool) -> Claim | None:
-        """Claim or ask, beginning with the call that gave the last trial."""
+        """Claim or ask; begin with the one that returned the last trial."""
         if not self._claims_first:
             asked = self._ask(again=again, if_nothing_waits=True)
             if asked is not None:
@@ -79,7 +76,7 @@ class Acquirer:
         if claimed is not None:
             self._claims_first, self._last_position = True, claimed.queue_position
             return claimed
-        # The PENDING trials that kept the first ask from making one may be claimed by others now.
+        # The first ask makes no trial while some are PENDING; others may have claimed them since.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False
@@ -110,10 +107,10 @@ class Acquirer:
 
 class PollInterval:
     """
-    The jittered wait between two looks: 0.1 s after a trial, then twice as long each time.
+    The jittered wait between two looks: 0.1 s after a trial, then twice as long each time, to 15 s.
 
     A wait is at most 0.1 s longer than twice the time since the last trial, so that an idle worker
-    notices the end of a short study soon. The longest wait is 15 s.
+    soon notices the end of a short study.
     """
 
     def __init__(self) -> None:
@@ -126,9 +123,9 @@ class PollInterval:
         return wait_s
 
     def reset(self) -> None:
-        """Return to the shortest wait, because a trial was claimed."""
+        """Return to the shortest wait: call this when a trial was claimed."""
         self._wait_s = FIRST_WAIT_S
 
     def shorten(self) -> None:
-        """Wait at most 1 s next, because there are trials, but other workers claimed them first."""
+        """Wait at most 1 s next: call this when other workers claimed the trials first."""
         self._wait_s = min(self._wait_s, BUSY_WAIT_S)

@@ -1,4 +1,4 @@
-"""Results that wait to be flushed together, so that a step does not need its own commit."""
+"""The results that wait for the next flush, so that a step does not need its own commit."""
 
 import threading
 import time
@@ -14,19 +14,19 @@ from studydb.lease.room import UNLIMITED, Queue, Room
 FLUSH_S = 1.0
 FLUSH_ROWS = 200
 FLUSH_BYTES = 1 << 20
-"""With so many rows or bytes the results are flushed before `FLUSH_S` has passed."""
+"""Results are flushed after this many seconds, or sooner with this many rows or bytes."""
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
-"""The bounds of a batch: the server gets it as one message, and locks the trial's row meanwhile."""
+"""The limits of a batch, which is one message; the server locks the trial's row meanwhile."""
 
 
 class Buffer:
     """
-    The unflushed results of one attempt; threads may share it.
+    The results of one attempt that are not stored yet; threads may share it.
 
-    A batch that was taken keeps its number and rows until it is acknowledged, so that a duplicate
-    request sends exactly what may have been stored.
+    A batch keeps its number and rows from `take` to `acknowledge`, so that a duplicate request
+    sends exactly what may have been stored.
 
     Attributes:
         tally: The tally of the trial's stored results; None if this attempt does not know them all.
@@ -40,7 +40,6 @@ class Buffer:
         *,
         room: Room = UNLIMITED,
     ) -> None:
-        """Begin without results, after the step of the restored checkpoint."""
         self._study, self._clock_s = study, clock_s
         self._lock = threading.Lock()
         self._waiting = Queue(room, weigh)
@@ -72,26 +71,26 @@ class Buffer:
             )
 
     def is_overdue(self) -> bool:
-        """Tell whether a result has waited for `FLUSH_S`, or a batch was sent but not answered."""
+        """Whether a result has waited for `FLUSH_S`, or a batch was sent but not answered."""
         with self._lock:
             waited = self._waiting.n_waiting > 0 and self._clock_s() - self._oldest_s >= FLUSH_S
             return waited or self._sent is not None
 
     @property
     def is_full(self) -> bool:
-        """Whether the next result should wait until some results were stored."""
+        """Whether some results should be stored before the next one is added."""
         with self._lock:
             return self._waiting.is_full
 
     @property
     def needs_flushes(self) -> bool:
-        """Whether one call of `take` does not return all results that wait."""
+        """Whether one batch cannot hold all results that wait."""
         with self._lock:
             waiting = self._waiting
             return self._sent is not None or waiting.holds_more_than(BATCH_ROWS, BATCH_BYTES)
 
     def take(self, *, even_empty: bool = False) -> Batch | None:
-        """Return the unanswered batch, else a new one of the first waiting results."""
+        """Return the unanswered batch, else a new batch of the first waiting results."""
         with self._lock:
             if self._sent is None and (self._waiting.n_waiting or even_empty):
                 results, self._sent_bytes = self._waiting.take(BATCH_ROWS, BATCH_BYTES)
@@ -113,7 +112,7 @@ class Buffer:
                 self._after_step = batch.results[-1].step
 
     def _remember(self, batch: Batch, summary: Summary | None) -> None:
-        """Add the stored results of a batch to the tally; a verdict may have cut the batch."""
+        """Add the stored results of a batch to the tally: a verdict may have dropped the last."""
         if self.tally is None:
             return
         n_stored = -1 if summary is None else summary.n_results - self.tally.n_results
@@ -123,19 +122,19 @@ class Buffer:
             self.tally = None
 
     def drop(self) -> None:
-        """Drop the results that wait, because the database will refuse them."""
+        """Drop the results that wait: the database refuses them after a verdict."""
         with self._lock:
             self._waiting.close()
 
     def close(self) -> None:
         """Drop all results, at the end of the attempt."""
         with self._lock:
-            if self._sent is not None:  # before close(), which gives back what free() reserves
+            if self._sent is not None:  # before close(), which also returns the freed bytes
                 self._waiting.free(self._sent_bytes)
                 self._sent, self._sent_bytes = None, 0
             self._waiting.close()
 
     def __len__(self) -> int:
-        """Count the results that no flush has acknowledged."""
+        """Count the results that are not acknowledged."""
         with self._lock:
             return self._waiting.n_waiting + (len(self._sent.results) if self._sent else 0)

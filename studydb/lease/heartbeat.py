@@ -14,12 +14,12 @@ RETRY_S = 1.0
 
 class Heartbeat:
     """
-    Renews leases every 2/9 of their length, jittered, and hands each holder its verdict.
+    Renews leases every 2/9 of their length, jittered, and passes each attempt its verdict.
 
-    Without the database it retries without end: the fence, not this thread, protects the data.
+    While the database is away it retries every second: the fence protects the data meanwhile.
 
     Attributes:
-        request: What a person requests of this worker: `DRAIN` or None.
+        request: A person's request to this worker: `DRAIN` or None.
         trouble: The error of the last beat; None if it succeeded.
     """
 
@@ -29,15 +29,9 @@ class Heartbeat:
         *,
         worker_id: int,
         lease_s: float,
-        after_beat: Callable[[], None] | None = None,
+        after_beat: Callable[[], object] = lambda: None,
     ) -> None:
-        """
-        Prepare a heartbeat.
-
-        Args:
-            database: A database that only this thread uses, so that no flush delays a renewal.
-            after_beat: A function that is called after each beat, such as a sweep.
-        """
+        """Use a `database` of which no other thread uses connections: no flush delays a renewal."""
         self._database, self._worker_id, self._after_beat = database, worker_id, after_beat
         self._period_s = renewal_s(lease_s)
         self._held: dict[str, HeldAttempt] = {}
@@ -48,12 +42,11 @@ class Heartbeat:
         self.trouble: Exception | None = None
 
     def start(self) -> None:
-        """Start beating."""
         self._thread = threading.Thread(target=self._run, name="studydb-heartbeat", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop beating; leases that still hold expire by themselves."""
+        """Stop the thread; leases that still hold expire."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=RETRY_S)
@@ -80,16 +73,15 @@ class Heartbeat:
         Raises:
             StorageTransient: The database did not answer.
         """
-        asked = self.held()
-        renewal = renew(
-            self._database, worker_id=self._worker_id, held=[one.lease for one in asked]
-        )
+        attempts = self.held()
+        leases = [attempt.lease for attempt in attempts]
+        renewal = renew(self._database, worker_id=self._worker_id, held=leases)
         self.request = renewal.request
-        for one in asked:
-            if one.lease.token in renewal.held:
-                one.renewed(renewal.held[one.lease.token])
+        for attempt in attempts:
+            if attempt.lease.token in renewal.held:
+                attempt.renewed(renewal.held[attempt.lease.token])
             else:
-                one.lost()
+                attempt.lost()
 
     def _run(self) -> None:
         wait_s = self._jittered_s()
@@ -97,9 +89,8 @@ class Heartbeat:
             wait_s = self._jittered_s()
             try:
                 self.beat()
-                if self._after_beat is not None:
-                    self._after_beat()
-            except Exception as error:  # noqa: BLE001  a beat that fails is tried again, always
+                self._after_beat()
+            except Exception as error:  # noqa: BLE001  a beat that fails is always tried again
                 self.trouble = error
                 wait_s = min(RETRY_S, wait_s)
             else:

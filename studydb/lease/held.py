@@ -1,4 +1,4 @@
-"""One attempt, as its holder uses it: buffer, flush, save, end."""
+"""One attempt in the process that holds its lease: buffer, flush, save, end."""
 
 import threading
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from studydb.operations.save import save
 
 Answered = TypeVar("Answered")
 
-_MISFIT = "The trial was not run. studydb writes no such params: find out who has written this row."
+_MISFIT = "The trial was not run. studydb writes no such params: find out who wrote this row."
 
 
 def refusal(claim: Claim) -> Failure | None:
@@ -37,10 +37,10 @@ class HeldAttempt:
     A claimed trial; threads may share it.
 
     Attributes:
-        verdict: The verdict on the attempt; None to continue.
+        verdict: None to continue.
         is_lost: Whether the attempt no longer holds the trial. Then its writes change nothing.
-        is_ending: Whether the attempt's end is being written. A renewal then may miss the lease
-            without the trial being lost.
+        is_ending: Whether the attempt's end is being written. Then a renewal that does not find the
+            lease does not mean that the trial is lost.
     """
 
     def __init__(
@@ -53,12 +53,7 @@ class HeldAttempt:
         give_up: Callable[[], bool] = never,
         room: Room = UNLIMITED,
     ) -> None:
-        """
-        Hold a claim.
-
-        Args:
-            room: Bounds the memory and disk for results that wait for the database.
-        """
+        """Hold a claim; `room` limits the memory and disk for results that wait."""
         self._database, self._study = database, study
         self._patience_s, self._give_up = patience_s, give_up
         self._flushing = threading.RLock()
@@ -73,7 +68,6 @@ class HeldAttempt:
 
     @property
     def lease(self) -> Lease:
-        """The attempt's lease."""
         return self.claim.lease
 
     @property
@@ -109,8 +103,7 @@ class HeldAttempt:
         Store the buffered results, which are durable when this returns.
 
         Args:
-            batches: The most batches to send, because after an outage hundreds may wait; None for
-                all.
+            batches: The limit of batches to send; None for all, after an outage hundreds.
 
         Raises:
             LeaseLost: The attempt no longer holds the trial.
@@ -229,20 +222,16 @@ class HeldAttempt:
             return ending
 
     def close(self) -> None:
-        """Drop the results that still wait, and free their memory and disk."""
+        """Drop the results that wait, and free their memory and disk."""
         self.buffer.close()
 
     def renewed(self, verdict: Verdict | None) -> None:
-        """
-        Take over the verdict that came with a renewal or an answer.
-
-        A verdict that a person requested may be withdrawn. A scheduler's or rule's verdict stays.
-        """
+        """Set the verdict of a renewal or answer, unless a scheduler or rule has given one."""
         if self.verdict is None or not self.verdict.refuses_results:
             self.verdict = verdict
 
     def lost(self) -> None:
-        """Take over from the heartbeat that the lease no longer holds."""
+        """Note that a renewal did not find the lease."""
         if not self.is_ending:
             self.is_lost = True
 

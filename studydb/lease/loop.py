@@ -1,4 +1,4 @@
-"""Own loops: a process of the user that asks for trials and runs them itself."""
+"""Own loops: a user's process that asks for trials and runs them itself."""
 
 import atexit
 import os
@@ -10,10 +10,10 @@ from functools import partial
 from queue import SimpleQueue
 from uuid import uuid4
 
-from studydb.db import Database, connect
+from studydb.db import connect
 from studydb.domain.errors import LeaseLost, StorageTransient, StudydbError, StudyFailed
 from studydb.domain.life.states import Reason
-from studydb.domain.records import DRAIN, LEASE_S, Claim, Failure, Study
+from studydb.domain.records import DRAIN, LEASE_S, Claim, Study
 from studydb.domain.roles import Role
 from studydb.lease.acquire import Acquirer, PollInterval
 from studydb.lease.buffer import FLUSH_S
@@ -24,7 +24,6 @@ from studydb.lease.retries import PATIENCE_S, Answered, retry_until_answered
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
-from studydb.operations.study_progress import StudyProgress
 from studydb.operations.writing import write
 from studydb.processes import is_alive, this_process
 from studydb.version import __version__
@@ -39,12 +38,7 @@ class OwnLoop:
     """
 
     def __init__(self, storage: str, study: Study, *, lease_s: float = LEASE_S) -> None:
-        """
-        Register this process as a worker.
-
-        Args:
-            storage: The database's URL with its password.
-        """
+        """Register this process as a worker; `storage` is the database's URL with its password."""
         self.pid = os.getpid()
         self._study, self._lease_s = study, lease_s
         self._database, self._beats = connect(storage), connect(storage, connections=1)
@@ -59,13 +53,13 @@ class OwnLoop:
             self._beats,
             worker_id=self._worker_id,
             lease_s=lease_s,
-            after_beat=lambda: _sweep(self._beats, study),
+            after_beat=partial(recover, self._beats, study),
         )
         self._heartbeat.start()
         self._closed = threading.Event()
         self._dropped: SimpleQueue[HeldAttempt] = SimpleQueue()
         threading.Thread(
-            target=_tend,
+            target=_flush_and_give_back,
             args=(self._heartbeat, self._dropped, self._closed),
             name="studydb-flush",
             daemon=True,
@@ -96,7 +90,7 @@ class OwnLoop:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this is a fork of the process that registered."""
+        """Whether this process is a fork of the one that registered."""
         return os.getpid() != self.pid
 
     def ask(self, timeout_s: float | None = None) -> OwnTrial | None:
@@ -106,8 +100,8 @@ class OwnLoop:
         Waits while the study is paused, at `max_concurrent`, or has only trials that back off.
 
         Returns:
-            None if the budget is spent and no trial is or becomes runnable, the study is
-            stopped, or a person has drained this process.
+            None if the budget is spent and no trial can become runnable, the study is stopped, or a
+            person has drained this process.
 
         Raises:
             TimeoutError: No trial could be claimed in time.
@@ -121,7 +115,9 @@ class OwnLoop:
                 held = HeldAttempt(self._database, self._study, claim)
                 self._heartbeat.add(held)
                 if (failure := refusal(claim)) is not None:
-                    self._end_refused(held, failure)
+                    with suppress(LeaseLost):
+                        held.end(Reason.FAILED, failure=failure)
+                    self._heartbeat.discard(held)
                     continue
                 return OwnTrial(
                     held,
@@ -133,20 +129,12 @@ class OwnLoop:
             if progress.can_claim:
                 continue
             if progress.pause_reason is not None:
-                why = _until(deadline, partial(self._describe_failure, progress))
-                raise StudyFailed(why)
+                describe = partial(describe_failure, self._database, self._study, progress)
+                raise StudyFailed(_until(deadline, describe))
             if progress.is_exhausted:
                 return None
             _wait(poll_interval.next_s(), deadline)
         return None
-
-    def _end_refused(self, held: HeldAttempt, failure: Failure) -> None:
-        with suppress(LeaseLost):
-            held.end(Reason.FAILED, failure=failure)
-        self._heartbeat.discard(held)
-
-    def _describe_failure(self, progress: StudyProgress) -> str:
-        return describe_failure(self._database, self._study, progress)
 
     def _acquire(self, deadline: float | None) -> Claim | None:
         with self._acquiring:  # a token is for one claim at a time
@@ -170,14 +158,10 @@ class OwnLoop:
         self._beats.close()
 
 
-def _sweep(database: Database, study: Study) -> None:
-    recover(database, study)
-
-
-def _tend(
+def _flush_and_give_back(
     heartbeat: Heartbeat, dropped: "SimpleQueue[HeldAttempt]", closed: threading.Event
 ) -> None:
-    """Flush results that have waited long enough, and give back trials whose handle was dropped."""
+    """Flush overdue results, and give back trials whose handle was dropped, until `closed`."""
     while not closed.wait(FLUSH_S / 4):
         while not dropped.empty():
             give_back(dropped.get(), heartbeat.discard)

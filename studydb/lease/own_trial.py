@@ -20,14 +20,14 @@ from studydb.domain.text.other_tools import answering_keywords, missing_attribut
 from studydb.lease.held import HeldAttempt
 
 LAST_PATIENCE_S = 5.0
-"""For a handle that was dropped, or is open when the interpreter ends."""
+"""The patience for a handle that was dropped, or is open when the interpreter ends."""
 
 
 class OwnTrial:
     """
     A trial that this process runs itself; a context manager that finishes or fails it.
 
-    A handle that is dropped, or open when the interpreter ends, flushes and gives its trial back.
+    When its handle is dropped or the interpreter ends, the trial is flushed and given back.
 
     Attributes:
         number: The trial's number within its study; the first is 0.
@@ -46,11 +46,11 @@ class OwnTrial:
         dropped: "SimpleQueue[HeldAttempt]",
     ) -> None:
         """
-        Wrap a claim; made by `Study.ask`.
+        Wrap an attempt; called by `Study.ask`.
 
         Args:
             forget: Called once the trial has ended.
-            dropped: The queue to which the trial is added if this handle is dropped before that.
+            dropped: Gets the attempt if this handle is dropped before the trial has ended.
         """
         claim = held.claim
         self.number = claim.lease.number
@@ -63,7 +63,7 @@ class OwnTrial:
         self._pid = os.getpid()
         self._ended = False
         self._reporting = threading.Lock()
-        # A handle may be collected in any thread at any line, so it is only put into a queue.
+        # Python may drop a handle in any thread at any line, so its attempt is only queued here.
         self._finalizer = weakref.finalize(self, dropped.put, held)
         self._finalizer.atexit = False
 
@@ -72,7 +72,7 @@ class OwnTrial:
         """
         Report the metrics of one step.
 
-        They are buffered for at most a second, unless the scheduler judges this step. `flush` makes
+        They are buffered for up to a second, unless the scheduler judges this step; `flush` makes
         them durable.
 
         Args:
@@ -146,7 +146,6 @@ class OwnTrial:
         self._end(Reason.PREEMPTED)
 
     def __enter__(self) -> Self:
-        """Run the trial in a `with` block."""
         return self
 
     def __exit__(
@@ -176,7 +175,7 @@ class OwnTrial:
             raise
 
     def _fail_by(self, error: Exception) -> None:
-        """End the attempt as failed if its values caused the error, which would come each time."""
+        """End the attempt as failed if its values caused the error, because retries would, too."""
         if is_of_values(error) and fail_by(self._held, error):
             self._close()
 
@@ -221,7 +220,6 @@ class OwnTrial:
             raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
-        """Show number, attempt and whether the trial has ended."""
         state = "ended" if self._ended else "running"
         return f"<Trial {self.number}, attempt {self.attempt}, {state}>"
 
@@ -233,7 +231,7 @@ def _failure(error: BaseException | str) -> Failure:
 
 
 def give_back(held: HeldAttempt, forget: Callable[[HeldAttempt], None]) -> None:
-    """Flush and release a trial that no handle will end any more."""
+    """Flush and release a trial whose handle is gone."""
     try:
         held.end(Reason.PREEMPTED, patience_s=LAST_PATIENCE_S)
     except Exception as error:  # noqa: BLE001  no caller is left to catch it
@@ -244,12 +242,7 @@ def give_back(held: HeldAttempt, forget: Callable[[HeldAttempt], None]) -> None:
 
 
 def fail_by(held: HeldAttempt, error: Exception) -> bool:
-    """
-    End an attempt as failed because its values caused an error.
-
-    Returns:
-        Whether the attempt has ended.
-    """
+    """End an attempt as failed because its values caused an error; return whether it has ended."""
     try:
         held.fail(error, patience_s=LAST_PATIENCE_S)
     except LeaseLost:

@@ -1,4 +1,4 @@
-"""Retry a call until the database answers."""
+"""Retry calls until the database answers."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,7 +16,7 @@ Answered = TypeVar("Answered")
 
 
 def never() -> bool:
-    """The default of `give_up`."""
+    """Return False; the default of `give_up`."""
     return False
 
 
@@ -27,14 +27,14 @@ def retry_until_answered(
     give_up: Callable[[], bool] = never,
 ) -> Answered:
     """
-    Make a call until it returns. This is safe, because every operation may be sent again.
+    Repeat a call until it returns. This is safe, because every operation may be sent again.
 
     Args:
         patience_s: The seconds after which the last fault is raised; 0 for a single try.
         give_up: Called after each fault; if it returns True, the fault is raised.
 
     Raises:
-        StorageTransient: The fault did not pass in time.
+        StorageTransient: The fault lasted longer.
     """
     try:
         return call()
@@ -42,11 +42,11 @@ def retry_until_answered(
         if patience_s <= 0 or give_up():
             raise
 
-    def passes(error: BaseException) -> bool:
+    def is_retried(error: BaseException) -> bool:
         return isinstance(error, StorageTransient) and not give_up()
 
     retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(passes),
+        retry=tenacity.retry_if_exception(is_retried),
         stop=tenacity.stop_after_delay(patience_s),
         wait=tenacity.wait_exponential_jitter(
             multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S, jitter=JITTER_S

@@ -1,4 +1,4 @@
-"""Bounds for the results of a worker's attempts that wait for the database."""
+"""Limits of memory and disk for the results of a worker that wait for the database."""
 
 import json
 import os
@@ -11,10 +11,10 @@ from typing import IO
 from studydb.domain.metrics import Result
 
 MEMORY_BYTES = 96 << 20
-"""Of all attempts of a worker together; further results are written to a file."""
+"""The memory limit of all attempts of a worker together; further results go into files."""
 
 SPILL_BYTES = 4 << 30
-"""Of the files of all attempts of a worker together; then reports wait for the database."""
+"""The limit of all files of a worker together; after it, reports wait for the database."""
 
 SPARE_BYTES = 64 << 10
 """The memory that an attempt may keep reserved for its next results."""
@@ -37,12 +37,7 @@ class Room:
         spill_bytes: int = SPILL_BYTES,
         say: Callable[[str], None] = silent,
     ) -> None:
-        """
-        Begin with no bytes counted.
-
-        Args:
-            say: Called with one line of text for people.
-        """
+        """Set the limits; `say` is called with one line of text for people."""
         self._lock = threading.Lock()
         self._left = {"memory": memory_bytes, "disk": spill_bytes}
         self._say, self._has_complained = say, False
@@ -61,7 +56,7 @@ class Room:
             self._left[kind] += size
 
     def complain(self, error: OSError) -> None:
-        """Say, once, that results cannot be written to a file."""
+        """Report once that results cannot be written to a file."""
         if not self._has_complained:
             self._has_complained = True
             self._say(
@@ -77,14 +72,13 @@ UNLIMITED = Room(memory_bytes=1 << 62, spill_bytes=0)
 
 class SpillFile:
     """
-    Results on disk, first in, first out.
+    Results in a file, first in, first out.
 
-    The file has no name and no other user may read it. It is removed with this process, however the
-    process ends.
+    The file has no name, other users cannot read it, and the system removes it when this process
+    ends.
     """
 
     def __init__(self, room: Room) -> None:
-        """Begin without a file; it is made when it is needed."""
         self._room = room
         self._file: IO[bytes] | None = None
         self._begin = self._end = self._n_rows = 0
@@ -94,7 +88,7 @@ class SpillFile:
         return self._n_rows
 
     def append(self, result: Result) -> bool:
-        """Append a result; False if the bound is reached or the disk is full."""
+        """Append a result; False if the limit is reached or the disk is full."""
         row = [result.step, result.value, dict(result.metrics), result.time_total_s]
         line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
         if not self._room.take("disk", len(line)):
@@ -115,7 +109,7 @@ class SpillFile:
                 prefix="studydb-spill-", buffering=0
             )
         written = 0
-        while written < len(line):  # what a full disk took of a line is overwritten later
+        while written < len(line):  # a later line overwrites the part that a full disk accepted
             written += os.pwrite(self._file.fileno(), line[written:], self._end + written)
 
     def read(self) -> list[Result]:
@@ -164,11 +158,10 @@ class Queue:
     """
 
     def __init__(self, room: Room, weigh: Callable[[Result], int]) -> None:
-        """Begin without results."""
         self._room, self._weigh = room, weigh
         self._first: deque[tuple[Result, int]] = deque()
         self._spilled = SpillFile(room)
-        self._stuck: deque[tuple[Result, int]] = deque()  # come after a file that is full
+        self._stuck: deque[tuple[Result, int]] = deque()  # after the file, which is full
         self.n_waiting = self.memory_bytes = 0
         self._spare_bytes = 0
 
@@ -178,14 +171,14 @@ class Queue:
         return bool(self._stuck)
 
     def holds_more_than(self, rows: int, size_bytes: int) -> bool:
-        """Tell whether one batch within these bounds cannot hold all results."""
+        """Whether one batch within these limits cannot hold all results."""
         n = self.n_waiting
         return (
             n > max(1, rows) or len(self._first) < n or (n > 1 and self.memory_bytes > size_bytes)
         )
 
     def add(self, result: Result) -> None:
-        """Add a result, even if a bound is reached; then `is_full` becomes True."""
+        """Add a result, even if a limit is reached; then `is_full` becomes True."""
         size = self._weigh(result)
         all_in_memory = len(self._first) == self.n_waiting
         self.n_waiting += 1
@@ -197,7 +190,7 @@ class Queue:
             self._force(self._stuck, result, size)
 
     def _reserve(self, size: int) -> bool:
-        """Reserve `size` bytes and some more, so that not each result takes the worker's lock."""
+        """Reserve `size` bytes and spare ones, so that few results take the worker's lock."""
         for wanted in (size + SPARE_BYTES, size):
             if self._room.take("memory", wanted - self._spare_bytes):
                 self._spare_bytes = wanted
@@ -211,10 +204,10 @@ class Queue:
 
     def take(self, rows: int, size_bytes: int) -> tuple[tuple[Result, ...], int]:
         """
-        Remove the first results, within these bounds but at least one.
+        Remove the first results, within these limits but at least one.
 
         Returns:
-            The results and their bytes, which count as memory until they are freed.
+            The results and their bytes, which count as memory until `free`.
         """
         if not self._first:
             self._refill()
@@ -254,7 +247,7 @@ class Queue:
             self._spare_bytes = SPARE_BYTES
 
     def close(self) -> None:
-        """Drop the results that wait."""
+        """Drop all results."""
         self._room.free("memory", self.memory_bytes + self._spare_bytes)
         self._spare_bytes = 0
         self.n_waiting = self.memory_bytes = 0

@@ -1,7 +1,7 @@
 """
 Schedulers judge trials: frozen specs without SQL.
 
-A new one is a file here and a line in `BY_NAME`.
+To add a scheduler, write a file here and list its class in `BY_NAME`.
 """
 
 from collections.abc import Callable, Mapping

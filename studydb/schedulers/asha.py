@@ -33,7 +33,7 @@ class ASHA(Spec):
         reduction_factor: One of this many trials at a rung continues ("eta" in the paper).
     """
 
-    is_bounded: ClassVar[bool] = False  # max_t=10**30 stands for "no end" in studies that exist
+    is_bounded: ClassVar[bool] = False  # existing studies have max_t=10**30 for "no end"
 
     max_t: int
     grace_period: int = 1
@@ -66,7 +66,6 @@ class ASHA(Spec):
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def rungs(self) -> tuple[RungSpec, ...]:
-        """One rung per milestone."""
         return tuple(RungSpec(0, step, self.quantile) for step in self.milestones)
 
     def rung_of(self, step: int) -> int | None:
@@ -84,7 +83,7 @@ class ASHA(Spec):
         Judge one report against its rung.
 
         Args:
-            report: The report; its `score` is lower for better values, and +Inf for NaN.
+            report: Its `score` is lower for better values, and +Inf for NaN.
             view: The study before this report; `view.rung(step)` holds count and cutoff.
         """
         if report.step >= self.max_t:

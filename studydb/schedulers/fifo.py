@@ -12,17 +12,13 @@ class FIFO(Spec):
     """Stop no trial: a trial ends by a stop rule or when its function returns."""
 
     def rungs(self) -> tuple[RungSpec, ...]:
-        """Return no rungs."""
         return ()
 
     def rung_of(self, step: int) -> int | None:  # noqa: ARG002
-        """Return None, because there are no rungs."""
         return None
 
     def next_decision_step(self, step: int) -> int | None:  # noqa: ARG002
-        """Return None, because no step needs a decision."""
         return None
 
     def judge(self, report: Report, view: StudyView) -> Decision:  # noqa: ARG002
-        """Let the trial continue."""
         return CONTINUE

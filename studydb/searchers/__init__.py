@@ -1,7 +1,7 @@
 """
 Searchers propose configurations: frozen specs without SQL.
 
-A new one is a file here and a line in `BY_NAME`.
+To add a searcher, write a file here and list its class in `BY_NAME`.
 """
 
 from collections.abc import Callable, Mapping

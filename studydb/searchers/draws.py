@@ -3,8 +3,6 @@
 import hashlib
 from functools import lru_cache
 
-_WORD = 2**64
-
 BLOCK_DRAWS = 256
 
 
@@ -25,13 +23,13 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
         A multiple of 2**-53.
     """
     block, index = divmod(draw, BLOCK_DRAWS)
-    return _draws_of(seed % _WORD | _path_key(path) << 64, block)[index]
+    return _draws_of(seed % 2**64 | _path_key(path) << 64, block)[index]
 
 
 @lru_cache(maxsize=256)
 def _draws_of(key: int, block: int) -> list[float]:
     """Compute a block of consecutive draws, because starting Philox costs more than a draw."""
-    from numpy.random import Philox  # noqa: PLC0415  not for commands that only look
+    from numpy.random import Philox  # noqa: PLC0415  commands that propose nothing skip numpy
 
     words = Philox(key=key, counter=block * BLOCK_DRAWS).random_raw(4 * BLOCK_DRAWS)[::4]
     draws: list[float] = ((words >> 11) * 2.0**-53).tolist()

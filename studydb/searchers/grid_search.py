@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.states import Origin
@@ -11,7 +11,7 @@ from studydb.domain.space.search_space import Space
 from studydb.searchers.seeded import Seeded
 
 MAX_VALUES = 100_000
-"""The limit for the values of one parameter: a grid over more would take too long."""
+"""The limit for the values of one parameter."""
 
 MAX_POINTS = 10**9
 
@@ -26,10 +26,7 @@ class GridSearch(Seeded):
     only `trial.seed`. In Ray Tune this is `grid_search`; Optuna's `GridSampler` shuffles.
     """
 
-    @property
-    def origin(self) -> Origin:
-        """The `origin` of the trials that this searcher proposes."""
-        return Origin.GRID
+    origin: ClassVar[Origin] = Origin.GRID
 
     def size(self, space: Space) -> int:
         """
@@ -38,7 +35,7 @@ class GridSearch(Seeded):
         Raises:
             InvalidSpec: A parameter cannot be enumerated, or there are too many combinations.
         """
-        points = math.prod(domain.size for domain in _walkable(space).values())
+        points = math.prod(domain.size for domain in _enumerable_parameters(space).values())
         if points > MAX_POINTS:
             raise InvalidSpec(
                 f"The grid has {points:,} points, more than {MAX_POINTS:,}; use RandomSearch, or "
@@ -48,17 +45,12 @@ class GridSearch(Seeded):
 
     def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:  # noqa: ARG002
         """
-        Return the `draw`-th combination.
-
-        Args:
-            space: The space whose combinations are counted.
-            seed: The seed stored with the study; it has no effect.
-            draw: The 0-based number of the combination, below `size`.
+        Return the `draw`-th combination (0-based); the seed has no effect.
 
         Raises:
             IndexError: The grid has no such point.
         """
-        axes = _walkable(space)
+        axes = _enumerable_parameters(space)
         rest, values = draw, {}
         for path, domain in reversed(axes.items()):
             rest, index = divmod(rest, domain.size)
@@ -68,17 +60,17 @@ class GridSearch(Seeded):
         return space.nest(values)
 
 
-def _walkable(space: Space) -> dict[str, Enumerable]:
+def _enumerable_parameters(space: Space) -> dict[str, Enumerable]:
     axes: dict[str, Enumerable] = {}
     for path, domain in space.parameters.items():
         if not isinstance(domain, Enumerable):
             raise InvalidSpec(
-                f"A grid cannot walk through {path!r}, which is {domain}; "
+                f"A grid cannot enumerate {path!r}, which is {domain}; "
                 "list its values with choice([…]), or use quniform or randint."
             )
         if domain.size > MAX_VALUES:
             raise InvalidSpec(
-                f"A grid cannot walk through the {domain.size:,} values of {path!r}; "
+                f"A grid cannot enumerate the {domain.size:,} values of {path!r}; "
                 f"list at most {MAX_VALUES:,} with choice([…])."
             )
         axes[path] = domain

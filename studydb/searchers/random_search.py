@@ -5,7 +5,7 @@ Source: Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization" (J
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from studydb.domain.life.states import Origin
 from studydb.domain.space.search_space import Space
@@ -21,23 +21,17 @@ class RandomSearch(Seeded):
     Two studies with equal seeds and spaces have the same n-th point.
     """
 
-    @property
-    def origin(self) -> Origin:
-        """The `origin` of the trials that this searcher proposes."""
-        return Origin.SEARCHER
+    origin: ClassVar[Origin] = Origin.SEARCHER
 
     def size(self, space: Space) -> int | None:  # noqa: ARG002
-        """Return None, because there is no last point."""
         return None
 
     def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:
         """
-        Return the `draw`-th point: it is the same in every process, whatever was drawn before.
+        Return the `draw`-th point (0-based), the same in every process.
 
         Args:
-            space: The space to draw from.
             seed: The seed stored with the study, not `self.seed`.
-            draw: The 0-based number of the point.
         """
         return space.nest(
             {

@@ -1,4 +1,4 @@
-"""Trainables: a function is described in a row, signed, found by a child and called."""
+"""Trainables: describe a function in a row, sign it, find it in a child and call it."""
 
 from studydb.trainables.calling import call, check_signature, returned_metrics
 from studydb.trainables.config_use import ignores_config

@@ -1,4 +1,4 @@
-"""Calling the function that `load` has found, with each signature that studydb knows."""
+"""Call a trainable with the arguments that its signature asks for."""
 
 import inspect
 from collections.abc import Callable, Generator, Mapping
@@ -9,8 +9,10 @@ from studydb.domain.errors import TrainableError
 EXTRAS = ("trial", "reporter", "checkpoint_dir")
 """The names of the parameters that a trainable may have after the config."""
 
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
-class Restored(Protocol):
+
+class CheckpointDirectory(Protocol):
     """A checkpoint to start from."""
 
     @property
@@ -18,7 +20,7 @@ class Restored(Protocol):
         """The directory."""
 
 
-class Reports(Protocol):
+class ReportingTrial(Protocol):
     """The part of a trial that a call needs."""
 
     @property
@@ -26,7 +28,7 @@ class Reports(Protocol):
         """The study's metric."""
 
     @property
-    def checkpoint(self) -> Restored | None:
+    def checkpoint(self) -> CheckpointDirectory | None:
         """The checkpoint to start from; None to start from scratch."""
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
@@ -36,7 +38,7 @@ class Reports(Protocol):
 class Reporter:
     """The `reporter` of `f(config, reporter)`, which takes metrics as keywords."""
 
-    def __init__(self, trial: Reports) -> None:
+    def __init__(self, trial: ReportingTrial) -> None:
         self._trial = trial
 
     def __call__(
@@ -51,9 +53,9 @@ def check_signature(function: Callable[..., Any]) -> None:
     Refuse an object that cannot be called with a config.
 
     Raises:
-        TrainableError: The object cannot be called so; the message names the wrong parameter.
+        TrainableError: The object is no function, or a parameter is wrong.
     """
-    name = _name(function)
+    name = qualified_name(function)
     if not callable(function) or inspect.isclass(function):
         kind = "class" if inspect.isclass(function) else type(function).__name__
         raise TrainableError(f"The trainable {name} is a {kind}; give a function.")
@@ -74,7 +76,7 @@ def check_signature(function: Callable[..., Any]) -> None:
             )
 
 
-def call(function: Callable[..., Any], config: dict[str, Any], trial: Reports) -> Any:
+def call(function: Callable[..., Any], config: dict[str, Any], trial: ReportingTrial) -> Any:
     """
     Run a trainable to its end, and report the metrics that a generator yields.
 
@@ -92,7 +94,7 @@ def call(function: Callable[..., Any], config: dict[str, Any], trial: Reports) -
 
 def returned_metrics(value: Any, metric: str) -> dict[str, Any] | None:
     """
-    Turn what a trainable returned or yielded into a dict of metrics; None stays None.
+    Turn the value that a trainable returned or yielded into a dict of metrics; None stays None.
 
     Raises:
         TrainableError: The value is neither a dict of metrics nor a number.
@@ -109,7 +111,7 @@ def returned_metrics(value: Any, metric: str) -> dict[str, Any] | None:
     )
 
 
-def _drain(generator: Generator[Any, Any, Any], trial: Reports) -> Any:
+def _drain(generator: Generator[Any, Any, Any], trial: ReportingTrial) -> Any:
     try:
         while True:
             metrics = returned_metrics(next(generator), trial.metric)
@@ -121,7 +123,9 @@ def _drain(generator: Generator[Any, Any, Any], trial: Reports) -> Any:
         generator.close()
 
 
-def _extras(function: Callable[..., Any], trial: Reports) -> tuple[list[Any], dict[str, Any]]:
+def _extras(
+    function: Callable[..., Any], trial: ReportingTrial
+) -> tuple[list[Any], dict[str, Any]]:
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for parameter in (_parameters(function) or [])[1:]:
@@ -134,15 +138,12 @@ def _extras(function: Callable[..., Any], trial: Reports) -> tuple[list[Any], di
     return positional, named
 
 
-def _extra(name: str, trial: Reports) -> Any:
+def _extra(name: str, trial: ReportingTrial) -> Any:
     if name == "trial":
         return trial
     if name == "reporter":
         return Reporter(trial)
     return None if trial.checkpoint is None else str(trial.checkpoint.path)
-
-
-_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
@@ -156,5 +157,5 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in _VARIABLE
 
 
-def _name(function: Callable[..., Any]) -> str:
+def qualified_name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-_LOOKS_EVERYWHERE = {"locals", "vars", "eval", "exec", "dir"}
+_READ_ANY_VARIABLE = {"locals", "vars", "eval", "exec", "dir"}
 """Functions that can read a variable without its name in the code."""
 
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
@@ -17,7 +17,7 @@ def ignores_config(function: Callable[..., Any]) -> bool:
     Whether a function never reads its first parameter, or assigns to it first.
 
     An example is a script whose `main(args=None)` parses the command line: every trial would run
-    its defaults. False where the code does not show it.
+    its defaults. False if the bytecode leaves doubt.
     """
     code = _code_of(function)
     if code is None or code.co_argcount < 1:
@@ -26,7 +26,7 @@ def ignores_config(function: Callable[..., Any]) -> bool:
     if code.co_argcount <= is_bound:
         return False
     name = code.co_varnames[is_bound]
-    if name in code.co_cellvars or _LOOKS_EVERYWHERE.intersection(code.co_names):
+    if name in code.co_cellvars or _READ_ANY_VARIABLE.intersection(code.co_names):
         return False
     return not _is_loaded(code, name)
 

@@ -1,4 +1,4 @@
-"""How a row describes a function: by import path if workers can import it, else by value."""
+"""Describe a function in a row: by import path if workers can import it, else by value."""
 
 import inspect
 import json
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import uuid
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -22,12 +22,12 @@ from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.text.suggestions import did_you_mean
 from studydb.settings import scrubbed_environment
 from studydb.trainables import modules
-from studydb.trainables.calling import check_signature
+from studydb.trainables.calling import check_signature, qualified_name
 
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 MAX_SOURCE_BYTES = 16 << 20
-"""The limit for a function by value, because each worker reads the row when it starts."""
+"""The limit for a function sent by value, because each worker reads the row when it starts."""
 
 IMPORT_PATH = re.compile(
     r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)"
@@ -46,10 +46,10 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
 
     Args:
         function: The function, or its path "module:function".
-        workdir: The working directory that the study records.
+        workdir: The working directory that the study's row will hold.
 
     Returns:
-        The trainable, not yet signed (see `sign`).
+        The trainable without a signature (see `sign`).
 
     Raises:
         TrainableError: The function cannot be found, pickled, or called with a config.
@@ -61,13 +61,13 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     check_signature(function)
     own = {module.__name__: module for module in _own_modules(function)}
     places = _fresh_places(own, workdir)
-    elsewhere = {name for name, module in own.items() if not _same(module, places[name])}
-    missing = _not_importable(own, elsewhere)
+    not_found = {name for name, module in own.items() if not _same(module, places[name])}
+    missing = _not_importable(own, not_found)
     path = _import_path(function)
     if path is not None and path.partition(":")[0] in own.keys() - missing.keys():
         return _trainable(TrainableKind.IMPORT, path, workdir)
     source = _pickle(function, missing.values(), workdir)
-    return _trainable(TrainableKind.PICKLE, path or _qualname(function), workdir, source)
+    return _trainable(TrainableKind.PICKLE, path or qualified_name(function), workdir, source)
 
 
 def _trainable(
@@ -99,8 +99,8 @@ def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
     """
     Yield the function's module, and all other modules outside Python and the installed libraries.
 
-    A pickled function may refer to any of them; those that a worker cannot import must be pickled
-    with it.
+    A pickled function may refer to any of them; the modules that a worker cannot import must be
+    pickled with it.
     """
     libraries = {
         os.path.realpath(path)
@@ -119,25 +119,23 @@ def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
             yield module
 
 
-def _not_importable(
-    own: Mapping[str, ModuleType], elsewhere: Container[str]
-) -> dict[str, ModuleType]:
+def _not_importable(own: Mapping[str, ModuleType], not_found: set[str]) -> dict[str, ModuleType]:
     """
-    Find the modules that a worker cannot import: it does not find them, or one they refer to.
+    Find the modules that a worker cannot import: it does not find them, or a module they refer to.
 
     An example is a test module: a worker finds it, but not a module that it imports from a folder
     that conftest.py has put on `sys.path`.
     """
-    lost = {name for name in own if name in elsewhere}
-    referring = {name: {*_homes(list(vars(module).values()))} for name, module in own.items()}
-    while more := {name for name, homes in referring.items() if homes & lost} - lost:
-        lost |= more
-    return {name: module for name, module in own.items() if name in lost}
+    missing = set(not_found)
+    references = {name: {*_referred_modules(module)} for name, module in own.items()}
+    while more := {name for name, referred in references.items() if referred & missing} - missing:
+        missing |= more
+    return {name: module for name, module in own.items() if name in missing}
 
 
-def _homes(values: Iterable[Any]) -> Iterator[str]:
-    """Yield, for each value, the module that it is or was defined in, by name."""
-    for value in values:
+def _referred_modules(module: ModuleType) -> Iterator[str]:
+    """Yield the names of the modules that a module imports whole or in part."""
+    for value in list(vars(module).values()):
         name = value.__name__ if isinstance(value, ModuleType) else None
         home = name or inspect.getattr_static(value, "__module__", None)
         if isinstance(home, str):
@@ -191,7 +189,7 @@ def _check_path(path: str, workdir: Path) -> None:
 
 
 def _check_mentioned(name: str, place: list[str]) -> None:
-    """Refuse a misspelt function by searching the module's text, without running it."""
+    """Refuse a misspelt function: search the module's text, without running it."""
     if not place or not place[0].endswith(".py"):
         return
     text = Path(place[0]).read_text(encoding="utf-8", errors="replace")
@@ -232,8 +230,4 @@ def _by_value(missing: Iterable[ModuleType]) -> Iterator[None]:
 
 def _name(function: Callable[..., Any]) -> str:
     kind = "The function" if inspect.isfunction(function) else "The object"
-    return f"{kind} {_qualname(function)!r}"
-
-
-def _qualname(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
+    return f"{kind} {qualified_name(function)!r}"

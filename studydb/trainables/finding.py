@@ -1,4 +1,4 @@
-"""How a child finds the function that its trial runs."""
+"""Find the function that a trial runs, in the child."""
 
 import importlib
 import pickle
@@ -25,18 +25,17 @@ def load(
     code raises are not wrapped.
 
     Args:
-        trainable: The trainable; the caller has checked that it is trusted.
+        trainable: The caller has checked that it is trusted.
         workdirs: The directories to search, in order: the worker's working directory, then the
-            study's.
+            study's; for a trainable without a signature only the worker's.
         own_only: Refuse a function that the module has imported from another package, such as
-            `train:system`. True for a trainable without a signature; `workdirs` is then the
-            worker's directory alone.
+            `train:system`. True for a trainable without a signature.
 
     Raises:
         TrainableError: The function is not found, not callable, or pickled by another Python.
     """
     directories = [str(Path(directory)) for directory in dict.fromkeys(workdirs)]
-    function: Any
+    function: Callable[..., Any]
     if trainable.kind == TrainableKind.IMPORT:
         function = _by_path(trainable.name, directories, own_only=own_only)
     elif trainable.kind == TrainableKind.PICKLE:
@@ -50,8 +49,7 @@ def load(
         raise TrainableError(
             f"The trainable {trainable.name!r} is a {type(function).__name__}; name a function."
         )
-    found: Callable[..., Any] = function
-    return found
+    return function
 
 
 def _by_path(name: str, directories: list[str], *, own_only: bool) -> Any:
@@ -99,12 +97,7 @@ def _is_own(function: Any, module: ModuleType) -> bool:
 
 
 def check_python(trainable: Trainable) -> None:
-    """
-    Refuse a function that another version of Python has pickled.
-
-    Raises:
-        TrainableError: The versions differ; the message names both.
-    """
+    """Raise `TrainableError` for a function that another version of Python has pickled."""
     if trainable.kind == TrainableKind.PICKLE and trainable.python_version != PYTHON_VERSION:
         raise TrainableError(
             f"The trainable {trainable.name!r} was sent by value from Python "

@@ -2,13 +2,12 @@
 Find where a module would be imported from, without running its code.
 
 This file also runs as a script in a fresh interpreter: it reads a JSON list of names from stdin and
-writes a JSON dict of places to stdout. It imports nothing of studydb.
+writes a JSON dict of places to stdout. So it imports nothing of studydb.
 """
 
 import json
 import os
 import sys
-from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -17,8 +16,8 @@ def place_of(name: str) -> list[str] | None:
     """
     Find where the interpreter would import a module from.
 
-    The packages above the module are searched but not imported. So a module is not found below a
-    package whose code changes its `__path__`.
+    The packages above the module are not imported, so a module is not found below a package whose
+    code changes its `__path__`.
 
     Returns:
         The module's file, or the directories of a namespace package; None when it is not found.
@@ -30,7 +29,7 @@ def place_of(name: str) -> list[str] | None:
     try:
         for depth in range(1, len(parts) + 1):
             package = ".".join(parts[:depth])
-            spec = _find(package, within)
+            spec = _find_spec(package, within)
             if spec is None:
                 return None
             below = spec.submodule_search_locations
@@ -38,20 +37,19 @@ def place_of(name: str) -> list[str] | None:
                 return None
             within = None if below is None else list(below)
             found = [spec.origin] if spec.origin else within or []
-            _stand_in(package, within, stubs)
+            _register_stub(package, within, stubs)
     finally:
         for stub in stubs:
             del sys.modules[stub]
     return [os.path.realpath(path) for path in found]
 
 
-def _find(name: str, within: Iterable[str] | None) -> ModuleSpec | None:
-    path = None if within is None else list(within)
-    found = (finder.find_spec(name, path) for finder in sys.meta_path)
+def _find_spec(name: str, within: list[str] | None) -> ModuleSpec | None:
+    found = (finder.find_spec(name, within) for finder in sys.meta_path)
     return next((spec for spec in found if spec is not None), None)
 
 
-def _stand_in(package: str, within: list[str] | None, stubs: list[str]) -> None:
+def _register_stub(package: str, within: list[str] | None, stubs: list[str]) -> None:
     """Register a stub: a namespace package looks up its parent in `sys.modules`."""
     if package not in sys.modules and within is not None:
         stub = ModuleType(package)
@@ -61,7 +59,6 @@ def _stand_in(package: str, within: list[str] | None, stubs: list[str]) -> None:
 
 
 def main() -> None:
-    """Answer the names on stdin."""
     sys.path.insert(0, str(os.getcwd()))  # noqa: PTH109  importing pathlib takes time
     names = json.load(sys.stdin)
     sys.stdout.write(json.dumps({name: place_of(name) for name in names}))

@@ -1,4 +1,4 @@
-"""Which trainables a worker may run: those that are signed, or allowed by name."""
+"""Decide which trainables a worker may run: signed ones, and ones allowed by name."""
 
 import dataclasses
 from collections.abc import Collection
@@ -18,7 +18,7 @@ class Trust(Enum):
 
 
 def signed_payload(trainable: Trainable, study_uuid: str) -> bytes:
-    """Return the bytes that a signature covers: the study, and all that decides what runs."""
+    """Return the bytes that a signature covers: the study, and all fields that decide what runs."""
     return frame(
         "studydb trainable 1",
         study_uuid,
@@ -48,8 +48,6 @@ def check_trusted(
     Being able to write to the database must not be enough to run code on a worker.
 
     Args:
-        study_uuid: The UUID of the study; a signature holds for one study.
-        keyring: This user's keys.
         allow_imports: The values of `--allow-import`: packages, modules, or `module:function`.
 
     Raises:
@@ -63,11 +61,7 @@ def check_trusted(
 
 
 def _is_allowed(name: str, allow_imports: Collection[str]) -> bool:
-    """
-    Whether a prefix covers `module:function`.
-
-    A dotted attribute such as `module:Class.method` is never allowed.
-    """
+    """Whether a prefix covers `module:function`; `module:Class.method` is never allowed."""
     match = IMPORT_PATH.fullmatch(name)
     if match is None or "." in match["attribute"]:
         return False

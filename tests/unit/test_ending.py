@@ -6,7 +6,7 @@ import pytest
 
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import (
-    FOR_EVER,
+    NO_LIMIT,
     LONGEST_DELAY_S,
     Ending,
     Limits,
@@ -77,7 +77,7 @@ def test_max_losses_are_survived(losses, state):
 
 @pytest.mark.parametrize("failures", [0, 1, 1024, 10**6])
 def test_trial_may_fail_for_ever(failures):
-    ending = end(Reason.FAILED, failures=failures, max_failures=FOR_EVER)
+    ending = end(Reason.FAILED, failures=failures, max_failures=NO_LIMIT)
 
     assert ending.state is State.PENDING
     assert ending.delay_s <= LONGEST_DELAY_S

@@ -1,11 +1,11 @@
-"""Find failures that are alike; some of them pause a study whose function has a bug."""
+"""Find failures that are alike: a study pauses itself if its function has a bug."""
 
 import re
 
 from studydb.domain.records import Failure
 
 MAX_ALIKE = 5
-"""A study pauses itself once so many trials failed alike and no trial has reported a result."""
+"""A study pauses itself once this many trials failed alike and no trial has reported a result."""
 
 _PLACE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+)', re.MULTILINE)
 _NUMBER = re.compile(r"\d+")
@@ -14,10 +14,10 @@ _LONGEST = 500
 
 def fingerprint(failure: Failure) -> str:
     """
-    Describe a failure so that alike ones give the same text: same type, raised at the same line.
+    Describe a failure by its type and the line that raised it; alike failures have equal texts.
 
-    Without a traceback the message is compared instead of the line; its numbers are replaced by 0,
-    because they often come from the trial's parameters.
+    Without a traceback the text holds the message instead of the line. Numbers in it are replaced
+    by 0, because they often come from the trial's parameters.
     """
     places = _PLACE.findall(failure.traceback)
     if places:
@@ -27,7 +27,7 @@ def fingerprint(failure: Failure) -> str:
 
 
 def pause_reason(failure: Failure, n_trials: int) -> str:
-    """Write the reason that is shown for a study which paused itself."""
+    """Write why a study paused itself."""
     message = " ".join(failure.message.split())[:_LONGEST]
     return (
         f"{n_trials} trials failed alike and none has ever reported: "

@@ -1,4 +1,4 @@
-"""A scheduler's decision, and the verdict that is stored until the attempt carries it out."""
+"""A scheduler's decision, and the verdict: a decision to stop or pause, stored on the trial."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,7 +8,7 @@ from studydb.domain.metrics import Summary
 
 
 class Action(StrEnum):
-    """What the attempt that reported must do."""
+    """What an attempt must do after its report."""
 
     CONTINUE = "CONTINUE"
     STOP = "STOP"
@@ -36,7 +36,7 @@ class Verdict:
 
     Attributes:
         action: STOP, PAUSE or EXPLOIT.
-        reason: The `reason` that the attempt, and the trial if it ends, will have.
+        reason: The `reason` of the attempt's end, and of the trial's if it ends.
     """
 
     action: Action
@@ -60,7 +60,6 @@ class Decision:
     A scheduler's answer to one report.
 
     Attributes:
-        action: What the attempt must do.
         reason: Why the attempt must end; None if it continues.
         rung_step: The step of the rung that records the report; None if no rung does.
         cutoff: The score that the report was compared with (lower is better), for `show`.
@@ -73,7 +72,7 @@ class Decision:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict to store, None if the attempt continues."""
+        """The verdict to store; None if the attempt continues."""
         if self.action is Action.CONTINUE or self.reason is None:
             return None
         return Verdict(self.action, self.reason, DecidedBy.SCHEDULER)
@@ -90,8 +89,8 @@ class Answer:
     Attributes:
         verdict: None to continue; else the attempt may save a last checkpoint and must finish.
         next_decision_step: The step at which the scheduler judges next; None for never.
-        summary: The trial's summary after this flush, None if it was not read. Answers are equal
-            whatever their summaries are.
+        summary: The trial's summary after this flush; None if it was not read. It does not count
+            when answers are compared.
     """
 
     verdict: Verdict | None = None

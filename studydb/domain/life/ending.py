@@ -6,14 +6,14 @@ from typing import assert_never
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Reason, State, Status
 
-FOR_EVER = -1
+NO_LIMIT = -1
 """`max_failures` of a study that retries a failed trial without limit."""
 
 MAX_LOSSES = 10
 """Losses that a trial survives between two checkpoints, by default."""
 
 LOSSES_AT_STEP = 3
-"""How many losses in a row at the same step end a trial, unless `max_losses` was given."""
+"""The number of losses in a row at one step that ends a trial, unless `max_losses` was given."""
 
 DIED = "Lost"
 """The error type of an attempt whose process died while its worker lived."""
@@ -35,7 +35,7 @@ class TrialFacts:
     What the trial's row says when its attempt ends.
 
     Attributes:
-        note: Why a lost trial is not run again whatever its losses; "" if it may be.
+        note: Why a lost trial is not retried, even if `max_losses` allows it; "" if it may be.
     """
 
     failures: int
@@ -47,13 +47,12 @@ class TrialFacts:
 @dataclass(frozen=True, slots=True)
 class Ending:
     """
-    Where an attempt's end moves its trial.
+    The state of a trial after one of its attempts has ended.
 
     Attributes:
-        state: Where the trial goes.
         reason: Why the trial ended; None unless its state is final.
         attempt_reason: Why the attempt ended.
-        delay_s: Seconds that a trial which returns to PENDING waits.
+        delay_s: The seconds that the trial waits before it can be claimed; 0 unless PENDING.
         paused_by: Who paused the trial, and so may resume it.
         note: Text that is added to the message of the attempt's failure.
     """
@@ -69,7 +68,7 @@ class Ending:
 
 
 def requested_verdict(request: str | None, status: Status) -> Verdict | None:
-    """The verdict that people request: by the trial's request, else by the study's status."""
+    """Return the verdict that people request, by the trial's request or the study's status."""
     if request == Action.STOP:
         return Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.PERSON)
     if status is Status.STOPPED:
@@ -83,20 +82,20 @@ def requested_verdict(request: str | None, status: Status) -> Verdict | None:
 
 def effective_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:
     """
-    The verdict on a running attempt: the scheduler's or a rule's, else what people request now.
+    Return the verdict on a running attempt: the scheduler's or a rule's, else what people request.
 
-    A stored verdict that came from a request changes with the request and is withdrawn with it. As
-    long as the attempt runs, the last request counts.
+    A stored verdict that came from a request changes with the request and is withdrawn with it:
+    while the attempt runs, the last request counts.
     """
     return verdict if verdict is not None and verdict.refuses_results else requested
 
 
 def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:
     """
-    The verdict that an attempt's end carries out.
+    Return the verdict that an attempt's end carries out.
 
     The same as `effective_verdict`, except that a person's request replaces a scheduler's pause or
-    exploit, because the request is deleted with the attempt.
+    exploit, because the request is deleted when the attempt ends.
     """
     effective = effective_verdict(verdict, requested)
     if effective is None or effective.action is Action.STOP or requested is None:
@@ -112,26 +111,22 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
 def final_verdict_of_completed(
     verdict: Verdict | None, requested: Verdict | None
 ) -> Verdict | None:
-    """
-    The verdict that the end of a completed attempt carries out.
-
-    The same as `final_verdict`, except that a request which the attempt never received is ignored.
-    """
+    """Return `final_verdict`, but ignore a request that the completed attempt never received."""
     return verdict if final_verdict(verdict, requested) == verdict else None
 
 
 def retry_delay_s(count: int) -> float:
-    """Back-off before the retry that follows the `count`-th failure: 1, 2, 4, … 300 s."""
-    doublings = min(count - 1, 9)  # 512 s: past the longest, and no float overflows
+    """Return the back-off after the `count`-th failure: 1, 2, 4, … 300 s."""
+    doublings = min(count - 1, 9)  # 2**9 s exceeds the longest delay; 2.0**1024 would overflow
     return min(2.0**doublings, LONGEST_DELAY_S) if count > 0 else 0.0
 
 
 def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
     """
-    Decide where an ended attempt leaves its trial.
+    Decide the state of a trial whose attempt has ended.
 
-    A stored STOP or PAUSE is carried out whatever the outcome: a trial whose attempt dies after the
-    decision to stop it is not run again. An EXPLOIT gives no attempt that dies another try.
+    A stored STOP is carried out whatever the outcome, a PAUSE unless the attempt completed, and an
+    EXPLOIT unless the attempt failed or was lost.
 
     Args:
         outcome: COMPLETED, FAILED, LOST, PREEMPTED or TIMED_OUT.
@@ -140,10 +135,10 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
     losses = facts.losses + (outcome is Reason.LOST)
     verdict = facts.verdict
     died = outcome in (Reason.FAILED, Reason.LOST)
-    if verdict is not None and not _comes_too_late(verdict, outcome, died=died):
+    if verdict is not None and not _outcome_prevails(verdict, outcome, died=died):
         return _carry_out(verdict, outcome if died else verdict.reason, failures, losses)
     match outcome:
-        case Reason.FAILED if limits.max_failures == FOR_EVER or failures <= limits.max_failures:
+        case Reason.FAILED if limits.max_failures == NO_LIMIT or failures <= limits.max_failures:
             delay_s = retry_delay_s(failures)
         case Reason.LOST if losses <= limits.max_losses and not facts.note:
             delay_s = retry_delay_s(losses - 1)  # a first loss is retried without delay
@@ -156,7 +151,7 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
     return Ending(State.PENDING, None, outcome, failures, losses, delay_s=delay_s)
 
 
-def _comes_too_late(verdict: Verdict, outcome: Reason, *, died: bool) -> bool:
+def _outcome_prevails(verdict: Verdict, outcome: Reason, *, died: bool) -> bool:
     if verdict.action is Action.PAUSE:
         return outcome is Reason.COMPLETED
     return verdict.action is Action.EXPLOIT and died
@@ -167,8 +162,7 @@ def _carry_out(verdict: Verdict, attempt_reason: Reason, failures: int, losses: 
         case Action.STOP:
             return Ending(State.TERMINATED, verdict.reason, attempt_reason, failures, losses)
         case Action.PAUSE:
-            paused_by = verdict.by
-            return Ending(State.PAUSED, None, attempt_reason, failures, losses, paused_by=paused_by)
+            return Ending(State.PAUSED, None, attempt_reason, failures, losses, 0.0, verdict.by)
         case Action.EXPLOIT:  # the lease has ended, so the next attempt needs a claim
             return Ending(State.PENDING, None, attempt_reason, failures, losses)
         case Action.CONTINUE:

@@ -5,10 +5,10 @@ from enum import StrEnum
 
 class EventKind(StrEnum):
     """
-    What happened, to a trial, a worker or a study.
+    What happened to a trial, a worker or a study.
 
-    FAILED, LOST and TIMED_OUT are ends of attempts. PAUSED, RESUMED and STOPPED are requests of
-    people to trials; those to a whole study begin with STUDY.
+    FAILED, LOST and TIMED_OUT are ends of attempts. PAUSED, RESUMED and STOPPED are people's
+    requests for trials; the kinds that begin with STUDY are their requests for a whole study.
     """
 
     CREATED = "created"
@@ -34,7 +34,7 @@ class EventKind(StrEnum):
 
 
 class Actor(StrEnum):
-    """Who caused an event, if not a person; a person is stored as user@host."""
+    """The cause of an event that no person caused; a person is stored as user@host."""
 
     WORKER = "worker"
     SWEEP = "sweep"

@@ -1,5 +1,6 @@
 """Stop rules: every result is compared with them before the scheduler judges it."""
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +30,7 @@ class Threshold(Spec):
 
     Attributes:
         metric: A metric's name, or `training_iteration` for the step.
-        op: One of >=, <=, >, <. A rule that was given in a dict has >=, as in Ray Tune.
+        op: One of >=, <=, >, <. A rule from a dict has >=, as in Ray Tune.
     """
 
     metric: str
@@ -42,7 +43,7 @@ class Threshold(Spec):
         return is_number(value) and _COMPARE[self.op](value, self.bound)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form. It has no name, because rows of older versions have none."""
+        """Return the stored form, without a name: rows of older versions have none."""
         return self.options()
 
 
@@ -84,10 +85,10 @@ def _read_text(text: Any) -> Threshold:
 def _threshold(metric: Any, op: str, bound: Any) -> Threshold:
     check_metric_name(metric)
     try:
-        number = float("nan" if isinstance(bound, bool) else bound)
+        number = math.nan if isinstance(bound, bool) else float(bound)
     except (TypeError, ValueError, OverflowError):
-        number = float("nan")
-    if number != number:  # noqa: PLR0124  only NaN differs from itself
+        number = math.nan
+    if math.isnan(number):
         raise InvalidSpec(f"The stop rule for {metric!r} needs a number, not {bound!r}.")
     return Threshold(metric, op, number)
 
@@ -95,5 +96,5 @@ def _threshold(metric: Any, op: str, bound: Any) -> Threshold:
 def first_hit(
     rules: Iterable[Threshold], result: Result, *, objective: Objective
 ) -> Threshold | None:
-    """Find the first rule that this result hits; None if it hits none."""
+    """Return the first rule that this result hits; None if it hits none."""
     return next((rule for rule in rules if rule.hit(result, objective=objective)), None)

@@ -1,14 +1,14 @@
 """
 The states of a trial and the allowed moves (`MOVES`).
 
-"Promoted", "cut" and "exploit" are moves of schedulers to come.
+No scheduler makes the moves "promoted", "given up" and "exploit" yet; they are for later ones.
 
 ```
             claim                        finish: completed, stopped by scheduler, rule or person
  PENDING ─────────────▶ RUNNING ─────────────────────────────────────────▶ TERMINATED
     ▲  ▲                │ │ │ └─ exploit: next attempt under the same lease (RUNNING)
-    │  └─ released,     │ │ └──▶ PAUSED ──▶ TERMINATED (cut, or a person)
-    │     lost, retried ┘ │         │
+    │  └─ released,     │ │ └──▶ PAUSED ──▶ TERMINATED (given up by the scheduler,
+    │     lost, retried ┘ │         │                   or stopped by a person)
     │                     └──▶ ERROR│ (failures or losses spent)
     └──────── promoted, resumed ────┘
 ```
@@ -37,7 +37,7 @@ MOVES: dict[tuple[State, State], str] = {
     (State.RUNNING, State.TERMINATED): "finish",
     (State.RUNNING, State.ERROR): "failures or losses spent",
     (State.PAUSED, State.PENDING): "promote or resume",
-    (State.PAUSED, State.TERMINATED): "cut, or stop by a person",
+    (State.PAUSED, State.TERMINATED): "given up by the scheduler, or stop by a person",
 }
 """Every allowed move, as the states before and after it, with its cause."""
 
@@ -50,7 +50,7 @@ def sources(target: State) -> frozenset[State]:
 
 
 class Reason(StrEnum):
-    """Why an attempt or a trial ended; stored beside the state."""
+    """Why an attempt or a trial ended."""
 
     COMPLETED = "COMPLETED"
     EARLY_STOPPED = "EARLY_STOPPED"

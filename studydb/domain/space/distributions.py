@@ -86,4 +86,4 @@ def choice(values: Sequence[Any]) -> Choice:
 DISTRIBUTIONS: dict[str, type[Domain]] = {
     cls.kind: cls for cls in (Uniform, LogUniform, QUniform, RandInt, LogRandInt, Choice)
 }
-"""The classes by their names in calls and in JSON."""
+"""The classes by name."""

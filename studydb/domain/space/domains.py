@@ -42,7 +42,7 @@ class Domain(Spec, ABC):
 
     @abstractmethod
     def cast(self, value: Any) -> Any:
-        """Convert a value of the domain to the type of a draw: 3 becomes 3.0 for `uniform`."""
+        """Convert a value of the domain to the type of its draws: 3 becomes 3.0 for `uniform`."""
 
     @property
     def width(self) -> int:
@@ -50,7 +50,7 @@ class Domain(Spec, ABC):
         return 24
 
     def __str__(self) -> str:
-        """Return the distribution as it is written in Python and on the command line."""
+        """Return the call that users write in Python and on the command line."""
         _, *arguments = self.to_json().values()
         return f"{self.kind}({', '.join(map(repr, arguments))})"
 
@@ -65,15 +65,10 @@ class Enumerable(Domain):
 
     @abstractmethod
     def at(self, index: int) -> Any:
-        """Return the value at a 0-based index below `size`, in ascending or the user's order."""
+        """Return the value at a 0-based index below `size`, in ascending order or the user's."""
 
     def from_unit(self, u: float) -> Any:
-        """Pick one of `size` equally likely values."""
-        return self.at(_scale(u, self.size))
-
-
-def _scale(u: float, size: int) -> int:
-    return int(u * UNITS) * size // UNITS
+        return self.at(int(u * UNITS) * self.size // UNITS)
 
 
 @dataclass(frozen=True)
@@ -90,11 +85,9 @@ class Real(Domain):
         _check_order(self)
 
     def contains(self, value: Any) -> bool:
-        """Whether a value is a number within the bounds, both included."""
         return is_number(value) and self.lower <= value <= self.upper
 
     def cast(self, value: Any) -> float:
-        """Convert a value to a float."""
         return float(value)
 
 
@@ -154,7 +147,6 @@ class QUniform(Real, Enumerable):
 
     @cached_property
     def size(self) -> int:
-        """The number of multiples of q within the bounds."""
         return math.floor(exact(self.upper) / self._step) - self._first + 1
 
     def at(self, index: int) -> float:
@@ -185,11 +177,9 @@ class Integer(Domain):
         _check_size(self, self.upper - self.lower + 1)
 
     def contains(self, value: Any) -> bool:
-        """Whether a value is an integer within the bounds, both included."""
         return is_integral(value) and self.lower <= value <= self.upper
 
     def cast(self, value: Any) -> int:
-        """Convert a value to an int."""
         return int(value)
 
 
@@ -201,11 +191,9 @@ class RandInt(Integer, Enumerable):
 
     @property
     def size(self) -> int:
-        """The number of integers, both bounds included."""
         return self.upper - self.lower + 1
 
     def at(self, index: int) -> int:
-        """Return the integer at an index, in ascending order."""
         return self.lower + index
 
 
@@ -236,7 +224,7 @@ class Choice(Enumerable):
         object.__setattr__(self, "values", tuple(_read_choices(self.values)))
 
     def __eq__(self, other: object) -> bool:
-        """Compare canonical forms: [True] is not [1]."""
+        """Compare canonical forms, because [True] == [1]."""
         if not isinstance(other, Choice):
             return NotImplemented
         return canonical_json(self.values) == canonical_json(other.values)
@@ -256,7 +244,6 @@ class Choice(Enumerable):
 
     @property
     def width(self) -> int:
-        """The length of the longest value."""
         return max(map(len, self._indexes))
 
     def at(self, index: int) -> Any:
@@ -264,16 +251,12 @@ class Choice(Enumerable):
         return plain(self.values[index], subject="A choice")
 
     def contains(self, value: Any) -> bool:
-        """Whether the value is one of the choices."""
-        return self._index(value) is not None
+        return canonical_json(value) in self._indexes
 
     def cast(self, value: Any) -> Any:
         """Return the equal value of the list; any other value is returned unchanged."""
-        index = self._index(value)
+        index = self._indexes.get(canonical_json(value))
         return value if index is None else self.at(index)
-
-    def _index(self, value: Any) -> int | None:
-        return self._indexes.get(canonical_json(value))
 
     @cached_property
     def _indexes(self) -> dict[str, int]:

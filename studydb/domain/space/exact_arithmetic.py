@@ -32,5 +32,5 @@ def exact(value: float) -> Fraction:
 
 
 def clamp(value: float, lower: float, upper: float) -> float:
-    """Move a value that rounding put outside the bounds back to the nearer one."""
+    """Move a value that rounding put outside the bounds to the nearer bound."""
     return min(max(value, lower), upper)

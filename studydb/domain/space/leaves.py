@@ -14,7 +14,7 @@ from studydb.domain.specs.building import rebuild
 
 
 class Written(Enum):
-    """Where a space was written, which decides how its dicts and lists are read."""
+    """Where a space is written, which decides how its dicts and lists are read."""
 
     IN_PYTHON = "in Python, or on a command line"
     IN_FILE = "in a JSON file"
@@ -36,9 +36,8 @@ def constant(value: Any) -> Constant:
     """
     Give a value to every trial unchanged.
 
-    Numbers, texts, booleans and None need no `constant`. A list needs it, because (0, 1) is often
-    meant as a range and [0, 1] as a choice. A text or dict that looks like a distribution needs it,
-    too.
+    Numbers, texts, booleans and None need no `constant`. Lists need it, because (0, 1) is often
+    meant as a range and [0, 1] as a choice. So do texts and dicts that look like a distribution.
     """
     return Constant(value)
 
@@ -50,10 +49,9 @@ def walk(
     Yield the leaves of a nested dict.
 
     Args:
-        tree: Names with distributions, constants, or further such dicts.
-        written: Where the tree was written. In a file and a row, {"$": kind, …} is a distribution;
-            in a user's dict it is an error. In a row and a constant, all lists and texts are
-            constants.
+        tree: Distributions, constants and nested dicts by name.
+        written: In a file and a row, {"$": kind, …} is a distribution; in Python it is an error.
+            In a row and a constant, all lists and texts are constants.
         prefix: The path of the tree with "/" at its end; "" at the top.
 
     Yields:
@@ -128,7 +126,7 @@ def _read_constant(value: Any, path: str, *, written: Written) -> Any:
 
 
 def _bare_list(values: list[Any], path: str, *, in_file: bool) -> InvalidSpec:
-    """Make the error for a list; it names everything that the list may have been meant for."""
+    """Make the error for a list, with what to write for each of its possible meanings."""
     shown = repr(values) if len(repr(values)) <= LONGEST_SHOWN else "[…]"
     is_pair = [isinstance(value, int | float) for value in values] == [True, True]
     ways = [f"constant({shown}) to give it to every trial as it is"]

@@ -13,10 +13,11 @@ from studydb.domain.canonical import is_number
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.distributions import DISTRIBUTIONS
 from studydb.domain.space.domains import Domain
+from studydb.domain.text.display import shortened
 from studydb.domain.text.other_tools import SAMPLES, WORDS
 
 LONGEST_SHOWN = 80
-"""How many characters of a value an error shows."""
+"""The limit for a value in an error, in characters."""
 
 _CALL = re.compile(
     r"\s*(?:[A-Za-z_]\w*\.)*(?P<name>[A-Za-z_]\w*)\s*\((?P<arguments>.*)\)\s*", re.DOTALL
@@ -39,7 +40,7 @@ def check_text(text: str, path: str, *, in_file: bool) -> None:
         in_file: Whether the space is a JSON file, where distributions are written differently.
 
     Raises:
-        InvalidSpec: The text looks so; the message shows what to write instead.
+        InvalidSpec: The text looks like one; the message shows what to write instead.
     """
     if (call := _CALL.fullmatch(text)) and (name := _known(call["name"])):
         written = f"{name}({call['arguments']})" if name in DISTRIBUTIONS else WORDS[name]
@@ -52,20 +53,20 @@ def check_text(text: str, path: str, *, in_file: bool) -> None:
 
 def check_dict(value: Mapping[Any, Any], path: str, *, in_file: bool) -> None:
     """
-    Refuse a dict that describes a distribution by its keys, as files of other tools do.
+    Refuse a dict that describes a distribution by its keys, as in files of other tools.
 
     Raises:
-        InvalidSpec: The dict does so; the message shows what to write instead.
+        InvalidSpec: The dict describes one; the message shows what to write instead.
     """
     if any(isinstance(item, Mapping | Domain) for item in value.values()):
         return  # a nested part of the space
-    written = _described(value)
+    written = _described_distribution(value)
     if written is not None:
         shown = repr(dict(value))
         raise _refusal(shown, "a dict of constants", path, written, in_file=in_file)
 
 
-def _described(value: Mapping[Any, Any]) -> str | None:
+def _described_distribution(value: Mapping[Any, Any]) -> str | None:
     bounds = next(
         (
             (value[low], value[high])
@@ -101,7 +102,7 @@ def _known(name: str) -> str | None:
 
 
 def _refusal(shown: str, what: str, path: str, written: str, *, in_file: bool) -> InvalidSpec:
-    shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}…"
+    shown = shortened(shown, LONGEST_SHOWN)
     key = path.rpartition("/")[2]
     sample = f'{{"$": "{written}"}}' if in_file else f"{key}={written}"
     keep = f'{{"$": "constant({shown})"}}' if in_file else f"{key}=constant({shown})"

@@ -24,8 +24,7 @@ def parse_parameter(text: str) -> tuple[str, Any]:
         The path ("model/width") and its domain or constant; `constant(…)` gives a `Constant`.
 
     Raises:
-        InvalidSpec: The "=" is missing, or the path, the value, the distribution or its bounds are
-            wrong.
+        InvalidSpec: The "=" is missing, or the path, the value or the distribution is wrong.
     """
     path, equals, _ = text.partition("=")
     if not equals:
@@ -44,8 +43,7 @@ def leaf_from_call(call: Call, path: str) -> Domain | Constant:
     Make the distribution or `Constant` of a call; choice(a, b) means choice([a, b]).
 
     Raises:
-        InvalidSpec: The distribution is unknown or its bounds are wrong; the message names the
-            path.
+        InvalidSpec: The distribution or its bounds are wrong; the message names the path.
     """
     if call.name == "constant":
         return build(call, {"constant": constant}, noun="distribution")
@@ -63,8 +61,7 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
     Read several "path=value" into the nested dict that `Space.read` and `check_params` take.
 
     Raises:
-        InvalidSpec: `parse_parameter` refuses a text, a path comes twice, or a path is below one
-            that has a value.
+        InvalidSpec: A text is wrong, a path comes twice, or a path is below one with a value.
     """
     tree: dict[str, Any] = {}
     dicts = {"": tree}

@@ -22,6 +22,7 @@ from studydb.domain.space.distributions import (
 )
 from studydb.domain.space.domains import Domain, Enumerable
 from studydb.domain.space.leaves import Written, constant, leaf_json, walk
+from studydb.domain.text.display import shortened
 from studydb.domain.text.suggestions import did_you_mean
 
 __all__ = [
@@ -77,13 +78,12 @@ class Space:
         """
         Read a user's nested dict of distributions and constants.
 
-        None is the space without parameters. A bare list is refused: `choice` samples from a list,
-        `constant` gives it to every trial. A text or dict that looks like a distribution is
-        refused, too.
+        A bare list is refused: `choice` samples from a list, `constant` gives it to every trial. A
+        text or dict that looks like a distribution is refused, too.
 
         Args:
-            mapping: The dict, a space, or None.
-            written: Where the dict was written; in a file, {"$": kind, …} is a distribution.
+            mapping: The dict, a space, or None for a space without parameters.
+            written: In a file, {"$": kind, …} is a distribution.
 
         Raises:
             InvalidSpec: A name or a leaf is refused; the message has its path.
@@ -101,8 +101,7 @@ class Space:
         Read the form that `to_json` writes, in the recorded order.
 
         Raises:
-            InvalidSpec: A distribution is unknown, its arguments are wrong, or JSON cannot hold a
-                constant.
+            InvalidSpec: A distribution is wrong, or JSON cannot hold a constant.
         """
         tree = dict(_as_mapping(spec))
         order = _read_order(tree.pop(ORDER, []))
@@ -111,21 +110,19 @@ class Space:
 
     def to_json(self) -> dict[str, Any]:
         """
-        Write the space as a nested dict for JSON.
+        Write the space as a dict for JSON, nested as the user's.
 
-        Returns:
-            A dict nested as the user's. A constant is unchanged, a distribution is {"$": "uniform",
-            "lower": 0.0, …}, and "$order" lists the paths if there are several.
+        A constant is unchanged, a distribution is {"$": "uniform", "lower": 0.0, …}, and "$order"
+        lists the paths if there are several.
         """
         tree = self.nest({path: leaf_json(leaf) for path, leaf in self.leaves.items()})
         return tree | {ORDER: list(self.leaves)} if len(self.leaves) > 1 else tree
 
     def nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Turn values by path into a nested dict in the space's order.
+        Turn values by path into a nested dict in the space's order; unknown paths come last.
 
-        Paths that are not in the space come last. Of two paths that exclude each other ("a" and
-        "a/b") the later one is kept.
+        Of two paths that exclude each other ("a" and "a/b") the later one is kept.
         """
         if self.is_flat and values.keys() <= self.leaves.keys():
             return {path: values[path] for path in self.leaves if path in values}
@@ -154,8 +151,8 @@ class Space:
     def _flatten(self, params: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         for key, value in params.items():
             path = f"{prefix}{key}"
-            whole = path in self.leaves or path.count("/") > MAX_DEPTH
-            if whole or not isinstance(value, Mapping) or not value:
+            is_leaf = path in self.leaves or path.count("/") > MAX_DEPTH
+            if is_leaf or not isinstance(value, Mapping) or not value:
                 yield path, value
             else:
                 yield from self._flatten(value, f"{path}/")
@@ -176,7 +173,7 @@ class Space:
 
         A constant replaces a param of the same name, so that a program that writes rows cannot
         change it. Numbers get their domain's type, because a database may return 1e16 as an
-        integer. The params are not checked; `misfit` does that.
+        integer. `misfit` checks the params.
         """
         values = self.flatten(params)
         for path, domain in self.parameters.items():
@@ -193,7 +190,7 @@ class Space:
         wrote may have other params.
         """
         if not isinstance(params, Mapping):
-            return f"Its params are not a dict, but {_shorten(repr(params))}."
+            return f"Its params are not a dict, but {shortened(repr(params), 200)}."
         try:
             values = self.flatten(params)
             domains = self.parameters
@@ -203,11 +200,11 @@ class Space:
                 return None
             self.check_params(params)
         except (InvalidSpec, ValueError, RecursionError) as error:
-            return _shorten(str(error), 500)
+            return shortened(str(error), 500)
         surplus = sorted(values.keys() - domains.keys())
         missing = sorted(domains.keys() - values.keys())
         found = [f"have {path!r}" for path in surplus] + [f"lack {path!r}" for path in missing]
-        return _shorten(f"Its params {', '.join(found)}.", 500)
+        return shortened(f"Its params {', '.join(found)}.", 500)
 
     def check_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -255,18 +252,13 @@ class Space:
             )
         if not domain.contains(value):
             raise InvalidSpec(
-                f"Parameter {path!r} is {value!r}, which is not in {_shorten(str(domain))}; "
+                f"Parameter {path!r} is {value!r}, which is not in {shortened(str(domain), 200)}; "
                 "give a value that is."
             )
         return domain.cast(value)
 
     def complete(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """
-        Add the parameters that enqueued params lack from a draw of the searcher.
-
-        Returns:
-            Nested params in the space's order.
-        """
+        """Add the parameters that enqueued params lack, from a draw of the searcher."""
         return self.nest(self.flatten(drawn) | self.flatten(params))
 
 
@@ -277,10 +269,6 @@ def _as_mapping(mapping: Any) -> Mapping[str, Any]:
             "{'lr': loguniform(1e-4, 1.0)}."
         )
     return mapping
-
-
-def _shorten(text: str, limit: int = 200) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def _read_order(order: Any) -> list[str]:

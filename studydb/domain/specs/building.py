@@ -1,4 +1,4 @@
-"""Making a spec from a call that a person typed, or from the JSON of a row."""
+"""Make a spec from a call that a person typed, or from the JSON of a row."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -16,7 +16,6 @@ def build(call: Call, known: Mapping[str, Callable[..., T]], *, noun: str) -> T:
     Make the object that a call names, such as "ASHA(max_t=27)".
 
     Args:
-        call: The parsed call.
         known: The functions and classes that may be called, by name.
         noun: The word for the object in errors, such as "scheduler".
 
@@ -52,10 +51,7 @@ def rebuild(
     Make the object that a row describes, such as {"name": "ASHA", "max_t": 27}.
 
     Args:
-        spec: The JSON of the row.
-        known: See `build`.
-        noun: See `build`.
-        key: The key of the name.
+        key: The key of the name; for `known` and `noun` see `build`.
 
     Raises:
         InvalidSpec: `build` refuses the spec, or it has no name.

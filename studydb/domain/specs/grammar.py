@@ -1,5 +1,5 @@
 """
-The grammar of what people type after `--param`, `--scheduler` and `enqueue`: values and calls.
+The grammar of values and calls, which people type after `--param`, `--scheduler` and `enqueue`.
 
 ```
 value      =  call | list | dict | text | word
@@ -159,7 +159,7 @@ class _Reader:
         return _CONSTANTS[word] if word in _CONSTANTS else self._number_or_text(word, start)
 
     def _items(self, closing: str) -> Iterator[int]:
-        """Step over brackets and commas; yield each item's offset for the caller to read it."""
+        """Step over brackets and commas; yield each item's offset, where the caller reads it."""
         self.at += 1
         while not self._skip(closing):
             yield self.at

@@ -17,9 +17,8 @@ class Spec:
     """
     A name with options, which are checked by their annotations and stored in a study's row.
 
-    A new spec is a frozen dataclass derived from this class. An option that is annotated with bool,
-    int, float or str, or with one of them `| None`, is checked for that type. A class checks
-    everything else in `_check`.
+    A new spec is a frozen dataclass derived from this class. An option annotated with bool, int,
+    float or str, or with one of them `| None`, is checked for that type; `_check` checks the rest.
 
     Attributes:
         kind: The spec's name in calls and in JSON; by default the class's name.
@@ -32,12 +31,10 @@ class Spec:
     is_bounded: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        """Set `kind` to the class's name, unless the class sets it."""
         if "kind" not in vars(cls):
             cls.kind = cls.__name__
 
     def __post_init__(self) -> None:
-        """Check the options, each alone and then together."""
         for field in fields(self):  # type: ignore[arg-type]  # each subclass is a dataclass
             option = _read_option(
                 getattr(self, field.name),
@@ -53,11 +50,10 @@ class Spec:
 
     @classmethod
     def arguments(cls) -> list[str]:
-        """Return the names of the options, in order."""
+        """Return the options' names in order."""
         return [field.name for field in fields(cls)]  # type: ignore[arg-type]
 
     def options(self) -> dict[str, Any]:
-        """Return the options by name."""
         return {name: getattr(self, name) for name in self.arguments()}
 
     def to_json(self) -> dict[str, Any]:

@@ -18,12 +18,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    """
-    Escape line breaks and control characters, which could control a terminal.
-
-    Args:
-        keep: Characters that are not escaped, such as a line break.
-    """
+    """Escape line breaks and control characters except `keep`: they could control a terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -47,8 +42,13 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
+def shortened(text: str, limit: int) -> str:
+    """Cut a text after `limit` characters, with an ellipsis."""
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
 def value_text(value: float | None) -> str:
-    """Write a value with six digits; infinities and NaN have their names in the database."""
+    """Write a value with six digits; infinities and NaN as the database writes them."""
     if value is None:
         return "none"
     if math.isnan(value):

@@ -1,6 +1,7 @@
 """The rules for names of studies and metrics."""
 
 from studydb.domain.errors import InvalidName
+from studydb.domain.text.display import shortened
 
 LONGEST_NAME = 200
 """The limit for a name, in characters."""
@@ -57,4 +58,4 @@ def _check_text(name: object, noun: str) -> str:
 
 
 def _shown(name: str) -> str:
-    return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
+    return repr(shortened(name, _SHOWN))
