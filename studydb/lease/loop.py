@@ -41,7 +41,7 @@ class OwnLoop:
         """Register this process as a worker; `storage` is the database's URL with its password."""
         self.pid = os.getpid()
         self._study, self._lease_s = study, lease_s
-        self._database, self._beats = connect(storage), connect(storage, connections=1)
+        self._database, self._heartbeat_database = connect(storage), connect(storage, connections=1)
         try:
             self._worker_id = self._enter()
         except BaseException:
@@ -50,10 +50,10 @@ class OwnLoop:
         self._acquirer = Acquirer(self._database, study, worker_id=self._worker_id, lease_s=lease_s)
         self._acquiring = threading.Lock()
         self._heartbeat = Heartbeat(
-            self._beats,
+            self._heartbeat_database,
             worker_id=self._worker_id,
             lease_s=lease_s,
-            after_beat=partial(recover, self._beats, study),
+            after_beat=partial(recover, self._heartbeat_database, study),
         )
         self._heartbeat.start()
         self._closed = threading.Event()
@@ -155,7 +155,7 @@ class OwnLoop:
 
     def _close_connections(self) -> None:
         self._database.close()
-        self._beats.close()
+        self._heartbeat_database.close()
 
 
 def _flush_and_give_back(

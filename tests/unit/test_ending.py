@@ -6,8 +6,8 @@ import pytest
 
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.ending import (
-    NO_LIMIT,
     LONGEST_DELAY_S,
+    NO_LIMIT,
     Ending,
     Limits,
     TrialFacts,
