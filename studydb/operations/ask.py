@@ -10,7 +10,7 @@ from studydb.store import proposals, single_statement
 from studydb.store.proposals import Asked
 
 NO_QUEUE_S = 30.0
-"""Seconds for which the asks of this process skip the queue after a turn did not come."""
+"""For how many seconds the asks of this process skip the queue after a wait that timed out."""
 
 
 def ask(
@@ -24,12 +24,12 @@ def ask(
     """
     Make the searcher's next trial, RUNNING under its first attempt.
 
-    Its params are a function of (seed, draw), the same in every process. No draw is left out. The
-    trial's uuid is made of the claimant's token.
+    Its params are a function of (seed, draw), the same in every process. No draw is skipped. The
+    trial's uuid is the claimant's token.
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
-        if_nothing_waits: Whether to make no trial if a PENDING one can be claimed.
+        if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
 
     Returns:
         None if `num_trials` trials exist, the searcher has no more points, the study is not
@@ -50,7 +50,7 @@ def ask(
 def _ask_in_single_statement(
     database: Database, study: Study, claimant: Claimant, *, if_nothing_waits: bool
 ) -> Claim | None:
-    """Ask when the study's row has the next proposals, so that SQL can make the config."""
+    """Ask in a single statement; propose the next draw first if the study's row lacks it."""
     asked = None
     while asked is None:
         asked = _ask_in_turn(database, study, claimant, if_nothing_waits=if_nothing_waits)
@@ -66,10 +66,10 @@ def _ask_in_turn(
     database: Database, study: Study, claimant: Claimant, *, if_nothing_waits: bool
 ) -> Asked | None:
     """
-    Wait for a turn in the queue, then ask; skip the queue if the turn does not come in time.
+    Wait for a turn in the queue, then ask; skip the queue if the wait times out.
 
-    Any login that may connect can hold the queue's lock. Skipping it is safe: the study's row
-    guards the budget, and the token keeps one trial from being made twice.
+    Any login that may connect can hold the queue's lock. Skipping the queue is safe: the study's
+    row guards the budget, and the token keeps a trial from being made twice.
     """
     queue = monotonic() >= database.no_queue_until_s
     try:

@@ -29,14 +29,14 @@ from studydb.store.leases import Held
 
 
 def decide(study: Study, outcome: Reason, facts: TrialFacts) -> Ending:
-    """Where an attempt's end moves its trial, within the study's limits."""
+    """Decide where an attempt's end moves its trial, within the study's limits."""
     return decide_ending(outcome, facts, Limits(study.max_failures, study.max_losses))
 
 
 def known_analysis(
     study: Study, tally: Tally | None, stored: Sequence[Result], summary: Summary
 ) -> Analysis | None:
-    """The metrics' summary by a tally and what is stored now; None if they are not all results."""
+    """Sum up a tally and the results stored now; None if the trial has other results, too."""
     tally = tally or Tally(study.objective.metric)
     if tally.n_results + len(stored) != summary.n_results:
         return None
@@ -45,12 +45,7 @@ def known_analysis(
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """
-    How an attempt's end was stored.
-
-    Attributes:
-        unsummed: Whether the trial has too many results to sum up its metrics in the transaction.
-    """
+    """An attempt's end; `unsummed` if the trial's results are too many for this transaction."""
 
     ending: Ending
     unsummed: bool
@@ -71,10 +66,10 @@ def end_attempt(
     summed: bool = True,
 ) -> Ended:
     """
-    Move a held trial out of RUNNING, close its attempt, and count both.
+    Move a held trial out of RUNNING, close its attempt, and update the counters.
 
     Args:
-        summed: Whether to sum up the trial's metrics; False after that has failed.
+        summed: Whether to sum up the trial's metrics; False if that has failed before.
     """
     held = flushed.held
     final = final_verdict_of_completed if outcome is Reason.COMPLETED else final_verdict
@@ -125,10 +120,10 @@ def end_attempt(
 
 def _requested(txn: Txn, study: Study, held: Held) -> Verdict | None:
     """
-    The verdict that people request when an attempt ends.
+    Read the verdict that people request when an attempt ends.
 
     The study's row is locked before a pause of the study is carried out. A resumption either
-    commits before and is read here, or waits and then finds the trial PAUSED.
+    commits before the lock and is read here, or waits for it and then finds the trial PAUSED.
     """
     requested = requested_verdict(held.request, held.status)
     if requested is None or requested.by is not DecidedBy.STUDY:
@@ -139,17 +134,8 @@ def _requested(txn: Txn, study: Study, held: Held) -> Verdict | None:
 def _record_outcome(
     txn: Txn, lease: Lease, outcome: Reason, failure: Failure | None, actor: Actor
 ) -> None:
-    events.append(
-        txn,
-        study_id=lease.study_id,
-        trial_id=lease.trial_id,
-        attempt=lease.attempt,
-        kind=EventKind(outcome.lower()),
-        actor=actor,
-        data=None if failure is None else _cause(outcome, failure),
-    )
-
-
-def _cause(outcome: Reason, failure: Failure) -> dict[str, str]:
-    cause = {"type": failure.type, "message": failure.message}
-    return cause | ({"fingerprint": fingerprint(failure)} if outcome is Reason.FAILED else {})
+    cause = {"type": failure.type, "message": failure.message} if failure else None
+    if cause and failure and outcome is Reason.FAILED:
+        cause["fingerprint"] = fingerprint(failure)
+    kind = EventKind(outcome.lower())
+    events.append(txn, study_id=lease.study_id, lease=lease, kind=kind, actor=actor, data=cause)

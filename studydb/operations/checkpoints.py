@@ -1,4 +1,4 @@
-"""Mark a checkpoint corrupt; delete the rows of those whose bytes are gone."""
+"""Mark a checkpoint corrupt; delete the rows of checkpoints whose bytes have been deleted."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ def mark_corrupt(
     database: Database, *, lease: Lease, checkpoint: Checkpoint, why: str = ""
 ) -> Checkpoint | None:
     """
-    Mark a checkpoint as corrupt that proved corrupt, missing or unsigned, with an event.
+    Mark a checkpoint that proved corrupt, missing or unsigned, and record an event.
 
     Args:
-        why: What was wrong with it, for the event.
+        why: The cause, for the event.
 
     Returns:
-        The one before it, which the attempt restores instead; None to start from scratch.
+        The checkpoint before it, which the attempt restores instead; None to start from scratch.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.
@@ -32,7 +32,7 @@ def mark_corrupt(
 
         before = checkpoints.before(txn, trial_id=lease.trial_id, checkpoint_id=checkpoint.id)
         if not checkpoints.mark_corrupt(txn, checkpoint_id=checkpoint.id):
-            return before  # sent again
+            return before  # a duplicate request
 
         checkpoints.point(
             txn,
@@ -44,8 +44,7 @@ def mark_corrupt(
         events.append(
             txn,
             study_id=lease.study_id,
-            trial_id=lease.trial_id,
-            attempt=lease.attempt,
+            lease=lease,
             kind=EventKind.CHECKPOINT_CORRUPT,
             actor=Actor.WORKER,
             data={"url": checkpoint.url, "step": checkpoint.step} | ({"error": why} if why else {}),
@@ -54,6 +53,6 @@ def mark_corrupt(
 
 
 def delete_rows(database: Database, *, removed: Sequence[Checkpoint]) -> None:
-    """Delete the rows of expired checkpoints whose bytes are gone."""
+    """Delete the rows of expired checkpoints whose bytes have been deleted."""
     with database.begin() as txn:
         checkpoints.delete_rows(txn, ids=[one.id for one in removed if one.id is not None])

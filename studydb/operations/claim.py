@@ -41,8 +41,8 @@ def claim(
     Claim the first PENDING trial of a study.
 
     Args:
-        again: Whether the token may have been sent before. If not, no earlier claim is looked for.
-        after_position: The position in the queue behind which the scan starts. If no trial follows,
+        again: Whether the token may have been sent before; False skips the search for that send.
+        after_position: The position in the queue after which the scan starts. If no trial follows,
             the whole queue is scanned.
 
     Returns:
@@ -60,7 +60,7 @@ def claim(
             claimed = claimed or attempt_claim(after_position=position)
         if claimed is None and again:
             claimed = _wait_for_earlier_send(database, study, claimant)
-            # The same claim, sent before and cut off, may have locked a trial and left it PENDING.
+            # An earlier send may have locked a trial, lost its connection and left it PENDING.
             claimed = claimed or attempt_claim(after_position=QUEUE_START)
     except Duplicate:
         return find_earlier_send(database, study, claimant)
@@ -75,7 +75,6 @@ def _is_plain(database: Database, study: Study) -> bool:
 def _claim_in_single_statement(
     database: Database, study: Study, claimant: Claimant, *, after_position: QueuePosition
 ) -> Claim | None:
-    """Claim when no limit must be counted and SQL can make the config."""
     with database.begin(durable=False, single=True) as txn:  # the first flush makes it durable
         row = single_statement.claim(txn, claimant, study=study, after_position=after_position)
     if row is None:
@@ -112,9 +111,9 @@ def _claim_in_steps(
 
 def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
     """
-    Wait until the same request, sent before, has committed or failed, and find its trial.
+    Wait until an earlier send of the same request has committed or failed, and find its trial.
 
-    Such an ask waits in the queue or locks the study's row. Such a claim locks its trial.
+    An ask waits in the queue or locks the study's row. A claim locks its trial.
     """
     with suppress(LockTimeout), database.begin(write=False, single=True) as txn:
         proposals.await_asks(txn, study_id=study.id)
@@ -127,7 +126,7 @@ def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant)
 
 def begin_attempt(txn: Txn, study: Study, row: LeasedTrial, claimant: Claimant) -> Claim:
     """
-    Open the attempt of a trial that this transaction has just leased.
+    Insert the attempt of a trial that this transaction has leased.
 
     Raises:
         Duplicate: The same claim was already stored (its reply was lost).
@@ -182,13 +181,13 @@ def claim_from_row(
 
 
 def find_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
-    """Find the claim or ask with this token that committed although its reply was lost."""
+    """Find the claim that an earlier send of this claim or ask made, if its reply was lost."""
     with database.begin(write=False) as txn:
         return _read_earlier_send(txn, study, claimant)
 
 
 def _read_earlier_send(txn: Txn, study: Study, claimant: Claimant) -> Claim | None:
-    """Read the claim that was made with this token, unless its attempt has ended."""
+    """Read the claim that was made with the claimant's token, unless its attempt has ended."""
     made = attempts.by_token(txn, token=claimant.token)
     if made is None or made.ended_at is not None:
         return None

@@ -1,7 +1,7 @@
 """
 Requests of people: enqueue, pause, resume, stop, extend.
 
-Each request carries a token, which is UNIQUE on `event`: a duplicate request changes nothing.
+Each request has a token, which is UNIQUE in `event`: a duplicate request changes nothing.
 """
 
 from collections import Counter
@@ -13,19 +13,18 @@ from uuid import UUID
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
-from studydb.domain.errors import BudgetSpent, NotAllowed, UnknownTrial, UsageError
+from studydb.domain.errors import BudgetSpent, NotAllowed, UsageError
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import FINAL, Origin, State, Status
 from studydb.domain.records import Request, Study, TrialRow
 from studydb.operations import summing
+from studydb.operations.reads import existing_trial
 from studydb.searchers import RandomSearch
 from studydb.store import counters, events, studies, sweeps, trials
 
 ENQUEUED_DRAWS = 2**32
-"""
-The first of the draws that complete enqueued trials; the searcher never reaches it.
-"""
+"""The first of the draws that complete enqueued trials. The searcher never reaches it."""
 
 
 def enqueue(
@@ -70,7 +69,7 @@ def enqueue(
                 origin=Origin.ENQUEUED,
                 priority=priority,
             )
-            _record(txn, study, EventKind.ENQUEUED, request, data={"number": number})
+            _record(txn, study, EventKind.ENQUEUED, request, {"number": number})
             counters.move(txn, study_id=study.id, key=0, out_of=None, into=State.PENDING)
         return number
     except Duplicate:
@@ -79,7 +78,7 @@ def enqueue(
 
 
 def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
-    # The same request, sent before, may have made the last trial of the budget.
+    # An earlier send of the same request may have made the last trial of the budget.
     recorded = events.data_of(txn, token=request.token)
     if not recorded:
         raise BudgetSpent(
@@ -93,8 +92,8 @@ def pause(database: Database, study: Study, numbers: Sequence[int], request: Req
     """
     Pause trials: PENDING ones now, RUNNING ones at their next flush or renewal.
 
-    The last request wins: it replaces a request to stop that no attempt has carried out yet. A
-    trial that its study's pause has paused stays PAUSED when the study is resumed.
+    The last request wins: it replaces a request to stop that no attempt has carried out yet. If a
+    trial was paused with its study, it then stays PAUSED when the study is resumed.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -108,7 +107,7 @@ def resume(database: Database, study: Study, numbers: Sequence[int], request: Re
     """
     Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING ones.
 
-    An attempt that has received such a request runs on; if it ends first, the trial runs again.
+    An attempt that has received such a request continues. If it has ended, the trial runs again.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -138,20 +137,17 @@ def set_status(database: Database, study: Study, status: Status, request: Reques
     Pause, resume or stop a whole study.
 
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
-    renewal. A resumption then moves the trials that the study's pause has paused to PENDING, in
+    renewal. A resumption also moves the trials that were paused with the study to PENDING, in
     further transactions, because trials are locked before their study. If this process dies between
-    them, any worker's sweep moves the rest.
+    them, sweeps move the rest.
     """
     with suppress(Duplicate), database.begin() as txn:
         _record(txn, study, EventKind(f"study {status.lower()}"), request)
         studies.set_status(txn, study_id=study.id, status=status)
-    while status is Status.RUNNING and _unpause_some(database, study) == sweeps.MOST:
-        pass
-
-
-def _unpause_some(database: Database, study: Study) -> int:
-    with database.begin() as txn:
-        return sweeps.unpause(txn, study_id=study.id)
+    n_moved = sweeps.MOST
+    while status is Status.RUNNING and n_moved == sweeps.MOST:
+        with database.begin() as txn:
+            n_moved = sweeps.unpause(txn, study_id=study.id)
 
 
 def extend(database: Database, study: Study, request: Request, *, n_more: int) -> int:
@@ -172,13 +168,7 @@ def extend(database: Database, study: Study, request: Request, *, n_more: int) -
             num_trials = studies.extend(txn, study_id=study.id, n_more=n_more)
             if num_trials is None:
                 raise NotAllowed(f"Study {study.name!r} has no num_trials: it never runs out.")
-            _record(
-                txn,
-                study,
-                EventKind.EXTENDED,
-                request,
-                data={"num_trials": num_trials},
-            )
+            _record(txn, study, EventKind.EXTENDED, request, {"num_trials": num_trials})
         return num_trials
     except Duplicate:
         with database.begin(write=False) as txn:
@@ -193,17 +183,13 @@ class _Steering:
 
 
 def _steer(
-    database: Database,
-    study: Study,
-    numbers: Sequence[int],
-    steering: _Steering,
-    request: Request,
+    database: Database, study: Study, numbers: Sequence[int], steering: _Steering, request: Request
 ) -> None:
-    """Move PENDING and PAUSED trials, send the request to RUNNING ones, by ascending number."""
+    """Move PENDING and PAUSED trials, and store the request for RUNNING ones."""
     numbers = sorted(set(numbers))
     try:
         with database.begin() as txn:
-            _record(txn, study, steering.kind, request, data={"numbers": numbers})
+            _record(txn, study, steering.kind, request, {"numbers": numbers})
             steered = [_lock(txn, study, number) for number in numbers]  # ids rise with numbers
             unsummed = _apply(txn, study, steered, steering)
     except Duplicate:
@@ -215,7 +201,7 @@ def _steer(
 
 
 def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steering) -> list[int]:
-    """Move the locked trials or store the request; return the ids of ended ones not summed up."""
+    """Move locked trials or store the request; return the ids of ended trials without summary."""
     targets = steering.targets
     unsummed: list[int] = []
     n_results = 0
@@ -239,9 +225,7 @@ def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steer
 
 
 def _lock(txn: Txn, study: Study, number: int) -> TrialRow:
-    trial = trials.find(txn, study_id=study.id, number=number, lock=True)
-    if trial is None:
-        raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")
+    trial = existing_trial(txn, study, number, lock=True)
     if trial.state in FINAL:
         raise NotAllowed(
             f"Trial {number} of {study.name!r} has ended ({trial.state}, {trial.reason}); "
@@ -251,13 +235,6 @@ def _lock(txn: Txn, study: Study, number: int) -> TrialRow:
 
 
 def _record(
-    txn: Txn,
-    study: Study,
-    kind: EventKind,
-    request: Request,
-    *,
-    data: Mapping[str, Any] | None = None,
+    txn: Txn, study: Study, kind: EventKind, request: Request, data: Mapping[str, Any] | None = None
 ) -> None:
-    events.append(
-        txn, study_id=study.id, kind=kind, actor=request.actor, token=request.token, data=data
-    )
+    events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)

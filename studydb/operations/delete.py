@@ -10,14 +10,14 @@ from studydb.store import counters, deletion, studies, sweeps
 
 def close(database: Database, study: Study) -> None:
     """
-    Stop a study that is to be deleted: no trial starts while its files are removed.
+    Stop a study that is to be deleted, so that no trial starts while its files are removed.
 
     Raises:
         NotAllowed: Trials are RUNNING.
     """
     with database.begin() as txn:
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
-        # Lost trials that recovery could not end are counted as RUNNING. They must not block this.
+        # Lost trials that recovery cannot end count as RUNNING. They must not block the deletion.
         abandoned = len(sweeps.lost(txn, study_id=study.id))
         running = counters.read(txn, study_id=study.id).running - abandoned
     if running > 0:
@@ -44,7 +44,7 @@ def delete(database: Database, study: Study) -> None:
 
 
 def _delete_rest(database: Database, study: Study) -> bool:
-    """Delete the study if it has no trial; its lock keeps other processes from adding one."""
+    """Delete the study if it has no trial; a lock keeps other processes from adding trials."""
     with database.begin() as txn:
         studies.lock(txn, study_id=study.id)  # the lock order: the study before its counters
         if deletion.has_trials(txn, study_id=study.id):

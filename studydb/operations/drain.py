@@ -1,6 +1,7 @@
 """Ask a worker to give back its trials and to end."""
 
 import re
+from contextlib import suppress
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
@@ -11,12 +12,12 @@ from studydb.processes import is_alive
 from studydb.store import events, workers
 
 SHOWN = 5
-"""The most workers that the error about an ambiguous text names."""
+"""The most workers that the error for an ambiguous text names."""
 
 
 def find_worker(database: Database, text: str) -> Worker:
     """
-    The worker whose id begins with a text.
+    Find the worker whose id begins with a text.
 
     Raises:
         NotFound: No id begins with the text.
@@ -41,22 +42,18 @@ def drain(database: Database, worker: Worker, request: Request) -> None:
     Raises:
         NotAllowed: The worker has ended, or its process is dead.
     """
-    try:
-        with database.begin() as txn:
-            events.append(
-                txn,
-                study_id=worker.study_id,
-                worker_id=worker.id,
-                kind=EventKind.DRAINED,
-                actor=request.actor,
-                token=request.token,
+    with suppress(Duplicate), database.begin() as txn:
+        events.append_request(
+            txn,
+            study_id=worker.study_id,
+            kind=EventKind.DRAINED,
+            request=request,
+            worker_id=worker.id,
+        )
+        if not workers.set_request(txn, worker_id=worker.id, request=DRAIN):
+            raise NotAllowed(f"The worker {worker.uuid} has ended already.")
+        if not is_alive(worker.process):
+            raise NotAllowed(
+                f"The process of worker {worker.uuid} is dead. Its trials are recovered by the "
+                "next worker that starts on this host, or by others once their leases have expired."
             )
-            if not workers.set_request(txn, worker_id=worker.id, request=DRAIN):
-                raise NotAllowed(f"The worker {worker.uuid} has ended already.")
-            if not is_alive(worker.process):
-                raise NotAllowed(
-                    f"The process of worker {worker.uuid} is dead. What it held is taken back by "
-                    "the next worker that starts on this host, by others once its lease is over."
-                )
-    except Duplicate:
-        return

@@ -19,13 +19,13 @@ def fail(
     process: AttemptProcess | None = None,
 ) -> Ending | None:
     """
-    End an attempt as failed without reading its results: no last flush, no summary of metrics.
+    End an attempt as failed without reading its results or summing up its metrics.
 
     Args:
         flush_no: The flush number of the batch that could not be stored.
 
     Returns:
-        Where the trial was moved; None if the same request was stored before.
+        The trial's next state; None if the same request was stored before.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.

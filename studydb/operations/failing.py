@@ -2,7 +2,7 @@
 
 import shlex
 
-from studydb.db import Database, Txn
+from studydb.db import Database
 from studydb.domain.records import LastError, Study
 from studydb.domain.text.display import visible
 from studydb.operations.study_progress import StudyProgress
@@ -10,18 +10,13 @@ from studydb.store import events
 
 
 def last_error(database: Database, study: Study) -> LastError | None:
-    """Find the newest failure or loss among the newest events of a study."""
+    """Find the newest failure or loss with a cause among the newest events of a study."""
     with database.begin(write=False) as txn:
-        return last_error_in(txn, study)
-
-
-def last_error_in(txn: Txn, study: Study) -> LastError | None:
-    """Do the same as `last_error`, within a transaction."""
-    return events.last_error(txn, study_id=study.id)
+        return events.last_error(txn, study_id=study.id)
 
 
 def describe_failure(database: Database, study: Study, progress: StudyProgress) -> str:
-    """Write why a study has failed, where the traceback is, and how to continue."""
+    """Describe why a study has failed, where the traceback is, and how to continue."""
     error, name = last_error(database, study), shlex.quote(study.name)
     if progress.pause_reason is not None:
         why = f"Study {study.name!r} has paused itself: {visible(progress.pause_reason)}"

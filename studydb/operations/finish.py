@@ -1,4 +1,4 @@
-"""End an attempt with its last flush: completed, failed, released, lost, or as a verdict says."""
+"""End an attempt with its last flush: completed, failed, released, lost or by a verdict."""
 
 from studydb.db import Database
 from studydb.domain.life.ending import Ending, TrialFacts
@@ -25,7 +25,7 @@ def finish(
     """
     End an attempt and move its trial to its next state.
 
-    Results that come after a scheduler's or rule's verdict are dropped; all others are stored here.
+    The last batch is stored; results after a scheduler's or rule's verdict are dropped.
 
     Args:
         outcome: COMPLETED; FAILED (the user's code raised); LOST (its process died); PREEMPTED
@@ -33,7 +33,7 @@ def finish(
         tally: The tally of the trial's results before this batch, if this attempt knows them all.
 
     Returns:
-        Where the trial was moved; None if the same finish was stored before.
+        The trial's next state; None if the same finish was stored before.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.
@@ -74,7 +74,7 @@ def _complete(
     tally: Tally | None,
     process: AttemptProcess | None,
 ) -> Ending | None:
-    """Complete a trial in a single statement; None if a decision, request or result is missing."""
+    """Complete a trial in a single statement; None if several statements are needed."""
     summary = summary_if_undecided(study, batch)
     if summary is None:
         return None

@@ -1,8 +1,8 @@
 """
 The steps that report and finish share: lock rungs, check the fence, judge the batch, store it.
 
-Rules judge a result before the scheduler does. A batch is cut after the first result that ends the
-trial.
+Rules judge a result before the scheduler does. Results after the first one that ends the trial are
+dropped.
 """
 
 import math
@@ -31,10 +31,10 @@ class Flushed:
 
     Attributes:
         held: The trial's row before the flush.
-        stored: The results that were stored, up to the one that ended the trial.
-        summary: The trial's summary with these results.
-        verdict: The verdict on these results; None to continue.
-        is_new: Whether the batch was stored now; False if it was dropped, or stored before.
+        stored: The stored results of the batch, up to the one that ended the trial.
+        summary: The trial's summary after the flush.
+        verdict: The verdict on the stored results; None to continue.
+        is_new: Whether this flush stored the batch; False if it was dropped or stored before.
     """
 
     held: Held
@@ -46,7 +46,7 @@ class Flushed:
 
 
 def unchanged(held: Held) -> Flushed:
-    """Return a held trial after a flush that stored no result."""
+    """Make the `Flushed` of a flush that stored nothing."""
     return Flushed(held, (), held.summary, held.time_total_s, is_new=False)
 
 
@@ -54,8 +54,8 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
     """
     Store a batch of an attempt with the decisions on it, if the attempt holds its trial.
 
-    A batch that was stored before is not stored again. Once a scheduler or rule has ended
-    the trial, further batches are dropped.
+    A batch that was stored before is not stored again. Once a scheduler or rule has ended the
+    trial, batches are dropped.
 
     Returns:
         None if the attempt no longer holds its trial.
@@ -83,7 +83,7 @@ def due_results(study: Study, batch: Batch) -> Iterator[Result]:
 
 def summary_if_undecided(study: Study, batch: Batch) -> Summary | None:
     """
-    Compute the trial's summary with a batch, if no scheduler or rule decides on the batch.
+    Compute the trial's summary after a batch that no scheduler or rule decides on.
 
     Returns:
         None if a decision is needed, or this attempt does not know the summary before the batch.
@@ -115,7 +115,7 @@ def _store_batch(
     txn: Txn, study: Study, held: Held, *, lease: Lease, batch: Batch, locked: dict[int, Rung]
 ) -> Flushed:
     view = LockedView(txn, locked, trial_id=lease.trial_id)
-    stored, verdict = _judge(txn, study, view, lease=lease, batch=batch, locked=locked)
+    stored, verdict = _judge(txn, study, view, lease=lease, batch=batch)
 
     summary, time_total_s = held.summary, held.time_total_s
     if stored and held.flush_no == 0:
@@ -129,13 +129,7 @@ def _store_batch(
 
 
 def _judge(
-    txn: Txn,
-    study: Study,
-    view: LockedView,
-    *,
-    lease: Lease,
-    batch: Batch,
-    locked: dict[int, Rung],
+    txn: Txn, study: Study, view: LockedView, *, lease: Lease, batch: Batch
 ) -> tuple[tuple[Result, ...], Verdict | None]:
     due = {result.step for result in due_results(study, batch)}
     for position, result in enumerate(batch.results, 1):
@@ -143,20 +137,14 @@ def _judge(
         if first_hit(study.rules, result, objective=study.objective):
             verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         elif result.step in due:
-            verdict = _ask_scheduler(txn, study, view, lease=lease, result=result, locked=locked)
+            verdict = _ask_scheduler(txn, study, view, lease=lease, result=result)
         if verdict is not None:
             return batch.results[:position], verdict
     return batch.results, None
 
 
 def _ask_scheduler(
-    txn: Txn,
-    study: Study,
-    view: LockedView,
-    *,
-    lease: Lease,
-    result: Result,
-    locked: dict[int, Rung],
+    txn: Txn, study: Study, view: LockedView, *, lease: Lease, result: Result
 ) -> Verdict | None:
     oriented = study.objective.score(result.value)
     report = Report(result.step, oriented, math.isnan(result.value), lease.bracket)
@@ -164,7 +152,7 @@ def _ask_scheduler(
     if decision.rung_step is not None:
         rungs.record(
             txn,
-            rung=locked[decision.rung_step],
+            rung=view.locked[decision.rung_step],
             beside=view.beside(decision.rung_step),
             lease=lease,
             result=result,
@@ -177,7 +165,7 @@ def _ask_scheduler(
 def _supersede(
     txn: Txn, study: Study, summary: Summary, *, lease: Lease, first: Result, batch: Batch
 ) -> Summary:
-    """Let earlier results count only below an attempt's first step; return the new summary."""
+    """Let earlier attempts' results count only below the first step; return the new summary."""
     if lease.attempt == 1:
         if first.step != batch.after_step + 1:
             attempts.begin_at(txn, lease=lease, step=first.step)
@@ -189,20 +177,20 @@ def _supersede(
 
 
 def next_step(study: Study, batch: Batch) -> int | None:
-    """Return the step at which the scheduler decides next, after a batch."""
+    """Return the step at which the scheduler decides next after a batch."""
     last = batch.results[-1].step if batch.results else batch.after_step
     return study.scheduler.next_decision_step(last)
 
 
 def refused(txn: Txn, *, lease: Lease, flush_no: int) -> Verdict | None:
     """
-    Answer an attempt that the fence has refused.
+    Answer a flush that the fence has refused.
 
     Returns:
-        The stored verdict, if this attempt stored that flush and has ended; None to continue.
+        The stored verdict, if an earlier send of the flush was stored; None to continue.
 
     Raises:
-        LeaseLost: The attempt lost its trial before that flush.
+        LeaseLost: The attempt lost its trial before the flush.
     """
     ended = attempts.find(txn, trial_id=lease.trial_id, attempt_no=lease.attempt)
     if ended is None or ended.token != lease.token or ended.flush_no < flush_no:

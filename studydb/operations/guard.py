@@ -1,4 +1,4 @@
-"""Pause a study whose trials all fail alike, in the transaction that ends the last of them."""
+"""Pause a study whose trials all fail alike."""
 
 from studydb.db import Txn
 from studydb.domain.life.alike_failures import MAX_ALIKE, fingerprint, pause_reason
@@ -10,11 +10,10 @@ from studydb.store import events, results, studies
 
 def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> None:
     """
-    Pause the study if enough distinct trials failed like this one and none has ever reported.
+    Pause the study if `MAX_ALIKE` distinct trials failed like this one and none has ever reported.
 
-    The study's row is locked before the failures are counted, so that of several at the same time
-    each counts those before it. Only failures since the last resumption count. The cost does not
-    grow: one probe for a result, and the newest events.
+    Only failures since the last resumption count. The study's row is locked first, so that each of
+    several concurrent failures counts those before it. The cost does not grow with the study.
     """
     if not study.guard or results.any_of_study(txn, study_id=study.id):
         return

@@ -1,4 +1,4 @@
-"""All that a page about one study shows, read in one transaction, without locks."""
+"""Read all that a page about a study shows, in one transaction, without locks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.listed_rows import ListedStudy, ListedTrial, RecentEnds, StorageProblem
 from studydb.domain.records import LastError, Study, TrialRow
-from studydb.operations.failing import last_error_in
 from studydb.operations.study_progress import StudyProgress, progress_in
 from studydb.operations.workers import WorkerList, workers_in
 from studydb.store import events, ranking, view_rows
@@ -19,7 +18,7 @@ MOST_UNFINISHED = 20
 """How many unfinished trials an overview lists."""
 
 MAX_WORKERS = 1000
-"""How many of a study's newest workers are looked at."""
+"""How many of a study's newest workers an overview reads."""
 
 Group = TypeVar("Group")
 
@@ -31,13 +30,13 @@ class Overview:
 
     Attributes:
         row: Its row of `v_study`.
-        best: The best trial; None as long as none has a value.
-        unfinished: Some trials that have not ended: RUNNING, PENDING, PAUSED.
+        best: The best trial; None as long as no trial has a value.
+        unfinished: Some RUNNING, PENDING and PAUSED trials.
         workers: Its newest workers.
         ends: How its newest trials ended.
-        problems: What is not stored as it should be, newest first.
-        last_error: The newest failure or loss, if it left a cause.
-        at: The database's clock.
+        problems: The newest event of each kind of storage problem, newest first.
+        last_error: The newest failure or loss with a cause.
+        at: The time of the read, by the database's clock.
     """
 
     row: ListedStudy
@@ -70,13 +69,13 @@ def read_overview(database: Database, study: Study) -> Overview:
             workers=workers_in(txn, study_id=study.id, limit=MAX_WORKERS),
             ends=store.recent_ends(txn, study_id=study.id),
             problems=events.problems(txn, study_id=study.id),
-            last_error=last_error_in(txn, study),
+            last_error=events.last_error(txn, study_id=study.id),
             at=txn.now,
         )
 
 
 def storage_problems(database: Database, study: Study) -> list[StorageProblem]:
-    """What of a study is not stored as it should be: the newest event of each kind."""
+    """Read the newest event of each kind of storage problem, newest first."""
     with database.begin(write=False) as txn:
         return events.problems(txn, study_id=study.id)
 
@@ -91,7 +90,7 @@ def _unfinished(txn: Txn, study: Study) -> list[ListedTrial]:
 
 def share(sizes: Mapping[Group, int], total: int) -> dict[Group, int]:
     """
-    Divide a page's rows among groups: equally, except that no group gets more than it has.
+    Divide a page's rows equally among groups; no group gets more rows than it has.
 
     Args:
         sizes: How many rows each group has.

@@ -1,4 +1,4 @@
-"""Long listings in pages of bounded size: a study's trials, its results, the results of a trial."""
+"""Read long listings in bounded pages: a study's trials, its results, the results of a trial."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ RESULTS_PER_PAGE = 10_000
 @dataclass(frozen=True, slots=True)
 class TrialResults:
     """
-    The live results of one trial, as they were when the trial was looked up.
+    The live results of a trial, as they were when the trial was read.
 
     Attributes:
-        n_results: How many the trial has.
-        n_listed: How many of them, the last ones, `rows` reads.
+        n_results: How many results the trial has.
+        n_listed: How many of the last results `rows` reads.
     """
 
     n_results: int
@@ -32,7 +32,7 @@ class TrialResults:
     _spans: list[results.Span]
 
     def rows(self) -> Iterator[ListedResult]:
-        """Rows of `v_result` by step; each call reads them again, in pages."""
+        """Read rows of `v_result` by step, in pages; each call reads them again."""
         name, metric = self._study.name, self._study.objective.metric
         for page in pages(self._spans, reader(self._database)):
             for row in page:
@@ -42,7 +42,7 @@ class TrialResults:
                 )
 
     def metric_names(self) -> set[str]:
-        """The names of all metrics; reads all rows."""
+        """Collect the names of all metrics; reads all rows."""
         return {name for row in self.rows() for name in row.metrics}
 
 
@@ -50,10 +50,10 @@ def trial_results(
     database: Database, study: Study, number: int, *, limit: int | None = None
 ) -> TrialResults:
     """
-    What a trial has reported.
+    Find the results of a trial.
 
     Args:
-        limit: How many of its last results; None for all.
+        limit: How many of the last results to read; None for all.
 
     Raises:
         UnknownTrial: The study has no trial of this number.
@@ -69,17 +69,16 @@ def trial_results(
 
 
 def trial_pages(database: Database, study: Study) -> Iterator[list[ListedTrial]]:
-    """A study's rows of `v_trial` by number, in pages, all as of one moment."""
+    """Read a study's rows of `v_trial` by number, in pages of one snapshot."""
     with database.begin(write=False, snapshot=True) as txn:
         next_number = view_rows.next_number(txn, study_id=study.id)
         for first in range(0, next_number, TRIALS_PER_PAGE):
-            yield view_rows.trial_page(
-                txn, name=study.name, first=first, end=first + TRIALS_PER_PAGE
-            )
+            end = first + TRIALS_PER_PAGE
+            yield view_rows.trial_page(txn, name=study.name, first=first, end=end)
 
 
 def result_pages(database: Database, study: Study) -> Iterator[list[PagedResult]]:
-    """A study's live results by trial and step, in pages, all as of one moment."""
+    """Read a study's live results by trial and step, in pages of one snapshot."""
     position = (0, 0, 0)
     with database.begin(write=False, snapshot=True) as txn:
         while page := view_rows.result_page(

@@ -1,4 +1,4 @@
-"""Run a person's own SELECT, read-only."""
+"""Run a person's SELECT, read-only."""
 
 import re
 from typing import Any
@@ -15,10 +15,10 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 def _verb(sql: str) -> str:
     """
-    The first word of a statement, in capitals, after comments and parentheses.
+    Find the first word of a statement after comments and parentheses, in capitals.
 
-    Empty if a comment contains the beginning of another: PostgreSQL nests comments, SQLite does
-    not, so that they would disagree about where the statement begins.
+    It is empty if a comment contains the beginning of another: PostgreSQL nests comments and SQLite
+    does not, so they would disagree about where the statement begins.
     """
     rest = sql
     while True:
@@ -39,14 +39,14 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
     """
     Run a person's SELECT on a database that was opened read-only.
 
-    The text must be one statement, run in a READ ONLY transaction: a second statement could end
-    that transaction and begin another.
+    The text must be one statement, which is run in a READ ONLY transaction: a second statement
+    could end that transaction and begin another.
 
     Returns:
         The names of the columns, and the rows.
 
     Raises:
-        UsageError: It is another kind of statement, or the database refuses it, in its own words.
+        UsageError: The statement does not read, or the database refuses it.
     """
     verb = _verb(sql)
     if verb not in READING_VERBS:
@@ -60,11 +60,10 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
         except Exception as error:
             if _is_passing(error, database):
                 raise
-            words = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UsageError(f"The database refuses the query: {words.rstrip('.')}.") from error
+            cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UsageError(f"The database refuses the query: {cause.rstrip('.')}.") from error
 
 
 def _is_passing(error: Exception, database: Database) -> bool:
-    """Whether an error passes by itself; a refused write does not."""
     translated = faults.translate(error, url=database.url)
     return isinstance(translated, StorageTransient) and "read-only" not in str(error)

@@ -1,4 +1,4 @@
-"""What people look up: studies, trials, the best, one trial with its attempts; without locks."""
+"""Read what people look up: studies, trials, the best trials, a trial with its attempts."""
 
 from dataclasses import dataclass
 
@@ -20,12 +20,13 @@ from studydb.store import attempts, ranking, results, rungs, trials, view_rows
 @dataclass(frozen=True, slots=True)
 class TrialDetails:
     """
-    A trial with all that a page about it shows.
+    All that a page about a trial shows.
 
     Attributes:
-        listed: Its rows of `v_attempt`, oldest first; `attempts` has the rest of the same rows.
+        listed: Its rows of `v_attempt`, oldest first.
+        attempts: Further columns of the same attempts, in the same order.
         judgements: How the scheduler judged it, by rung.
-        last_result: What it reported last; None if it has reported nothing.
+        last_result: None if it has reported nothing.
     """
 
     trial: TrialRow
@@ -36,7 +37,7 @@ class TrialDetails:
 
 
 def list_studies(database: Database) -> list[ListedStudy]:
-    """Every study's row of `v_study`, oldest first."""
+    """Read every study's row of `v_study`, oldest first."""
     with database.begin(write=False) as txn:
         return view_rows.studies(txn)
 
@@ -49,8 +50,8 @@ def listed_trials(
     best_first: bool = False,
     limit: int | None = None,
 ) -> list[ListedTrial]:
-    """A study's rows of `v_trial` by number, or best first; trials without a rank come last."""
-    with database.begin(write=False, snapshot=best_first) as txn:  # several reads of one order
+    """Read a study's rows of `v_trial`, by number or best first; trials without a rank are last."""
+    with database.begin(write=False, snapshot=best_first) as txn:  # `best_trials` reads repeatedly
         if best_first:
             return view_rows.best_trials(
                 txn, study_id=study.id, name=study.name, state=state, limit=limit
@@ -61,14 +62,14 @@ def listed_trials(
 def list_trials(
     database: Database, study: Study, *, state: State | None = None, limit: int | None = None
 ) -> list[TrialRow]:
-    """A study's trials by number."""
+    """Read a study's trials by number."""
     with database.begin(write=False) as txn:
         return trials.listing(txn, study_id=study.id, state=state, limit=limit)
 
 
 def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[TrialRow]:
     """
-    The best trials of a study by `best_value`, best first.
+    Read the best trials of a study by `best_value`, best first.
 
     Raises:
         NoResults: No trial has a value that is not NaN.
@@ -85,7 +86,7 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
 
 def find_trial(database: Database, study: Study, number: int) -> TrialRow:
     """
-    One trial of a study.
+    Find a trial of a study.
 
     Raises:
         UnknownTrial: The study has no trial of this number.
@@ -94,14 +95,14 @@ def find_trial(database: Database, study: Study, number: int) -> TrialRow:
         return existing_trial(txn, study, number)
 
 
-def existing_trial(txn: Txn, study: Study, number: int) -> TrialRow:
+def existing_trial(txn: Txn, study: Study, number: int, *, lock: bool = False) -> TrialRow:
     """
-    One trial of a study, within a transaction.
+    Find a trial of a study within a transaction; `lock` locks its row.
 
     Raises:
         UnknownTrial: The study has no trial of this number.
     """
-    trial = trials.find(txn, study_id=study.id, number=number)
+    trial = trials.find(txn, study_id=study.id, number=number, lock=lock)
     if trial is None:
         raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")
     return trial
@@ -109,7 +110,7 @@ def existing_trial(txn: Txn, study: Study, number: int) -> TrialRow:
 
 def trial_details(database: Database, study: Study, number: int) -> TrialDetails:
     """
-    One trial of a study with its attempts, its judgements and its last result.
+    Read a trial with its attempts, its judgements and its last result.
 
     Raises:
         UnknownTrial: The study has no trial of this number.
@@ -129,7 +130,7 @@ def trial_details(database: Database, study: Study, number: int) -> TrialDetails
 
 def trial_attempts(database: Database, study: Study, number: int) -> list[AttemptDetails]:
     """
-    The attempts of one trial, oldest first.
+    Read the attempts of a trial, oldest first.
 
     Raises:
         UnknownTrial: The study has no trial of this number.
@@ -139,6 +140,6 @@ def trial_attempts(database: Database, study: Study, number: int) -> list[Attemp
 
 
 def trial_spans(txn: Txn, study: Study, trial: TrialRow) -> list[results.Span]:
-    """Where the live results of a trial are, up to the last one that its row counts."""
+    """Find the spans of a trial's live results, up to the last step in the trial's row."""
     through = trial.summary.last_step or 0
     return results.spans(txn, study_id=study.id, trial_id=trial.id, through=through)

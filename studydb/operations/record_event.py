@@ -1,6 +1,7 @@
 """Record an event of an attempt."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from studydb.db import Database
@@ -23,25 +24,21 @@ def record_event(
     Append an event of a held trial, and renew its lease.
 
     Args:
-        token: Chosen for this event; a request with the same token stores nothing more.
+        token: A random text, for this event only; a resend with the same token stores nothing.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.
     """
-    try:
-        with database.begin() as txn:
-            events.append(
-                txn,
-                study_id=lease.study_id,
-                trial_id=lease.trial_id,
-                attempt=lease.attempt,
-                kind=kind,
-                actor=Actor.WORKER,
-                data=data,
-                token=token,
-            )
-            if leases.hold(txn, lease=lease) is None:
-                raise lost(lease)
-            leases.renew(txn, leases=[lease])
-    except Duplicate:
-        return
+    with suppress(Duplicate), database.begin() as txn:
+        events.append(
+            txn,
+            study_id=lease.study_id,
+            lease=lease,
+            kind=kind,
+            actor=Actor.WORKER,
+            data=data,
+            token=token,
+        )
+        if leases.hold(txn, lease=lease) is None:
+            raise lost(lease)
+        leases.renew(txn, leases=[lease])

@@ -1,13 +1,13 @@
 """
-Recover the trials of workers that died; any worker does it, a bounded number at a time.
+Recover the trials of workers that died: any worker recovers them, 100 at a time.
 
-An expired lease is first marked. The trial counts as lost if the mark is still there one renewal
-period of its holder later, because after an outage of the database every lease has expired. Each
-lost attempt is ended in its own transaction by the code of a finish. The fence refuses the end if
-the holder wrote in between.
+An expired lease is first marked. The trial is lost if the mark is still there one renewal period of
+its holder later, because after an outage of the database every lease has expired. Each lost attempt
+is ended in its own transaction by the code of a finish. The fence refuses the end if the holder has
+written meanwhile.
 
-A trial whose results make its end fail is ended without them. If that fails, too, the trial is
-skipped with an event, so that it keeps no worker from starting.
+If a trial's end fails because of its results, it is ended without them. If that fails, too, an
+event is recorded and the trial is skipped, so that workers can still start.
 """
 
 import threading
@@ -49,8 +49,8 @@ def recover_host(
     Recover the trials of processes that are dead on this host, without waiting for their leases.
 
     Args:
-        process: Of this host; only holders of the same boot and pid namespace are looked at.
-        is_alive: Whether a process of this host still runs.
+        process: A process of this host; only holders of its boot and pid namespace are examined.
+        is_alive: Tells whether a process of this host still runs.
     """
     with database.begin(write=False) as txn:
         held = sweeps.of_host(txn, study_id=study.id, process=process)
@@ -61,32 +61,26 @@ def recover_host(
     )
 
 
-def _take(database: Database, study: Study, *, lease: Lease, known_dead: bool) -> bool:
-    """Recover one trial; False if it is not lost or cannot be ended."""
-    try:
-        return _end(database, study, lease=lease, known_dead=known_dead)
-    except Exception as error:
-        if not is_of_values(error):
-            raise
-        why = failure_of(error, whole=True)
+def _take(
+    database: Database, study: Study, *, lease: Lease, known_dead: bool, why: Failure | None = None
+) -> bool:
+    """Recover a trial; False if it is not lost or cannot be ended. For `why` see `_end`."""
     try:
         return _end(database, study, lease=lease, known_dead=known_dead, why=why)
     except Exception as error:
         if not is_of_values(error):
             raise
-        _record_unrecoverable(database, lease, failure_of(error, whole=True))
-    return False
+        cause = failure_of(error, whole=True)
+        if why is not None:
+            _record_unrecoverable(database, lease, cause)
+            return False
+    return _take(database, study, lease=lease, known_dead=known_dead, why=cause)
 
 
 def _end(
-    database: Database,
-    study: Study,
-    *,
-    lease: Lease,
-    known_dead: bool,
-    why: Failure | None = None,
+    database: Database, study: Study, *, lease: Lease, known_dead: bool, why: Failure | None
 ) -> bool:
-    """End a lost attempt; if `why` is given, without reading its results."""
+    """End a lost attempt; if `why` is given, as failed for that cause, without its results."""
     with database.begin() as txn:
         held = sweeps.hold_lost(txn, lease=lease, known_dead=known_dead)
         if held is None:
@@ -109,7 +103,7 @@ def _end(
 
 
 _one_at_a_time = threading.Lock()
-"""Up to 100 summaries of one sweep share the connection of renewals, one after another."""
+"""The summaries of a sweep, up to 100, share the connection of renewals: one at a time."""
 
 
 def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:
@@ -121,13 +115,12 @@ def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:
 
 
 def _record_unrecoverable(database: Database, lease: Lease, failure: Failure) -> None:
-    """Record, once for each attempt, that it cannot be ended."""
+    """Record that an attempt cannot be ended, once for each attempt."""
     with suppress(Duplicate, StorageError), database.begin() as txn:
         events.append(
             txn,
             study_id=lease.study_id,
-            trial_id=lease.trial_id,
-            attempt=lease.attempt,
+            lease=lease,
             kind=EventKind.RECOVERY_FAILED,
             actor=Actor.SWEEP,
             data={"error": f"{failure.type}: {failure.message}", "traceback": failure.traceback},

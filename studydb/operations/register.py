@@ -17,10 +17,10 @@ def register(
     version: str,
 ) -> int:
     """
-    Give a process its worker row.
+    Insert the row of a worker process.
 
     Args:
-        uuid: A new one for each start of a process, because a reused one would hide dead workers.
+        uuid: New for each start of a process; a reused uuid would hide a dead worker.
 
     Returns:
         The worker's id.
@@ -42,6 +42,6 @@ def register(
 
 
 def leave(database: Database, *, worker_id: int) -> None:
-    """Record that a process has ended by itself, after it gave all its leases back."""
+    """Record that a worker process has given back its leases and ended."""
     with database.begin() as txn:
         workers.end(txn, worker_id=worker_id)

@@ -18,20 +18,13 @@ def relocate(database: Database, study: Study, url: str, request: Request) -> No
         url: The URL of a store, checked by the caller.
     """
     with suppress(Duplicate), database.begin() as txn:
-        data = {"checkpoints": url}
-        events.append(
-            txn,
-            study_id=study.id,
-            kind=EventKind.CHECKPOINTS_SET,
-            actor=request.actor,
-            data=data,
-            token=request.token,
-        )
+        kind, data = EventKind.CHECKPOINTS_SET, {"checkpoints": url}
+        events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
         studies.relocate(txn, study_id=study.id, url=url)
 
 
 def located(database: Database, study: Study) -> Study:
-    """Read the stores again, because a process may have loaded the study long ago."""
+    """Return the study with its current stores, which may have changed since it was loaded."""
     with database.begin(write=False) as txn:
         current, former = studies.places(txn, study_id=study.id)
     return replace(study, checkpoints=current, former_checkpoints=former)

@@ -11,7 +11,7 @@ from studydb.store import events, studies
 
 def rename(database: Database, study: Study, new_name: str, request: Request) -> None:
     """
-    Rename a study. Its workers continue, because they identify it by its id.
+    Rename a study. Its workers continue, because they know it by its id.
 
     Raises:
         InvalidName: The name breaks the rules for names.
@@ -20,14 +20,8 @@ def rename(database: Database, study: Study, new_name: str, request: Request) ->
     check_study_name(new_name)
     try:
         with database.begin() as txn:
-            events.append(
-                txn,
-                study_id=study.id,
-                kind=EventKind.RENAMED,
-                actor=request.actor,
-                data={"name": new_name},
-                token=request.token,
-            )
+            kind, data = EventKind.RENAMED, {"name": new_name}
+            events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
             studies.rename(txn, study_id=study.id, name=new_name)
     except Duplicate:
         with database.begin(write=False) as txn:

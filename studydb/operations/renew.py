@@ -1,4 +1,4 @@
-"""Renew the leases that a worker holds, and answer with the verdicts on them."""
+"""Renew the leases of a worker, and return the verdicts on its attempts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class Renewal:
     The answer to a renewal.
 
     Attributes:
-        held: The verdict (None to continue) on each lease that still holds, by the lease's token. A
-            missing lease is lost, unless the worker itself has ended the attempt meanwhile.
-        request: What a person requests of the worker: "DRAIN" or None.
+        held: The verdicts (None to continue) by the tokens of the leases that were renewed. Another
+            lease is lost, unless the worker itself has ended the attempt meanwhile.
+        request: A person's request to the worker: "DRAIN" or None.
     """
 
     held: dict[str, Verdict | None]
@@ -29,8 +29,7 @@ def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renew
     """
     Renew leases, and store people's requests for their trials as verdicts.
 
-    A scheduler's or rule's verdict stays. A verdict that came from a request changes with the
-    request.
+    A scheduler's or rule's verdict stays. A request's verdict changes with the request.
     """
     with database.begin(durable=False) as txn:
         verdicts: dict[str, Verdict | None] = {}

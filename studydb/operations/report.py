@@ -12,9 +12,9 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
     """
     Store a batch and the decision on it in one transaction, and renew the lease.
 
-    It is a single statement if no decision and no request is pending. A batch that is sent again
-    changes nothing and gets the stored answer. Once a scheduler or rule has ended the trial,
-    nothing more is stored.
+    It is a single statement if no decision and no request is pending. A duplicate batch changes
+    nothing and gets the stored answer. Once a scheduler or rule has ended the trial, batches are
+    dropped.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.

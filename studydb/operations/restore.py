@@ -22,7 +22,7 @@ def restore(database: Database, *, checkpoint: Checkpoint) -> bytes:
 
 
 def newest(database: Database, *, trial: TrialRow, study_id: int) -> Checkpoint | None:
-    """The checkpoint that a trial's next attempt would restore; None if it has none."""
+    """Read the checkpoint that a trial's next attempt would restore; None if it has none."""
     with database.begin(write=False) as txn:
         now = trials.find(txn, study_id=study_id, number=trial.number)
         if now is None or now.checkpoint_id is None:

@@ -1,4 +1,6 @@
-"""Replace a study's trainable by another version of it."""
+"""Replace a study's trainable."""
+
+from contextlib import suppress
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
@@ -14,18 +16,8 @@ def revise(database: Database, study: Study, trainable: Trainable, request: Requ
     Args:
         trainable: The new trainable, signed for this study.
     """
-    try:
-        with database.begin() as txn:
-            data = {"name": trainable.name, "kind": trainable.kind}
-            events.append(
-                txn,
-                study_id=study.id,
-                kind=EventKind.REVISED,
-                actor=request.actor,
-                data=data,
-                token=request.token,
-            )
-            studies.drop_trainable(txn, study_id=study.id)
-            studies.insert_trainable(txn, study_id=study.id, what=trainable)
-    except Duplicate:
-        return
+    with suppress(Duplicate), database.begin() as txn:
+        kind, data = EventKind.REVISED, {"name": trainable.name, "kind": trainable.kind}
+        events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
+        studies.drop_trainable(txn, study_id=study.id)
+        studies.insert_trainable(txn, study_id=study.id, what=trainable)

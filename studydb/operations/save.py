@@ -1,4 +1,4 @@
-"""Record a checkpoint whose bytes are safe."""
+"""Record a checkpoint whose bytes are on disk."""
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
@@ -13,11 +13,11 @@ def save(
     """
     Make a checkpoint the one that the next attempt restores.
 
-    Allowed after a verdict: a stopped attempt may save its last state. A checkpoint with a later
-    step than every earlier one resets the trial's losses.
+    A verdict does not refuse it: a stopped attempt may save its last state. A checkpoint with a
+    later step than all before resets the trial's losses.
 
     Args:
-        data: The bytes, when they are kept in the row.
+        data: The bytes of an inline checkpoint.
 
     Returns:
         Expired checkpoints, whose bytes may now be deleted.

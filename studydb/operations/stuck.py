@@ -1,4 +1,4 @@
-"""Find out whether a trial dies at the same step each time, when its attempt ends."""
+"""Tell whether a trial dies at the same step each time."""
 
 from studydb.db import Txn
 from studydb.domain.life.ending import DIED
@@ -9,10 +9,10 @@ from studydb.store import attempts
 
 def stuck_after(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> int | None:
     """
-    The step after which this attempt and those before it died; None if the trial may be run again.
+    Return the step after which the last attempts all died; None if the trial may run again.
 
-    Only deaths of a process whose worker lived count, because a process that dies with its host
-    says nothing about the trial. The last flush must be stored; `losses_at_step` rows are read.
+    Only deaths of a process whose worker lived count: the death of a host says nothing about the
+    trial. The last flush must be stored. `losses_at_step` rows are read.
     """
     limit = study.losses_at_step
     if limit is None or failure.type != DIED:
@@ -25,7 +25,7 @@ def stuck_after(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> in
 
 
 def explanation(failure: Failure, study: Study, *, step: int) -> str:
-    """The text that is added to the failure of a trial that died too often at a step."""
+    """Write the text that is added to the failure of a trial that died too often at a step."""
     where = f"after step {step}" if step else "before its first report"
     why = f" It died {study.losses_at_step} times in a row {where}, and is not run again."
     if "SIGKILL" in failure.message and "out of memory" not in failure.message:

@@ -1,4 +1,4 @@
-"""Read without locks how far a study is and whether a claim may succeed, for polling."""
+"""Read a study's progress and whether a claim may succeed, without locks, for polling."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from studydb.store import claims, counters, studies
 @dataclass(frozen=True, slots=True)
 class StudyProgress:
     """
-    A study's status, its counts, and what is left to do.
+    A study's status, its counts, and whether it has more work.
 
     Attributes:
         status: FINISHED when the budget is spent and no trial is PENDING or RUNNING.
@@ -38,7 +38,7 @@ class StudyProgress:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether an own loop gets no more trials, even if other processes still run some."""
+        """Whether an own loop gets no more trials; other processes may still run trials."""
         if self.status is Status.PAUSED:
             return False
         stopped = self.status is Status.STOPPED
@@ -52,7 +52,7 @@ class StudyProgress:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it is done without a completed trial because of errors, or paused itself."""
+        """Whether the study paused itself, or ended with errors and without a completed trial."""
         if self.pause_reason is not None:
             return True
         return self.is_done and self.counts.terminated == 0 and self.counts.error > 0
@@ -65,7 +65,7 @@ def read_progress(database: Database, study: Study) -> StudyProgress:
 
 
 def progress_in(txn: Txn, study: Study) -> StudyProgress:
-    """Do the same as `read_progress`, within a transaction."""
+    """Read the same as `read_progress`, within a transaction."""
     budget = studies.budget(txn, study_id=study.id)
     counts = counters.read(txn, study_id=study.id)
     has_runnable = claims.any_runnable(txn, study_id=study.id)

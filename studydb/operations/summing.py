@@ -1,9 +1,9 @@
 """
-The summary of a trial's metrics: within the transaction that ends it, or after that.
+Sum up a trial's metrics, within the transaction that ends the trial or after it.
 
-A holder that knows every result of its trial keeps a tally of them. Without a tally, a few results
-are read in the transaction. Many are read after the commit, page by page: results of an ended trial
-never change, and a million rows take too long to read under a lock.
+A holder that knows every result of its trial keeps a tally. Without a tally, few results are read
+in the transaction. Many results are read after the commit, page by page: those of an ended trial
+never change, and reading a million rows under a lock takes too long.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ from studydb.store import results, trials
 from studydb.store.results import Span, StoredResult
 
 MOST_IN_TRANSACTION = 2_000
-"""Results that are read while their trial's row is locked; more are read after the commit."""
+"""The most results that are read while their trial's row is locked."""
 
 MOST_BYTES_IN_TRANSACTION = 16 << 20
 """The same in bytes."""
@@ -33,8 +33,8 @@ def pages(spans: Iterable[Span], read: Read) -> Iterator[list[StoredResult]]:
     Read rows of results in pages that are bounded in bytes.
 
     Args:
-        spans: What to read, in this order.
-        read: Reads the first so many rows of a span.
+        spans: The spans to read, in order.
+        read: Reads the first rows of a span, at most a number of them.
     """
     n_rows = FIRST_PAGE
     for span in spans:
@@ -57,7 +57,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
     Sum up the results of a trial whose row is locked.
 
     Returns:
-        None where there are too many; `after_end` has to follow.
+        None if there are too many; then `after_end` must follow.
     """
     if n_results > MOST_IN_TRANSACTION:
         return None
@@ -72,7 +72,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
 
 
 def after_end(database: Database, study: Study, *, trial_id: int) -> None:
-    """Store the summary of an ended trial that lacks one; other trials stay as they are."""
+    """Store the summary of an ended trial if it lacks one."""
     with database.begin(write=False) as txn:
         if not trials.lacks_summary(txn, trial_id=trial_id):
             return
@@ -85,7 +85,7 @@ def after_end(database: Database, study: Study, *, trial_id: int) -> None:
 
 
 def reader(database: Database) -> Read:
-    """Read each page in its own transaction, which ends before the caller uses the rows."""
+    """Make a function that reads each page in its own transaction."""
 
     def read(span: Span, limit: int) -> list[StoredResult]:
         with database.begin(write=False) as txn:

@@ -1,4 +1,4 @@
-"""Make and drop the wide views of a study, when a person asks: creating a study runs no DDL."""
+"""Make and drop the wide views of a study at a person's request; `create` runs no DDL."""
 
 from collections.abc import Sequence
 
@@ -8,20 +8,20 @@ from studydb.domain.records import Study
 
 
 def metric_kinds(database: Database, study: Study) -> dict[str, bool]:
-    """For each metric that a study's trials have reported: whether all its values are numbers."""
+    """Tell for each reported metric of a study whether all its values are numbers."""
     with database.begin(write=False) as txn:
         return wide_view_sql.metric_kinds(txn, study_id=study.id)
 
 
 def make_views(database: Database, study: Study, new: Sequence[WideView]) -> list[str]:
     """
-    Replace a study's wide views, whatever names the old ones have.
+    Replace all wide views of a study.
 
     Returns:
         The names of the old views that are not among the new ones.
 
     Raises:
-        NotAllowed: Something else has the name of a view, or a view would have too many columns.
+        NotAllowed: The name of a view is taken, or a view would have too many columns.
     """
     with database.begin() as txn:
         wide_view_sql.lock(txn)
@@ -36,7 +36,7 @@ def make_views(database: Database, study: Study, new: Sequence[WideView]) -> lis
 
 def drop_views(database: Database, study: Study) -> list[str]:
     """
-    Drop a study's wide views. Needs no right to make views if the study has none.
+    Drop a study's wide views. If the study has none, no right to drop views is needed.
 
     Returns:
         The names of the dropped views.

@@ -36,7 +36,7 @@ class WorkerList:
     Workers, newest first, each with its health.
 
     Attributes:
-        at: The database's clock when they were read.
+        at: The time of the read, by the database's clock.
     """
 
     workers: list[tuple[ListedWorker, Health]]
@@ -51,13 +51,13 @@ class WorkerList:
 def list_workers(
     database: Database, study: Study | None = None, *, limit: int = MOST_WORKERS
 ) -> WorkerList:
-    """The newest workers of a study, or of all studies."""
+    """Read the newest workers of a study, or of all studies."""
     with database.begin(write=False) as txn:
         return workers_in(txn, study_id=None if study is None else study.id, limit=limit)
 
 
 def workers_in(txn: Txn, *, study_id: int | None, limit: int = MOST_WORKERS) -> WorkerList:
-    """The newest workers of a study, or of all studies, within a transaction."""
+    """Read the same as `list_workers`, within a transaction."""
     rows = view_rows.workers(txn, study_id=study_id, limit=limit)
     return WorkerList(
         [(row, _health(row, lease_s, process, txn.now)) for row, lease_s, process in rows], txn.now

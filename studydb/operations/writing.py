@@ -1,4 +1,4 @@
-"""Name the role that a write needs, when the login lacks a right or may only read."""
+"""Name the role that a write needs, if the login lacks a right or may only read."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,11 +15,11 @@ def write(database: Database, call: Callable[[], Answered], *, role: Role) -> An
     """
     Make a call that writes.
 
-    PostgreSQL gives the same error to a client of a standby, which passes when the client is led
-    to the new primary, and to a role whose transactions are read-only, which does not.
+    PostgreSQL gives the same error to a client of a standby, which can write once it is connected
+    to the primary, and to a role whose transactions are read-only, which can never write.
 
     Args:
-        role: The role that may make it.
+        role: The role that may make the call.
 
     Raises:
         StorageDenied: The login lacks a right.

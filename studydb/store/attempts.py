@@ -1,4 +1,4 @@
-"""Attempts: one row per execution of a trial, with what it was given and how it ended."""
+"""Attempts: one row per execution of a trial, with its config, its worker and its end."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,11 +13,9 @@ from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Reason
 from studydb.domain.listed_rows import AttemptDetails
 from studydb.domain.records import AttemptProcess, Claimant, Failure, Lease
+from studydb.store.trials import verdict_binds
 
-_THIS = (
-    attempt.c.trial_id == sa.bindparam("trial"),
-    attempt.c.attempt == sa.bindparam("no"),
-)
+_THIS = (attempt.c.trial_id == sa.bindparam("trial"), attempt.c.attempt == sa.bindparam("no"))
 _GIVEN = (
     "trial_id",
     "attempt",
@@ -37,7 +35,7 @@ _NEW = {
 
 
 def inserting(**known: sa.ColumnElement[Any]) -> sa.Insert:
-    """Make the INSERT … SELECT of an attempt; a column that is not `known` is bound by its name."""
+    """Make the INSERT … SELECT of an attempt; columns other than `known` ones are binds."""
     given = {name: sa.bindparam(name, type_=attempt.c[name].type) for name in _GIVEN}
     row = given | known | _NEW
     return sa.insert(attempt).from_select([*row], sa.select(*row.values()))
@@ -74,7 +72,7 @@ _END = Prepared(END)
 
 
 class ClaimedAttempt(NamedTuple):
-    """The claim that made an attempt, as the attempt's row stores it."""
+    """The columns of an attempt's row from which its claim is made again."""
 
     trial_id: int
     worker_id: int | None
@@ -90,7 +88,7 @@ _BY_TOKEN = Prepared(
 
 
 class AttemptRow(NamedTuple):
-    """What an operation reads of an attempt's row."""
+    """The columns of an attempt's row that answer a duplicate request."""
 
     token: str
     worker_id: int | None
@@ -140,12 +138,7 @@ _OF_TRIAL = Prepared(
 
 
 def insert(
-    txn: Txn,
-    *,
-    lease: Lease,
-    config: Mapping[str, Any],
-    restored_id: int | None,
-    start_step: int,
+    txn: Txn, *, lease: Lease, config: Mapping[str, Any], restored_id: int | None, start_step: int
 ) -> None:
     """
     Insert the attempt of a claim.
@@ -179,10 +172,9 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Let the results of earlier attempts count only below this attempt's first step.
+    Store the step of an attempt's first result; results of earlier attempts count only below it.
 
-    The first step is that of the first result, whatever checkpoint the attempt restored: a function
-    may ignore its checkpoint and begin at step 1.
+    The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
     """
     txn.run(_BEGIN_AT, trial=lease.trial_id, no=lease.attempt, to_start=step)
     txn.run(_SUPERSEDE, trial=lease.trial_id, no=lease.attempt, first=step)
@@ -198,7 +190,7 @@ def end(
     failure: Failure | None = None,
     process: AttemptProcess | None = None,
 ) -> None:
-    """Close an attempt with its last flush's number, by which a duplicate request is recognized."""
+    """Close an attempt. A duplicate request is recognized by the number of its last flush."""
     txn.run(
         _END,
         trial=lease.trial_id,
@@ -227,9 +219,7 @@ def end_binds(
         "no": lease.attempt,
         "to_flush_no": flush_no,
         "to_reason": reason,
-        "to_verdict": verdict and verdict.action,
-        "to_verdict_reason": verdict and verdict.reason,
-        "to_verdict_by": verdict and verdict.by,
+        **verdict_binds(verdict),
         "to_error_type": failure and failure.type,
         "to_error_message": failure and failure.message,
         "to_traceback": failure and failure.traceback,
@@ -253,7 +243,7 @@ def find(txn: Txn, *, trial_id: int, attempt_no: int) -> AttemptRow | None:
 
 
 def reached(txn: Txn, *, lease: Lease, limit: int) -> list[ReachedStep]:
-    """Read how this attempt and those just before it ended, oldest first; at most `limit` rows."""
+    """Read how the last `limit` attempts up to this one ended, oldest first."""
     rows = txn.all(_REACHED, trial=lease.trial_id, no=lease.attempt, limit=limit)
     return [ReachedStep._make(row) for row in rows]
 

@@ -1,6 +1,7 @@
-"""Rows of checkpoints. A row is written only after the checkpoint's bytes are on disk."""
+"""Rows of checkpoints. A checkpoint's row is inserted once its bytes are on disk."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,18 +11,7 @@ from studydb.db.dialect import is_listed, now
 from studydb.db.schema import checkpoint, trial
 from studydb.domain.records import Checkpoint, Lease
 
-_FIELDS = (
-    "uuid",
-    "trial_id",
-    "attempt",
-    "step",
-    "kind",
-    "url",
-    "digest",
-    "size_bytes",
-    "key_id",
-    "mac",
-)
+_FIELDS = tuple(field.name for field in fields(Checkpoint) if field.name != "id")
 _COLUMNS = (checkpoint.c.id, *(checkpoint.c[name] for name in _FIELDS))
 
 _INSERT = Prepared(
@@ -109,22 +99,22 @@ def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> i
     Raises:
         Duplicate: The same save was already stored (its reply was lost).
     """
-    fields = {name: getattr(what, name) for name in _FIELDS}
-    fields |= {"trial_id": lease.trial_id, "attempt": lease.attempt}  # as the fence has checked
-    row = txn.all(_INSERT, **fields, study_id=lease.study_id, data=data)[0]
+    values = {name: getattr(what, name) for name in _FIELDS}
+    values |= {"trial_id": lease.trial_id, "attempt": lease.attempt}  # as the fence has checked
+    row = txn.all(_INSERT, **values, study_id=lease.study_id, data=data)[0]
     return int(row.id)
 
 
 def point(txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, losses: int) -> None:
-    """Make a checkpoint the one that the next attempt of a held trial begins from."""
+    """Make a checkpoint the one that the next attempt of a held trial restores."""
     txn.run(_POINT, trial=trial_id, to_checkpoint=checkpoint_id, to_step=step, to_losses=losses)
 
 
 def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     """
-    Expire a trial's older checkpoints, except pinned ones and the one before the newest.
+    Expire a trial's checkpoints except the newest two and pinned ones.
 
-    The one before the newest is kept in case the newest's bytes are corrupt.
+    The one before the newest is restored if the newest is corrupt.
 
     Returns:
         The expired checkpoints, whose bytes may be deleted after the commit.
@@ -161,13 +151,13 @@ def mark_corrupt(txn: Txn, *, checkpoint_id: int) -> bool:
 
 
 def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
-    """Find the checkpoint before this one of a trial; None if there is none."""
+    """Find a trial's last checkpoint before this one that has not expired."""
     row = txn.first(_BEFORE, trial=trial_id, checkpoint=checkpoint_id)
     return None if row is None else read(row)
 
 
 def delete_rows(txn: Txn, *, ids: Sequence[int]) -> None:
-    """Delete the rows of expired checkpoints whose bytes were deleted."""
+    """Delete the rows of expired checkpoints whose bytes have been deleted."""
     txn.run(_DELETE_ROWS, ids=list(ids))
 
 

@@ -23,7 +23,7 @@ _LEASE = {
 
 
 class LeasedTrial(NamedTuple):
-    """The columns of a trial's row that make a claim."""
+    """The columns of a trial's row from which a claim is made."""
 
     id: int
     uuid: str
@@ -81,7 +81,7 @@ INSERT_RUNNING = sa.insert(trial).values(_BEGINS_RUNNING).returning(*_LEASED)
 
 
 def inserting_running(**known: sa.ColumnElement[Any]) -> sa.Insert:
-    """Make `INSERT_RUNNING` an INSERT … SELECT that takes some columns from `known` expressions."""
+    """Make the INSERT … SELECT of a RUNNING trial; columns other than `known` ones are binds."""
     row = {
         name: value
         if isinstance(value, sa.ColumnElement)
@@ -115,21 +115,17 @@ _ANY_RUNNABLE = Prepared(
 
 
 def claim(
-    txn: Txn,
-    claimant: Claimant,
-    *,
-    study_id: int,
-    after_position: QueuePosition = QUEUE_START,
+    txn: Txn, claimant: Claimant, *, study_id: int, after_position: QueuePosition = QUEUE_START
 ) -> LeasedTrial | None:
     """
     Give the first runnable trial of a study to a worker.
 
-    SKIP LOCKED lets concurrent claims skip a row that is being claimed. SQLite ignores the clause
-    and relies on BEGIN IMMEDIATE. Only the index `trial_claim` has the order of ORDER BY; with
-    another order both planners would read the finished trials.
+    SKIP LOCKED skips rows that concurrent claims have locked. SQLite ignores the clause and relies
+    on BEGIN IMMEDIATE. Only the index `trial_claim` has the order of ORDER BY; with another order
+    both planners would read the finished trials.
 
     Args:
-        after_position: The position in the queue after which the trial must be.
+        after_position: Only trials after this position are claimed.
 
     Returns:
         The trial's row, RUNNING under a new attempt; None if no trial is runnable or the study is
@@ -164,14 +160,14 @@ def leased(txn: Txn, *, trial_id: int) -> LeasedTrial:
 
 def await_claims(txn: Txn, *, study_id: int) -> None:
     """
-    Wait for the transactions whose locks on runnable trials made `claim` skip them.
+    Wait until no transaction locks a runnable trial.
 
-    One of them may be the same claim, sent before: until its COMMIT only its lock is visible.
+    `claim` skips locked trials. A lock may be that of an earlier send of the same claim.
     """
     if txn.features.concurrent_writers:
         txn.all(_LOCK_ALL_RUNNABLE, study=study_id)
 
 
 def any_runnable(txn: Txn, *, study_id: int) -> bool:
-    """Tell whether a PENDING trial is ready, whatever the study's status; takes no lock."""
+    """Tell whether a PENDING trial is ready, in a study of any status; takes no lock."""
     return txn.first(_ANY_RUNNABLE, study=study_id) is not None

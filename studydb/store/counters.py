@@ -15,8 +15,8 @@ The number of counter rows (shards) of a study. A transaction locks its shard un
 disk; with 32 shards workers rarely wait for one another. The rows are created with the study, so
 another number needs a migration.
 
-An attempt's token chooses its shard. If a worker always took the same one, each update would read
-all dead versions of that row while a long snapshot is open: 1.5 ms after 20,000 claims.
+The shard is computed from the attempt's token. If a worker always used the same shard, each update
+would read all dead versions of that row while a long snapshot is open: 1.5 ms after 20,000 claims.
 """
 
 MOVE = (
@@ -58,12 +58,12 @@ def move(
     txn: Txn, *, study_id: int, key: int | str, out_of: State | None, into: State | None, n: int = 1
 ) -> None:
     """
-    Count `n` trials out of one state and into another. The shard is a transaction's last lock.
+    Count `n` trials that move between states. The shard is the last row a transaction locks.
 
     Args:
-        key: What chooses the shard: an attempt's token, or a number.
+        key: An attempt's token or a number, from which the shard is computed.
         out_of: The state before; None for new trials.
-        into: The state after; None if the trials are in no state any more.
+        into: The state after; None for deleted trials.
     """
     txn.run(_MOVE, study=study_id, **binds(key=key, out_of=out_of, into=into, n=n))
 
@@ -72,7 +72,7 @@ def binds(
     *, key: int | str, out_of: State | None, into: State | None, n: int = 1
 ) -> dict[str, int]:
     """Return the binds of `MOVE`, except the study's; see `move`."""
-    change = {"shard_no": _shard(key)}
+    change = {"shard_no": (key if isinstance(key, int) else crc32(key.encode())) % SHARDS}
     if out_of is not None:
         change[f"by_{out_of.lower()}"] = -n
     if into is not None:
@@ -80,11 +80,6 @@ def binds(
     return change
 
 
-def _shard(key: int | str) -> int:
-    return (key if isinstance(key, int) else crc32(key.encode())) % SHARDS
-
-
 def read(txn: Txn, *, study_id: int) -> Counts:
     """Sum up the shards of a study."""
-    row = txn.all(_READ, study=study_id)[0]
-    return Counts(*(int(count) for count in row))
+    return Counts(*map(int, txn.all(_READ, study=study_id)[0]))

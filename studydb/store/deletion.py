@@ -14,7 +14,7 @@ _of_study = (
     .order_by(tables.trial.c.number)
 )
 _ANY = Prepared(_of_study.limit(1))
-_SOME = Prepared(_of_study.limit(sa.bindparam("most", type_=sa.Integer)))
+_SOME = Prepared(_of_study.limit(sa.bindparam("limit", type_=sa.Integer)))
 
 _RESULTS = Prepared(
     sa.delete(tables.result).where(
@@ -65,14 +65,14 @@ def has_trials(txn: Txn, *, study_id: int) -> bool:
 
 
 def some_trials(txn: Txn, *, study_id: int) -> None:
-    """Delete up to 500 trials with their attempts, results and checkpoints."""
-    ids = [row.id for row in txn.all(_SOME, study=study_id, most=TRIALS_PER_TRANSACTION)]
+    """Delete up to `TRIALS_PER_TRANSACTION` trials with their attempts, results and checkpoints."""
+    ids = [row.id for row in txn.all(_SOME, study=study_id, limit=TRIALS_PER_TRANSACTION)]
     txn.run(_RESULTS, study=study_id, ids=ids)
     for statement in _OF_TRIALS:
         txn.run(statement, ids=ids)
 
 
 def rest(txn: Txn, *, study_id: int) -> None:
-    """Delete the study and its other rows, once its trials are deleted."""
+    """Delete a study without trials and all its other rows."""
     for statement in _REST:
         txn.run(statement, study=study_id)

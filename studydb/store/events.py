@@ -1,4 +1,4 @@
-"""Events: who did what and when. Rows are only inserted."""
+"""Events: who did what, and when. Rows are only inserted."""
 
 import itertools
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from studydb.db.dialect import now
 from studydb.db.schema import event, trial
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.listed_rows import StorageProblem
-from studydb.domain.records import LastError
+from studydb.domain.records import LastError, Lease, Request
 
 _COLUMNS = ("study_id", "trial_id", "attempt", "worker_id", "kind", "actor", "data", "token")
 
@@ -25,51 +25,46 @@ PROBLEMS = (
     EventKind.CONFIG_NOT_READ,
     EventKind.RECOVERY_FAILED,
 )
-"""Kinds of events that a person should know, although training continues."""
+"""Kinds of events that a person should know of, although training continues."""
 
 NEWEST = 2_000
 """How many of a study's newest events are searched for problems. An attempt adds one or two."""
 
 
 class RecordedFailure(NamedTuple):
-    """The failure of an attempt, from its event. Failures that are alike have one fingerprint."""
+    """The failure of an attempt. Failures that are alike have the same fingerprint."""
 
     trial_id: int
     fingerprint: str | None
 
 
-_RECENT = (
-    sa.select(event.c.id, event.c.trial_id, event.c.attempt, event.c.kind, event.c.data, event.c.at)
-    .where(event.c.study_id == sa.bindparam("study"))
-    .order_by(event.c.id.desc())
-    .limit(NEWEST)
-    .subquery()
-)
-_TALLY = (
-    sa.select(sa.func.max(_RECENT.c.id).label("newest"), sa.func.count().label("times"))
-    .where(sa.or_(*(_RECENT.c.kind == kind for kind in PROBLEMS)))
-    .group_by(_RECENT.c.kind)
+FAILURES_SCANNED = 200
+"""How many of a study's newest events are searched for failures."""
+
+
+def _newest(limit: int) -> sa.Subquery:
+    columns = (event.c[name] for name in ("id", "trial_id", "attempt", "kind", "data", "at"))
+    of_study = sa.select(*columns).where(event.c.study_id == sa.bindparam("study"))
+    return of_study.order_by(event.c.id.desc()).limit(limit).subquery()
+
+
+_SEARCHED = _newest(NEWEST)
+_COUNTED = (
+    sa.select(sa.func.max(_SEARCHED.c.id).label("newest"), sa.func.count().label("times"))
+    .where(sa.or_(*(_SEARCHED.c.kind == kind for kind in PROBLEMS)))
+    .group_by(_SEARCHED.c.kind)
     .subquery()
 )
 _PROBLEMS = Prepared(
     sa.select(
-        event.c.kind, event.c.at, _TALLY.c.times, trial.c.number, event.c.attempt, event.c.data
+        event.c.kind, event.c.at, _COUNTED.c.times, trial.c.number, event.c.attempt, event.c.data
     )
-    .join(_TALLY, _TALLY.c.newest == event.c.id)
+    .join(_COUNTED, _COUNTED.c.newest == event.c.id)
     .join(trial, trial.c.id == event.c.trial_id)
     .order_by(event.c.id.desc())
 )
 
-FAILURES_SCANNED = 200
-"""How many of a study's newest events are searched for failures."""
-
-_NEWEST = (
-    sa.select(event.c.id, event.c.trial_id, event.c.attempt, event.c.kind, event.c.data, event.c.at)
-    .where(event.c.study_id == sa.bindparam("study"))
-    .order_by(event.c.id.desc())
-    .limit(FAILURES_SCANNED)
-    .subquery()
-)
+_NEWEST = _newest(FAILURES_SCANNED)
 _FAILURES = Prepared(
     sa.select(_NEWEST.c.trial_id, _NEWEST.c.kind, _NEWEST.c.data)
     .where(sa.or_(_NEWEST.c.kind == EventKind.FAILED, _NEWEST.c.kind == EventKind.STUDY_RUNNING))
@@ -95,8 +90,7 @@ def append(
     study_id: int,
     kind: EventKind,
     actor: str,
-    trial_id: int | None = None,
-    attempt: int | None = None,
+    lease: Lease | None = None,
     worker_id: int | None = None,
     data: Mapping[str, Any] | None = None,
     token: str | None = None,
@@ -105,8 +99,9 @@ def append(
     Append one event.
 
     Args:
+        lease: Names the attempt of the event; None if it has none.
         actor: An `Actor`, or a person as user@host.
-        token: The token of a request. It is UNIQUE, so a request that is sent again counts once.
+        token: The token of a request. It is UNIQUE.
 
     Raises:
         Duplicate: An event has this token.
@@ -114,13 +109,39 @@ def append(
     txn.run(
         _APPEND,
         study_id=study_id,
-        trial_id=trial_id,
-        attempt=attempt,
+        trial_id=lease and lease.trial_id,
+        attempt=lease and lease.attempt,
         worker_id=worker_id,
         kind=kind,
         actor=actor,
         data=dict(data) if data is not None else None,
         token=token,
+    )
+
+
+def append_request(
+    txn: Txn,
+    *,
+    study_id: int,
+    kind: EventKind,
+    request: Request,
+    worker_id: int | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """
+    Append the event of a person's request.
+
+    Raises:
+        Duplicate: The same request was already stored (its reply was lost).
+    """
+    append(
+        txn,
+        study_id=study_id,
+        kind=kind,
+        actor=request.actor,
+        worker_id=worker_id,
+        data=data,
+        token=request.token,
     )
 
 
@@ -136,13 +157,13 @@ def data_of(txn: Txn, *, token: str) -> dict[str, Any]:
 
 
 def _texts(data: Any) -> dict[str, str]:
-    """Keep the values of an event's data that are texts: a worker's role may insert any JSON."""
+    """Read the texts of an event's data. A worker's role may insert any JSON."""
     known = data if isinstance(data, dict) else {}
     return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
 def failures_since_resumption(txn: Txn, *, study_id: int) -> list[RecordedFailure]:
-    """Read the failures since a study was last resumed, newest first, from its newest events."""
+    """Read the failures since a study's last resumption among its newest events, newest first."""
     found = txn.all(_FAILURES, study=study_id)
     newer = itertools.takewhile(lambda row: row.kind != EventKind.STUDY_RUNNING, found)
     return [RecordedFailure(row.trial_id, _texts(row.data).get("fingerprint")) for row in newer]

@@ -1,8 +1,8 @@
 """
-Leases: the fence, what a flush or an end writes to a held trial, and renewals.
+Leases: the fence, the writes of a flush or an end to a held trial, and renewals.
 
-Every write of an attempt goes through `FENCE`: it finds the trial's row only if the trial is
-RUNNING under this attempt's number and token.
+Every write of an attempt has the condition `FENCE`: the trial is RUNNING under this attempt's
+number and token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,10 @@ from studydb.domain.records import Lease
 from studydb.store.trials import (
     SUMMARY,
     may_become,
+    status_for_running_trials,
     summary_of,
+    verdict_binds,
     verdict_of,
-    wish_for_study,
 )
 
 FENCE = (
@@ -47,7 +48,7 @@ HELD = (
     trial.c.checkpoint_step,
     trial.c.time_total_s,
     trial.c.worker_id,
-    wish_for_study(trial.c.study_id).label("status"),
+    status_for_running_trials(trial.c.study_id).label("status"),
 )
 
 HOLD = Prepared(sa.select(*HELD).where(*FENCE).with_for_update(key_share=True, of=trial))
@@ -56,10 +57,7 @@ _SUMMARY_BINDS = {f"to_{column.name}": column.name for column in SUMMARY}
 SUMMARY_VALUES: dict[str, Any] = {
     name: sa.bindparam(bind) for bind, name in _SUMMARY_BINDS.items()
 } | {"time_total_s": sa.bindparam("to_time_total_s")}
-RENEWED = {
-    "lease_expires_at": after(now(), trial.c.lease_s),
-    "suspect_at": None,
-}
+RENEWED = {"lease_expires_at": after(now(), trial.c.lease_s), "suspect_at": None}
 _VERDICT_VALUES: dict[str, Any] = {
     name: sa.bindparam(f"to_{name}") for name in ("verdict", "verdict_reason", "verdict_by")
 }
@@ -85,7 +83,7 @@ _ENDS_WITH_LEASE = (
 
 
 def end_values(target: State) -> dict[str, Any]:
-    """Return the columns of a trial that an attempt's end writes, with their binds."""
+    """Return the values that an attempt's end writes to its trial's row."""
     final = target in (State.TERMINATED, State.ERROR)
     back_off = sa.bindparam("delay_s", 0.0, sa.Double)
     pending = target is State.PENDING
@@ -140,7 +138,7 @@ RENEW = Prepared(
         trial.c.verdict,
         trial.c.verdict_reason,
         trial.c.verdict_by,
-        wish_for_study(trial.c.study_id).label("status"),
+        status_for_running_trials(trial.c.study_id).label("status"),
     )
 )
 
@@ -161,7 +159,7 @@ _SET_VERDICT = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The locked row of a trial that an attempt holds."""
+    """The locked row of a trial that an attempt holds; `status` is the one running trials obey."""
 
     summary: Summary
     flush_no: int
@@ -177,7 +175,7 @@ class Held:
 
     @property
     def refuses_results(self) -> bool:
-        """Whether a stored verdict makes us drop further results."""
+        """Whether further results are dropped, because a stored verdict ends the attempt."""
         return self.verdict is not None and self.verdict.refuses_results
 
 
@@ -189,7 +187,7 @@ class RenewedLease:
     Attributes:
         verdict: The stored verdict on the attempt.
         request: What a person requested of this trial.
-        status: The status of the study that running trials obey; see `wish_for_study`.
+        status: The status of the study that running trials obey; see `status_for_running_trials`.
     """
 
     token: str
@@ -236,7 +234,7 @@ def record(
         trial=trial_id,
         to_flush_no=flush_no,
         **summary_binds(summary, time_total_s),
-        **_verdict_binds(verdict),
+        **verdict_binds(verdict),
     )
 
 
@@ -269,11 +267,7 @@ def end(
 
 def fence_binds(lease: Lease) -> dict[str, Any]:
     """Return the binds of `FENCE`."""
-    return {
-        "trial": lease.trial_id,
-        "held_attempt": lease.attempt,
-        "held_token": lease.token,
-    }
+    return {"trial": lease.trial_id, "held_attempt": lease.attempt, "held_token": lease.token}
 
 
 def summary_binds(summary: Summary, time_total_s: float | None) -> dict[str, Any]:
@@ -282,29 +276,17 @@ def summary_binds(summary: Summary, time_total_s: float | None) -> dict[str, Any
     return values | {"to_time_total_s": time_total_s}
 
 
-def _verdict_binds(verdict: Verdict | None) -> dict[str, Any]:
-    if verdict is None:
-        return {"to_verdict": None, "to_verdict_reason": None, "to_verdict_by": None}
-    return {
-        "to_verdict": verdict.action,
-        "to_verdict_reason": verdict.reason,
-        "to_verdict_by": verdict.by,
-    }
-
-
 def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RenewedLease]:
     """
-    Renew these leases; their trials' rows are locked by ascending id.
+    Renew leases; their trials' rows are locked by ascending id.
 
-    A token belongs to one attempt, so it needs no check of the attempt's number.
+    A token belongs to one attempt, so the attempt's number need not be compared.
 
     Returns:
-        The leases that still hold.
+        The leases whose attempts still hold their trials.
     """
     rows = txn.all(
-        RENEW,
-        ids=[lease.trial_id for lease in leases],
-        tokens=[lease.token for lease in leases],
+        RENEW, ids=[lease.trial_id for lease in leases], tokens=[lease.token for lease in leases]
     )
     return [
         RenewedLease(row.token, verdict_of(row), row.request, Status(row.status)) for row in rows
@@ -312,12 +294,5 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RenewedLease]:
 
 
 def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:
-    """Store a requested verdict; None withdraws it. A scheduler's or rule's verdict stays."""
-    return (
-        txn.count(
-            _SET_VERDICT,
-            **fence_binds(lease),
-            **_verdict_binds(verdict),
-        )
-        == 1
-    )
+    """Store the verdict of a person's request, or None, unless a scheduler or rule has decided."""
+    return txn.count(_SET_VERDICT, **fence_binds(lease), **verdict_binds(verdict)) == 1

@@ -1,4 +1,4 @@
-"""Read what an overview shows of a study's trials, at a cost that does not grow with them."""
+"""Read the trials that an overview shows, at a cost that does not grow with the study."""
 
 import sqlalchemy as sa
 
@@ -8,12 +8,12 @@ from studydb.domain.life.states import Reason, State
 from studydb.domain.listed_rows import RecentEnds
 
 NEWEST = 1_000
-"""How many trials, those with the highest numbers, are searched for ends."""
+"""How many trials, from the highest number down, are searched for ends."""
 
 _NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))
 _LIMIT: sa.BindParameter[int] = sa.bindparam("limit")
 
-# `number + 0` keeps the planner from reading the index of all numbers with every ended trial. So it
+# `number + 0` keeps the planner from the index of all numbers, which has every ended trial. It then
 # finds the few RUNNING trials by the partial index, and sorts them.
 _UNFINISHED = {
     State.RUNNING: (

@@ -2,8 +2,8 @@
 Draws and proposals: the numbers and params of new trials, within the budget.
 
 A draw's params are a pure function of its number, but only the transaction that locks the study's
-row knows the number. On PostgreSQL the row holds proposals: the params of the next draws, computed
-in advance in batches. So an ask is one statement, and no client computes while it locks the row.
+row knows the number. On PostgreSQL the row holds the params of the next draws, computed in batches.
+So an ask is one statement, and no client computes params while it locks the row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,15 +35,14 @@ start while one client computes it.
 
 _MOST_CHARACTERS = 1000
 """
-The most characters of a proposal's params, because every ask unpacks all batches. With texts of
-10,000 characters an ask took four times as long as one in several statements. Also, jsonb holds at
-most a quarter of a GB.
+The most characters of a proposal's params. Every ask unpacks all batches: with texts of 10,000
+characters it took four times as long as in several statements. jsonb holds at most 256 MB.
 """
 
 _DELETED_BATCHES = 8
 """
-How many older batches are deleted when a batch is stored. It is more than one, because an earlier
-deletion may have failed.
+How many older batches are deleted when a batch is stored: several, in case an earlier deletion
+failed.
 """
 
 _DRAW = (
@@ -81,7 +80,7 @@ class Draw(NamedTuple):
 
 
 class NextDraw(NamedTuple):
-    """The draw of the next ask, and whether its params are proposed."""
+    """The draw of the next ask, and whether the study's row has its params."""
 
     draw: int
     is_proposed: bool
@@ -105,18 +104,18 @@ _IS_PROPOSED = sa.func.coalesce(
 _QUEUE = 0x73747564
 
 TURN_TIMEOUT_S = 2.0
-"""Seconds that an ask waits for its turn: any login that may connect can hold an advisory lock."""
+"""Seconds that an ask waits for its turn. Any login that may connect can hold the lock."""
 
 RESEND_TIMEOUT_S = TURN_TIMEOUT_S + 1.0
-"""Seconds that a duplicate request waits for earlier asks, which leave the queue before that."""
+"""Seconds that a duplicate request waits for earlier asks; by then they have left the queue."""
 
 
 def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
     """
-    Make an expression that takes a turn in the queue until the transaction ends.
+    Make an expression that takes the lock of the queue until the transaction ends.
 
     CASE evaluates in order, so `lock_timeout` is set only before a wait: setting it costs more than
-    taking a free turn. It then applies to all later locks of the transaction.
+    taking a free lock. It then applies to all later locks of the transaction.
     """
     queue = (
         sa.literal(_QUEUE, sa.Integer),
@@ -132,10 +131,10 @@ def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
 
 _TURN = _turn(TURN_TIMEOUT_S)
 """
-Asks wait in a queue at an advisory lock, not at the study's row. At each change of a row all
-transactions that wait for it wake, read it and wait again: 300 workers made 260 trials/s at the
-row, and 430 with the queue. The queue only saves time. The study's row guards the budget, and the
-token guards that a duplicate request takes nothing.
+Asks wait for an advisory lock, not for the study's row. At each change of a row all transactions
+that wait for it wake, read it and wait again: 300 workers made 260 trials/s at the row, and 430
+with the queue. The queue only saves time: the study's row guards the budget, and the token keeps a
+duplicate request from taking a second trial.
 """
 
 _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
@@ -171,7 +170,7 @@ _ASK = {
     **{(flag, True): Prepared(_ask(condition, _TURN)) for flag, condition in _IF.items()},
     **{(flag, False): Prepared(_ask(condition)) for flag, condition in _IF.items()},
 }
-"""The asks by two flags: make no trial if one can be claimed, and wait in the queue."""
+"""The asks by two flags: make no trial if one can be claimed; wait in the queue."""
 
 _NEXT = {
     flag: Prepared(
@@ -207,7 +206,7 @@ def take(txn: Txn, *, study_id: int, if_nothing_waits: bool = False) -> Draw | N
 
 
 def are_kept(study: Study) -> bool:
-    """Tell whether PostgreSQL can hold the study's proposals, and make a config from one."""
+    """Tell whether the study's row can hold proposals, and SQL can make configs of them."""
     return study.space.is_flat and study.space.width <= _MOST_CHARACTERS
 
 
@@ -223,7 +222,7 @@ def ask(
     Make the trial of the next draw and its first attempt, if the draw is proposed; PostgreSQL only.
 
     Args:
-        queue: Whether to wait in the queue; False after a turn did not come in time.
+        queue: Whether to wait in the queue; False after a wait that timed out.
 
     Returns:
         None as for `take`, or if the draw is not proposed.
@@ -253,13 +252,13 @@ def ask(
 
 def await_asks(txn: Txn, *, study_id: int) -> None:
     """
-    Wait until every ask that is in the queue now has had its turn and has ended.
+    Wait until every ask that is in the queue now has ended.
 
     An ask whose client has died still makes its trial when it reaches the study's row.
 
     Raises:
         LockTimeout: The turn did not come within `RESEND_TIMEOUT_S`. By then all earlier asks have
-            had their turn or left the queue, so something other than an ask holds the lock.
+            left the queue, so something other than an ask holds the lock.
     """
     if txn.features.concurrent_writers:
         txn.all(_QUEUE_UP, study=study_id)
@@ -277,8 +276,8 @@ def propose(
     """
     Store a batch of proposals, and delete batches before the `current` one.
 
-    A batch whose draws were all taken meanwhile is not stored, because nothing would delete it.
-    Every worker computes the same params for a batch, so it does not matter which one stores it.
+    A batch whose draws were all taken meanwhile is not stored, because nothing would delete it. All
+    workers compute the same params for a batch, so any of them may store it.
     """
     known = [{"params": dict(params), "hash": params_hash(params)} for params in proposed]
     txn.run(

@@ -2,8 +2,8 @@
 Which trials of a study are best.
 
 Trials are ranked by the score of their best value, then by number. A trial without results, or with
-NaN only, has no rank. The index `trial_rank` has the trials that are not RUNNING. The few RUNNING
-ones are read separately: if their score were in an index, no report could be a HOT update.
+NaN only, has no rank. The index `trial_rank` has the trials that are not RUNNING. RUNNING trials
+are read separately: if their scores were in an index, no report could be a HOT update.
 """
 
 import math
@@ -22,7 +22,6 @@ _IS_NAN = trial.c.best_value == sa.literal(math.nan, trial.c.best_value.type)
 
 
 def _ranked(*columns: Any) -> sa.Select[Any]:
-    """Select the trials in `trial_rank`, best first."""
     return (
         sa.select(*columns)
         .where(_OF_STUDY, trial.c.rank_score.is_not(None), trial.c.state != State.RUNNING)
@@ -31,7 +30,6 @@ def _ranked(*columns: Any) -> sa.Select[Any]:
 
 
 def _ranked_running(*columns: Any) -> sa.Select[Any]:
-    """Select the RUNNING trials that have a rank, best first."""
     return (
         sa.select(*columns)
         .where(
@@ -42,10 +40,7 @@ def _ranked_running(*columns: Any) -> sa.Select[Any]:
 
 
 _LIMIT: sa.BindParameter[int] = sa.bindparam("limit")
-_BEST = (
-    Prepared(_ranked(trial).limit(_LIMIT)),
-    Prepared(_ranked_running(trial).limit(_LIMIT)),
-)
+_BEST = (Prepared(_ranked(trial).limit(_LIMIT)), Prepared(_ranked_running(trial).limit(_LIMIT)))
 _SCORES = _ranked(trial.c.best_score, trial.c.number)
 _SCORES_RUNNING = _ranked_running(trial.c.best_score, trial.c.number)
 _WITHOUT_RANK = (
@@ -78,10 +73,10 @@ def numbers(
     if state in (None, State.RUNNING):
         found += _read(txn, _SCORES_RUNNING, study_id, state, limit)
     ranked = [row.number for row in sorted(found)][:limit]
-    left = None if limit is None else limit - len(ranked)
-    if left == 0:
+    n_missing = None if limit is None else limit - len(ranked)
+    if n_missing == 0:
         return ranked
-    return ranked + [row.number for row in _read(txn, _WITHOUT_RANK, study_id, state, left)]
+    return ranked + [row.number for row in _read(txn, _WITHOUT_RANK, study_id, state, n_missing)]
 
 
 def _read(

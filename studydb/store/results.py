@@ -1,4 +1,4 @@
-"""Results. Rows are only inserted; an attempt's `live_through` says which of them still count."""
+"""Results. Rows are only inserted. An attempt's live results end at its step `live_through`."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -109,8 +109,7 @@ class Span:
     """
     Live results of one attempt: the steps after `after`, up to `through`.
 
-    Results are only inserted. So a span up to a step that was already reported always has the same
-    rows.
+    A span up to a step that was already reported always has the same rows.
     """
 
     study_id: int
@@ -128,7 +127,7 @@ _ANY = Prepared(sa.select(result.c.step).where(result.c.study_id == sa.bindparam
 
 
 def any_of_study(txn: Txn, *, study_id: int) -> bool:
-    """Tell whether any trial of a study has ever reported, by one look at the primary key."""
+    """Tell whether any trial of a study has ever reported, by one look-up in the primary key."""
     return txn.first(_ANY, study=study_id) is not None
 
 
@@ -167,13 +166,13 @@ def page(txn: Txn, span: Span, *, limit: int) -> list[StoredResult]:
 
 
 def last(txn: Txn, spans: Sequence[Span]) -> Result | None:
-    """Read the last result of some spans; None if they have no rows."""
+    """Read the last result of spans; None if they have no rows."""
     rows = (txn.first(_LAST, **_binds(span)) for span in reversed(spans))
     return next((read(StoredResult._make(row)) for row in rows if row is not None), None)
 
 
 def last_spans(txn: Txn, spans: Sequence[Span], *, limit: int) -> list[Span]:
-    """Find the parts of some spans that hold the last `limit` rows, without reading values."""
+    """Find the parts of spans that hold the last `limit` rows, without reading values."""
     found: list[Span] = []
     for span in reversed(spans):
         row = txn.first(_FROM_END, **_binds(span), passed=limit - 1)

@@ -1,4 +1,4 @@
-"""The rungs that a scheduler reads: those that the transaction of the report has locked."""
+"""The rungs that a scheduler reads, locked by the transaction of the report."""
 
 from studydb.db import Txn
 from studydb.domain.quantile import cutoff
@@ -8,16 +8,20 @@ from studydb.store.rungs import Neighbours, Rung
 
 
 class LockedView:
-    """Implements `StudyView` for one trial, on rungs that were locked before the trial's row."""
+    """
+    Implements `StudyView` for one trial.
+
+    Attributes:
+        locked: The locked rungs by step.
+    """
 
     def __init__(self, txn: Txn, locked: dict[int, Rung], *, trial_id: int) -> None:
-        """Read from these locked rungs, which are given by their step."""
-        self._txn, self._locked, self._trial_id = txn, locked, trial_id
+        self.locked, self._txn, self._trial_id = locked, txn, trial_id
         self._beside: dict[int, Neighbours] = {}
 
     def rung(self, step: int) -> RungView:
         """Return the rung at a step, as it was before this report."""
-        rung, beside = self._locked[step], self.beside(step)
+        rung, beside = self.locked[step], self.beside(step)
         return RungView(
             n=rung.cut.n,
             cutoff=cutoff(rung.cut, beside.better, rung.quantile),
@@ -25,9 +29,9 @@ class LockedView:
         )
 
     def beside(self, step: int) -> Neighbours:
-        """Return the entries beside a rung's cut, which are read once."""
+        """Return the entries beside a rung's cut; they are read from the database once."""
         if step not in self._beside:
             self._beside[step] = rungs.neighbours(
-                self._txn, rung=self._locked[step], trial_id=self._trial_id
+                self._txn, rung=self.locked[step], trial_id=self._trial_id
             )
         return self._beside[step]

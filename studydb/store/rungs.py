@@ -2,7 +2,7 @@
 Rungs and their entries: an exact quantile, computed under the lock of the rung's row.
 
 One statement locks the row, and a later one reads the entries. A single statement would read the
-new row but the entries of an old snapshot.
+new row, but the entries as they were when the statement began.
 """
 
 import math
@@ -62,24 +62,10 @@ NEIGHBOURS = Prepared(
     )
 )
 
+_GIVEN = (column for column in rung_entry.c if column is not rung_entry.c.recorded_at)
 _RECORD = Prepared(
     sa.insert(rung_entry).values(
-        {
-            name: sa.bindparam(name)
-            for name in (
-                "rung_id",
-                "trial_id",
-                "attempt",
-                "step",
-                "value",
-                "score",
-                "ranked",
-                "ordinal",
-                "action",
-                "cutoff",
-            )
-        }
-        | {"recorded_at": now()}
+        {column.name: sa.bindparam(column.name) for column in _GIVEN} | {"recorded_at": now()}
     )
 )
 
@@ -145,7 +131,7 @@ def create(txn: Txn, *, study_id: int, spec: RungSpec) -> None:
 
 
 def lock(txn: Txn, *, study_id: int, bracket: int, step: int) -> Rung:
-    """Lock a rung; the lock order is rungs by ascending step, then trials."""
+    """Lock a rung. The lock order is: rungs by ascending step, then trials."""
     row = txn.all(LOCK, study=study_id, of_bracket=bracket, at_step=step)[0]
     entry = None if row.cut_trial_id is None else (row.cut_score, row.cut_trial_id)
     return Rung(
@@ -158,7 +144,7 @@ def lock(txn: Txn, *, study_id: int, bracket: int, step: int) -> Rung:
 
 
 def neighbours(txn: Txn, *, rung: Rung, trial_id: int) -> Neighbours:
-    """Read the entries beside the cut of a locked rung, each by one look at the index."""
+    """Read the entries beside the cut of a locked rung, each by one look-up in the index."""
     score, cut_trial = rung.cut.entry or (0.0, 0)
     rows = txn.all(NEIGHBOURS, rung=rung.id, cut_score=score, cut_trial=cut_trial, trial=trial_id)
     found: dict[str, Entry] = {row.side: (row.score, row.trial_id) for row in rows}
@@ -175,7 +161,7 @@ def record(
     score: float,
     decision: Decision,
 ) -> None:
-    """Record a judged result at a locked rung and move the cut; NaN is recorded but not ranked."""
+    """Record a judged result at a locked rung, and move the cut unless the result is NaN."""
     ranked = not math.isnan(result.value)
     cutoff = decision.cutoff
     txn.run(
@@ -202,17 +188,12 @@ def record(
         )
     cut_score, cut_trial = cut.entry or (None, None)
     txn.run(
-        _ADVANCE,
-        rung=rung.id,
-        to_n=cut.n,
-        to_rank=cut.rank,
-        to_score=cut_score,
-        to_trial=cut_trial,
+        _ADVANCE, rung=rung.id, to_n=cut.n, to_rank=cut.rank, to_score=cut_score, to_trial=cut_trial
     )
 
 
 def judgements(txn: Txn, *, study_id: int, trial_id: int, mode: Mode) -> list[Judgement]:
-    """Read how a trial was judged, by rung; cutoffs are turned from scores into metric values."""
+    """Read how a trial was judged, by rung, with cutoffs as values of the metric."""
     found = [Judgement._make(row) for row in txn.all(_JUDGEMENTS, study=study_id, trial=trial_id)]
     if mode is Mode.MIN:
         return found

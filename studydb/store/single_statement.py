@@ -1,9 +1,9 @@
 """
 Single-statement claim, report and finish, for trials without a pending decision or request.
 
-Each begins with a fence that changes the trial's row; further statements follow from the row that
-it returns. If the trial is not as its holder expects, nothing changes, and the operation runs again
-in several statements.
+The first CTE changes the trial's row if the fence lets it; the others use the row that it returns.
+If the row is not as its holder expects, nothing changes, and the operation runs again in several
+statements.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ _AS_EXPECTED = (
     *leases.FENCE,
     trial.c.flush_no < sa.bindparam("to_flush_no"),
     trial.c.n_results == sa.bindparam("n_before"),
-    # The first flush of a later attempt supersedes results of earlier ones, which takes more.
+    # The first flush of a later attempt supersedes results, which takes several statements.
     sa.or_(trial.c.attempt == 1, trial.c.flush_no > 0),
     trial.c.verdict.is_(None),
     trial.c.request.is_(None),
@@ -70,7 +70,7 @@ _PARAMS = of_first(trial.c.params)
 _CONFIG = sa.bindparam("constants", type_=Json).op("||")(
     sa.case((is_object(_PARAMS), _PARAMS), else_=sa.literal({}, Json))
 )
-"""Params that are not an object, which studydb never writes, count as empty: || would fail."""
+"""Params that are no JSON object count as empty, because || would fail; studydb writes none."""
 
 _CLAIM = Chain(
     claims.CLAIM.statement,
@@ -92,7 +92,7 @@ _BEGIN = Chain(
 
 
 class Completed(NamedTuple):
-    """How often a trial that has completed was failed or lost before."""
+    """How often a completed trial had failed or was lost."""
 
     failures: int
     losses: int
@@ -167,11 +167,11 @@ def report(txn: Txn, *, lease: Lease, batch: Batch, summary: Summary) -> bool:
     Store a batch.
 
     Args:
-        summary: The trial's summary with the batch.
+        summary: The trial's summary after the batch.
 
     Returns:
-        False if nothing was stored, because the trial's row is not as the batch expects, or a
-        decision or request is pending.
+        False if nothing was stored, because the trial's row is not as expected, or a decision or
+        request is pending.
     """
     row = txn.chain(
         _REPORT,

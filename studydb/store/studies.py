@@ -28,7 +28,7 @@ HAS_ROOM = sa.or_(study.c.max_concurrent.is_(None), study.c.n_running < study.c.
 _SPENT = sa.or_(study.c.n_counted >= study.c.num_trials, study.c.next_draw >= study.c.num_draws)
 _IN_COLUMNS = [name for name in DEFAULTS if name in study.c]
 _IN_JSON = [name for name in DEFAULTS if name not in study.c]
-"""Settings by which no query filters. They are keys of the JSON column `settings`."""
+"""Settings that no query filters by. They are keys of the JSON column `settings`."""
 
 THIS = study.c.id == sa.bindparam("study")
 
@@ -37,8 +37,7 @@ _SPEC = Prepared(
     .join(
         search_space,
         sa.and_(
-            search_space.c.study_id == study.c.id,
-            search_space.c.version == study.c.space_version,
+            search_space.c.study_id == study.c.id, search_space.c.version == study.c.space_version
         ),
     )
     .where(study.c.name == sa.bindparam("by_name"))
@@ -99,11 +98,7 @@ _BUDGET = Prepared(
 _SET_STATUS = Prepared(
     sa.update(study)
     .where(THIS)
-    .values(
-        status=sa.bindparam("to_status"),
-        paused_by=sa.bindparam("by_whom"),
-        pause_reason=None,
-    )
+    .values(status=sa.bindparam("to_status"), paused_by=sa.bindparam("by_whom"), pause_reason=None)
 )
 
 _PAUSE_BY_GUARD = Prepared(
@@ -119,11 +114,8 @@ _EXTEND = Prepared(
     .returning(study.c.num_trials)
 )
 
-_PLACES = Prepared(sa.select(study.c.checkpoints, study.c.settings).where(THIS))
-
-_LOCKED_PLACES = Prepared(
-    sa.select(study.c.checkpoints, study.c.settings).where(THIS).with_for_update(key_share=True)
-)
+_places = sa.select(study.c.checkpoints, study.c.settings).where(THIS)
+_PLACES, _LOCKED_PLACES = Prepared(_places), Prepared(_places.with_for_update(key_share=True))
 
 _RELOCATE = Prepared(
     sa.update(study)
@@ -146,9 +138,8 @@ class Budget:
     What a study's limits allow now.
 
     Attributes:
-        status: The stored status; FINISHED is computed and never stored.
-        allows_new: Whether new trials may be created: the study is RUNNING, and neither
-            `num_trials` nor the searcher's points are spent.
+        status: The stored status, never FINISHED.
+        allows_new: Whether the study is RUNNING and the budget is not spent.
         has_room: Whether `max_concurrent` lets one more trial run.
         is_spent: Whether `num_trials` or the searcher's points are spent.
         num_trials: The most trials of the study; None for no limit.
@@ -232,6 +223,8 @@ def find(txn: Txn, *, name: str) -> Study | None:
     row = txn.first(_SPEC, by_name=name)
     if row is None:
         return None
+    stored = row.settings or {}
+    given = {name: stored[name] for name in _IN_JSON if stored.get(name) is not None}
     return Study(
         id=row.id,
         uuid=row.uuid,
@@ -244,19 +237,14 @@ def find(txn: Txn, *, name: str) -> Study | None:
         searcher=read_searcher(row.searcher),
         rules=tuple(Threshold(**rule) for rule in row.rules),
         checkpoints=row.checkpoints,
-        former_checkpoints=_former(row.settings),
+        former_checkpoints=_former(stored),
         trainable=_trainable(txn, study_id=row.id),
         status=Status(row.status),
         created_at=row.created_at,
         created_by=row.created_by or "",
         **{name: getattr(row, name) for name in _IN_COLUMNS},
-        **_settings(row.settings or {}),
+        **read_settings(**given),
     )
-
-
-def _settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: stored[name] for name in _IN_JSON if stored.get(name) is not None}
-    return read_settings(**given)
 
 
 def _trainable(txn: Txn, *, study_id: int) -> Trainable | None:
@@ -287,17 +275,17 @@ def admit(txn: Txn, *, study_id: int) -> int | None:
 
 
 def enter(txn: Txn, *, study_id: int) -> bool:
-    """Count one RUNNING trial more; False if `max_concurrent` trials are counted already."""
+    """Count one more RUNNING trial; False if `max_concurrent` trials are already RUNNING."""
     return txn.count(_ENTER, study=study_id) == 1
 
 
 def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
-    """Count `n` RUNNING trials fewer."""
+    """Subtract `n` from the number of RUNNING trials."""
     txn.run(_LEAVE, study=study_id, by=n)
 
 
 def lock(txn: Txn, *, study_id: int) -> None:
-    """Lock the study's row, and so wait for the same request, sent before, that may hold it."""
+    """Lock the study's row, and so wait for an earlier send of the request that holds the lock."""
     txn.all(_LOCK, study=study_id)
 
 
@@ -320,30 +308,30 @@ def budget(txn: Txn, *, study_id: int) -> Budget:
 
 
 def set_status(txn: Txn, *, study_id: int, status: Status) -> None:
-    """Store the status that a person asks for."""
+    """Store the status that a person requests."""
     by = DecidedBy.PERSON if status is Status.PAUSED else None
     txn.run(_SET_STATUS, study=study_id, to_status=status, by_whom=by)
 
 
 def pause_by_guard(txn: Txn, *, study_id: int, why: str) -> None:
-    """Pause a RUNNING study in the name of its guard."""
+    """Pause a RUNNING study whose trials fail alike."""
     txn.run(_PAUSE_BY_GUARD, study=study_id, why=why)
 
 
 def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
-    """Raise `num_trials`, and return the new one; None if the study has no such limit."""
+    """Raise `num_trials` and return the new limit; None if the study has no limit."""
     row = txn.first(_EXTEND, study=study_id, by=n_more)
     return None if row is None else int(row.num_trials)
 
 
 def places(txn: Txn, *, study_id: int) -> tuple[str | None, tuple[str | None, ...]]:
-    """Read the store of new checkpoints and the former stores; None is the database's default."""
+    """Read the stores of new and of former checkpoints; None is the database's default store."""
     row = txn.all(_PLACES, study=study_id)[0]
     return row.checkpoints, _former(row.settings)
 
 
 def relocate(txn: Txn, *, study_id: int, url: str) -> None:
-    """Change the store of new checkpoints; the present one becomes a former one."""
+    """Change the store of new checkpoints; the current store becomes a former store."""
     row = txn.all(_LOCKED_PLACES, study=study_id)[0]
     known = dict.fromkeys((row.checkpoints, *_former(row.settings)))
     former = [store for store in known if store != url]

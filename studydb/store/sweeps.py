@@ -1,4 +1,4 @@
-"""Sweeps, made by any worker: mark expired leases, find lost trials, wake trials. All bounded."""
+"""Sweeps by any worker: mark expired leases, find lost trials, wake trials, 100 at a time."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from studydb.db.schema import BY_ID, in_state, is_still, trial, worker
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import RENEWALS_PER_LEASE, Lease, Process
-from studydb.store import counters
+from studydb.store import counters, workers
 from studydb.store.leases import FENCE, HELD, Held, fence_binds, read_held
 from studydb.store.trials import status_of_study
 
 MOST = 100
-"""The most rows of one sweep, so that its transaction stays short."""
+"""The most rows of one sweep, which keeps its transaction short."""
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
 _EXPIRED = trial.c.lease_expires_at < now()
@@ -85,15 +85,8 @@ _LOST = Prepared(
     .limit(MOST)
 )
 
-_PROCESS_COLUMNS = (
-    worker.c.host,
-    worker.c.boot_id,
-    worker.c.pid_namespace,
-    worker.c.pid,
-    worker.c.started,
-)
 _OF_HOST = Prepared(
-    sa.select(*_LEASE_COLUMNS, *_PROCESS_COLUMNS)
+    sa.select(*_LEASE_COLUMNS, *(worker.c[name] for name in workers.PROCESS_FIELDS))
     .join(worker, worker.c.id == trial.c.worker_id)
     .where(
         _STUDY,
@@ -120,12 +113,12 @@ def suspect(txn: Txn, *, study_id: int) -> int:
 
 
 def wake(txn: Txn, *, study_id: int) -> int:
-    """Make trials claimable whose back-off is over."""
+    """Let trials whose back-off is over be claimed."""
     return txn.count(WAKE, study=study_id)
 
 
 def unpause(txn: Txn, *, study_id: int) -> int:
-    """Move trials paused by a study pause back to PENDING."""
+    """Move trials that were paused with their study back to PENDING, once the study is RUNNING."""
     n = txn.count(UNPAUSE, study=study_id)
     if n:
         counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)
@@ -133,19 +126,16 @@ def unpause(txn: Txn, *, study_id: int) -> int:
 
 
 def lost(txn: Txn, *, study_id: int) -> list[Lease]:
-    """Find leases that are still marked one renewal period of their holder after the mark."""
+    """Find leases that were marked one renewal period ago or earlier, and not renewed since."""
     return [_lease(row) for row in txn.all(_LOST, study=study_id)]
 
 
 def of_host(txn: Txn, *, study_id: int, process: Process) -> list[tuple[Lease, Process]]:
-    """Find the leases of processes on this host since its last boot, in the same pid namespace."""
+    """Find leases and their holders with the boot id and pid namespace of `process`."""
     rows = txn.all(
         _OF_HOST, study=study_id, of_boot=process.boot_id, of_namespace=process.pid_namespace
     )
-    return [
-        (_lease(row), Process(row.host, row.boot_id, row.pid_namespace, row.pid, row.started))
-        for row in rows
-    ]
+    return [(_lease(row), workers.process_of(row)) for row in rows]
 
 
 def hold_lost(txn: Txn, *, lease: Lease, known_dead: bool) -> Held | None:
@@ -153,12 +143,9 @@ def hold_lost(txn: Txn, *, lease: Lease, known_dead: bool) -> Held | None:
     Lock a trial if it is still lost: held by the same attempt, marked, and not renewed since.
 
     Args:
-        known_dead: Whether the holder's process is known to be dead, so that no mark is needed.
+        known_dead: Whether the holder's process is known to be dead; then no mark is needed.
     """
-    row = txn.first(
-        _HOLD_LOST[known_dead],
-        **fence_binds(lease),
-    )
+    row = txn.first(_HOLD_LOST[known_dead], **fence_binds(lease))
     return None if row is None else read_held(row)
 
 

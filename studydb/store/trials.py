@@ -1,4 +1,4 @@
-"""Rows of trials: insert them, find them, list them, and move them at a person's request."""
+"""Rows of trials: insert, find and list them, and move them at a person's request."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -68,7 +68,7 @@ _REQUEST = Prepared(
 
 
 def may_become(target: State) -> sa.ColumnElement[bool]:
-    """Return the condition that the table of moves allows a move to `target`."""
+    """Make the condition that a trial may move from its state to `target`."""
     names = ", ".join(f"'{source}'" for source in sorted(sources(target)))
     return sa.literal_column(f"trial.state IN ({names})", sa.Boolean)
 
@@ -78,9 +78,7 @@ def _move_to(target: State) -> Prepared:
     return Prepared(
         sa.update(trial)
         .where(
-            trial.c.id == sa.bindparam("trial"),
-            may_become(target),
-            trial.c.state != State.RUNNING,
+            trial.c.id == sa.bindparam("trial"), may_become(target), trial.c.state != State.RUNNING
         )
         .values(
             state=target,
@@ -164,10 +162,10 @@ def move(
     metric_summary: Mapping[str, Any] | None = None,
 ) -> bool:
     """
-    Move a trial that no attempt runs, at a person's request.
+    Move a trial that no attempt holds, at a person's request.
 
     Returns:
-        False when the table of moves forbids it, or an attempt holds the trial.
+        False if the move is not allowed, or an attempt holds the trial.
     """
     params: dict[str, Any] = {"by": by} if target is State.PAUSED else {}
     params["to_metrics"] = metric_summary
@@ -190,16 +188,12 @@ def keep_paused(txn: Txn, *, trial_id: int) -> None:
 
 
 def request(txn: Txn, *, trial_id: int, action: Action | None) -> bool:
-    """Ask a RUNNING attempt to stop or pause, which it does at its next flush or renewal."""
+    """Ask a RUNNING trial to stop or pause; its attempt obeys at its next flush or renewal."""
     return txn.count(_REQUEST, trial=trial_id, to_request=action) == 1
 
 
 def listing(
-    txn: Txn,
-    *,
-    study_id: int,
-    state: State | None = None,
-    limit: int | None = None,
+    txn: Txn, *, study_id: int, state: State | None = None, limit: int | None = None
 ) -> list[TrialRow]:
     """Read a study's trials by number."""
     query = _LIST
@@ -239,12 +233,7 @@ def read(row: Any) -> TrialRow:
 def summary_of(row: Any) -> Summary:
     """Make a `Summary` from the columns of a row."""
     return Summary(
-        row.n_results,
-        row.last_step,
-        row.last_value,
-        row.best_value,
-        row.best_step,
-        row.best_score,
+        row.n_results, row.last_step, row.last_value, row.best_value, row.best_step, row.best_score
     )
 
 
@@ -252,18 +241,28 @@ def verdict_of(row: Any) -> Verdict | None:
     """Make a `Verdict` from the columns of a row; None if it has none."""
     if row.verdict is None:
         return None
-    known = row.verdict_by in set(DecidedBy)  # no CHECK holds this column, and renewals read it
+    # The column has no CHECK, and a renewal must not fail because of an unknown value.
+    known = row.verdict_by in set(DecidedBy)
     by = DecidedBy(row.verdict_by) if known else DecidedBy.PERSON
     return Verdict(Action(row.verdict), Reason(row.verdict_reason), by)
 
 
+def verdict_binds(verdict: Verdict | None) -> dict[str, Any]:
+    """Return the binds of a verdict's columns."""
+    return {
+        "to_verdict": verdict and verdict.action,
+        "to_verdict_reason": verdict and verdict.reason,
+        "to_verdict_by": verdict and verdict.by,
+    }
+
+
 def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
-    """Make a subquery of the study's stored status."""
+    """Make a subquery that reads the study's stored status."""
     return sa.select(study.c.status).where(study.c.id == study_id).scalar_subquery()
 
 
-def wish_for_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
-    """Make a subquery of the status that running trials obey; a guard's pause lets them finish."""
+def status_for_running_trials(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
+    """Make a subquery that reads the study's status, or RUNNING if the study paused itself."""
     paused = sa.case(
         (study.c.paused_by == sa.literal_column(f"'{DecidedBy.GUARD}'", sa.Text), Status.RUNNING),
         else_=study.c.status,

@@ -23,6 +23,7 @@ from studydb.domain.listed_rows import (
 from studydb.domain.records import Process
 from studydb.store import ranking
 from studydb.store.results import IS_LIVE
+from studydb.store.workers import process_of
 
 _TYPES: dict[Any, sa.types.TypeEngine[Any]] = {
     int: sa.BigInteger(),
@@ -74,7 +75,7 @@ _LISTED = Prepared(
     .order_by(TRIAL.c.number)
 )
 MOST_LISTED = 5_000
-"""How many trials one statement reads by number at most."""
+"""The most trials that one statement reads by number."""
 
 _POSITION = (result.c.trial_id, result.c.attempt, result.c.step)
 _AFTER = [
@@ -96,8 +97,8 @@ _RESULT_PAGE = Prepared(
     .where(
         result.c.study_id == sa.bindparam("study"),
         sa.tuple_(*_POSITION) > sa.tuple_(*_AFTER),
-        # These two follow from the condition above; without them a merge join reads these tables
-        # from their first row.
+        # Both conditions follow from the one above. Without them a merge join reads the two tables
+        # from their first rows.
         attempt.c.trial_id >= sa.bindparam("after_trial", type_=sa.BigInteger),
         trial.c.id >= sa.bindparam("after_trial", type_=sa.BigInteger),
     )
@@ -115,13 +116,7 @@ _ATTEMPTS = Prepared(
 )
 
 _WORKERS = (
-    sa.select(
-        WORKER,
-        worker.c.lease_s,
-        worker.c.boot_id,
-        worker.c.pid_namespace,
-        worker.c.started,
-    )
+    sa.select(WORKER, worker.c.lease_s, worker.c.boot_id, worker.c.pid_namespace, worker.c.started)
     .join(worker, worker.c.uuid == WORKER.c.worker)
     .order_by(worker.c.id.desc())
     .limit(sa.bindparam("limit"))
@@ -164,7 +159,7 @@ def best_trials(
 
 
 def trials_numbered(txn: Txn, *, name: str, numbers: Sequence[int]) -> list[ListedTrial]:
-    """Read the rows of `v_trial` with these numbers, ascending if at most `MOST_LISTED`."""
+    """Read the rows of `v_trial` with these numbers, ascending within each `MOST_LISTED`."""
     parts = (numbers[first : first + MOST_LISTED] for first in range(0, len(numbers), MOST_LISTED))
     return [
         ListedTrial._make(row)
@@ -180,7 +175,7 @@ def trial_page(txn: Txn, *, name: str, first: int, end: int) -> list[ListedTrial
 
 
 def next_number(txn: Txn, *, study_id: int) -> int:
-    """Read the number after that of the last trial."""
+    """Read the highest number of a trial, plus 1."""
     return int(txn.all(_NEXT_NUMBER, study=study_id)[0].number)
 
 
@@ -190,8 +185,8 @@ def result_page(
     """
     Read the live results after a position, in the order of the primary key: by trial and step.
 
-    This does not read `v_result`. That view puts the study's metric into each row's JSON, and
-    removing it again costs more than the rest.
+    The view `v_result` is not used: it adds the study's metric to each row's JSON, and removing the
+    metric again would cost more than all else.
 
     Args:
         after: `trial_id`, `attempt` and `step` of the last row read; (0, 0, 0) for the first page.
@@ -217,17 +212,10 @@ def attempts(txn: Txn, *, name: str, number: int) -> list[ListedAttempt]:
 def workers(
     txn: Txn, *, study_id: int | None = None, limit: int
 ) -> list[tuple[ListedWorker, float, Process]]:
-    """Read the rows of `v_worker`, newest first, each with its lease's seconds and its process."""
+    """Read the rows of `v_worker`, newest first, each with a lease's seconds and the process."""
     if study_id is None:
         rows = txn.all(_ALL_WORKERS, limit=limit)
     else:
         rows = txn.all(_WORKERS_OF_STUDY, study=study_id, limit=limit)
     width = len(ListedWorker._fields)
-    return [
-        (
-            ListedWorker._make(islice(row, width)),
-            row.lease_s,
-            Process(row.host, row.boot_id, row.pid_namespace, row.pid, row.started),
-        )
-        for row in rows
-    ]
+    return [(ListedWorker._make(islice(row, width)), row.lease_s, process_of(row)) for row in rows]

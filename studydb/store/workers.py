@@ -1,5 +1,6 @@
 """Workers: one row, with a new uuid, for each start of a worker process."""
 
+from dataclasses import asdict, fields
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,26 +10,12 @@ from studydb.db.dialect import now
 from studydb.db.schema import worker
 from studydb.domain.records import Process, Worker
 
+PROCESS_FIELDS = tuple(field.name for field in fields(Process))
+_GIVEN = ("uuid", "study_id", *PROCESS_FIELDS, "slots", "lease_s", "version")
+
 _INSERT = Prepared(
     sa.insert(worker)
-    .values(
-        {
-            name: sa.bindparam(name)
-            for name in (
-                "uuid",
-                "study_id",
-                "host",
-                "boot_id",
-                "pid_namespace",
-                "pid",
-                "started",
-                "slots",
-                "lease_s",
-                "version",
-            )
-        }
-        | {"started_at": now(), "seen_at": now()}
-    )
+    .values({name: sa.bindparam(name) for name in _GIVEN} | {"started_at": now(), "seen_at": now()})
     .returning(worker.c.id)
 )
 _BY_UUID = Prepared(sa.select(worker.c.id).where(worker.c.uuid == sa.bindparam("by_uuid")))
@@ -77,14 +64,10 @@ def insert(
         _INSERT,
         uuid=uuid,
         study_id=study_id,
-        host=process.host,
-        boot_id=process.boot_id,
-        pid_namespace=process.pid_namespace,
-        pid=process.pid,
-        started=process.started,
         slots=slots,
         lease_s=lease_s,
         version=version,
+        **asdict(process),
     )[0]
     return int(row.id)
 
@@ -106,7 +89,7 @@ def end(txn: Txn, *, worker_id: int) -> None:
 
 
 def set_request(txn: Txn, *, worker_id: int, request: str) -> bool:
-    """Store a request to a worker, which reads it at its next renewal; False if it has ended."""
+    """Store a request, to be read at the worker's next renewal; False if it has ended."""
     return txn.count(_SET_REQUEST, worker=worker_id, to_request=request) > 0
 
 
@@ -115,21 +98,18 @@ def with_uuid_prefix(txn: Txn, *, prefix: str, limit: int) -> list[Worker]:
     Find the workers whose uuid begins with `prefix`, newest first.
 
     Args:
-        prefix: Must not contain % or _, which LIKE treats as wildcards.
+        prefix: A text without % and _, the wildcards of LIKE.
     """
     return [_read(row) for row in txn.all(_WITH_UUID_PREFIX, prefix=prefix, limit=limit)]
 
 
+def process_of(row: Any) -> Process:
+    """Make a `Process` from the columns of a row."""
+    return Process(*(getattr(row, name) for name in PROCESS_FIELDS))
+
+
 def _read(row: Any) -> Worker:
-    return Worker(
-        id=row.id,
-        study_id=row.study_id,
-        uuid=row.uuid,
-        process=Process(row.host, row.boot_id, row.pid_namespace, row.pid, row.started),
-        slots=row.slots,
-        lease_s=row.lease_s,
-        started_at=row.started_at,
-        seen_at=row.seen_at,
-        ended_at=row.ended_at,
-        request=row.request,
-    )
+    own = {
+        field.name: getattr(row, field.name) for field in fields(Worker) if field.name != "process"
+    }
+    return Worker(process=process_of(row), **own)

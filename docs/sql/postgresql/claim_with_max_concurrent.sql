@@ -62,8 +62,8 @@ SELECT :trial_id, :attempt, :study_id, :token, :worker_id, :config, :restored_id
 --     ->  Subquery Scan on "*SELECT*"
 --           ->  Result
 
--- studydb/store/studies.py enter: Count one RUNNING trial more; False if `max_concurrent`
---   trials are counted already.
+-- studydb/store/studies.py enter: Count one more RUNNING trial; False if `max_concurrent`
+--   trials are already RUNNING.
 UPDATE study
 SET n_running=(study.n_running + 1)
 WHERE study.id = :study
@@ -75,8 +75,8 @@ RETURNING study.id;
 --           Index Cond: (id = $2)
 --           Filter: ((max_concurrent IS NULL) OR (n_running < max_concurrent))
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another. The shard
---   is a transaction's last lock.
+-- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
+--   last row a transaction locks.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

@@ -47,8 +47,8 @@ LIMIT 1;
 
 COMMIT;
 
--- studydb/operations/reads.py listed_trials: A study's rows of `v_trial` by number, or best
---   first; trials without a rank come last.
+-- studydb/operations/reads.py listed_trials: Read a study's rows of `v_trial`, by number or
+--   best first; trials without a rank are last.
 
 BEGIN;
 
@@ -98,7 +98,7 @@ LIMIT 4;
 --           Filter: ((best_value IS NULL) OR (best_value = $2))
 
 -- studydb/store/view_rows.py trials_numbered: Read the rows of `v_trial` with these numbers,
---   ascending if at most `MOST_LISTED`.
+--   ascending within each `MOST_LISTED`.
 SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
     v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
     v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s

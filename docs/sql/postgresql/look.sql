@@ -1,8 +1,8 @@
 -- studydb/operations/study_progress.py read_progress: Read a study's budget and counts, and
 --   whether a trial can be claimed. Imported by studydb/lease/acquire.py,
---   studydb/lease/loop.py, studydb/operations/failing.py, studydb/operations/overview.py,
---   studydb/study/handle.py, studydb/study/running.py, studydb/worker/notices.py,
---   studydb/worker/slot.py, studydb/worker/supervisor.py.
+--   studydb/operations/failing.py, studydb/operations/overview.py, studydb/study/handle.py,
+--   studydb/study/running.py, studydb/worker/notices.py, studydb/worker/slot.py,
+--   studydb/worker/supervisor.py.
 
 BEGIN;
 
@@ -31,8 +31,8 @@ WHERE counter.study_id = :study;
 --           ->  Bitmap Index Scan on counter_pkey
 --                 Index Cond: (study_id = $6)
 
--- studydb/store/claims.py any_runnable: Tell whether a PENDING trial is ready, whatever the
---   study's status; takes no lock.
+-- studydb/store/claims.py any_runnable: Tell whether a PENDING trial is ready, in a study of
+--   any status; takes no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study

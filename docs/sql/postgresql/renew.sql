@@ -3,8 +3,7 @@
 
 BEGIN;
 
--- studydb/store/leases.py renew: Renew these leases; their trials' rows are locked by ascending
---   id.
+-- studydb/store/leases.py renew: Renew leases; their trials' rows are locked by ascending id.
 WITH mine AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial

@@ -3,7 +3,7 @@
 
 BEGIN;
 
--- studydb/store/rungs.py lock: Lock a rung; the lock order is rungs by ascending step, then
+-- studydb/store/rungs.py lock: Lock a rung. The lock order is: rungs by ascending step, then
 --   trials.
 SELECT rung.id, rung.study_id, rung.bracket, rung.step, rung.quantile, rung.n_entries,
     rung.n_ranked, rung.cut_rank, rung.cut_score, rung.cut_trial_id
@@ -43,7 +43,7 @@ FOR NO KEY UPDATE OF trial;
 --                   Index Cond: (id = trial.study_id)
 
 -- studydb/store/rungs.py neighbours: Read the entries beside the cut of a locked rung, each by
---   one look at the index.
+--   one look-up in the index.
 SELECT 'worse' AS side, worse.score, worse.trial_id
 FROM (
     SELECT rung_entry.score AS score, rung_entry.trial_id AS trial_id
@@ -83,8 +83,8 @@ WHERE rung_entry.rung_id = :rung
 --     ->  Index Scan using rung_entry_pkey on rung_entry rung_entry_2
 --           Index Cond: ((rung_id = $1) AND (trial_id = $6))
 
--- studydb/store/rungs.py record: Record a judged result at a locked rung and move the cut; NaN
---   is recorded but not ranked.
+-- studydb/store/rungs.py record: Record a judged result at a locked rung, and move the cut
+--   unless the result is NaN.
 INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal, action,
     cutoff, recorded_at)
 VALUES (:rung_id, :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action,

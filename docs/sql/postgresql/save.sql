@@ -39,7 +39,7 @@ RETURNING checkpoint.id;
 --     ->  Result
 
 -- studydb/store/checkpoints.py point: Make a checkpoint the one that the next attempt of a held
---   trial begins from.
+--   trial restores.
 UPDATE trial
 SET losses=:to_losses,
     suspect_at=NULL,
@@ -51,8 +51,8 @@ WHERE trial.id = :trial;
 --     ->  Index Scan using trial_pkey on trial
 --           Index Cond: (id = $5)
 
--- studydb/store/checkpoints.py expire: Expire a trial's older checkpoints, except pinned ones
---   and the one before the newest.
+-- studydb/store/checkpoints.py expire: Expire a trial's checkpoints except the newest two and
+--   pinned ones.
 UPDATE checkpoint
 SET data=NULL,
     removed_at=coalesce(CAST(:now AS timestamptz), clock_timestamp())

@@ -37,8 +37,8 @@ INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, rest
 SELECT :trial_id, :attempt, :study_id, :token, :worker_id, :config, :restored_id, :start_step,
     4611686018427387904, 0, :now;
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another. The shard
---   is a transaction's last lock.
+-- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
+--   last row a transaction locks.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

@@ -37,16 +37,16 @@ INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, rest
 SELECT :trial_id, :attempt, :study_id, :token, :worker_id, :config, :restored_id, :start_step,
     4611686018427387904, 0, :now;
 
--- studydb/store/studies.py enter: Count one RUNNING trial more; False if `max_concurrent`
---   trials are counted already.
+-- studydb/store/studies.py enter: Count one more RUNNING trial; False if `max_concurrent`
+--   trials are already RUNNING.
 UPDATE study
 SET n_running=(study.n_running + 1)
 WHERE study.id = :study
     AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
 RETURNING id;
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another. The shard
---   is a transaction's last lock.
+-- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
+--   last row a transaction locks.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

@@ -3,7 +3,7 @@
 
 BEGIN;
 
--- studydb/store/rungs.py lock: Lock a rung; the lock order is rungs by ascending step, then
+-- studydb/store/rungs.py lock: Lock a rung. The lock order is: rungs by ascending step, then
 --   trials.
 SELECT rung.id, rung.study_id, rung.bracket, rung.step, rung.quantile, rung.n_entries,
     rung.n_ranked, rung.cut_rank, rung.cut_score, rung.cut_trial_id
@@ -29,7 +29,7 @@ WHERE trial.id = :trial
     AND trial.state = 'RUNNING';
 
 -- studydb/store/rungs.py neighbours: Read the entries beside the cut of a locked rung, each by
---   one look at the index.
+--   one look-up in the index.
 SELECT 'worse' AS side, worse.score, worse.trial_id
 FROM (
     SELECT rung_entry.score AS score, rung_entry.trial_id AS trial_id
@@ -59,8 +59,8 @@ FROM rung_entry
 WHERE rung_entry.rung_id = :rung
     AND rung_entry.trial_id = :trial;
 
--- studydb/store/rungs.py record: Record a judged result at a locked rung and move the cut; NaN
---   is recorded but not ranked.
+-- studydb/store/rungs.py record: Record a judged result at a locked rung, and move the cut
+--   unless the result is NaN.
 INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal, action,
     cutoff, recorded_at)
 VALUES (:rung_id, :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action,
@@ -132,8 +132,8 @@ SET state='TERMINATED',
 WHERE trial.id = :trial
     AND trial.state IN ('PAUSED', 'PENDING', 'RUNNING') = 1;
 
--- studydb/store/attempts.py end: Close an attempt with its last flush's number, by which a
---   duplicate request is recognized.
+-- studydb/store/attempts.py end: Close an attempt. A duplicate request is recognized by the
+--   number of its last flush.
 UPDATE attempt
 SET flush_no=:to_flush_no,
     ended_at=:now,
@@ -152,8 +152,8 @@ WHERE attempt.trial_id = :trial
     AND attempt.attempt = :no
     AND attempt.ended_at IS NULL;
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another. The shard
---   is a transaction's last lock.
+-- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
+--   last row a transaction locks.
 UPDATE counter
 SET pending=(counter.pending + 0),
     running=(counter.running + :by_running),

@@ -1,8 +1,8 @@
 -- studydb/operations/study_progress.py read_progress: Read a study's budget and counts, and
 --   whether a trial can be claimed. Imported by studydb/lease/acquire.py,
---   studydb/lease/loop.py, studydb/operations/failing.py, studydb/operations/overview.py,
---   studydb/study/handle.py, studydb/study/running.py, studydb/worker/notices.py,
---   studydb/worker/slot.py, studydb/worker/supervisor.py.
+--   studydb/operations/failing.py, studydb/operations/overview.py, studydb/study/handle.py,
+--   studydb/study/running.py, studydb/worker/notices.py, studydb/worker/slot.py,
+--   studydb/worker/supervisor.py.
 
 BEGIN;
 
@@ -22,8 +22,8 @@ SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.runnin
 FROM counter
 WHERE counter.study_id = :study;
 
--- studydb/store/claims.py any_runnable: Tell whether a PENDING trial is ready, whatever the
---   study's status; takes no lock.
+-- studydb/store/claims.py any_runnable: Tell whether a PENDING trial is ready, in a study of
+--   any status; takes no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study

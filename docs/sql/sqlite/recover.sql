@@ -4,8 +4,8 @@
 
 BEGIN;
 
--- studydb/store/sweeps.py of_host: Find the leases of processes on this host since its last
---   boot, in the same pid namespace.
+-- studydb/store/sweeps.py of_host: Find leases and their holders with the boot id and pid
+--   namespace of `process`.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s, worker.host, worker.boot_id, worker.pid_namespace, worker.pid, worker.started
 FROM trial
@@ -67,8 +67,8 @@ SET state='PENDING',
 WHERE trial.id = :trial
     AND trial.state IN ('PAUSED', 'RUNNING') = 1;
 
--- studydb/store/attempts.py end: Close an attempt with its last flush's number, by which a
---   duplicate request is recognized.
+-- studydb/store/attempts.py end: Close an attempt. A duplicate request is recognized by the
+--   number of its last flush.
 UPDATE attempt
 SET flush_no=:to_flush_no,
     ended_at=:now,
@@ -91,8 +91,8 @@ WHERE attempt.trial_id = :trial
 INSERT INTO event (study_id, trial_id, attempt, worker_id, kind, actor, data, token, at)
 VALUES (:study_id, :trial_id, :attempt, :worker_id, :kind, :actor, :data, :token, :now);
 
--- studydb/store/counters.py move: Count `n` trials out of one state and into another. The shard
---   is a transaction's last lock.
+-- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
+--   last row a transaction locks.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

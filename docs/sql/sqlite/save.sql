@@ -27,7 +27,7 @@ VALUES (:uuid, :study_id, :trial_id, :attempt, :step, :kind, :url, :digest, :siz
 RETURNING id;
 
 -- studydb/store/checkpoints.py point: Make a checkpoint the one that the next attempt of a held
---   trial begins from.
+--   trial restores.
 UPDATE trial
 SET losses=:to_losses,
     suspect_at=NULL,
@@ -35,8 +35,8 @@ SET losses=:to_losses,
     checkpoint_step=:to_step
 WHERE trial.id = :trial;
 
--- studydb/store/checkpoints.py expire: Expire a trial's older checkpoints, except pinned ones
---   and the one before the newest.
+-- studydb/store/checkpoints.py expire: Expire a trial's checkpoints except the newest two and
+--   pinned ones.
 UPDATE checkpoint
 SET data=NULL,
     removed_at=:now

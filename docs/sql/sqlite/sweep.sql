@@ -4,7 +4,7 @@
 
 BEGIN;
 
--- studydb/store/sweeps.py wake: Make trials claimable whose back-off is over.
+-- studydb/store/sweeps.py wake: Let trials whose back-off is over be claimed.
 WITH waited AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -42,7 +42,8 @@ WHERE trial.id IN (SELECT expired.id FROM expired)
     AND trial.state = 'RUNNING'
 RETURNING id;
 
--- studydb/store/sweeps.py unpause: Move trials paused by a study pause back to PENDING.
+-- studydb/store/sweeps.py unpause: Move trials that were paused with their study back to
+--   PENDING, once the study is RUNNING.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -63,8 +64,8 @@ WHERE trial.id IN (SELECT paused.id FROM paused)
     AND trial.state = 'PAUSED'
 RETURNING id;
 
--- studydb/store/sweeps.py lost: Find leases that are still marked one renewal period of their
---   holder after the mark.
+-- studydb/store/sweeps.py lost: Find leases that were marked one renewal period ago or earlier,
+--   and not renewed since.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s
 FROM trial
