@@ -40,7 +40,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("argument", "words"), WRONG, ids=lambda value: str(value)[:40])
-def test_wrong_argument_is_told_with_its_cure_and_makes_nothing(here, argument, words):
+def test_wrong_argument_raises_an_error_with_its_cure_and_creates_nothing(here, argument, words):
     given = {"name": "digits", "metric": "loss", "mode": "min", **argument}
 
     with pytest.raises(UsageError) as error:
@@ -73,7 +73,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words[:30] for _, words in REFUSED])
-def test_wrong_request_is_told_with_its_cure_and_changes_nothing(study, call, words):
+def test_wrong_argument_of_a_study_method_raises_an_error_and_changes_nothing(study, call, words):
     with pytest.raises(UsageError) as error:
         call(study)
 
@@ -82,7 +82,7 @@ def test_wrong_request_is_told_with_its_cure_and_changes_nothing(study, call, wo
     assert study.counts.total == 0
 
 
-def test_numpys_integers_are_integers(study):
+def test_numpy_integers_are_accepted_as_integers(study):
     assert study.extend(num_trials=np.int32(3)) == 5
     assert study.enqueue({}, priority=np.int8(1)) == 0
     study.stop(np.int64(0))
@@ -106,13 +106,13 @@ def test_checkpoints_may_be_given_as_a_path(sqlite_url, tmp_path):
     study.close()
 
 
-def test_name_that_cannot_be_is_told_so_also_when_loaded(sqlite_url):
+def test_loading_or_deleting_by_a_name_of_a_wrong_type_raises_a_usage_error(sqlite_url):
     for call in (studydb.load_study, studydb.delete_study):
         with pytest.raises(UsageError, match="The study name is 3"):
             call(3, storage=sqlite_url)
 
 
-def test_taken_name_names_every_way_out(study, sqlite_url):
+def test_error_for_an_existing_name_suggests_loading_or_deleting_the_study(study, sqlite_url):
     with pytest.raises(studydb.StudyExists) as error:
         studydb.create_study("digits", None, metric="loss", mode="min", storage=sqlite_url)
 
@@ -120,7 +120,7 @@ def test_taken_name_names_every_way_out(study, sqlite_url):
         assert way in str(error.value)
 
 
-def test_misspelt_name_of_the_package_is_one_that_the_interpreter_can_suggest_for():
+def test_attribute_error_of_the_package_lets_the_interpreter_suggest_a_name():
     with pytest.raises(AttributeError) as error:
         _ = studydb.AHSA
 

@@ -116,7 +116,7 @@ def archive_of(name, data):
 
 
 @pytest.mark.parametrize("relabelled", [False, True], ids=["invented", "signature of another"])
-def test_planted_archive_never_reaches_the_users_code(stage, attack, relabelled):
+def test_unsigned_archive_in_a_checkpoint_row_is_not_opened(stage, attack, relabelled):
     study = create(stage, "loading:unpickling", max_failures=1)
     study.enqueue({})
     harm = stage.folder / "harm"
@@ -145,7 +145,7 @@ def test_directory_that_a_worker_has_signed_is_restored(stage):
     assert [one.start_step for one in stage.attempts()] == [1, 2]
 
 
-def test_row_that_names_an_object_of_another_study_has_it_deleted_by_nobody(
+def test_checkpoint_row_with_the_url_of_another_study_does_not_delete_that_object(
     stage, attack, tmp_path
 ):
     store = DirectoryStore(tmp_path / "store")
@@ -166,7 +166,7 @@ def test_row_that_names_an_object_of_another_study_has_it_deleted_by_nobody(
 
 
 @pytest.mark.parametrize("table", ["trial", "checkpoint", "worker"])
-def test_row_with_a_path_for_a_uuid_is_refused(stage, attack, table):
+def test_row_with_a_path_as_its_uuid_is_refused(stage, attack, table):
     study = create(stage, "obedient:gated")
     study.enqueue({})
     stage.open("all")
@@ -184,7 +184,9 @@ def test_row_with_a_path_for_a_uuid_is_refused(stage, attack, table):
 
 
 @pytest.mark.parametrize("named", ["elsewhere", "{root}/../../elsewhere", "{root}/0/../0/1"])
-def test_logs_follows_no_folder_that_a_row_invents(stage, attack, bare_console, tmp_path, named):
+def test_logs_reads_no_folder_that_a_changed_row_names(
+    stage, attack, bare_console, tmp_path, named
+):
     study = create(stage, "obedient:one_step")
     assert stage.run() == 0
     secret = tmp_path / "elsewhere"
@@ -199,7 +201,7 @@ def test_logs_follows_no_folder_that_a_row_invents(stage, attack, bare_console, 
     assert "Ada" not in ran.out + ran.err
 
 
-def test_logs_opens_no_link_and_no_pipe(stage, bare_console, tmp_path):
+def test_logs_opens_neither_a_link_nor_a_pipe(stage, bare_console, tmp_path):
     study = create(stage, "obedient:one_step")
     assert stage.run() == 0
     folder = Path(stage.row(attempt).log_dir)
@@ -255,7 +257,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_planted_trial_fails_with_its_cause_and_runs_nothing(stage, attack, name):
+def test_inserted_trial_with_invalid_params_fails_before_it_runs(stage, attack, name):
     params, why = PLANTED[name]
     create(
         stage,
@@ -278,7 +280,7 @@ def test_planted_trial_fails_with_its_cause_and_runs_nothing(stage, attack, name
     assert [stage.trial(number).reason for number in (0, 1)] == ["COMPLETED"] * 2
 
 
-def test_proposal_that_was_changed_runs_nothing(postgres_stage, attack):
+def test_trial_of_a_changed_proposal_fails_before_it_runs(postgres_stage, attack):
     create(
         postgres_stage,
         "loading:commanding",
@@ -295,7 +297,7 @@ def test_proposal_that_was_changed_runs_nothing(postgres_stage, attack):
     assert not (postgres_stage.folder / "ran").exists()
 
 
-def test_own_loop_is_given_no_planted_trial(attacker_url, attack, storage_url):
+def test_own_loop_receives_no_inserted_trial_with_invalid_params(attacker_url, attack, storage_url):
     made = studydb.create_study(
         *("mine", None),
         space={"lr": studydb.loguniform(0.1, 1.0), "command": "ls"},
@@ -337,7 +339,7 @@ LOOKS = [
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_listings_show_rows_of_any_content(stage, attack, bare_console, monkeypatch, name):
+def test_reading_commands_print_rows_of_any_content(stage, attack, bare_console, monkeypatch, name):
     study = create(stage, "obedient:one_step")
     assert stage.run() == 0
     params, _ = PLANTED[name]

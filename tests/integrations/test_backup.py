@@ -40,7 +40,9 @@ def backed_up(database, storage_url, request):
         copied.close()
 
 
-def test_worker_from_after_the_backup_changes_nothing_in_what_was_restored(database, backed_up):
+def test_attempt_claimed_after_the_backup_changes_nothing_in_the_restored_database(
+    database, backed_up
+):
     study = arrange.new_study(database)
     arrange.enqueued(database, study)
     restored = backed_up()
@@ -60,7 +62,7 @@ def test_worker_from_after_the_backup_changes_nothing_in_what_was_restored(datab
     assert arrange.dump(restored) == before
 
 
-def test_worker_that_ran_at_the_moment_of_the_backup_goes_on_with_a_hole(database, backed_up):
+def test_attempt_running_at_the_backup_continues_after_the_restore_with_a_gap(database, backed_up):
     study = arrange.new_study(database)
     run = arrange.SimulatedWorker(database, study).take()
     run.report(0.5)
@@ -72,7 +74,7 @@ def test_worker_that_ran_at_the_moment_of_the_backup_goes_on_with_a_hole(databas
     assert [result.step for result in arrange.live_results(restored, study, 0)] == [1, 3]
 
 
-def test_trial_that_ran_at_the_moment_of_the_backup_is_taken_back_with_its_lease(
+def test_trial_running_at_the_backup_is_recovered_when_its_lease_expires(
     database, backed_up, clock
 ):
     study = arrange.new_study(database)

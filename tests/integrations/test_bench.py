@@ -48,7 +48,7 @@ def run(*arguments, **environment):
     ],
     ids=["trial", "claim", "report"],
 )
-def test_every_contender_is_measured_beside_studydb(postgres_server, command, baselines):
+def test_benchmark_measures_every_baseline_beside_studydb(postgres_server, command, baselines):
     ran = run(*command, *A_MOMENT, "--processes", "2", **{postgres.DSN_VARIABLE: postgres_server})
 
     assert ran.returncode == 0, ran.stderr
@@ -65,7 +65,7 @@ def measured_of(postgres_server, *arguments):
     return json.loads(ran.stdout)
 
 
-def test_decisions_are_measured_at_a_rung_that_is_full(postgres_server):
+def test_decide_measures_at_a_rung_with_the_given_number_of_entries(postgres_server):
     turns = ("--rounds", "1", "--seconds", "0.05", "--processes", "2", "--entries", "50")
 
     measured = measured_of(postgres_server, "decide", *turns)
@@ -74,7 +74,7 @@ def test_decisions_are_measured_at_a_rung_that_is_full(postgres_server):
     assert measured["processes"]["2"]["ratios"]["studydb"].keys() == {"raw, 4 calls"}
 
 
-def test_growth_holds_each_call_in_the_large_study_against_the_small_one(postgres_server):
+def test_growth_compares_each_call_in_a_large_study_with_a_small_one(postgres_server):
     sizes = ("--trials", "20", "60", "--rounds", "3", "--calls", "2")
 
     measured = measured_of(postgres_server, "growth", *sizes)["operations"]
@@ -86,7 +86,7 @@ def test_growth_holds_each_call_in_the_large_study_against_the_small_one(postgre
         assert operation["ratios"].keys() == {"60 trials"}
 
 
-def test_burdened_claims_are_held_against_free_ones(postgres_server):
+def test_burden_compares_claims_under_each_burden_with_free_claims(postgres_server):
     few = ("--claims", "40", "--backed-off", "30", "--rounds", "4")
 
     measured = measured_of(postgres_server, "burden", *few)["operations"]
@@ -96,7 +96,7 @@ def test_burdened_claims_are_held_against_free_ones(postgres_server):
     assert set(measured["all claims"]["ratios"]) == {"an old snapshot", "trials that back off"}
 
 
-def test_frames_are_read_in_processes_whose_memory_is_known(postgres_server):
+def test_frames_reports_the_peak_memory_of_each_reader(postgres_server):
     measured = measured_of(postgres_server, "frames", "--trials", "30", "--rounds", "1")
 
     assert set(measured["operations"]) == {"trials_dataframe", "results_dataframe"}
@@ -105,7 +105,7 @@ def test_frames_are_read_in_processes_whose_memory_is_known(postgres_server):
         assert peaks["studydb"] > 30
 
 
-def test_worker_is_measured_at_work_and_idle(postgres_server):
+def test_worker_benchmark_measures_a_busy_and_an_idle_worker(postgres_server):
     few = ("--trials", "4", "--rounds", "1", "--slots", "2")
 
     measured = measured_of(postgres_server, "worker", *few)
@@ -115,7 +115,7 @@ def test_worker_is_measured_at_work_and_idle(postgres_server):
     assert measured["cpu_s"]["median"]["status"] > measured["cpu_s"]["median"]["--help"] > 0
 
 
-def test_loops_make_no_error_and_no_connection_beyond_their_own(postgres_server):
+def test_loops_reports_no_errors_and_one_connection_per_loop(postgres_server):
     few = ("--loops", "6", "--seconds", "0.5", "--waiting", "10")
 
     measured = measured_of(postgres_server, "loops", *few)
@@ -125,7 +125,7 @@ def test_loops_make_no_error_and_no_connection_beyond_their_own(postgres_server)
     assert measured["latency_ms"].keys() == {"claim or ask", "report", "finish"}
 
 
-def test_loaded_study_is_one_that_could_have_been(postgres_url):
+def test_loaded_study_satisfies_the_invariants_of_a_real_study(postgres_url):
     """By the arithmetic of the crash tests: counters, summaries, numbers, decisions."""
     loading.load(postgres_url, trials=300)
     study = studydb.load_study(space.STUDY, storage=postgres_url)
@@ -144,7 +144,7 @@ def test_loaded_study_is_one_that_could_have_been(postgres_url):
     assert invariants.decisions_obeyed(tables) == []
 
 
-def test_slices_are_as_many_as_rounds_at_each_number_of_processes():
+def test_each_number_of_processes_has_one_slice_per_round():
     turns = ("--rounds", "3", "--seconds", "0.05", "--processes", "1", "--processes", "2")
 
     ran = run("trial", "--storage", "sqlite", "--without-optuna", "--json", *turns)
@@ -156,7 +156,7 @@ def test_slices_are_as_many_as_rounds_at_each_number_of_processes():
 
 
 @needs_optuna
-def test_optuna_is_measured_in_both_of_its_storages_on_sqlite():
+def test_optuna_is_measured_with_both_of_its_storages_on_sqlite():
     ran = run("trial", "--storage", "sqlite", *A_MOMENT, "--processes", "1")
 
     assert ran.returncode == 0, ran.stderr
@@ -164,7 +164,7 @@ def test_optuna_is_measured_in_both_of_its_storages_on_sqlite():
     assert set(baselines) == {"Optuna RDBStorage", "Optuna JournalStorage"}
 
 
-def test_people_get_a_table():
+def test_bench_without_json_prints_a_table():
     ran = run(
         "trial", "--storage", "sqlite", "--without-optuna", *A_MOMENT[:-1], "--processes", "1"
     )
@@ -174,7 +174,7 @@ def test_people_get_a_table():
     assert "ratios of medians" in ran.stdout
 
 
-def test_missing_optuna_is_named_with_the_command_that_installs_it(tmp_path):
+def test_error_for_missing_optuna_names_the_command_that_installs_it(tmp_path):
     (tmp_path / "optuna.py").write_text("raise ModuleNotFoundError('optuna')")
 
     ran = run("trial", "--storage", "sqlite", PYTHONPATH=str(tmp_path))
@@ -185,7 +185,7 @@ def test_missing_optuna_is_named_with_the_command_that_installs_it(tmp_path):
     assert "Traceback" not in ran.stderr
 
 
-def test_failure_of_a_measured_process_ends_the_run_with_its_words(tmp_path):
+def test_error_of_a_measured_process_is_printed_and_ends_the_run(tmp_path):
     code = (
         "import sys; sys.path[:0] = [sys.argv[1] + '/scripts', sys.argv[1]]\n"
         "from benchmarks.teams import Plan, Team\n"

@@ -71,7 +71,9 @@ def bench(checkout, *arguments, **environment):
     ],
     ids=["trial", "report"],
 )
-def test_working_tree_and_commit_take_turns(checkout, postgres_server, command, contenders):
+def test_against_measures_working_tree_and_commit_in_turns(
+    checkout, postgres_server, command, contenders
+):
     server = {postgres.DSN_VARIABLE: postgres_server}
 
     ran = bench(checkout, *command, "--against", "HEAD", *A_MOMENT, **server)
@@ -85,7 +87,7 @@ def test_working_tree_and_commit_take_turns(checkout, postgres_server, command, 
     assert ran.returncode == any(one["slower"] for one in measured["comparisons"]), ran.stderr
 
 
-def test_slower_working_tree_ends_with_1_and_says_where(checkout):
+def test_slower_working_tree_is_reported_with_exit_code_1(checkout):
     with (checkout / "studydb" / "operations" / "finish.py").open("a") as code:
         code.write(SLOWER)
     rounds = ("--rounds", "4", "--seconds", "0.2", "--processes", "1")
@@ -96,7 +98,9 @@ def test_slower_working_tree_ends_with_1_and_says_where(checkout):
     assert "slower" in ran.stdout
 
 
-def test_each_version_has_its_own_schema_client_and_benchmark(checkout, postgres_server):
+def test_each_version_is_measured_with_its_own_schema_client_and_benchmark(
+    checkout, postgres_server
+):
     for path in checkout.rglob("*.py"):
         path.write_text(re.sub(r"\bpriority\b", "precedence", path.read_text()))
     server = {postgres.DSN_VARIABLE: postgres_server}
@@ -108,7 +112,7 @@ def test_each_version_has_its_own_schema_client_and_benchmark(checkout, postgres
     assert min(measured["new"] + measured["old"]) > 0
 
 
-def test_commit_that_git_does_not_know_is_named(checkout):
+def test_error_for_an_unknown_commit_names_the_commit(checkout):
     ran = bench(checkout, "trial", "--storage", "sqlite", "--against", "nowhere")
 
     assert ran.returncode == 2
@@ -126,7 +130,7 @@ def test_commit_that_git_does_not_know_is_named(checkout):
     ],
     ids=["slower", "within 5 %", "noise", "faster"],
 )
-def test_slower_is_by_5_per_cent_and_by_more_than_noise(new, old, is_slower):
+def test_comparison_is_slower_if_it_exceeds_5_per_cent_and_the_noise(new, old, is_slower):
     comparison = Comparison(1, "studydb", new, old)
 
     low, high = comparison.interval()
@@ -136,7 +140,7 @@ def test_slower_is_by_5_per_cent_and_by_more_than_noise(new, old, is_slower):
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 2.0], ids=["as fast", "slower"])
-def test_whole_benchmarks_of_both_versions_take_turns(monkeypatch, capsys, slowdown):
+def test_compare_programs_runs_both_versions_in_turns(monkeypatch, capsys, slowdown):
     ran = []
 
     def run(checkout, arguments):

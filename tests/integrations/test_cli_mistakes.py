@@ -73,7 +73,9 @@ SPELLING = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), SPELLING, ids=lambda value: str(value)[:60])
-def test_misspelt_command_is_exit_code_2_and_writes_nothing(bare_console, here, arguments, words):
+def test_invalid_command_line_exits_with_2_and_creates_nothing(
+    bare_console, here, arguments, words
+):
     ran = bare_console(*arguments, code=2)
 
     assert_one_line(ran, words)
@@ -100,7 +102,7 @@ URLS = [
 
 
 @pytest.mark.parametrize(("url", "code", "words"), URLS, ids=[url for url, *_ in URLS])
-def test_wrong_url_is_told_without_its_password(bare_console, here, url, code, words):
+def test_error_for_a_wrong_url_hides_its_password(bare_console, here, url, code, words):
     looked = bare_console("status", "--storage", url, code=code)
     worked = bare_console(
         "worker", "--study", "digits", "--patience", "0", "--storage", url, code=code
@@ -112,7 +114,7 @@ def test_wrong_url_is_told_without_its_password(bare_console, here, url, code, w
     assert list(here.iterdir()) == []
 
 
-def test_file_that_cannot_be_made_is_told_so_in_one_line(bare_console, here):
+def test_error_for_a_file_that_cannot_be_created_is_one_line(bare_console, here):
     (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # rights do not bind root
 
     for command in (CREATE, ("hello",), ("db", "upgrade")):
@@ -129,7 +131,7 @@ def test_password_is_masked_in_what_create_prints_too(bare_console, postgres_url
     assert "***" in ran.out
 
 
-def test_login_that_is_refused_is_told_in_one_line(bare_console, postgres_url):
+def test_error_for_a_refused_login_is_one_line(bare_console, postgres_url):
     ran = bare_console(
         "status", "--storage", postgres_url.replace("postgres@", "nobody-here@", 1), code=1
     )
@@ -137,7 +139,7 @@ def test_login_that_is_refused_is_told_in_one_line(bare_console, postgres_url):
     assert_one_line(ran, "refuses the login. Check user and password")
 
 
-def test_missing_database_of_a_server_names_the_cure(bare_console, postgres_url):
+def test_error_for_a_missing_database_names_createdb(bare_console, postgres_url):
     head, _, tail = postgres_url.partition("?")
 
     ran = bare_console("status", "--storage", f"{head.rpartition('/')[0]}/nowhere?{tail}", code=1)
@@ -146,7 +148,9 @@ def test_missing_database_of_a_server_names_the_cure(bare_console, postgres_url)
 
 
 @pytest.mark.parametrize("command", ["status", "studies", "workers", "query"])
-def test_database_without_tables_names_the_cure(bare_console, empty_postgres_url, command):
+def test_error_for_a_database_without_tables_names_db_upgrade(
+    bare_console, empty_postgres_url, command
+):
     arguments = [command, "SELECT 1"] if command == "query" else [command]
 
     ran = bare_console(*arguments, "--storage", empty_postgres_url, code=1)
@@ -154,7 +158,7 @@ def test_database_without_tables_names_the_cure(bare_console, empty_postgres_url
     assert_one_line(ran, "has no studydb tables. Run `studydb db upgrade` on it")
 
 
-def test_other_sqlite_file_names_the_cure(bare_console, here):
+def test_error_for_an_sqlite_file_of_another_program_names_db_upgrade(bare_console, here):
     with closing(sqlite3.connect(here / "other.db")) as theirs:
         theirs.execute("CREATE TABLE theirs (id int)")
 
@@ -163,7 +167,7 @@ def test_other_sqlite_file_names_the_cure(bare_console, here):
     assert_one_line(ran, "has no studydb tables. Run `studydb db upgrade` on it")
 
 
-def test_file_that_is_no_database_is_told_so(bare_console, here):
+def test_error_for_a_file_that_is_no_database_is_one_line(bare_console, here):
     (here / "notes.db").write_text("Dear diary, " * 100)
 
     ran = bare_console("status", "--storage", "sqlite:///notes.db", code=1)
@@ -178,7 +182,9 @@ def test_file_that_is_no_database_is_told_so(bare_console, here):
         ("0000", f"has schema 0000, this studydb needs {revisions.HEAD}. Run `studydb db upgrade`"),
     ],
 )
-def test_other_schema_says_which_command_to_run(console, database, monkeypatch, revision, words):
+def test_error_for_another_schema_names_the_command_to_run(
+    console, database, monkeypatch, revision, words
+):
     monkeypatch.setattr("studydb.db.revisions.REVISIONS", ("0000", *revisions.REVISIONS))
     arrange.change(database, f"UPDATE studydb_version SET version_num = '{revision}'")
 
@@ -186,7 +192,9 @@ def test_other_schema_says_which_command_to_run(console, database, monkeypatch, 
         assert_one_line(console(*command, code=1), words)
 
 
-def test_login_that_may_only_read_is_told_so_at_once(bare_console, postgres_url, monkeypatch):
+def test_write_by_a_login_that_may_only_read_fails_without_retries(
+    bare_console, postgres_url, monkeypatch
+):
     database = connect(postgres_url)
     study = arrange.new_study(database, num_trials=None)
     database.close()
@@ -201,7 +209,9 @@ def test_login_that_may_only_read_is_told_so_at_once(bare_console, postgres_url,
     assert "status   RUNNING" in bare_console("status", study.name).lines
 
 
-def test_read_only_file_is_told_so_and_can_be_looked_at(bare_console, sqlite_url, monkeypatch):
+def test_unwritable_sqlite_file_refuses_writes_and_can_be_read(
+    bare_console, sqlite_url, monkeypatch
+):
     database = connect(sqlite_url)
     study = arrange.new_study(database)
     arrange.SimulatedWorker(database, study).take().finish(0.5)
@@ -263,7 +273,7 @@ STUDY = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), STUDY, ids=lambda value: str(value)[:60])
-def test_request_that_a_study_refuses_is_one_line_and_changes_nothing(
+def test_refused_request_prints_one_line_and_changes_nothing(
     console, database, arguments, code, words
 ):
     study = arrange.new_study(database, name="digits", num_trials=2)
@@ -311,7 +321,7 @@ def forbid_writing(path):
         ((*CREATE, "--direction", "minimize"), 'mode="min" of create_study'),
     ],
 )
-def test_command_or_option_of_another_tool_is_answered_with_the_studydb_word(
+def test_command_or_option_of_another_tool_is_answered_with_that_of_studydb(
     bare_console, here, typed, words
 ):
     ran = bare_console(*typed, code=2)

@@ -112,29 +112,29 @@ print(json.dumps([loaded, time.process_time()]), file=sys.stderr)
         *("workers", "logs", "pause", "resume", "stop", "enqueue", "extend", "query", "db"),
     ],
 )
-def test_every_command_explains_itself_without_a_database(bare_console, name):
+def test_every_command_prints_its_help_without_a_database(bare_console, name):
     ran = bare_console(name, "--help")
 
     assert ran.out.startswith(f"Usage: studydb {name}")
     assert name in bare_console("--help").out
 
 
-def test_console_without_a_command_shows_the_help(bare_console):
+def test_command_line_without_a_command_prints_the_help(bare_console):
     for line in ((), ("db",)):
         assert bare_console(*line, code=2).err.startswith("Usage: studydb")
 
 
-def test_version_is_told(bare_console):
+def test_version_is_printed(bare_console):
     assert bare_console("--version").out.startswith("studydb, version ")
 
 
-def test_working_directory_comes_first_on_the_path(bare_console, here):
+def test_working_directory_comes_first_on_sys_path(bare_console, here):
     bare_console("--version")
 
     assert sys.path[0] == str(here)
 
 
-def test_reader_that_goes_away_breaks_nothing(command, processes, folder):
+def test_listing_ends_without_an_error_when_its_reader_closes_the_pipe(command, processes, folder):
     database = connect_new(folder)
     command("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x=uniform(0,1)")
     study = load(database, "digits")
@@ -152,7 +152,7 @@ def test_reader_that_goes_away_breaks_nothing(command, processes, folder):
         assert err == ""
 
 
-def test_table_in_a_pipe_has_no_colours_and_cuts_nothing(command):
+def test_table_in_a_pipe_has_whole_cells_without_colours(command):
     long = "x" * 300
     command("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x=choice([1])")
     command("create", long[:200], "--metric", long[:200], "--mode", "min")
@@ -163,7 +163,7 @@ def test_table_in_a_pipe_has_no_colours_and_cuts_nothing(command):
     assert f"{long[:200]}  RUNNING  {long[:200]}" in out
 
 
-def test_interrupt_is_exit_code_130(command, processes, folder):
+def test_interrupted_commands_exit_with_130(command, processes, folder):
     command(*CREATE, "--param", "wait=true", "--num-trials", "1")
     worker = processes("worker", "--study", "mine")
     await_(lambda: json.loads(command("status", "mine", "--format", "json")[0])["running"] == 1)
@@ -180,7 +180,7 @@ def test_interrupt_is_exit_code_130(command, processes, folder):
     assert command("trials", "mine", "--format", "json")[0].count("PENDING") == 1
 
 
-def test_worker_runs_what_create_named_and_the_log_can_be_followed(command, processes, folder):
+def test_logs_follows_a_trial_of_a_running_worker_to_its_end(command, processes, folder):
     command(*CREATE, "--param", "wait=true", "--num-trials", "1")
     worker = processes("worker", "--study", "mine", "--slots", "2", "--lease", "30")
     await_(lambda: json.loads(command("status", "mine", "--format", "json")[0])["running"] == 1)
@@ -197,7 +197,7 @@ def test_worker_runs_what_create_named_and_the_log_can_be_followed(command, proc
     assert "TERMINATED: COMPLETED" in command("show", "mine", "0")[0]
 
 
-def test_hello_runs_a_study_and_may_be_run_again(command, folder):
+def test_hello_runs_a_study_and_extends_it_when_run_again(command, folder):
     out, _ = command("hello")
     again, _ = command("hello")
     best, _ = command("best", "hello")

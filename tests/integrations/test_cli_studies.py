@@ -19,7 +19,7 @@ from studydb.schedulers import ASHA
 SPACE = Space.read({"lr": loguniform(1e-4, 1.0), "net": {"act": choice(["relu", "tanh"])}})
 
 
-def test_create_makes_the_study_that_was_typed_and_says_what_to_type_next(console, database, here):
+def test_create_stores_its_options_and_prints_the_next_commands(console, database, here):
     (here / "space.json").write_text(json.dumps({"net": {"act": {"$": "choice(relu, tanh)"}}}))
 
     ran = console(
@@ -50,13 +50,13 @@ def test_create_makes_the_study_that_was_typed_and_says_what_to_type_next(consol
         assert "An SQLite file is for one machine" in ran.out
 
 
-def test_create_continues_the_same_study_if_allowed(console):
+def test_create_with_if_not_exists_prints_the_same_for_the_same_study(console):
     line = ("create", "digits", "--metric", "error", "--mode", "min", "--if-not-exists")
 
     assert console(*line).out == console(*line).out
 
 
-def test_storage_that_was_typed_is_repeated_in_what_to_type_next(bare_console, here):
+def test_typed_storage_is_repeated_in_the_next_commands(bare_console, here):
     line = ("create", "my study", "--metric", "error", "--mode", "min")
 
     made = bare_console(*line, "--storage", "sqlite:///s.db")
@@ -66,7 +66,7 @@ def test_storage_that_was_typed_is_repeated_in_what_to_type_next(bare_console, h
     assert f"  studydb trials 'my study' --storage sqlite:///{here}/s.db" in looked.lines
 
 
-def test_parameter_of_the_file_and_of_the_line_exclude_each_other(bare_console, here):
+def test_parameter_in_both_the_space_file_and_the_command_line_is_refused(bare_console, here):
     (here / "space.json").write_text('{"net": {"act": 1}}')
     line = ("create", "x", "--metric", "m", "--mode", "min", "--space", "space.json")
 
@@ -75,7 +75,9 @@ def test_parameter_of_the_file_and_of_the_line_exclude_each_other(bare_console, 
         assert "exclude each other" in refused.err
 
 
-def test_environment_sets_options_and_lists_split_at_semicolons(console, database, monkeypatch):
+def test_environment_sets_options_and_separates_list_items_by_semicolons(
+    console, database, monkeypatch
+):
     monkeypatch.setenv("STUDYDB_CREATE_METRIC", "error")
     monkeypatch.setenv("STUDYDB_CREATE_MODE", "min")
     monkeypatch.setenv("STUDYDB_CREATE_PARAM", "lr=uniform(0, 1);epochs=27")
@@ -110,7 +112,7 @@ def test_enqueue_extend_pause_resume_and_stop(console, database):
     assert arrange.trial_of(database, study, 0).params == {"lr": 0.1, "net": {"act": "relu"}}
 
 
-def test_trials_of_nan_and_infinity_come_last_and_are_written_as_the_database_does(
+def test_best_first_listing_orders_nan_after_infinity_and_trials_without_results_last(
     console, database
 ):
     study = arrange.new_study(database, name="digits", space=SPACE, mode=Mode.MAX)
@@ -217,7 +219,7 @@ def test_show_says_which_rule_stopped_a_trial(console, database):
     assert "step 2 met the rule loss>=3" in console("show", "digits", "0").out
 
 
-def test_show_has_the_error_of_a_trial_that_failed(console, database):
+def test_show_prints_the_error_of_a_failed_trial(console, database):
     study = arrange.new_study(database, name="digits")
     run = arrange.SimulatedWorker(database, study).take()
     run.finish(
@@ -238,7 +240,7 @@ def test_show_has_the_error_of_a_trial_that_failed(console, database):
     assert "all of it is in /nowhere/at/all, which cannot be read on this host" in logs.err
 
 
-def test_logs_reads_the_files_of_the_wanted_attempt(console, database, tmp_path):
+def test_logs_prints_the_files_of_the_given_attempt(console, database, tmp_path):
     study = arrange.new_study(database, name="digits", max_failures=1)
     worker = arrange.SimulatedWorker(database, study)
     for attempt in (1, 2):
@@ -263,7 +265,7 @@ def test_logs_reads_the_files_of_the_wanted_attempt(console, database, tmp_path)
     )
 
 
-def test_logs_say_that_an_attempt_printed_nothing(console, database):
+def test_logs_says_that_an_attempt_printed_nothing(console, database):
     study = arrange.new_study(database, name="digits")
     run = arrange.SimulatedWorker(database, study).take()
 
@@ -276,7 +278,7 @@ def test_logs_say_that_an_attempt_printed_nothing(console, database):
     )
 
 
-def test_status_page_shares_twenty_rows_among_states_and_says_what_comes_next(console, database):
+def test_status_lists_twenty_unfinished_trials_of_all_states(console, database):
     study = arrange.new_study(database, name="digits", space=SPACE, num_trials=60)
     for _ in range(30):
         arrange.enqueued(database, study)
@@ -298,7 +300,7 @@ def test_status_page_shares_twenty_rows_among_states_and_says_what_comes_next(co
     assert (document["pending"], document["workers_alive"]) == (26, 1)
 
 
-def test_status_of_a_study_that_waits_and_of_one_that_is_done(console, database):
+def test_status_prints_the_next_commands_of_a_new_and_of_a_finished_study(console, database):
     study = arrange.new_study(database, name="digits", num_trials=2)
     fresh = console("status", "digits")
     worker = arrange.SimulatedWorker(database, study)
@@ -338,7 +340,7 @@ def test_workers_are_alive_silent_or_ended(console, database, clock):
     assert [row["pid"] for row in here] == [9]
 
 
-def test_query_prints_what_the_views_hold(console, database):
+def test_query_prints_rows_in_every_format(console, database):
     study = arrange.new_study(database, name="digits")
     arrange.SimulatedWorker(database, study).take().finish(0.5, math.nan)
     sql = "SELECT number, best_value, value FROM v_trial"
@@ -354,7 +356,7 @@ def test_query_prints_what_the_views_hold(console, database):
     assert console("query", f"{sql} WHERE number = 7").lines == ["no rows"]
 
 
-def test_empty_listings(console, database):
+def test_empty_listing_names_what_it_lists(console, database):
     assert console("studies").lines == ["no studies"]
     assert console("workers").lines == ["no workers"]
     arrange.new_study(database, name="digits")
@@ -363,7 +365,7 @@ def test_empty_listings(console, database):
     assert console("trials", "digits", "--format", "csv").lines[0].startswith("study,number,state")
 
 
-def test_schema_commands(bare_console, empty_storage_url):
+def test_db_commands_upgrade_check_and_downgrade_the_schema(bare_console, empty_storage_url):
     def db(*arguments, code=0):
         return bare_console("db", *arguments, "--storage", empty_storage_url, code=code)
 
@@ -377,7 +379,7 @@ def test_schema_commands(bare_console, empty_storage_url):
     assert "has no studydb tables" in db("check", code=1).err
 
 
-def test_row_of_another_study_never_shows(console, database):
+def test_listings_show_no_row_of_another_study(console, database):
     for name in ("mine", "theirs"):
         study = arrange.new_study(database, name=name)
         run = arrange.SimulatedWorker(database, study).take()
@@ -398,7 +400,7 @@ def test_study_whose_trials_have_all_diverged_has_no_finite_best(console, databa
     assert console("best", "digits", "--format", "json").json["best_value"] == "Infinity"
 
 
-def test_tables_have_six_digits_and_files_all(console, database):
+def test_tables_print_six_digits_and_json_and_csv_all_digits(console, database):
     study = arrange.new_study(database, name="digits", space=SPACE)
     arrange.SimulatedWorker(database, study).take().finish(1 / 3)
 
@@ -410,7 +412,7 @@ def test_tables_have_six_digits_and_files_all(console, database):
         assert "0.3333333333333333" in console("trials", "digits", "--format", form).out
 
 
-def test_status_tells_stopped_early_from_completed_and_how_fast_it_goes(console, database, clock):
+def test_status_counts_early_stops_apart_and_prints_the_pace(console, database, clock):
     rules = read_rules({"loss": 3})
     study = arrange.new_study(database, name="digits", space=SPACE, num_trials=9, rules=rules)
     assert "\nended" not in console("status", "digits").out

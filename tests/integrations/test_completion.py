@@ -51,7 +51,7 @@ def pressed(program: Path, folder: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_gets_lines_that_ask_the_console(bare_console, here, shell):
+def test_completion_prints_lines_that_call_studydb_for_every_shell(bare_console, here, shell):
     ran = bare_console("completion", shell)
 
     assert f"_STUDYDB_COMPLETE={shell}_complete" in ran.out
@@ -60,7 +60,7 @@ def test_every_shell_gets_lines_that_ask_the_console(bare_console, here, shell):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_lines_are_read_by_their_shell_without_a_complaint(bare_console, here, shell):
+def test_completion_lines_are_valid_syntax_of_their_shell(bare_console, here, shell):
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed here")
     (here / "lines").write_text(bare_console("completion", shell).out)

@@ -32,7 +32,9 @@ CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_other_limits_and_specs_are_warned_of_at_the_users_line(storage_url, here, asked, words):
+def test_different_limit_or_spec_gives_a_warning_at_the_callers_line(
+    storage_url, here, asked, words
+):
     studydb.create_study("digits", None, num_trials=30, storage=storage_url, **ASK).close()
 
     with pytest.warns(studydb.StudyDiffers) as told:
@@ -46,7 +48,7 @@ def test_other_limits_and_specs_are_warned_of_at_the_users_line(storage_url, her
 
 
 @pytest.mark.parametrize("asked", [{}, {"num_trials": 30}, {"searcher": studydb.RandomSearch()}])
-def test_what_was_not_asked_for_or_is_the_same_is_no_difference(storage_url, asked):
+def test_omitted_or_equal_argument_gives_no_warning(storage_url, asked):
     options = {"storage": storage_url, "searcher": studydb.RandomSearch(seed=3), "num_trials": 30}
     studydb.create_study("digits", None, **ASK | options).close()
 
@@ -58,14 +60,14 @@ def test_what_was_not_asked_for_or_is_the_same_is_no_difference(storage_url, ask
 @pytest.mark.parametrize(
     "asked", [{"metric": "acc"}, {"mode": "max"}, {"space": {"x": studydb.uniform(0, 2)}}], ids=str
 )
-def test_another_objective_or_space_is_another_study(storage_url, asked):
+def test_different_objective_or_space_is_refused(storage_url, asked):
     studydb.create_study("digits", None, num_trials=30, storage=storage_url, **ASK).close()
 
     with pytest.raises(studydb.StudyExists, match="Choose another name"):
         studydb.create_study("digits", None, num_trials=30, storage=storage_url, **ASK | asked)
 
 
-def test_command_line_tells_differences_in_one_line_of_its_own(console):
+def test_create_with_if_not_exists_prints_the_warning_as_one_line(console):
     console(*CREATE, "--num-trials", "30")
 
     again = console(*CREATE, "--num-trials", "50", "--if-not-exists")

@@ -55,7 +55,7 @@ def study(database):
     return study
 
 
-def test_trials_frame_is_v_trial(database, study):
+def test_trials_frame_equals_v_trial(database, study):
     frame = trials_dataframe(database, study)
 
     assert list(frame.columns) == TRIAL_COLUMNS
@@ -70,7 +70,7 @@ def test_trials_frame_is_v_trial(database, study):
             assert name == "duration_s" or same(seen[name], value), (name, seen[name], value)
 
 
-def test_results_frame_is_v_result(database, study):
+def test_results_frame_equals_v_result(database, study):
     frame = results_dataframe(database, study)
 
     assert list(frame.columns) == [
@@ -88,7 +88,7 @@ def test_results_frame_is_v_result(database, study):
             assert same(seen[name], value), (name, seen[name], value)
 
 
-def test_frames_and_the_command_line_agree(console, database, study):
+def test_frames_equal_the_csv_and_json_of_the_command_line(console, database, study):
     frame = trials_dataframe(database, study)
     listed = console("trials", study.name, "--format", "csv").lines
     asked = console(
@@ -136,7 +136,7 @@ def test_columns_have_the_narrowest_type_that_keeps_every_value(database, study)
         ([[1, 2], [3, 4]], "object"),
     ],
 )
-def test_values_become(values, dtype):
+def test_column_has_the_narrowest_type_for_its_values(values, dtype):
     column, paged = Values(), Values(n_missing=0)
 
     column.extend(values) if values else None
@@ -149,7 +149,7 @@ def test_values_become(values, dtype):
         assert [None if missing(value) else value for value in series.tolist()] == values
 
 
-def test_texts_are_texts_and_missing_ones_are_missing():
+def test_column_of_texts_marks_missing_values():
     column = Values(n_missing=1)
     column.extend(["a", None, "NaN"])
 
@@ -160,7 +160,7 @@ def test_texts_are_texts_and_missing_ones_are_missing():
     assert series.tolist()[3] == "NaN"
 
 
-def test_frames_of_a_study_without_trials_have_their_columns(database):
+def test_frames_of_a_study_without_trials_have_all_columns(database):
     study = arrange.new_study(database, space=SPACE)
 
     trials, results = trials_dataframe(database, study), results_dataframe(database, study)
@@ -173,7 +173,7 @@ def test_frames_of_a_study_without_trials_have_their_columns(database):
     assert str(results.dtypes["reported_at"]) == "datetime64[us, UTC]"
 
 
-def test_pages_join_without_seams(database, study, monkeypatch):
+def test_frames_read_in_pages_equal_frames_of_one_page(database, study, monkeypatch):
     whole = trials_dataframe(database, study), results_dataframe(database, study)
 
     monkeypatch.setattr(pages, "TRIALS_PER_PAGE", 3)
@@ -185,7 +185,7 @@ def test_pages_join_without_seams(database, study, monkeypatch):
         pd.testing.assert_frame_equal(one.drop(columns=changing), other.drop(columns=changing))
 
 
-def test_pages_are_of_one_moment(database, study, monkeypatch):
+def test_all_pages_belong_to_one_snapshot(database, study, monkeypatch):
     monkeypatch.setattr(pages, "RESULTS_PER_PAGE", 2)
     before = results_dataframe(database, study)
 
@@ -199,7 +199,7 @@ def test_pages_are_of_one_moment(database, study, monkeypatch):
     )
 
 
-def test_frame_without_pandas_names_the_cure(database, study, monkeypatch):
+def test_error_without_pandas_names_the_pip_command(database, study, monkeypatch):
     monkeypatch.setattr(frames, "find_spec", lambda _: None)
 
     for frame in (trials_dataframe, results_dataframe):
@@ -207,7 +207,7 @@ def test_frame_without_pandas_names_the_cure(database, study, monkeypatch):
             frame(database, study)
 
 
-def test_memory_of_a_frame_stays_near_the_frame(database, monkeypatch):
+def test_peak_memory_is_less_than_three_frames_and_a_page(database, monkeypatch):
     monkeypatch.setattr(pages, "RESULTS_PER_PAGE", 1_000)
     study = arrange.new_study(database, num_trials=None)
     insert_trials(database, study, trials=3_000, steps=10)

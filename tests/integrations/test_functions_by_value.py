@@ -170,7 +170,7 @@ study.close()
 """
 
 
-def test_notebook_sends_its_functions_with_what_other_cells_defined(first, database):
+def test_notebook_function_is_sent_with_the_definitions_of_other_cells(first, database):
     ran = subprocess.run(
         [sys.executable, "-c", KERNEL],
         input=CELLS,
@@ -202,7 +202,7 @@ print("best", study.best_value)
 """
 
 
-def test_script_without_a_main_guard_runs_once_and_its_function_everywhere(first, database):
+def test_script_without_a_main_guard_runs_once_and_workers_run_its_function(first, database):
     (first.workdir / "script.py").write_text(SCRIPT)
 
     printed = first.run("script.py")
@@ -221,7 +221,7 @@ def test_script_without_a_main_guard_runs_once_and_its_function_everywhere(first
     ],
     ids=["function", "closure", "lambda"],
 )
-def test_functions_of_a_test_module_go_by_value_and_signed(sqlite_url, function, value):
+def test_function_of_a_test_module_is_sent_by_value_and_signed(sqlite_url, function, value):
     study = studydb.create_study(
         "digits",
         function,
@@ -253,7 +253,7 @@ def go_on(storage, function, **options):
     return studydb.create_study("digits", function, storage=storage, **(given | options))
 
 
-def test_function_that_was_edited_is_the_one_that_runs_from_then_on(sqlite_url, database):
+def test_edited_function_is_sent_again_and_runs_from_then_on(sqlite_url, database):
     first = go_on(sqlite_url, edited(1), num_trials=1)
     first.run()
     first.close()
@@ -268,7 +268,7 @@ def test_function_that_was_edited_is_the_one_that_runs_from_then_on(sqlite_url, 
     again.close()
 
 
-def test_function_that_is_unchanged_is_not_sent_again(sqlite_url, database):
+def test_unchanged_function_is_not_sent_again(sqlite_url, database):
     function = scaled_by(2)
     for _ in range(2):
         go_on(sqlite_url, function).close()
@@ -276,7 +276,7 @@ def test_function_that_is_unchanged_is_not_sent_again(sqlite_url, database):
     assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'revised'") == [(0,)]
 
 
-def test_another_function_is_another_study(sqlite_url):
+def test_function_of_another_name_is_refused_for_an_existing_study(sqlite_url):
     go_on(sqlite_url, scaled).close()
 
     for other in (train, None):
@@ -284,7 +284,7 @@ def test_another_function_is_another_study(sqlite_url):
             go_on(sqlite_url, other)
 
 
-def test_function_of_a_colleague_stays_as_it_was_signed(sqlite_url, database, monkeypatch):
+def test_function_signed_by_another_key_is_not_replaced(sqlite_url, database, monkeypatch):
     go_on(sqlite_url, edited(1)).close()
     before = sent(database)
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
@@ -327,7 +327,9 @@ def test_second_machine_runs_it_with_the_key_in_its_environment(first, second, d
     assert not second.keys.exists()
 
 
-def test_second_machine_without_the_key_is_refused_and_told_what_to_copy(first, second, database):
+def test_worker_without_the_key_is_refused_and_the_error_names_the_key_file(
+    first, second, database
+):
     first.create(train)
 
     told = second.work(
@@ -342,7 +344,7 @@ def test_second_machine_without_the_key_is_refused_and_told_what_to_copy(first, 
     assert reasons(database) == []
 
 
-def test_named_function_runs_without_the_key_where_its_module_is_allowed(first, second, database):
+def test_import_path_runs_without_the_key_if_its_module_is_allowed(first, second, database):
     for machine in (first, second):
         (machine.workdir / "mytrain.py").write_text(MYTRAIN)
     first.create("mytrain:train")
@@ -355,7 +357,7 @@ def test_named_function_runs_without_the_key_where_its_module_is_allowed(first, 
     assert reasons(database) == DONE
 
 
-def test_function_of_another_python_is_refused_before_it_costs_a_trial(first, database):
+def test_function_sent_by_another_python_version_is_refused_before_a_claim(first, database):
     first.create(train)
     arrange.change(database, "UPDATE trainable SET python_version = '3.99'")
 
@@ -366,7 +368,7 @@ def test_function_of_another_python_is_refused_before_it_costs_a_trial(first, da
     assert arrange.rows(database, "SELECT count(*) FROM worker") == [(0,)]
 
 
-def test_named_function_is_no_business_of_pythons_version(first, database):
+def test_import_path_runs_whatever_python_version_created_the_study(first, database):
     (first.workdir / "mytrain.py").write_text(MYTRAIN)
     first.create("mytrain:train")
     arrange.change(database, "UPDATE trainable SET python_version = '3.99'")
@@ -388,7 +390,7 @@ CHANGES = [
 ]
 
 
-def test_bytes_that_were_changed_are_never_opened(first, database):
+def test_changed_bytes_of_a_function_are_never_unpickled(first, database):
     first.create(train)
     arrange.change(database, f"UPDATE trainable SET source = x'{EVIL.hex()}'")
 
@@ -403,7 +405,7 @@ def test_bytes_that_were_changed_are_never_opened(first, database):
     assert not list(first.root.rglob("opened"))
 
 
-def test_evil_pickle_would_have_done_harm(first, monkeypatch):
+def test_evil_pickle_creates_a_file_when_it_is_unpickled(first, monkeypatch):
     monkeypatch.chdir(first.workdir)
 
     pickle.loads(EVIL)
@@ -411,7 +413,7 @@ def test_evil_pickle_would_have_done_harm(first, monkeypatch):
     assert (first.workdir / "opened").exists()
 
 
-def test_bytes_of_one_study_are_not_replayed_in_another(first, database):
+def test_bytes_signed_for_one_study_are_refused_in_another(first, database):
     first.create(train)
     first.create(scaled_by(5), "other")
     swap = "(SELECT max(id) FROM study) + (SELECT min(id) FROM study) - study_id"
@@ -426,7 +428,7 @@ def test_bytes_of_one_study_are_not_replayed_in_another(first, database):
 NAMES = ["subprocess:check_output", "os:system", "mytrain:system", "mytrain:train.__globals__"]
 
 
-def test_import_path_that_sql_has_written_runs_nothing(first, database):
+def test_import_path_changed_by_sql_is_not_run(first, database):
     (first.workdir / "mytrain.py").write_text(MYTRAIN)
     first.create("mytrain:train", x="touch opened")
 
@@ -447,7 +449,7 @@ def test_import_path_that_sql_has_written_runs_nothing(first, database):
     assert reasons(database) == []
 
 
-def test_allowed_module_does_not_lend_out_what_it_has_imported(first, database):
+def test_allow_import_refuses_functions_that_the_module_only_imports(first, database):
     (first.workdir / "mytrain.py").write_text(MYTRAIN)
     first.create("mytrain:train")
     arrange.change(database, "UPDATE trainable SET name = 'mytrain:system'")

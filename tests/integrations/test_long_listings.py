@@ -40,7 +40,7 @@ def of_view(database):
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def test_pages_are_the_rows_of_the_view(console, database, study):
+def test_paged_results_equal_the_rows_of_v_result(console, database, study):
     document = console("results", "digits", "0", "--format", "json").json
 
     assert [
@@ -51,13 +51,13 @@ def test_pages_are_the_rows_of_the_view(console, database, study):
 
 
 @pytest.mark.parametrize("n", [1, 29, 30, 31, 60, 61, N - 1, N, N + 1])
-def test_limit_gives_the_last_ones(console, database, study, n):
+def test_limit_prints_the_last_results(console, database, study, n):
     document = console("results", "digits", "0", "--limit", str(n), "--format", "json").json
 
     assert [row["step"] for row in document] == [row["step"] for row in of_view(database)][-n:]
 
 
-def test_json_is_a_list_as_it_always_was(console, database, study):
+def test_json_of_results_is_an_indented_list(console, database, study):
     text = console("results", "digits", "0", "--limit", "2", "--format", "json").out
     arrange.SimulatedWorker(database, arrange.new_study(database, name="new")).take()
 
@@ -77,12 +77,12 @@ def test_terminal_shows_the_last_fifty_and_says_how_to_see_all(console, study, m
     assert len([line for line in ran.lines if "0.5" in line]) == 50
 
 
-def test_table_that_is_piped_has_all(console, study):
+def test_table_and_csv_in_a_pipe_have_all_results(console, study):
     assert len(console("results", "digits", "0").lines) == N + 1
     assert len(console("results", "digits", "0", "--format", "csv").lines) == N + 1
 
 
-def test_results_stay_those_of_the_moment_of_the_question(database, study):
+def test_results_belong_to_the_snapshot_of_their_first_page(database, study):
     found = pages.trial_results(database, study, 0)
     rows = found.rows()
     first = next(rows)
@@ -98,7 +98,7 @@ def test_results_stay_those_of_the_moment_of_the_question(database, study):
     assert [first[2], *(row[2] for row in rows)] == list(range(1, N + 1))
 
 
-def test_show_reads_one_result(console, database, study):
+def test_show_reads_only_the_last_result(console, database, study):
     read = []
     database.observer = read.append
 

@@ -41,7 +41,7 @@ ERRORS = [ValueError("a\0b"), ValueError("\ud800"), ValueError("x" * 10_000_000)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=["nul", "surrogate", "huge", "mute"])
-def test_error_of_any_text_is_seen_and_counted(study, error):
+def test_exception_with_any_message_is_raised_and_counted_as_a_failure(study, error):
     with pytest.raises(type(error)) as seen, study.ask():
         raise error
 
@@ -56,7 +56,7 @@ def test_error_of_any_text_is_seen_and_counted(study, error):
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 10_000_000])
-def test_failure_of_any_text_is_counted(study, text):
+def test_fail_with_any_message_is_counted_as_a_failure(study, text):
     study.ask().fail(text)
 
     ((reason, kind, message, _),) = attempts(study)
@@ -89,7 +89,7 @@ def test_value_that_the_database_refuses_fails_its_trial(study, unfit, call):
     assert study.ask().number == 1
 
 
-def test_error_of_the_user_is_not_hidden_by_one_of_storing(study, unfit):
+def test_error_while_storing_does_not_hide_the_users_exception(study, unfit):
     trial = study.ask()
     trial.report({"loss": 0.5})
 
@@ -101,7 +101,7 @@ def test_error_of_the_user_is_not_hidden_by_one_of_storing(study, unfit):
     assert study.ask().number == 1
 
 
-def test_dropped_handle_of_a_trial_that_cannot_be_stored_fails_it(study, unfit):
+def test_garbage_collected_trial_with_a_value_that_cannot_be_stored_fails(study, unfit):
     trial = study.ask()
     trial.report({"loss": 0.5})
     del trial

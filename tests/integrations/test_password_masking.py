@@ -130,7 +130,9 @@ def console_says(console, *arguments):
         return str(error)
 
 
-def test_session_tells_the_password_nowhere(url, commands, bare_console, tmp_path, monkeypatch):
+def test_commands_and_workers_print_and_store_no_password(
+    url, commands, bare_console, tmp_path, monkeypatch
+):
     monkeypatch.setenv("STUDYDB_STORAGE", url)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     study = create(url)
@@ -161,7 +163,7 @@ def test_session_tells_the_password_nowhere(url, commands, bare_console, tmp_pat
     study.close()
 
 
-def test_run_tells_the_password_nowhere(url, capfd):
+def test_study_run_prints_no_password(url, capfd):
     study = create(url, num_trials=1)
     seen = []
     done = threading.Event()
@@ -198,7 +200,7 @@ STORAGES = {
 
 
 @pytest.mark.parametrize("storage", STORAGES.values(), ids=STORAGES)
-def test_tracebacks_of_our_errors_do_not_hold_the_password(url, storage, capfd):
+def test_tracebacks_of_storage_errors_contain_no_password(url, storage, capfd):
     gone = url.replace("studydb_test", "gone")
 
     with pytest.raises(StudydbError) as error:
@@ -211,7 +213,7 @@ def test_tracebacks_of_our_errors_do_not_hold_the_password(url, storage, capfd):
     assert_masked(captured.out, captured.err)
 
 
-def test_name_that_is_taken_is_told_without_the_password(url):
+def test_traceback_for_an_existing_name_contains_no_password(url):
     study = create(url)
 
     with pytest.raises(StudyExists) as error:
@@ -221,13 +223,13 @@ def test_name_that_is_taken_is_told_without_the_password(url):
     study.close()
 
 
-def test_objects_that_carry_the_url_do_not_show_it(url):
+def test_repr_of_objects_with_a_url_contains_no_password(url):
     options = WorkerOptions(storage=url, study="digits", say=print)
 
     assert_masked(repr(options), repr(Storage(url, typed=True)), repr(read_url(url)))
 
 
-def test_postgres_url_of_other_tools_is_accepted(url, bare_console):
+def test_url_with_the_scheme_postgres_is_accepted(url, bare_console):
     study = create(url)
     other = url.replace("postgresql://", "postgres://", 1)
 

@@ -100,7 +100,7 @@ def leave_wal(folder):
 
 
 @pytest.mark.parametrize("arguments", LOOKS, ids=" ".join)
-def test_looking_at_a_closed_folder_takes_no_right_to_write(archive, arguments):
+def test_reading_commands_work_in_a_read_only_folder(archive, arguments):
     close(archive)
 
     looked = studydb(archive, *arguments)
@@ -110,7 +110,7 @@ def test_looking_at_a_closed_folder_takes_no_right_to_write(archive, arguments):
 
 
 @pytest.mark.parametrize("arguments", WRITES, ids=" ".join)
-def test_writing_to_a_closed_folder_is_refused(archive, arguments):
+def test_writing_commands_are_refused_in_a_read_only_folder(archive, arguments):
     close(archive)
 
     refused = studydb(archive, *arguments)
@@ -120,7 +120,7 @@ def test_writing_to_a_closed_folder_is_refused(archive, arguments):
     assert len(refused.stderr.splitlines()) == 1
 
 
-def test_closed_file_in_an_open_folder_can_be_looked_at(archive):
+def test_read_only_file_in_a_writable_folder_can_be_read(archive):
     (archive / "studies.db").chmod(0o444)
 
     looked = studydb(archive, "status", "digits")
@@ -128,7 +128,7 @@ def test_closed_file_in_an_open_folder_can_be_looked_at(archive):
     assert (looked.returncode, looked.stderr) == (0, "")
 
 
-def test_closed_folder_of_a_living_writer_shows_what_it_has_written(archive):
+def test_read_only_folder_shows_the_changes_of_a_connected_writer(archive):
     with closing(sqlite3.connect(archive / "studies.db", isolation_level=None)) as writer:
         writer.execute("UPDATE study SET name = 'changed'")
         close(archive)
@@ -139,7 +139,9 @@ def test_closed_folder_of_a_living_writer_shows_what_it_has_written(archive):
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("query", "SELECT 1")], ids=" ".join)
-def test_changes_that_cannot_be_read_are_not_left_out_in_silence(archive, tmp_path, arguments):
+def test_reading_is_refused_while_a_wal_file_holds_changes_that_cannot_be_read(
+    archive, tmp_path, arguments
+):
     leave_wal(archive)
     close(archive)
 
@@ -155,7 +157,7 @@ def test_changes_that_cannot_be_read_are_not_left_out_in_silence(archive, tmp_pa
     assert studydb(mine, "status", "changed").returncode == 0
 
 
-def test_handle_that_lives_long_sees_what_others_write_later(archive):
+def test_open_handle_sees_later_changes_of_another_process(archive):
     close(archive)
     script = (
         "import os, sys, studydb\n"
@@ -178,7 +180,7 @@ def test_handle_that_lives_long_sees_what_others_write_later(archive):
     assert seen == "2\n"
 
 
-def test_read_during_which_another_has_written_does_not_count(archive, monkeypatch):
+def test_read_during_which_another_process_writes_raises_storage_busy(archive, monkeypatch):
     path = archive / "studies.db"
     monkeypatch.setattr(sqlite_file, "_is_closed_to_us", lambda _: True)
     normal, refusal = sqlite_file._opened, sqlite3.OperationalError("unable to open database file")

@@ -82,7 +82,7 @@ def counts(url):
         database.close()
 
 
-def test_five_minutes_and_a_loop_of_ones_own(tmp_path):
+def test_sections_five_minutes_and_a_loop_of_your_own(tmp_path):
     newcomer = Newcomer(tmp_path)
 
     told = "\n".join(newcomer.follow("Five minutes") + newcomer.follow("A loop of your own"))
@@ -115,7 +115,7 @@ def machines(tmp_path):
         yield admin, first, second
 
 
-def test_second_machine_roles_and_a_backup(machines):
+def test_sections_second_machine_roles_and_backup(machines):
     admin, first, second = machines
     create, upgrade, copy_key, roles, work, look = blocks("The second machine")
     dump, restore, *_sqlite = blocks("Backup and restore")
@@ -145,7 +145,7 @@ def test_second_machine_roles_and_a_backup(machines):
     assert limits == ["on", "1min"]
 
 
-def test_restore_into_the_old_database(machines):
+def test_backup_can_be_restored_into_the_old_database(machines):
     admin, first, second = machines
     create, upgrade, copy_key, roles, work, _look = blocks("The second machine")
     dump, (kind, restore), *_sqlite = blocks("Backup and restore")
@@ -160,7 +160,7 @@ def test_restore_into_the_old_database(machines):
     assert "study 'digits' is FINISHED: 30 TERMINATED" in second.do(*work)
 
 
-def test_login_that_lacks_a_right_learns_which_role_has_it(machines):
+def test_error_for_a_missing_right_names_the_role_that_has_it(machines):
     admin, first, second = machines
     create, upgrade, _copy_key, roles, *_ = blocks("The second machine")
     for machine, block in ((admin, create), (first, upgrade), (first, roles)):
@@ -188,7 +188,7 @@ def test_login_that_lacks_a_right_learns_which_role_has_it(machines):
     assert "log in as a member of studydb_owner" in second.do("sh", "studydb db upgrade", code=1)
 
 
-def test_copy_of_a_file_is_whole_and_can_be_put_back(tmp_path, sqlite_url):
+def test_copy_of_an_sqlite_file_in_use_is_complete_and_can_be_restored(tmp_path, sqlite_url):
     database = connect(sqlite_url)
     study = arrange.new_study(database, name="digits")
     newcomer = Newcomer(tmp_path)

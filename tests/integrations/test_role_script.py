@@ -106,7 +106,7 @@ def work(url, name="digits"):
     study.close()
 
 
-def test_owner_of_the_database_runs_it_twice_and_stays_an_owner(lab, psql):
+def test_database_owner_may_run_the_script_twice_and_keeps_an_owners_rights(lab, psql):
     for _ in range(2):
         said = psql(lab, script(lab, *PEOPLE))
         assert "ERROR" not in said
@@ -125,7 +125,7 @@ def test_owner_of_the_database_runs_it_twice_and_stays_an_owner(lab, psql):
     assert settings_of(as_("bob", lab)) == settings_of(as_("ann", lab)) == FREE
 
 
-def test_each_person_may_do_what_the_role_may(lab, psql):
+def test_members_have_the_rights_of_their_roles(lab, psql):
     psql(lab, script(lab, *PEOPLE))
     owner = studydb.create_study(
         "digits", None, metric="loss", mode="min", num_trials=2, storage=as_("ann", lab)
@@ -144,7 +144,7 @@ def test_each_person_may_do_what_the_role_may(lab, psql):
         study.close()
 
 
-def test_person_moves_from_role_to_role(lab, psql):
+def test_new_role_of_a_member_replaces_the_former_role(lab, psql):
     psql(lab, script(lab, ("bob", Role.VIEWER)))
     work(lab)
     assert settings_of(as_("bob", lab)) == LIMITS
@@ -161,7 +161,7 @@ def test_person_moves_from_role_to_role(lab, psql):
             connection.execute("UPDATE trial SET state = 'ERROR'")
 
 
-def test_member_by_a_grant_has_the_limits_after_the_next_run(lab, psql):
+def test_login_granted_the_viewer_role_has_its_limits_after_the_next_run(lab, psql):
     psql(lab, script(lab))
     psql(lab, "CREATE ROLE dan LOGIN; GRANT studydb_viewer TO dan;")
 
@@ -170,7 +170,7 @@ def test_member_by_a_grant_has_the_limits_after_the_next_run(lab, psql):
     assert settings_of(as_("dan", lab)) == LIMITS
 
 
-def test_superuser_runs_it_and_the_tables_owner_stays_one(lab, psql, server):
+def test_script_run_by_a_superuser_keeps_the_table_owner_an_owner(lab, psql, server):
     work(lab)
     admin = server[0].url(name_in(lab))
 
@@ -189,7 +189,7 @@ def test_superuser_runs_it_and_the_tables_owner_stays_one(lab, psql, server):
     assert owners == [("studydb_owner",)]
 
 
-def test_caller_who_may_make_no_roles_learns_what_to_ask_for(lab, psql, server):
+def test_caller_without_createrole_is_shown_the_statements_to_ask_for(lab, psql, server):
     admin = server[0].url(name_in(lab))
     psql(admin, f"ALTER ROLE {name_in(lab)} NOCREATEROLE")
 
@@ -207,7 +207,7 @@ def test_caller_who_may_make_no_roles_learns_what_to_ask_for(lab, psql, server):
     work(as_("ann", lab))
 
 
-def test_views_of_one_owner_are_replaced_by_another(lab, psql):
+def test_wide_views_of_one_owner_can_be_replaced_by_another(lab, psql):
     psql(lab, script(lab, *PEOPLE, ("eve", Role.OWNER)))
     work(lab)
 
@@ -223,7 +223,7 @@ def test_views_of_one_owner_are_replaced_by_another(lab, psql):
     reader.close()
 
 
-def test_upgrade_by_a_worker_names_the_owner(lab, psql):
+def test_upgrade_by_a_worker_is_refused_with_the_name_of_the_owner_role(lab, psql):
     psql(lab, script(lab, *PEOPLE))
     migrate.downgrade(lab, "0001")
 

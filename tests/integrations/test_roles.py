@@ -104,7 +104,7 @@ def opened():
         database.close()
 
 
-def test_real_worker_runs_a_study_of_the_owners(roles, tmp_path):
+def test_worker_process_with_the_worker_role_completes_a_study(roles, tmp_path):
     study = studydb.create_study(
         "digits",
         "talkative:train",
@@ -127,7 +127,7 @@ def test_real_worker_runs_a_study_of_the_owners(roles, tmp_path):
     study.close()
 
 
-def test_study_pauses_itself_under_a_worker_of_no_other_rights(roles, tmp_path):
+def test_study_pauses_itself_under_a_worker_with_the_worker_role(roles, tmp_path):
     study = studydb.create_study(
         "cursed",
         "misbehaving:raises",
@@ -148,7 +148,7 @@ def test_study_pauses_itself_under_a_worker_of_no_other_rights(roles, tmp_path):
     study.close()
 
 
-def test_every_operation_of_a_worker_is_allowed(roles, opened):
+def test_worker_role_allows_every_operation_of_a_worker(roles, opened):
     owned, database = opened(roles.owner), opened(roles.worker)
     study = arrange.new_study(
         owned,
@@ -248,7 +248,7 @@ FORBIDDEN = [
 ]
 
 
-def test_worker_can_do_no_ddl_and_change_nothing_that_is_not_its_own(roles, opened):
+def test_worker_role_forbids_ddl_and_writes_that_workers_do_not_need(roles, opened):
     lived_in(opened(roles.owner))
     before = arrange.dump(opened(roles.owner))
 
@@ -260,7 +260,7 @@ def test_worker_can_do_no_ddl_and_change_nothing_that_is_not_its_own(roles, open
     assert arrange.dump(opened(roles.owner)) == before
 
 
-def test_rights_of_a_worker_are_those_that_are_listed(roles):
+def test_worker_role_has_exactly_the_listed_rights(roles):
     worker = roles.groups["worker"]
 
     with postgres.connect(roles.admin) as connection:
@@ -281,7 +281,7 @@ def test_rights_of_a_worker_are_those_that_are_listed(roles):
     }
 
 
-def test_listed_columns_are_those_that_workers_write():
+def test_listed_rights_are_those_that_statements_of_workers_need():
     written, inserted, deleted = defaultdict(set), {"result"}, set()
     for room, name, statement in statements():
         if (room, name) in PEOPLES or room == "deletion":
@@ -348,7 +348,7 @@ READING = [
 ]
 
 
-def test_viewer_sees_everything(roles, opened, bare_console, monkeypatch):
+def test_viewer_can_run_every_reading_command(roles, opened, bare_console, monkeypatch):
     lived_in(opened(roles.owner))
     monkeypatch.setenv("STUDYDB_STORAGE", roles.viewer)
 
@@ -359,7 +359,7 @@ def test_viewer_sees_everything(roles, opened, bare_console, monkeypatch):
     assert row == {"best_value": 0.75}
 
 
-def test_viewer_changes_nothing_and_holds_nothing_up(roles, opened):
+def test_viewer_can_neither_write_nor_lock_rows(roles, opened):
     lived_in(opened(roles.owner))
 
     with postgres.connect(roles.viewer) as connection:
@@ -381,14 +381,14 @@ def test_viewer_changes_nothing_and_holds_nothing_up(roles, opened):
     assert settings == ["on", "1min"]
 
 
-def test_owner_takes_the_schema_back_and_up_again(roles):
+def test_owner_may_downgrade_and_upgrade_the_schema(roles):
     migrate.downgrade(roles.owner, "base")
     migrate.upgrade(roles.owner)
 
     assert migrate.current(roles.owner) == revisions.HEAD
 
 
-def test_owner_makes_wide_views_that_the_viewer_reads_also_when_made_anew(roles, opened):
+def test_viewer_reads_wide_views_of_the_owner_also_after_they_are_replaced(roles, opened):
     owned = opened(roles.owner)
     study = lived_in(owned)
 
@@ -400,7 +400,7 @@ def test_owner_makes_wide_views_that_the_viewer_reads_also_when_made_anew(roles,
         ]
 
 
-def test_wide_views_from_before_become_the_owners(roles, opened):
+def test_wide_views_made_before_the_roles_become_the_owners(roles, opened):
     study = lived_in(opened(roles.admin))
     make_wide_views(opened(roles.admin), study)
     with postgres.connect(roles.admin) as connection:
@@ -414,7 +414,9 @@ def test_wide_views_from_before_become_the_owners(roles, opened):
     assert arrange.rows(opened(roles.owner), left) == [(0,)]
 
 
-def test_worker_that_tries_more_is_told_in_one_line(roles, opened, bare_console, monkeypatch):
+def test_error_for_an_owners_command_by_a_worker_is_one_line(
+    roles, opened, bare_console, monkeypatch
+):
     lived_in(opened(roles.owner))
     monkeypatch.setenv("STUDYDB_STORAGE", roles.worker)
 
@@ -446,7 +448,7 @@ WRITING = [
 
 
 @pytest.mark.parametrize("arguments", WRITING, ids=lambda arguments: arguments[0])
-def test_viewer_that_tries_more_is_told_at_once_that_it_is_the_role(
+def test_error_for_a_writing_command_by_a_viewer_names_the_needed_role(
     roles, opened, bare_console, monkeypatch, arguments
 ):
     lived_in(opened(roles.owner))
@@ -471,7 +473,7 @@ def test_viewer_that_tries_more_is_told_at_once_that_it_is_the_role(
     assert len(ran.err.splitlines()) == 1
 
 
-def test_viewers_own_loop_is_refused_at_once(roles, opened):
+def test_ask_by_a_viewer_is_refused_without_retries(roles, opened):
     lived_in(opened(roles.owner))
     study = studydb.load_study("digits", storage=roles.viewer)
 
@@ -480,7 +482,7 @@ def test_viewers_own_loop_is_refused_at_once(roles, opened):
     study.close()
 
 
-def test_command_prints_the_script_for_the_storages_database(bare_console):
+def test_db_roles_prints_the_script_for_the_database_of_the_storage_url(bare_console):
     ran = bare_console(
         *("db", "roles", "--storage", "postgresql://me:hunter2@host/my-db"),
         *("--worker", "W x", "--schema", "lab_1"),
@@ -496,7 +498,7 @@ def test_sqlite_has_no_roles(bare_console):
     assert "SQLite has no roles" in bare_console("db", "roles", code=2).err
 
 
-def test_names_are_quoted_where_they_must_be():
+def test_role_script_quotes_names_where_needed():
     script = Roles('a"b', owner="user", worker="current_user", viewer="Ann").script()
 
     for name in ('"a""b"', '"user"', '"current_user"', '"Ann"'):

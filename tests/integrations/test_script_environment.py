@@ -35,7 +35,7 @@ def let_prepare(tmp_path, text):
     (tmp_path / "scripts" / "environment").write_text(f"prepare() {{\n{text}\n}}\n")
 
 
-def test_script_goes_on_in_the_checkouts_environment(script, tmp_path):
+def test_script_continues_in_the_venv_of_its_checkout(script, tmp_path):
     put_python(tmp_path / ".venv" / "bin" / "python", 'echo "$@"')
 
     ran = started_bare(script)
@@ -43,7 +43,7 @@ def test_script_goes_on_in_the_checkouts_environment(script, tmp_path):
     assert ran.stdout == f"{script} --help\n"
 
 
-def test_script_makes_the_checkouts_environment_where_there_is_none(script, tmp_path):
+def test_script_creates_a_missing_venv(script, tmp_path):
     put_python(tmp_path / "made", 'echo "$@"')
     let_prepare(tmp_path, 'mkdir -p .venv/bin; mv made .venv/bin/python; echo "prepared $1"')
 
@@ -52,7 +52,7 @@ def test_script_makes_the_checkouts_environment_where_there_is_none(script, tmp_
     assert ran.stdout == f"prepared dev\n{script} --help\n"
 
 
-def test_script_adds_the_test_tools_to_an_environment_without_them(script, tmp_path):
+def test_script_adds_the_test_tools_to_a_venv_without_them(script, tmp_path):
     put_python(tmp_path / ".venv" / "bin" / "python", f'exec {sys.executable} -S "$@"')
     put_python(tmp_path / "complete", 'echo "$@"')
     let_prepare(tmp_path, 'mv complete .venv/bin/python; echo "prepared $1"')
@@ -62,7 +62,7 @@ def test_script_adds_the_test_tools_to_an_environment_without_them(script, tmp_p
     assert ran.stdout == f"prepared dev\n{script} --help\n"
 
 
-def test_script_ends_as_pip_does_when_the_environment_cannot_be_made(script, tmp_path):
+def test_script_exits_with_the_code_of_pip_if_the_venv_cannot_be_created(script, tmp_path):
     let_prepare(tmp_path, 'echo "no network" >&2; return 3')
 
     ran = started_bare(script)
@@ -70,7 +70,7 @@ def test_script_ends_as_pip_does_when_the_environment_cannot_be_made(script, tmp
     assert (ran.returncode, ran.stderr) == (3, "no network\n")
 
 
-def test_script_says_what_lacks_when_making_the_environment_does_not_help(script, tmp_path):
+def test_script_names_the_packages_that_a_prepared_venv_still_lacks(script, tmp_path):
     put_python(tmp_path / ".venv" / "bin" / "python", f'exec {sys.executable} -S "$@"')
     let_prepare(tmp_path, "true")
 

@@ -33,7 +33,7 @@ def neighbour():
     popen.stdin.close()
 
 
-def test_worker_that_was_killed_on_this_host_is_dead_at_once(console, database, neighbour):
+def test_killed_worker_of_this_host_is_dead_before_its_lease_expires(console, database, neighbour):
     process, kill = neighbour
     study = arrange.new_study(database, name="digits")
     arrange.SimulatedWorker(database, study, of=process).take()
@@ -48,7 +48,7 @@ def test_worker_that_was_killed_on_this_host_is_dead_at_once(console, database, 
     assert [row["health"] for row in shown] == ["alive", "dead"]
 
 
-def test_only_worker_that_is_dead_is_made_up_for_by_another(console, database, neighbour):
+def test_status_suggests_a_worker_if_the_only_worker_is_dead(console, database, neighbour):
     process, kill = neighbour
     study = arrange.new_study(database, name="digits", trainable=trainable())
     arrange.SimulatedWorker(database, study, of=process).take()
@@ -64,7 +64,7 @@ def trainable():
     )
 
 
-def test_study_without_a_value_is_not_said_to_have_a_best(console, database):
+def test_status_of_a_study_without_a_value_does_not_suggest_best(console, database):
     study = arrange.new_study(database, name="digits", num_trials=1)
     run = arrange.SimulatedWorker(database, study).take()
     run.finish(outcome=Reason.FAILED, failure=Failure("ValueError", "no", "no"))
@@ -78,7 +78,7 @@ def test_study_without_a_value_is_not_said_to_have_a_best(console, database):
     assert "why         1 failure, 0 losses" in console("show", "digits", "0").out
 
 
-def test_status_tells_of_checkpoints_that_were_not_stored_or_not_read(console, database):
+def test_status_lists_checkpoints_that_could_not_be_stored_or_read(console, database):
     study = arrange.new_study(database, name="digits")
     run = arrange.SimulatedWorker(database, study).take()
     assert "Trouble" not in console("status", "digits").out
@@ -100,7 +100,7 @@ def test_status_tells_of_checkpoints_that_were_not_stored_or_not_read(console, d
     assert [each["times"] for each in document["troubles"]] == [2, 1]
 
 
-def test_worker_is_listed_by_what_drain_takes_in_a_table_and_in_full_elsewhere(
+def test_workers_prints_a_short_id_that_drain_accepts_and_the_whole_id_in_json(
     console, database, neighbour
 ):
     process, _ = neighbour
@@ -118,7 +118,7 @@ def test_worker_is_listed_by_what_drain_takes_in_a_table_and_in_full_elsewhere(
     assert worker.renew().request == "DRAIN"
 
 
-def test_time_that_is_left_is_told_while_workers_are_at_it(console, database):
+def test_status_prints_the_remaining_time_while_a_trial_runs(console, database):
     study = arrange.new_study(database, name="digits", num_trials=4)
     worker = arrange.SimulatedWorker(database, study)
     worker.take().finish(0.5)
@@ -146,7 +146,7 @@ def time_line(console):
         (0.05, 0, 5, True, "3.0 s"),
     ],
 )
-def test_time_left_comes_from_the_rate_so_far(minutes, ended, left, runs, words):
+def test_remaining_time_is_computed_from_the_pace_so_far(minutes, ended, left, runs, words):
     began = datetime(2026, 1, 1, tzinfo=UTC)
     pace = SimpleNamespace(began_at=began, last_end_at=began + timedelta(minutes=5), ended=ended)
 
@@ -155,7 +155,9 @@ def test_time_left_comes_from_the_rate_so_far(minutes, ended, left, runs, words)
     assert pace_text(pace, now=now, left=left, runs=runs) == words
 
 
-def test_study_that_paused_itself_says_its_error_once_and_where_the_traceback_is(console, database):
+def test_status_of_a_study_that_paused_itself_prints_the_error_once_and_names_show(
+    console, database
+):
     study = arrange.new_study(database, name="digits", num_trials=9)
     for _ in range(5):
         run = arrange.SimulatedWorker(database, study).take()

@@ -16,7 +16,7 @@ TRAINABLE = ("--trainable", "studydb.examples.quadratic:train")
 
 
 @pytest.mark.parametrize("space", [{}, {"lr": 0.1}, {"net": {"lr": 0.1}}], ids=str)
-def test_study_without_anything_to_search_needs_a_budget(storage_url, space):
+def test_study_without_a_parameter_to_search_needs_a_budget(storage_url, space):
     ask = {"metric": "error", "mode": "min", "space": space, "storage": storage_url}
     train = "studydb.examples.quadratic:train"
 
@@ -27,7 +27,7 @@ def test_study_without_anything_to_search_needs_a_budget(storage_url, space):
     studydb.create_study("grid", train, searcher=studydb.GridSearch(), **ask).close()
 
 
-def test_own_loop_may_record_trials_without_parameters_but_not_constants_for_ever(storage_url):
+def test_own_loop_without_a_budget_may_have_no_space_but_not_only_constants(storage_url):
     ask = {"metric": "error", "mode": "min", "storage": storage_url}
 
     studydb.create_study("log", None, **ask).close()
@@ -43,7 +43,7 @@ def test_create_refuses_a_range_that_would_be_a_constant(console):
     console("status", "digits", code=1)
 
 
-def test_create_echoes_the_space_a_line_per_parameter(console):
+def test_create_prints_the_space_with_one_line_per_parameter(console):
     ran = console(
         *CREATE, *TRAINABLE, "--param", "net/lr=loguniform(1e-4, 1)", "--param", "epochs=27"
     )
@@ -51,7 +51,7 @@ def test_create_echoes_the_space_a_line_per_parameter(console):
     assert ran.lines[1:3] == ["  net/lr  loguniform(0.0001, 1.0)", "  epochs  27  (constant)"]
 
 
-def test_show_of_a_study_prints_what_it_was_created_with(console, database):
+def test_show_prints_the_definition_of_a_study(console, database):
     console(
         *(*CREATE, *TRAINABLE, "--param", "lr=loguniform(1e-4, 1)", "--num-trials", "60"),
         *("--scheduler", "ASHA(max_t=27)", "--searcher", "RandomSearch(seed=5)"),
@@ -84,7 +84,7 @@ def test_show_of_a_study_prints_what_it_was_created_with(console, database):
     assert json.loads(as_csv["scheduler"])["max_t"] == 27
 
 
-def test_show_of_a_study_without_a_function_names_own_loops(console):
+def test_show_of_a_study_without_a_trainable_names_own_loops(console):
     console("create", "mine", "--metric", "m", "--mode", "max", "--param", "x=uniform(0, 1)")
 
     shown = console("show", "mine")

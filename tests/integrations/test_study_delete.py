@@ -33,7 +33,7 @@ def lived_in(database, name="digits", **overrides):
     return study
 
 
-def test_delete_leaves_no_row_of_the_study_and_every_row_of_others(console, database):
+def test_delete_removes_all_rows_of_the_study_and_no_row_of_others(console, database):
     lived_in(database, "kept")
     before = n_rows(database)
     study = lived_in(database)
@@ -48,7 +48,7 @@ def test_delete_leaves_no_row_of_the_study_and_every_row_of_others(console, data
         assert wide_view_sql.found(txn) == []
 
 
-def test_delete_without_yes_says_what_would_go_and_changes_nothing(console, database):
+def test_delete_without_yes_says_what_it_would_delete_and_changes_nothing(console, database):
     lived_in(database)
     before = arrange.dump(database)
 
@@ -84,7 +84,7 @@ def test_running_trial_is_not_deleted_under_its_worker(console, database):
     assert console("studies").lines == ["no studies"]
 
 
-def test_trials_of_dead_processes_of_this_host_do_not_hold_a_study_up(console, database):
+def test_delete_does_not_wait_for_trials_of_dead_processes_of_this_host(console, database):
     study = arrange.new_study(database, name="digits")
     here = this_process()
     dead = arrange.process(pid=2**22 + 1, boot_id=here.boot_id, pid_namespace=here.pid_namespace)
@@ -117,7 +117,7 @@ def _url(database):
     return database.secret_url.render_as_string(hide_password=False)
 
 
-def test_bytes_and_output_of_real_trials_go_and_those_of_another_study_stay(
+def test_delete_removes_checkpoints_and_output_of_its_study_only(
     storage_url, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -151,7 +151,9 @@ def test_bytes_and_output_of_real_trials_go_and_those_of_another_study_stay(
         study.close()
 
 
-def test_store_that_refuses_keeps_the_rows(sqlite_url, tmp_path, monkeypatch):
+def test_delete_keeps_the_rows_if_the_checkpoints_cannot_be_removed(
+    sqlite_url, tmp_path, monkeypatch
+):
     study = studydb.create_study(
         "digits", None, metric="loss", mode="min", checkpoints=str(tmp_path), storage=sqlite_url
     )
@@ -171,7 +173,7 @@ def _refuse(*_):
     raise CheckpointError("The checkpoint x cannot be removed: no.")
 
 
-def test_output_on_other_hosts_is_named(bare_console, postgres_url, monkeypatch):
+def test_delete_names_other_hosts_that_keep_output(bare_console, postgres_url, monkeypatch):
     monkeypatch.setenv("STUDYDB_STORAGE", postgres_url)
     study = studydb.create_study("digits", None, metric="loss", mode="min")
     for host in ("gpu2", "gpu1", socket.gethostname()):
@@ -192,7 +194,7 @@ def test_output_on_other_hosts_is_named(bare_console, postgres_url, monkeypatch)
     study.close()
 
 
-def test_missing_study_is_an_error_unless_it_may_be_missing(storage_url):
+def test_deleting_a_missing_study_is_an_error_unless_missing_ok(storage_url):
     studydb.delete_study("nothing", storage=storage_url, missing_ok=True)
 
     with pytest.raises(UnknownStudy, match="There is no study 'nothing'"):

@@ -10,7 +10,7 @@ from studydb.operations.create import load
 from studydb.operations.rename import rename
 
 
-def test_rename_changes_the_name_and_tells_it(console, database):
+def test_rename_changes_the_name_and_records_an_event(console, database):
     study = arrange.new_study(database, name="old")
 
     ran = console("rename", "old", "my new")
@@ -33,7 +33,7 @@ def test_near_names_are_suggested(console, database):
     assert "Did you mean 'digits'?" in console("rename", "digit", "new", code=1).err
 
 
-def test_name_that_another_study_has_is_refused(console, database):
+def test_rename_to_the_name_of_another_study_is_refused(console, database):
     for name in ("one", "two"):
         arrange.new_study(database, name=name)
     before = arrange.dump(database)
@@ -46,7 +46,7 @@ def test_name_that_another_study_has_is_refused(console, database):
 
 
 @pytest.mark.parametrize("name", ["a/b", "", " a", "x" * 201, "a\nb"])
-def test_name_outside_the_rules_is_refused(console, database, name):
+def test_rename_to_an_invalid_name_is_refused(console, database, name):
     arrange.new_study(database, name="old")
 
     console("rename", "old", name, code=2)
@@ -54,7 +54,7 @@ def test_name_outside_the_rules_is_refused(console, database, name):
     assert load(database, "old")
 
 
-def test_own_name_is_no_clash(console, database):
+def test_rename_to_the_same_name_is_accepted(console, database):
     arrange.new_study(database, name="same")
 
     console("rename", "same", "same")
@@ -62,7 +62,7 @@ def test_own_name_is_no_clash(console, database):
     assert load(database, "same").name == "same"
 
 
-def test_resend_after_a_lost_reply_changes_nothing(database):
+def test_duplicate_rename_request_changes_nothing(database):
     study, token = arrange.new_study(database, name="old"), arrange.token()
     rename(database, study, "new", Request(token, arrange.PERSON))
     before = arrange.dump(database)
@@ -72,7 +72,7 @@ def test_resend_after_a_lost_reply_changes_nothing(database):
     assert arrange.dump(database) == before
 
 
-def test_resend_is_no_second_renaming_when_the_name_has_moved_on(database):
+def test_duplicate_rename_request_does_not_undo_a_later_rename(database):
     study, token = arrange.new_study(database, name="a"), arrange.token()
     rename(database, study, "b", Request(token, arrange.PERSON))
     rename(database, study, "c", arrange.new_request())
@@ -82,7 +82,7 @@ def test_resend_is_no_second_renaming_when_the_name_has_moved_on(database):
     assert load(database, "c").id == study.id
 
 
-def test_running_attempt_goes_on_under_the_new_name(database):
+def test_running_attempt_continues_after_a_rename(database):
     study = arrange.new_study(database, name="old")
     run = arrange.SimulatedWorker(database, study).take()
     run.report(0.5)
@@ -95,7 +95,7 @@ def test_running_attempt_goes_on_under_the_new_name(database):
     assert rows == [("new", 0.5), ("new", 0.25)]
 
 
-def test_handle_goes_by_the_new_name(storage_url):
+def test_handle_has_the_new_name_after_a_rename(storage_url):
     study = studydb.create_study("old", None, metric="loss", mode="min", storage=storage_url)
 
     study.rename("new")
@@ -105,7 +105,7 @@ def test_handle_goes_by_the_new_name(storage_url):
     study.close()
 
 
-def test_two_studies_that_want_one_name_do_not_both_get_it(database):
+def test_only_one_of_two_concurrent_renames_to_one_name_succeeds(database):
     studies = [arrange.new_study(database, name=name) for name in ("one", "two")]
 
     def attempt(study):
@@ -120,7 +120,7 @@ def test_two_studies_that_want_one_name_do_not_both_get_it(database):
     assert sum(taken) == 1
 
 
-def test_operation_checks_the_name_itself(database):
+def test_rename_operation_refuses_an_invalid_name(database):
     study = arrange.new_study(database)
 
     with pytest.raises(InvalidName):

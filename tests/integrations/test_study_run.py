@@ -119,7 +119,7 @@ def rows(study, sql):
     return arrange.rows(study.database, sql)
 
 
-def test_ctrl_c_gives_the_trials_back_and_leaves_no_process(create, script):
+def test_ctrl_c_releases_the_trials_and_leaves_no_process(create, script):
     study = create("obedient:unhurried", num_trials=2)
     running = script()
     await_all_running(study)
@@ -139,7 +139,7 @@ def test_ctrl_c_gives_the_trials_back_and_leaves_no_process(create, script):
 
 
 @once
-def test_second_ctrl_c_kills_what_does_not_go(create, script):
+def test_second_ctrl_c_kills_trials_that_do_not_stop(create, script):
     study = create("obedient:stubborn")
     running = script()
     await_steps(study)
@@ -158,9 +158,7 @@ def test_second_ctrl_c_kills_what_does_not_go(create, script):
 
 @once
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_script_whose_terminal_closes_has_its_workers_give_their_trials_back(
-    create, script, number
-):
+def test_sigterm_or_sighup_of_the_script_releases_the_trials(create, script, number):
     study = create("obedient:unhurried", num_trials=2)
     running = script()
     await_all_running(study)
@@ -174,7 +172,7 @@ def test_script_whose_terminal_closes_has_its_workers_give_their_trials_back(
 
 
 @once
-def test_script_that_is_killed_leaves_no_worker_behind(create, script):
+def test_killed_script_leaves_no_worker_and_no_running_trial(create, script):
     study = create("obedient:unhurried", num_trials=2)
     running = script()
     await_all_running(study)
@@ -200,7 +198,7 @@ def worker_pids(study):
     ]
 
 
-def test_all_workers_killed_is_an_error_that_says_what_to_do(create, tmp_path):
+def test_run_raises_an_error_with_the_cause_if_all_workers_are_killed(create, tmp_path):
     study = create()
 
     def kill_all():
@@ -230,7 +228,7 @@ def test_all_workers_killed_is_an_error_that_says_what_to_do(create, tmp_path):
 
 
 @once
-def test_killed_worker_is_made_up_for_by_the_others(create, tmp_path):
+def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path):
     study = create(num_trials=2)
 
     def kill_one():
@@ -258,7 +256,7 @@ def test_killed_worker_is_made_up_for_by_the_others(create, tmp_path):
 
 
 @once
-def test_study_that_is_done_is_not_run_again(create, monkeypatch):
+def test_run_of_a_finished_study_starts_no_worker(create, monkeypatch):
     study = create("obedient:one_step", num_trials=2)
     first = study.run(workers=1)
     monkeypatch.setattr(WorkerProcesses, "_start", lambda _: pytest.fail("a worker was started"))
@@ -271,7 +269,7 @@ def test_study_that_is_done_is_not_run_again(create, monkeypatch):
 
 
 @once
-def test_study_that_is_stopped_by_a_person_ends_the_run(create):
+def test_run_ends_when_a_person_stops_the_study(create):
     study = create("obedient:unhurried")
 
     def stop():
@@ -288,7 +286,7 @@ def test_study_that_is_stopped_by_a_person_ends_the_run(create):
 
 
 @once
-def test_run_shows_a_trial_that_is_lost_repeatedly(create, capfd):
+def test_run_prints_the_cause_of_repeated_losses(create, capfd):
     study = create("warmth:dies_twice")
 
     study.run(workers=1)
@@ -298,7 +296,7 @@ def test_run_shows_a_trial_that_is_lost_repeatedly(create, capfd):
 
 
 @once
-def test_run_ends_with_the_errors_of_trials(create, capfd):
+def test_run_prints_the_errors_of_trials_when_it_ends(create, capfd):
     study = create("misbehaving:raises_unless_first", num_trials=3)
 
     counts = study.run(workers=1)
@@ -310,7 +308,7 @@ def test_run_ends_with_the_errors_of_trials(create, capfd):
 
 
 @once
-def test_run_shows_the_error_of_a_worker_that_cannot_start(create, monkeypatch):
+def test_run_raises_the_error_of_a_worker_that_cannot_start(create, monkeypatch):
     study = create("obedient:one_step")
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
     monkeypatch.setenv("STUDYDB_KEY_FILE", "/nonexistent/keys")
@@ -319,7 +317,7 @@ def test_run_shows_the_error_of_a_worker_that_cannot_start(create, monkeypatch):
         study.run(workers=2)
 
 
-def test_own_loop_has_nothing_to_run(storage_url):
+def test_run_is_refused_for_a_study_without_a_trainable(storage_url):
     study = studydb.create_study("mine", None, metric="loss", mode="min", storage=storage_url)
 
     with pytest.raises(NotAllowed, match=r"use study\.ask\(\)"):

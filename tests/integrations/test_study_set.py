@@ -45,7 +45,7 @@ def test_set_keeps_the_former_stores(console, database, tmp_path):
         ("checkpoints=s3://bucket", "Checkpoints cannot go to 's3://bucket'."),
     ],
 )
-def test_what_cannot_be_set_is_refused(console, database, given, words):
+def test_set_refuses_unknown_keys_and_invalid_values(console, database, given, words):
     arrange.new_study(database, name="mine")
     before = arrange.dump(database)
 
@@ -55,7 +55,7 @@ def test_what_cannot_be_set_is_refused(console, database, given, words):
     assert arrange.dump(database) == before
 
 
-def test_object_is_looked_for_in_the_stores_of_its_study_alone(console, database, tmp_path):
+def test_checkpoint_is_looked_up_in_the_stores_of_its_study_only(console, database, tmp_path):
     study = arrange.new_study(database, name="mine")
     for name in "ab":
         console("set", "mine", f"checkpoints={tmp_path / name}")

@@ -58,21 +58,21 @@ LOOKS = [
 
 @pytest.mark.parametrize("form", ["table", "csv", "json"])
 @pytest.mark.parametrize("arguments", LOOKS, ids=lambda arguments: " ".join(arguments)[:20])
-def test_nothing_from_a_row_steers_the_terminal_of_who_looks(console, told, arguments, form):
+def test_commands_print_no_control_character_of_a_row(console, told, arguments, form):
     ran = console(*arguments, "--format", form)
 
     assert ran.out
     assert is_clean(ran.out + ran.err)
 
 
-def test_error_that_quotes_a_row_is_one_clean_line(console, told):
+def test_error_that_quotes_a_query_is_one_line_without_control_characters(console, told):
     ran = console("query", f'SELECT x FROM "{STEER}"', code=2)
 
     assert is_clean(ran.err)
     assert len(ran.err.splitlines()) == 1
 
 
-def test_worker_says_a_trials_error_in_clean_text(storage_url, tmp_path):
+def test_worker_prints_a_trials_error_without_control_characters(storage_url, tmp_path):
     with Stage(storage_url, tmp_path) as stage:
         stage.create("loading:steering")
 
@@ -117,7 +117,7 @@ def on_a_terminal(*arguments, storage, env=()):
     return said.decode()
 
 
-def test_logs_are_clean_on_a_terminal_and_whole_in_a_pipe(storage_url, tmp_path):
+def test_logs_escapes_control_characters_on_a_terminal_and_not_in_a_pipe(storage_url, tmp_path):
     with Stage(storage_url, tmp_path) as stage:
         stage.create("loading:steering")
         stage.start().exit_code(60)
@@ -137,7 +137,7 @@ def test_logs_are_clean_on_a_terminal_and_whole_in_a_pipe(storage_url, tmp_path)
     assert b"\x1b[31mred\x1b[0m and\ttabs" in piped.stdout
 
 
-def test_half_a_character_waits_for_its_rest(tmp_path):
+def test_tail_keeps_an_incomplete_character_for_the_next_call(tmp_path):
     tail = Tail(tmp_path / "stdout")
 
     assert [tail.shown(part) for part in (b"a\xc3", b"\xa9b\xff", b"\x1b[2J")] == [
@@ -147,7 +147,7 @@ def test_half_a_character_waits_for_its_rest(tmp_path):
     ]
 
 
-def test_progress_is_clean():
+def test_progress_line_prints_no_control_character():
     stream = io.StringIO()
     progress = ProgressLine(f"d{STEER}", Objective(f"m{STEER}", Mode.MIN), stream=stream)
 
@@ -158,7 +158,7 @@ def test_progress_is_clean():
     assert is_clean(stream.getvalue())
 
 
-def test_text_keeps_what_people_read():
+def test_text_for_terminals_keeps_letters_of_all_scripts_and_escapes_controls():
     assert visible("é 漢字 a b") == "é 漢字 a b"
     assert visible("a\nb\t\x1b") == "a\\nb\\t\\x1b"
     assert visible("a\nb\t\x1b", keep="\n\t") == "a\nb\t\\x1b"

@@ -70,7 +70,7 @@ def test_every_command_works_with_a_key_in_the_environment(studydb_as_homeless, 
         assert "Traceback" not in answer.stderr
 
 
-def test_without_a_key_the_message_says_how_to_give_one(studydb_as_homeless):
+def test_error_without_a_key_names_its_environment_variable(studydb_as_homeless):
     answer = studydb_as_homeless(*CREATE)
 
     assert answer.returncode == 2
@@ -79,7 +79,9 @@ def test_without_a_key_the_message_says_how_to_give_one(studydb_as_homeless):
 
 
 @pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)
-def test_worker_without_a_place_for_its_output_says_so_before_it_takes_a_trial(studydb_as_homeless):
+def test_worker_without_a_folder_for_output_is_refused_before_it_claims_a_trial(
+    studydb_as_homeless,
+):
     assert studydb_as_homeless(*CREATE, STUDYDB_SIGNING_KEY=KEY).returncode == 0
 
     answer = studydb_as_homeless("worker", "--study", "plain", STUDYDB_SIGNING_KEY=KEY)
@@ -90,7 +92,7 @@ def test_worker_without_a_place_for_its_output_says_so_before_it_takes_a_trial(s
 
 
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
-def test_home_of_nobody_in_a_path_is_a_usage_error(studydb_as_homeless):
+def test_tilde_in_a_url_without_a_home_is_a_usage_error(studydb_as_homeless):
     for url in ("sqlite:///~/studies.db", "sqlite:///~stranger/studies.db"):
         answer = studydb_as_homeless("studies", "--storage", url)
 

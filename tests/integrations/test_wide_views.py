@@ -40,7 +40,7 @@ def names_of(database):
         return [view.name for view in wide_view_sql.found(txn)]
 
 
-def test_fixed_columns_are_those_of_the_stable_views():
+def test_fixed_columns_of_wide_views_are_those_of_the_stable_views():
     for kind, row, spread in (
         (Kind.TRIAL, ListedTrial, "params"),
         (Kind.RESULT, ListedResult, "metrics"),
@@ -50,7 +50,7 @@ def test_fixed_columns_are_those_of_the_stable_views():
         assert [*before, spread, *after] == list(row._fields)
 
 
-def test_command_makes_both_views_and_says_how_to_read_them(console, database):
+def test_views_makes_both_views_and_prints_queries_for_them(console, database):
     study = arrange.new_study(
         database,
         name="digits",
@@ -72,7 +72,7 @@ def test_command_makes_both_views_and_says_how_to_read_them(console, database):
     assert [row["loss"] for row in steps] == [0.25, 0.5]
 
 
-def test_rows_are_those_of_the_moment_and_new_metrics_come_with_the_next_call(database):
+def test_views_show_new_rows_at_once_and_new_metrics_after_the_next_call(database):
     study = arrange.new_study(database, name="digits")
     worker = arrange.SimulatedWorker(database, study)
     worker.take().finish(0.5)
@@ -88,7 +88,7 @@ def test_rows_are_those_of_the_moment_and_new_metrics_come_with_the_next_call(da
     assert [(row["acc"], row["note"]) for row in after] == [(None, None), (0.75, "fine")]
 
 
-def test_superseded_results_are_not_shown(database, clock):
+def test_wide_view_does_not_show_superseded_results(database, clock):
     study = arrange.new_study(database, name="digits")
     first = arrange.SimulatedWorker(database, study).take()
     first.report(0.5, 0.25)
@@ -104,7 +104,7 @@ def test_superseded_results_are_not_shown(database, clock):
     assert [(row["attempt"], row["step"], row["loss"]) for row in rows] == [(2, 1, 0.75)]
 
 
-def test_names_of_every_kind_are_columns_and_their_values_are_right(database):
+def test_parameters_and_metrics_of_any_name_become_columns(database):
     tree = {name: {"x y": choice([f"<{name}>"])} for name in NAMES}
     study = arrange.new_study(database, name="odd", space=Space.read(tree), metric="val/loss")
     arrange.SimulatedWorker(database, study).take().report(0.5, **dict.fromkeys(METRICS, 7.0))
@@ -118,7 +118,7 @@ def test_names_of_every_kind_are_columns_and_their_values_are_right(database):
     assert result["val/loss"] == 0.5
 
 
-def test_values_are_integers_doubles_or_texts(database):
+def test_values_of_wide_views_are_integers_doubles_or_texts(database):
     texts = ["NaN", r"\NaN", "plain", None, True, 3, [1], {"a": 1}]
     space = {
         "n": randint(1, 3),
@@ -151,7 +151,7 @@ def test_values_are_integers_doubles_or_texts(database):
     assert [text.replace(" ", "") for text in mixed[6:]] == ["[1]", '{"a":1}']
 
 
-def test_mark_from_before_there_were_integers_is_read():
+def test_mark_of_a_version_without_integer_columns_is_read():
     old = (
         wide_view_sql.MARK
         + '{"study": 7, "kind": "trial", "columns": [[["n"], "n", true], [["a"], "a", false]]}'
@@ -163,7 +163,7 @@ def test_mark_from_before_there_were_integers_is_read():
     assert wide_view_sql.read_mark("v_trial_old", view.mark) == view
 
 
-def test_nan_and_infinity_are_what_they_are_in_the_stable_views(database):
+def test_nan_and_infinity_equal_those_of_the_stable_views(database):
     study = arrange.new_study(database, name="wild")
     worker = arrange.SimulatedWorker(database, study)
     for value in (math.nan, math.inf, -math.inf):
@@ -177,7 +177,7 @@ def test_nan_and_infinity_are_what_they_are_in_the_stable_views(database):
     assert [str(row["loss"]) for row in rows] == [str(value) for (value,) in stable]
 
 
-def test_metric_that_changes_its_type_breaks_no_query(database):
+def test_metric_that_becomes_text_is_null_until_the_views_are_made_again(database):
     study = arrange.new_study(database, name="moody")
     run = arrange.SimulatedWorker(database, study).take()
     run.report(0.5, acc=0.5)
@@ -193,7 +193,7 @@ def test_metric_that_changes_its_type_breaks_no_query(database):
     assert {"0.5", "none"} <= set(texts)
 
 
-def test_columns_that_would_clash_are_told_apart(database):
+def test_clashing_column_names_are_made_unique(database):
     long = "x" * 80
     names = ["state", "lr", "LR", f"{long}1", f"{long}2", "é" * 40]
     space = Space.read({name: choice([name]) for name in names})
@@ -224,14 +224,14 @@ def test_columns_that_would_clash_are_told_apart(database):
         ("y" * 56, f"v_trial_{'y' * 52}__7"),
     ],
 )
-def test_view_is_named_after_its_study_and_only_by_letters_and_digits(name, wanted):
+def test_view_name_has_only_lower_case_letters_digits_and_underscores(name, wanted):
     found = view_name(Kind.TRIAL, name, 7)
 
     assert found == wanted
     assert re.fullmatch(r"[a-z0-9_]{1,63}", found)
 
 
-def test_studies_whose_names_look_alike_have_views_of_their_own(database):
+def test_studies_with_similar_names_have_different_views(database):
     studies = [arrange.new_study(database, name=name) for name in ("a b", "a-b", "a_b", "A B")]
     for study in studies:
         arrange.enqueued(database, study)
@@ -242,7 +242,7 @@ def test_studies_whose_names_look_alike_have_views_of_their_own(database):
     assert [[row["study"] for row in rows] for rows in shown] == [[one.name] for one in studies]
 
 
-def test_view_of_somebody_elses_is_left_alone(database):
+def test_view_that_studydb_did_not_make_is_not_replaced(database):
     study = arrange.new_study(database, name="digits")
     arrange.change(database, "CREATE VIEW v_trial_digits AS SELECT 1 AS mine")
 
@@ -261,7 +261,7 @@ def test_more_columns_than_a_view_holds_are_refused(database):
         make_wide_views(database, study)
 
 
-def test_views_follow_their_study_through_renaming_and_go_with_it(console, database):
+def test_views_of_a_renamed_study_are_replaced_under_the_new_name(console, database):
     study = arrange.new_study(database, name="old")
     arrange.enqueued(database, study)
     make_wide_views(database, study)
@@ -275,7 +275,7 @@ def test_views_follow_their_study_through_renaming_and_go_with_it(console, datab
     assert names_of(database) == ["v_result_new", "v_trial_new"]
 
 
-def test_drop_takes_the_views_of_one_study_away(console, database):
+def test_drop_removes_the_views_of_one_study_only(console, database):
     for name in ("one", "two"):
         make_wide_views(database, arrange.new_study(database, name=name))
 
@@ -287,7 +287,7 @@ def test_drop_takes_the_views_of_one_study_away(console, database):
     assert names_of(database) == ["v_result_two", "v_trial_two"]
 
 
-def test_views_that_are_made_at_once_are_made(database):
+def test_concurrent_calls_make_the_views(database):
     study = arrange.new_study(database, name="digits")
 
     arrange.run_together(
@@ -297,7 +297,7 @@ def test_views_that_are_made_at_once_are_made(database):
     assert names_of(database) == ["v_result_digits", "v_trial_digits"]
 
 
-def test_migration_takes_the_views_away_and_brings_them_back(database, storage_url, monkeypatch):
+def test_upgrade_drops_the_views_and_makes_them_again(database, storage_url, monkeypatch):
     study = arrange.new_study(
         database, name="Digits", space=Space.read({"l/r".replace("/", ""): 1})
     )
@@ -318,7 +318,7 @@ def test_migration_takes_the_views_away_and_brings_them_back(database, storage_u
     assert wide_rows(database, before[1]) == []
 
 
-def test_schema_can_be_taken_down_below_wide_views(database, storage_url):
+def test_downgrade_drops_wide_views(database, storage_url):
     study = arrange.new_study(database, name="digits")
     make_wide_views(database, study)
     database.close()
