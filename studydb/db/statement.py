@@ -90,18 +90,34 @@ class Compiled:
         return self.row(decoded)
 
 
-def compile_for(statement: sa.Executable, dialect: Dialect) -> Compiled:
-    """Compile a Core statement, and collect the codecs of its binds and columns."""
+def compile_for(
+    statement: sa.Executable, dialect: Dialect, *, spell_constants: bool = False
+) -> Compiled:
+    """
+    Compile a Core statement, and collect the codecs of its binds and columns.
+
+    Args:
+        spell_constants: Whether values that no caller gives, which are the binds that Core has
+            named, become part of PostgreSQL's SQL.
+    """
     compiled = statement.compile(  # type: ignore[attr-defined]
         dialect=dialect, compile_kwargs={"render_postcompile": True}
     )
-    binds = {name: bind for bind, name in compiled.bind_names.items()}
+    sql, binds = compiled.string, {name: bind for bind, name in compiled.bind_names.items()}
     encode = {
         name: codec
         for name, bind in binds.items()
         if (codec := _codec(bind.type, dialect)) is not _unchanged
     }
-    defaults = {name: bind.effective_value for name, bind in binds.items() if not bind.required}
+    defaults = {
+        name: encode.get(name, _plain)(bind.effective_value)
+        for name, bind in binds.items()
+        if not bind.required
+    }
+    if spell_constants and dialect.name == "postgresql":
+        by_core = {name for name, bind in binds.items() if bind.unique or bind._is_crud}  # noqa: SLF001
+        literals = {name: _literal(defaults.pop(name)) for name in by_core & defaults.keys()}
+        sql = BIND.sub(lambda bind: literals.get(bind[1], bind[0]), sql)
     columns = tuple(getattr(statement, "exported_columns", ()))
     decode = tuple(
         (position, codec)
@@ -110,13 +126,22 @@ def compile_for(statement: sa.Executable, dialect: Dialect) -> Compiled:
         and (codec := column.type.dialect_impl(dialect).result_processor(dialect, None))
     )
     return Compiled(
-        sql=compiled.string,
-        defaults={name: encode.get(name, _plain)(value) for name, value in defaults.items()},
+        sql=sql,
+        defaults=defaults,
         encode=encode,
         required=frozenset(name for name, bind in binds.items() if bind.required),
         row=_row_type([column.key for column in columns]),
         decode=decode,
     )
+
+
+def _literal(value: Any) -> str:
+    """A constant in PostgreSQL's spelling, with psycopg's %% for %."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    return "'" + str(value).replace("'", "''").replace("%", "%%") + "'"
 
 
 def _row_type(names: Sequence[str]) -> Callable[[Sequence[Any]], Row]:

@@ -167,12 +167,14 @@ def _plan(database: Database, sql: str) -> list[str]:
         return generic_plan(cursor, sql, ["COSTS OFF"])
 
 
-_BIND = re.compile(r"%\((\w+)\)s(?:::(?:TIMESTAMP WITH TIME ZONE|DOUBLE PRECISION|\w+)(?:\[\])?)?")
+_CAST = r"::(?:TIMESTAMP WITH TIME ZONE|DOUBLE PRECISION|\w+)(?:\[\])?"
+_BIND = re.compile(rf"%\((\w+)\)s(?:{_CAST})?")
+_CONSTANT = re.compile(rf"(NULL|true|false|\b\d+|'[^']*'){_CAST}")
 _SQLITE_BIND = re.compile(r"(?<![\w:'%]):(\w+)")
 
 
 def _spelt(one: Sent) -> str:
-    """Its SQL with the same spelling of binds for both drivers, constants, and no idle names."""
+    """Its SQL with the same spelling of binds for both drivers, without casts and unused names."""
     constants = dict(one.constants)
 
     def spelt(found: re.Match[str]) -> str:
@@ -180,6 +182,7 @@ def _spelt(one: Sent) -> str:
         return _literal(constants[name]) if name in constants else f":{name}"
 
     sql = _SQLITE_BIND.sub(spelt, _BIND.sub(spelt, one.sql).replace("%%", "%"))
+    sql = _CONSTANT.sub(r"\1", sql)
     return re.sub(r" AS (anon_\d+)", lambda name: name[0] * (f"{name[1]}." in sql), sql)
 
 

@@ -81,6 +81,6 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --             ->  Result
 --                   One-Time Filter: (InitPlan 5).col1
 --                   ->  Index Scan using counter_pkey on counter
---                         Index Cond: ((study_id = $40) AND (shard = $41))
+--                         Index Cond: ((study_id = $27) AND (shard = $28))
 
 COMMIT;

@@ -73,7 +73,7 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --                             Index Cond: (id = $1)
 --                     ->  LockRows
 --                           ->  Result
---                                 One-Time Filter: ((InitPlan 1).col1 = ($5)::text)
+--                                 One-Time Filter: ((InitPlan 1).col1 = 'RUNNING'::text)
 --                                 ->  Index Scan using trial_claim on trial
 --                                       Index Cond: ((study_id = $1) AND (resource_class = ($4)::text) AND (ROW(priority, number) > ROW($2, $3)))
 --                                       Filter: (ready AND (state = 'PENDING'::text))
@@ -81,7 +81,7 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --               ->  CTE Scan on runnable
 --             ->  Index Scan using trial_pkey on trial trial_1
 --                   Index Cond: (id = (InitPlan 3).col1)
---                   Filter: (state = ($15)::text)
+--                   Filter: (state = ($9)::text)
 --     CTE begun
 --       ->  Insert on attempt
 --             ->  Subquery Scan on "*SELECT*"
@@ -111,7 +111,7 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --             ->  Result
 --                   One-Time Filter: (InitPlan 14).col1
 --                   ->  Index Scan using counter_pkey on counter
---                         Index Cond: ((study_id = $1) AND (shard = $30))
+--                         Index Cond: ((study_id = $1) AND (shard = $19))
 
 BEGIN;
 

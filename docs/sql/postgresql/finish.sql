@@ -90,8 +90,8 @@ FROM first;
 --     CTE first
 --       ->  Update on trial
 --             ->  Index Scan using trial_pkey on trial
---                   Index Cond: (id = $25)
---                   Filter: ((verdict IS NULL) AND (request IS NULL) AND (flush_no < $29) AND (attempt = $26) AND (token = ($27)::text) AND (state = ($28)::text) AND (n_results = $30) AND ((attempt = $31) OR (flush_no > $32)) AND ((SubPlan 1) = ($33)::text))
+--                   Index Cond: (id = $12)
+--                   Filter: ((verdict IS NULL) AND (request IS NULL) AND (flush_no < $16) AND (attempt = $13) AND (token = ($14)::text) AND (state = ($15)::text) AND (n_results = $17) AND ((attempt = 1) OR (flush_no > 0)) AND ((SubPlan 1) = 'RUNNING'::text))
 --                   SubPlan 1
 --                     ->  Index Scan using study_pkey on study
 --                           Index Cond: (id = trial.study_id)
@@ -110,7 +110,7 @@ FROM first;
 --             ->  Result
 --                   One-Time Filter: (InitPlan 5).col1
 --                   ->  Index Scan using attempt_pkey on attempt
---                         Index Cond: ((trial_id = $25) AND (attempt = $51))
+--                         Index Cond: ((trial_id = $12) AND (attempt = $35))
 --                         Filter: (ended_at IS NULL)
 --     CTE counted
 --       ->  Update on counter
@@ -119,4 +119,4 @@ FROM first;
 --             ->  Result
 --                   One-Time Filter: (InitPlan 7).col1
 --                   ->  Index Scan using counter_pkey on counter
---                         Index Cond: ((study_id = $57) AND (shard = $58))
+--                         Index Cond: ((study_id = $41) AND (shard = $42))

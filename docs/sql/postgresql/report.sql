@@ -45,8 +45,8 @@ FROM first;
 --     CTE first
 --       ->  Update on trial
 --             ->  Index Scan using trial_pkey on trial
---                   Index Cond: (id = $11)
---                   Filter: ((verdict IS NULL) AND (request IS NULL) AND (flush_no < $1) AND (attempt = $12) AND (token = ($13)::text) AND (state = ($14)::text) AND (n_results = $15) AND ((attempt = $16) OR (flush_no > $17)) AND ((SubPlan 1) = ($18)::text))
+--                   Index Cond: (id = $10)
+--                   Filter: ((verdict IS NULL) AND (request IS NULL) AND (flush_no < $1) AND (attempt = $11) AND (token = ($12)::text) AND (state = ($13)::text) AND (n_results = $14) AND ((attempt = 1) OR (flush_no > 0)) AND ((SubPlan 1) = 'RUNNING'::text))
 --                   SubPlan 1
 --                     ->  Index Scan using study_pkey on study
 --                           Index Cond: (id = trial.study_id)
