@@ -36,7 +36,9 @@ def worker(database, study):
     return SimulatedWorker(database, study)
 
 
-def test_study_pauses_itself_at_the_fifth_failure_and_says_why(database, study, worker):
+def test_study_pauses_itself_at_the_fifth_alike_failure_and_gives_the_reason(
+    database, study, worker
+):
     fail(worker, n=MAX_ALIKE - 1)
     before = read_progress(database, study)
 
@@ -52,7 +54,7 @@ def test_study_pauses_itself_at_the_fifth_failure_and_says_why(database, study, 
     assert event == ("study paused",)
 
 
-def test_each_of_several_failures_at_the_same_time_counts_those_before_it(database, study, worker):
+def test_concurrent_alike_failures_are_all_counted(database, study, worker):
     runs = [worker.take() for _ in range(MAX_ALIKE)]
 
     with ThreadPoolExecutor(MAX_ALIKE) as pool:
@@ -70,14 +72,14 @@ def test_each_of_several_failures_at_the_same_time_counts_those_before_it(databa
         Failure(TYPO.type, TYPO.message, '  File "train.py", line 8, in train\n'),
     ],
 )
-def test_failures_that_differ_pause_nothing(database, study, worker, different):
+def test_failures_of_another_type_or_line_are_not_alike(database, study, worker, different):
     fail(worker, n=MAX_ALIKE - 1)
     fail(worker, different, n=MAX_ALIKE - 1)
 
     assert read_progress(database, study).status is Status.RUNNING
 
 
-def test_numbers_in_a_message_without_a_traceback_make_no_difference():
+def test_fingerprint_ignores_numbers_in_a_message_without_a_traceback():
     texts = ["lr of 0.25 is too large", "lr of 17 is too large", "no lr"]
     first, second, third = (fingerprint(Failure("Error", text)) for text in texts)
 
@@ -85,7 +87,7 @@ def test_numbers_in_a_message_without_a_traceback_make_no_difference():
     assert third != second
 
 
-def test_one_report_of_any_trial_keeps_the_study_going(database, study, worker):
+def test_study_with_a_report_of_any_trial_does_not_pause_itself(database, study, worker):
     worker.take().finish(0.5)
 
     fail(worker, n=2 * MAX_ALIKE)
@@ -93,13 +95,13 @@ def test_one_report_of_any_trial_keeps_the_study_going(database, study, worker):
     assert read_progress(database, study).status is Status.RUNNING
 
 
-def test_report_of_a_trial_that_fails_is_one(database, study, worker):
+def test_study_whose_failing_trials_have_reported_does_not_pause_itself(database, study, worker):
     fail(worker, n=2 * MAX_ALIKE, values=(0.5,))
 
     assert read_progress(database, study).status is Status.RUNNING
 
 
-def test_attempts_of_one_trial_count_once(database):
+def test_failures_of_one_trial_count_once(database):
     study = new_study(database, max_failures=-1, num_trials=1)
     worker = SimulatedWorker(database, study)
     for _ in range(2 * MAX_ALIKE):
@@ -127,7 +129,7 @@ def test_study_without_a_guard_goes_on(database):
     assert read_progress(database, study).status is Status.RUNNING
 
 
-def test_old_failures_do_not_count_after_a_resumption(database, study, worker):
+def test_failures_before_a_resumption_do_not_count(database, study, worker):
     fail(worker, n=MAX_ALIKE)
     resume(database, study)
     fail(worker, n=MAX_ALIKE - 1)
@@ -154,7 +156,7 @@ def test_trials_that_run_when_the_study_pauses_itself_may_finish(database, study
     assert read_progress(database, study).counts.running == 0
 
 
-def test_pause_of_a_person_takes_the_place_of_the_guards(database, study, worker):
+def test_pause_by_a_person_replaces_the_pause_by_the_guard(database, study, worker):
     fail(worker, n=MAX_ALIKE)
 
     control.set_status(database, study, Status.PAUSED, new_request())
@@ -167,7 +169,7 @@ def test_pause_of_a_person_takes_the_place_of_the_guards(database, study, worker
     )
 
 
-def test_study_that_a_person_has_stopped_stays_stopped(database, study, worker):
+def test_guard_does_not_pause_a_stopped_study(database, study, worker):
     runs = [worker.take() for _ in range(MAX_ALIKE)]
     control.set_status(database, study, Status.STOPPED, new_request())
 
@@ -178,7 +180,7 @@ def test_study_that_a_person_has_stopped_stays_stopped(database, study, worker):
 
 
 @pytest.mark.parametrize("data", ["[1]", '{"message": [1], "fingerprint": {}}', '"text"', "7"])
-def test_event_that_another_program_wrote_harms_neither_failures_nor_readers(
+def test_events_with_unexpected_data_do_not_disturb_the_guard_or_last_error(
     database, study, worker, data
 ):
     fail(worker)

@@ -57,7 +57,7 @@ def drain(worker):
     return numbers
 
 
-def test_threads_that_ask_make_num_trials_and_not_one_more(wide):
+def test_threads_that_ask_make_exactly_num_trials(wide):
     study = new_study(wide, num_trials=20)
 
     asked = in_threads(lambda _: drain(SimulatedWorker(wide, study)))
@@ -90,7 +90,7 @@ def test_threads_that_enqueue_and_ask_share_the_budget(wide):
 
 
 @pytest.mark.parametrize("acquire", ["claim", "ask"])
-def test_threads_that_acquire_hold_max_concurrent_and_not_one_more(wide, acquire):
+def test_threads_that_claim_or_ask_run_exactly_max_concurrent_trials(wide, acquire):
     study = new_study(wide, num_trials=50, max_concurrent=3)
     for _ in range(10):
         enqueued(wide, study)
@@ -101,7 +101,7 @@ def test_threads_that_acquire_hold_max_concurrent_and_not_one_more(wide, acquire
     assert states_of(wide, study).count(State.RUNNING) == 3
 
 
-def test_without_room_the_transaction_that_claims_has_changed_nothing(database):
+def test_claim_and_ask_change_nothing_while_max_concurrent_trials_run(database):
     study = new_study(database, max_concurrent=1)
     enqueued(database, study)
     worker = SimulatedWorker(database, study)
@@ -141,7 +141,7 @@ def end(run, outcome):
         run.finish(outcome=outcome)
 
 
-def test_trial_that_waits_for_its_verdict_to_be_carried_out_counts_as_running(database):
+def test_trial_with_a_verdict_counts_as_running_until_its_attempt_ends(database):
     study = new_study(database, max_concurrent=1, rules=read_rules({"loss": 0.5}))
     worker = SimulatedWorker(database, study)
     run = worker.ask()
@@ -152,7 +152,7 @@ def test_trial_that_waits_for_its_verdict_to_be_carried_out_counts_as_running(da
     assert worker.ask() is not None
 
 
-def test_enqueued_trials_eat_no_points_of_the_grid(database):
+def test_enqueued_trials_use_no_points_of_the_grid(database):
     study = new_study(database, space=GRID, searcher=GridSearch(), num_trials=None)
     enqueued(database, study, lr=0.1)
     worker = SimulatedWorker(database, study)
@@ -175,7 +175,7 @@ def test_enqueued_trials_do_count_against_num_trials(database):
     assert worker.ask() is None
 
 
-def test_enqueue_without_budget_names_extend_and_changes_nothing(database):
+def test_enqueue_beyond_num_trials_names_extend_and_changes_nothing(database):
     study = new_study(database, name="full", num_trials=1)
     enqueued(database, study)
     before = dump(database)
@@ -186,7 +186,7 @@ def test_enqueue_without_budget_names_extend_and_changes_nothing(database):
     assert dump(database) == before
 
 
-def test_extend_makes_room(database):
+def test_extend_allows_more_trials(database):
     study = new_study(database, num_trials=1)
     worker = SimulatedWorker(database, study)
     worker.ask().finish()
@@ -197,7 +197,7 @@ def test_extend_makes_room(database):
     assert len(drain(worker)) == 2
 
 
-def test_threads_that_extend_all_count(wide):
+def test_concurrent_extensions_are_all_counted(wide):
     study = new_study(wide, num_trials=1)
 
     def extend_by_two(_):
@@ -209,7 +209,7 @@ def test_threads_that_extend_all_count(wide):
     assert rows(wide, "SELECT num_trials FROM study") == [(1 + 2 * THREADS,)]
 
 
-def test_extend_refuses_what_it_cannot_do(database):
+def test_extend_without_num_trials_or_by_less_than_one_trial_is_refused(database):
     endless, study = new_study(database, num_trials=None), new_study(database)
     before = dump(database)
 
@@ -222,7 +222,7 @@ def test_extend_refuses_what_it_cannot_do(database):
 
 
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
-def test_study_that_does_not_run_gives_no_trials(database, status):
+def test_paused_or_stopped_study_gives_no_trials(database, status):
     study = new_study(database)
     enqueued(database, study)
     worker = SimulatedWorker(database, study)
@@ -235,7 +235,7 @@ def test_study_that_does_not_run_gives_no_trials(database, status):
     assert dump(database) == before
 
 
-def test_look_tells_when_the_study_is_finished(database):
+def test_progress_shows_when_the_study_is_finished(database):
     study = new_study(database, num_trials=2)
     number = enqueued(database, study)
     worker = SimulatedWorker(database, study)
@@ -256,7 +256,7 @@ def test_look_tells_when_the_study_is_finished(database):
     assert [step.status for step in steps] == [Status.RUNNING] * 3 + [Status.FINISHED]
 
 
-def test_lease_is_the_workers_own(database, clock):
+def test_lease_lasts_as_long_as_its_worker_chose(database, clock):
     study = new_study(database)
     run = SimulatedWorker(database, study, lease_s=LEASE_S / 2).ask()
 

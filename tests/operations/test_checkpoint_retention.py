@@ -24,14 +24,14 @@ def kept(run):
     return [step for (step,) in rows(run.worker.database, sql)]
 
 
-def test_newest_and_the_one_before_it_are_kept(run):
+def test_the_newest_two_checkpoints_are_kept(run):
     given_up = [[older.step for older in saved_at(run, step)[1]] for step in (1, 2, 3, 4)]
 
     assert given_up == [[], [], [1], [2]]
     assert kept(run) == [3, 4]
 
 
-def test_bytes_in_the_row_go_with_what_is_given_up(run):
+def test_expired_inline_checkpoints_lose_their_bytes(run):
     for step in (1, 2, 3):
         saved_at(run, step)
 
@@ -39,7 +39,7 @@ def test_bytes_in_the_row_go_with_what_is_given_up(run):
     assert rows(run.worker.database, sql) == [(2,), (3,)]
 
 
-def test_pinned_checkpoint_is_kept_until_its_pin_is_gone(run):
+def test_pinned_checkpoint_is_kept_until_it_is_unpinned(run):
     saved_at(run, 1)
     change(run.worker.database, "UPDATE checkpoint SET pins = 1")
 
@@ -53,7 +53,7 @@ def test_pinned_checkpoint_is_kept_until_its_pin_is_gone(run):
     assert kept(run) == [4, 5]
 
 
-def test_older_step_is_the_newest_checkpoint_if_it_was_saved_last(run):
+def test_newest_checkpoint_is_the_last_saved_even_if_its_step_is_lower(run):
     for step in (5, 6, 2):
         newest, _ = saved_at(run, step)
 
@@ -61,7 +61,7 @@ def test_older_step_is_the_newest_checkpoint_if_it_was_saved_last(run):
     assert kept(run) == [6, 2]
 
 
-def test_corrupt_checkpoint_is_given_up_for_the_one_before_it_then_for_none(run):
+def test_corrupt_checkpoint_is_replaced_by_the_one_before_it_then_by_none(run):
     first, second = (saved_at(run, step)[0] for step in (1, 2))
 
     before = mark_corrupt(run.worker.database, lease=run.lease, checkpoint=second)
@@ -72,7 +72,7 @@ def test_corrupt_checkpoint_is_given_up_for_the_one_before_it_then_for_none(run)
     assert kept(run) == []
 
 
-def test_what_was_given_up_is_told_again_until_it_is_forgotten(run):
+def test_resent_save_returns_expired_checkpoints_until_their_rows_are_deleted(run):
     for step in (1, 2):
         saved_at(run, step)
     what = run.checkpoint(step=3)
@@ -86,7 +86,7 @@ def test_what_was_given_up_is_told_again_until_it_is_forgotten(run):
     assert rows(run.worker.database, "SELECT count(*) FROM checkpoint") == [(2,)]
 
 
-def test_fall_back_is_never_a_checkpoint_that_was_given_up(run):
+def test_corrupt_checkpoint_is_never_replaced_by_an_expired_one(run):
     _, second, third = (saved_at(run, step)[0] for step in (1, 2, 3))
 
     before = mark_corrupt(run.worker.database, lease=run.lease, checkpoint=third)

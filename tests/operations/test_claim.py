@@ -97,7 +97,7 @@ def test_eight_threads_claim_each_trial_once(postgres_url):
 
 @pytest.mark.parametrize("at", [None, AT_BEGIN], ids=["commit", "all the rest"])
 @pytest.mark.parametrize("waiting", [1, 5])
-def test_worker_never_owns_two_trials_by_one_token(connections, postgres_url, waiting, at):
+def test_duplicate_claims_take_one_trial(connections, postgres_url, waiting, at):
     slow, fresh = connections
     call = claiming(slow, waiting=waiting, max_concurrent=9 if at else None)
 
@@ -110,7 +110,7 @@ def test_worker_never_owns_two_trials_by_one_token(connections, postgres_url, wa
 @pytest.mark.parametrize(
     "overrides", [{}, {"space": NESTED}], ids=["single statement", "several statements"]
 )
-def test_duplicate_claim_finds_the_ask_whose_commit_is_on_its_way(
+def test_duplicate_claim_finds_the_trial_of_an_ask_that_is_committing(
     connections, postgres_url, overrides
 ):
     slow, fresh = connections
@@ -123,7 +123,7 @@ def test_duplicate_claim_finds_the_ask_whose_commit_is_on_its_way(
 
 
 @pytest.mark.parametrize("guard", ["await_claims", "lock"])
-def test_duplicate_claim_that_does_not_wait_misses_its_earlier_send(
+def test_duplicate_claim_that_does_not_wait_misses_the_earlier_send(
     connections, postgres_url, monkeypatch, guard
 ):
     slow, fresh = connections
@@ -169,7 +169,7 @@ def test_duplicate_claim_waits_for_an_ask_in_the_queue(connections, postgres_url
     assert earlier.result() == resend.result() is not None
 
 
-def test_duplicate_claim_takes_the_trial_that_its_earlier_send_gives_up(connections, postgres_url):
+def test_duplicate_claim_takes_the_trial_if_the_earlier_send_rolls_back(connections, postgres_url):
     _, fresh = connections
     call, answered = claiming(fresh, waiting=1), Event()
 
@@ -198,7 +198,7 @@ def claimed_after(database, study, number):
     return found and found.lease.number
 
 
-def test_claim_starts_after_a_position_and_then_takes_what_is_before_it(database):
+def test_claim_scans_after_its_position_first_and_then_from_the_start(database):
     study = new_study(database)
     for _ in range(3):
         enqueued(database, study)
@@ -223,7 +223,9 @@ def test_idle_worker_polls_without_writing(database):
     assert acquirer.acquire() is not None
 
 
-def test_trial_that_returns_to_the_queue_is_found_by_the_next_whole_scan(database, monkeypatch):
+def test_trial_that_returns_to_the_queue_is_found_by_the_next_scan_from_the_start(
+    database, monkeypatch
+):
     study = new_study(database)
     for _ in range(5):
         enqueued(database, study)

@@ -71,7 +71,7 @@ LEARN = {"flush": lambda run: run.report(0.5).verdict, "renewal": renewed}
         (control.stop, State.PAUSED, State.TERMINATED),
     ],
 )
-def test_pending_or_paused_trial_moves_in_the_request(database, study, request_, source, target):
+def test_request_moves_a_pending_or_paused_trial(database, study, request_, source, target):
     trial_in(database, study, source)
 
     ask_for(request_, study, database)
@@ -93,7 +93,7 @@ def test_resumed_trial_is_claimed_again(database, study):
 
 @pytest.mark.parametrize("request_", REQUESTS)
 @pytest.mark.parametrize("state", sorted(FINAL))
-def test_ended_trial_refuses_and_the_others_are_left_alone(database, study, request_, state):
+def test_request_for_an_ended_trial_changes_no_trial(database, study, request_, state):
     trial_in(database, study, state)
     enqueued(database, study)
     before = dump(database)
@@ -105,7 +105,7 @@ def test_ended_trial_refuses_and_the_others_are_left_alone(database, study, requ
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_unknown_number_refuses_and_the_others_are_left_alone(database, study, request_):
+def test_request_for_an_unknown_number_changes_no_trial(database, study, request_):
     trial_in(database, study, State.PENDING)
     before = dump(database)
 
@@ -153,9 +153,7 @@ def test_request_becomes_a_verdict_at_the_next_flush_or_renewal(run, learn, requ
     assert run.report(0.4).verdict == verdict
 
 
-def test_pause_is_carried_out_at_the_attempts_end_and_ends_for_good_with_resume(
-    database, study, run
-):
+def test_pause_takes_effect_at_the_attempts_end_and_ends_with_resume(database, study, run):
     ask_for(control.pause, study, database)
     run.report(0.5)
 
@@ -168,7 +166,7 @@ def test_pause_is_carried_out_at_the_attempts_end_and_ends_for_good_with_resume(
     assert run.worker.claim().lease.attempt == 2
 
 
-def test_stop_is_carried_out_at_the_attempts_end(database, study, run):
+def test_stop_takes_effect_at_the_attempts_end(database, study, run):
     ask_for(control.stop, study, database)
 
     run.finish(0.5, outcome=Reason.PREEMPTED)
@@ -194,7 +192,9 @@ def test_trial_that_completes_before_it_pauses_is_completed(database, study, run
     assert run.trial().reason is Reason.COMPLETED
 
 
-def test_failure_under_a_pause_counts_and_pauses(database, run, study):
+def test_attempt_that_fails_after_a_request_to_pause_counts_a_failure_and_pauses(
+    database, run, study
+):
     ask_for(control.pause, study, database)
     run.report(0.5)
 
@@ -204,7 +204,7 @@ def test_failure_under_a_pause_counts_and_pauses(database, run, study):
     assert (trial.state, trial.failures) == (State.PAUSED, 1)
 
 
-def test_resume_withdraws_a_request_that_no_attempt_has_obeyed(database, study, run):
+def test_resume_withdraws_a_request_that_no_attempt_has_received(database, study, run):
     ask_for(control.pause, study, database)
 
     ask_for(control.resume, study, database)
@@ -242,7 +242,7 @@ def test_verdict_follows_the_last_request(database, study, run, learn, first):
 
 
 @pytest.mark.parametrize("learn", LEARN)
-def test_verdict_of_a_rule_stands_whatever_is_asked_for(database, learn):
+def test_requests_do_not_change_the_verdict_of_a_rule(database, learn):
     study = new_study(database, rules=read_rules(["loss>=3"]))
     run = SimulatedWorker(database, study).take()
     told = run.report(4.0).verdict
@@ -266,7 +266,7 @@ def test_stop_is_not_forgotten_while_a_pause_waits_to_be_carried_out(database, s
     assert run.trial().reason is Reason.CANCELLED
 
 
-def test_renewal_tells_each_trial_its_own(database, study):
+def test_renewal_returns_the_verdict_on_each_trial(database, study):
     worker = SimulatedWorker(database, study)
     runs = [worker.take() for _ in range(4)]
     ask_for(control.stop, study, database, 1)
@@ -292,21 +292,21 @@ def test_renewal_returns_the_request_to_the_worker(database, study):
 
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
 @pytest.mark.parametrize("learn", LEARN)
-def test_running_trials_obey_their_study(run, learn, status):
+def test_pause_or_stop_of_a_study_becomes_a_verdict_on_its_running_trials(run, learn, status):
     set_status(run.worker.database, run.worker.study, status)
 
     verdict = PAUSED_BY_STUDY if status is Status.PAUSED else STOPPED_BY_STUDY
     assert LEARN[learn](run) == verdict
 
 
-def test_persons_request_goes_before_the_studys(database, study, run):
+def test_request_for_a_trial_takes_precedence_over_its_studys_status(database, study, run):
     set_status(database, study, Status.PAUSED)
     ask_for(control.stop, study, database)
 
     assert run.report(0.5).verdict == STOPPED_BY_PERSON
 
 
-def test_what_the_studys_pause_has_paused_is_woken_by_a_sweep_after_its_resumption(database, study):
+def test_sweep_after_a_resumption_wakes_trials_that_were_paused_with_their_study(database, study):
     worker = SimulatedWorker(database, study)
     by_study, by_person = worker.take(), worker.take()
     ask_for(control.pause, study, database, 1)
@@ -325,7 +325,7 @@ def test_what_the_studys_pause_has_paused_is_woken_by_a_sweep_after_its_resumpti
 
 
 @pytest.mark.parametrize("when", ["while it runs", "while its pause waits", "once it is paused"])
-def test_trial_that_a_person_pauses_in_a_paused_study_waits_for_that_person(
+def test_trial_paused_by_a_person_in_a_paused_study_stays_paused_when_the_study_resumes(
     database, study, run, when
 ):
     set_status(database, study, Status.PAUSED)
@@ -343,7 +343,7 @@ def test_trial_that_a_person_pauses_in_a_paused_study_waits_for_that_person(
     assert run.trial().state is State.PAUSED
 
 
-def test_pause_that_is_carried_out_after_the_resumption_is_woken_too(database, study, run):
+def test_sweep_wakes_a_trial_whose_pause_takes_effect_after_the_resumption(database, study, run):
     set_status(database, study, Status.PAUSED)
     run.report(0.5)
     set_status(database, study, Status.RUNNING)
@@ -354,7 +354,7 @@ def test_pause_that_is_carried_out_after_the_resumption_is_woken_too(database, s
     assert run.trial().state is State.PENDING
 
 
-def test_stopped_study_goes_on_when_it_is_resumed(database, study):
+def test_stopped_study_gives_trials_again_after_a_resumption(database, study):
     enqueued(database, study)
     set_status(database, study, Status.STOPPED)
     set_status(database, study, Status.RUNNING)

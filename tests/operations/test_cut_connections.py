@@ -101,7 +101,7 @@ def killed_processes(sqlite_template, tmp_path_factory):
 
 @at_every_point
 @every_operation
-def test_call_whose_connection_is_severed_can_be_made_again(sides, operation, point):
+def test_call_whose_connection_is_severed_can_be_repeated(sides, operation, point):
     whole, cut = sides
     for nth in itertools.count(1):
         seed = f"{point} {nth}"
@@ -157,7 +157,7 @@ def rehearsed(side, operation, seed):
 
 @at_every_point
 @every_operation
-def test_call_of_a_process_that_is_killed_at_a_commit_can_be_made_by_another(
+def test_call_of_a_process_killed_at_a_commit_can_be_repeated_by_another_process(
     killed_processes, sqlite_template, tmp_path, operation, point
 ):
     folder, kill = killed_processes
@@ -176,7 +176,7 @@ def test_call_of_a_process_that_is_killed_at_a_commit_can_be_made_by_another(
             assert found == rows_since(twin, 0)
 
 
-def test_every_operation_that_writes_is_among_those_that_are_cut(sqlite_template, tmp_path):
+def test_every_operation_that_writes_is_tested_with_cut_connections(sqlite_template, tmp_path):
     run = {name: code_run_by(name, sqlite_template, tmp_path) for name in OPERATIONS}
     cut = frozenset().union(*run.values())
     without_one = frozenset().union(

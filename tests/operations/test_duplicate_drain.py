@@ -17,7 +17,7 @@ def worker(database):
     return find_worker(database, uuid)
 
 
-def test_worker_that_has_obeyed_was_drained(database, worker, monkeypatch):
+def test_duplicate_drain_of_a_worker_that_has_ended_changes_nothing(database, worker, monkeypatch):
     once = token()
     drain(database, worker, Request(once, PERSON))
     monkeypatch.setattr(draining, "is_alive", lambda _: False)
@@ -28,7 +28,7 @@ def test_worker_that_has_obeyed_was_drained(database, worker, monkeypatch):
     assert dump(database) == before
 
 
-def test_dead_worker_is_not_drained(database, worker, monkeypatch):
+def test_drain_of_a_dead_worker_is_refused(database, worker, monkeypatch):
     monkeypatch.setattr(draining, "is_alive", lambda _: False)
     before = dump(database)
 

@@ -11,7 +11,7 @@ WITHOUT_LOCK = (
 """The first send holds no lock at its first COMMIT, so the second does not wait for it."""
 
 
-def test_request_that_is_sent_twice_at_once_counts_once(connections, postgres_url, subtests):
+def test_concurrent_duplicate_requests_count_once(connections, postgres_url, subtests):
     slow, fresh = connections
 
     for operation, arranged in OPERATIONS.items():

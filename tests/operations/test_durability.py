@@ -46,7 +46,7 @@ def test_answered_call_survives_a_crash(server, operation):
     assert found == after
 
 
-def test_claim_survives_whole_or_not_at_all(server):
+def test_claim_survives_a_crash_completely_or_not_at_all(server):
     before, after, found = crashed_after(server, "claim")
 
     assert found in (before, after)

@@ -138,7 +138,7 @@ def test_earlier_attempt_under_the_same_lease_changes_nothing(database, clock, s
             check_that_nothing_changes(write, *zombie)
 
 
-def test_holder_is_not_refused(database, clock, subtests):
+def test_writes_of_the_holder_are_accepted(database, clock, subtests):
     for write in WRITES:
         run, saved = held_attempt(database)
         before = dump(database, without=["worker"])
@@ -162,7 +162,7 @@ def test_holder_is_not_refused(database, clock, subtests):
     ],
     ids=["token", "attempt", "state and token", "attempt and token"],
 )
-def test_fence_needs_every_part(database, clock, subtests, parts, fate):
+def test_zombie_can_write_if_a_part_of_the_fence_is_missing(database, clock, subtests, parts, fate):
     for write in FENCED:
         zombie = held_attempt(database)
         fate(clock, zombie[0])

@@ -59,7 +59,7 @@ def queue_of(study):
     return f"SELECT pg_advisory_lock({proposals._QUEUE}, {study.id})"
 
 
-def test_asks_go_on_without_the_queue(database, stranger):
+def test_asks_skip_the_queue_after_a_wait_that_timed_out(database, stranger):
     study = new_study(database, num_trials=20)
     worker = SimulatedWorker(database, study)
 
@@ -74,7 +74,7 @@ def test_asks_go_on_without_the_queue(database, stranger):
     assert monotonic() - begun_s < proposals.TURN_TIMEOUT_S  # the queue is left alone from then on
 
 
-def test_claims_do_not_queue(database, stranger):
+def test_claims_do_not_wait_in_the_queue(database, stranger):
     study = new_study(database)
     enqueued(database, study)
 
@@ -103,7 +103,7 @@ def test_budgets_are_exact_without_the_queue(database, stranger, max_concurrent)
     ]
 
 
-def test_resend_gets_the_trial_of_its_earlier_send(database, postgres_url, stranger):
+def test_duplicate_claim_gets_the_trial_of_the_earlier_ask(database, postgres_url, stranger):
     study = new_study(database, num_trials=2)
     SimulatedWorker(database, study).ask()  # the proposals of the next ones are there
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
@@ -121,7 +121,7 @@ def test_resend_gets_the_trial_of_its_earlier_send(database, postgres_url, stran
     assert rows(database, "SELECT count(*) FROM trial") == [(2,)]
 
 
-def test_earlier_send_that_still_queues_makes_no_second_trial(database, postgres_url, stranger):
+def test_concurrent_duplicate_asks_make_one_trial(database, postgres_url, stranger):
     study = new_study(database, num_trials=9)
     claimant = SimulatedWorker(database, study).claimant()
     earlier = connect(postgres_url)
@@ -137,7 +137,7 @@ def test_earlier_send_that_still_queues_makes_no_second_trial(database, postgres
     assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
 
 
-def test_resend_that_finds_nothing_answers_in_time(database, stranger):
+def test_claim_of_nothing_waits_for_the_queue_for_a_bounded_time(database, stranger):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
 
@@ -148,7 +148,7 @@ def test_resend_that_finds_nothing_answers_in_time(database, stranger):
     assert proposals.RESEND_TIMEOUT_S <= monotonic() - begun_s < 3 * proposals.RESEND_TIMEOUT_S
 
 
-def test_upgrade_goes_on_while_its_lock_is_held(
+def test_upgrade_succeeds_while_its_lock_is_held(
     empty_postgres_url, postgres_url, stranger, monkeypatch
 ):
     monkeypatch.setattr(migrate, "TURN_TIMEOUT_S", 0.2)
@@ -160,7 +160,7 @@ def test_upgrade_goes_on_while_its_lock_is_held(
     assert migrate.current(empty_postgres_url) == revisions.HEAD
 
 
-def test_upgrades_of_tables_that_exist_wait_for_each_other(postgres_url, stranger, monkeypatch):
+def test_upgrades_of_existing_tables_wait_for_each_other(postgres_url, stranger, monkeypatch):
     monkeypatch.setattr(migrate, "TURN_TIMEOUT_S", 0.2)
     migrate.downgrade(postgres_url, "0001")
     other = postgres.connect(postgres_url)
@@ -200,6 +200,6 @@ def test_views_are_made_while_the_lock_is_held(database, stranger):
     assert rows(database, "SELECT loss FROM v_result_digits") == [(0.5,)]
 
 
-def test_stranger_cannot_take_the_lock_of_the_version(postgres_url, stranger):
+def test_stranger_cannot_lock_the_version_table(postgres_url, stranger):
     with postgres.connect(stranger) as rival, pytest.raises(psycopg.errors.InsufficientPrivilege):
         rival.execute(f"BEGIN; LOCK TABLE {revisions.TABLE} IN SHARE ROW EXCLUSIVE MODE")

@@ -32,7 +32,7 @@ def test_trial_that_reported_the_largest_double_twice_completes(database):
     assert rows(database, "SELECT metric_summary FROM trial WHERE metric_summary IS NOT NULL")
 
 
-def test_stopped_trial_of_a_dead_worker_that_reported_it_twice_is_taken_back(database, clock):
+def test_stopped_trial_that_reported_the_largest_double_twice_is_recovered(database, clock):
     study = new_study(database, num_trials=1)
     run = SimulatedWorker(database, study).take()
     run.report(LARGEST)
@@ -53,7 +53,7 @@ def test_stopped_trial_of_a_dead_worker_that_reported_it_twice_is_taken_back(dat
         ([LARGEST, LARGEST, 0.0, 0.0], LARGEST / 2),
     ],
 )
-def test_average_of_doubles_is_a_double(values, average):
+def test_average_of_the_largest_doubles_is_finite(values, average):
     results = [Result(step, value, {}) for step, value in enumerate(values, 1)]
 
     found = Tally("loss").analysis(results)["loss"]

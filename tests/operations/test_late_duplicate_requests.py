@@ -48,7 +48,7 @@ def send_again(run, operation):
 
 @pytest.mark.parametrize("operation", [claim, ask])
 @pytest.mark.parametrize("end", [lose, complete, give_back])
-def test_claim_whose_attempt_has_ended_gives_nothing(database, clock, worker, end, operation):
+def test_duplicate_claim_of_an_ended_attempt_gives_nothing(database, clock, worker, end, operation):
     run = worker.take()
     end(clock, run)
     before = dump(database)
@@ -59,7 +59,7 @@ def test_claim_whose_attempt_has_ended_gives_nothing(database, clock, worker, en
 
 @pytest.mark.parametrize("operation", [claim, ask])
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
-def test_claim_that_was_made_is_answered_when_the_study_gives_no_trials_any_more(
+def test_duplicate_claim_is_answered_in_a_paused_or_stopped_study(
     database, study, worker, status, operation
 ):
     enqueued(database, study)
@@ -70,7 +70,7 @@ def test_claim_that_was_made_is_answered_when_the_study_gives_no_trials_any_more
 
 
 @pytest.mark.parametrize("operation", [claim, ask])
-def test_claim_that_was_made_is_answered_when_there_is_no_room_any_more(database, clock, operation):
+def test_duplicate_claim_is_answered_while_max_concurrent_trials_run(database, clock, operation):
     study = new_study(database, max_concurrent=1)
     for _ in range(2):
         enqueued(database, study)
@@ -81,9 +81,7 @@ def test_claim_that_was_made_is_answered_when_there_is_no_room_any_more(database
     assert dump(database) == before
 
 
-def test_request_that_was_granted_is_not_granted_again_when_its_trial_has_ended(
-    database, study, worker
-):
+def test_duplicate_stop_of_an_ended_trial_changes_nothing(database, study, worker):
     run = worker.take()
     once = token()
     control.stop(database, study, [0], Request(once, PERSON))

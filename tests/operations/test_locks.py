@@ -135,7 +135,7 @@ ORDER = [
 @pytest.mark.parametrize(
     ("arranged", "held", "free"), ORDER, ids=[f"{case[0].__name__}-{case[1]}" for case in ORDER]
 )
-def test_who_waits_for_a_lock_holds_none_that_comes_later(
+def test_operation_that_waits_for_a_lock_holds_no_later_lock(
     database, postgres_url, arranged, held, free
 ):
     call = arranged(database)
@@ -153,7 +153,7 @@ def test_deletion_locks_the_study_before_its_counters(database, postgres_url):
         assert not is_free(postgres_url, "study")
 
 
-def test_trial_that_is_enqueued_at_the_last_moment_goes_with_its_study(database, monkeypatch):
+def test_trial_that_is_enqueued_during_a_deletion_is_deleted_too(database, monkeypatch):
     study, lock, late = new_study(database), studies.lock, iter([enqueued])
 
     def lock_late(txn, **which):
@@ -167,7 +167,7 @@ def test_trial_that_is_enqueued_at_the_last_moment_goes_with_its_study(database,
     assert rows(database, "SELECT (SELECT count(*) FROM study), count(*) FROM trial") == [(0, 0)]
 
 
-def test_study_is_resumed_before_the_pause_of_a_trial_is_carried_out_or_after_it(
+def test_resumption_waits_for_the_end_of_a_paused_attempt_and_wakes_its_trial(
     database, postgres_url
 ):
     study = new_study(database)
@@ -212,11 +212,13 @@ def promotion_meets_report(database, url):
         return promoted, report.exception(PATIENCE_S)
 
 
-def test_report_at_a_rung_and_a_promotion_take_turns(database, postgres_url):
+def test_report_at_a_rung_and_a_promotion_do_not_deadlock(database, postgres_url):
     assert promotion_meets_report(database, postgres_url) == (None, None)
 
 
-def test_with_the_trial_locked_first_they_would_deadlock(database, postgres_url, monkeypatch):
+def test_report_that_locks_its_trial_before_the_rung_deadlocks_with_a_promotion(
+    database, postgres_url, monkeypatch
+):
     def trial_first(txn, study, *, lease, batch):
         leases.hold(txn, lease=lease)
         return lock_rungs(txn, study, lease=lease, batch=batch)
@@ -229,7 +231,7 @@ def test_with_the_trial_locked_first_they_would_deadlock(database, postgres_url,
     )
 
 
-def test_deadlock_is_a_fault_that_passes(database, postgres_url):
+def test_deadlock_raises_storage_busy_and_the_request_can_be_repeated(database, postgres_url):
     study = new_study(database)
     for _ in range(2):
         enqueued(database, study)
@@ -305,7 +307,7 @@ def in_two_statements(txn, study):
 @pytest.mark.parametrize(
     ("read", "seen"), [(in_one_statement, (2, 1)), (in_two_statements, (2, 2))]
 )
-def test_lock_and_entries_agree_only_when_read_one_after_the_other(
+def test_rung_and_entries_agree_only_if_the_lock_is_an_earlier_statement(
     database, postgres_url, read, seen
 ):
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
@@ -332,7 +334,7 @@ def test_lock_and_entries_agree_only_when_read_one_after_the_other(
 # --- a sweep waits for nothing
 
 
-def test_sweep_passes_over_what_another_has_locked(database, postgres_url):
+def test_sweep_skips_locked_trials(database, postgres_url):
     now = datetime(2026, 1, 1, tzinfo=UTC)
     database.clock = lambda: now
     study = new_study(database)

@@ -99,7 +99,7 @@ def two_attempts(database, draw, *, second_begins=15, **overrides):
 
 
 @pytest.mark.parametrize("second_begins", [1, 7, 15])
-def test_summary_of_completed_trial_is_as_defined(database, most, second_begins):
+def test_summary_of_a_completed_trial_equals_its_definition(database, most, second_begins):
     draw = random.Random(second_begins)
     study, run = two_attempts(database, draw, second_begins=second_begins)
 
@@ -118,7 +118,7 @@ def assert_same(found, expected):
         }, name
 
 
-def test_summary_of_stopped_trial_is_as_defined(database, most):
+def test_summary_of_a_stopped_trial_equals_its_definition(database, most):
     study, run = two_attempts(database, random.Random(0))
     pause(database, study, [0], new_request())
     run.finish(outcome=Reason.PREEMPTED)
@@ -129,7 +129,7 @@ def test_summary_of_stopped_trial_is_as_defined(database, most):
     assert_same(stored_summary(database), defined(live_results(database, study, 0)))
 
 
-def test_summary_of_lost_trial_follows_its_recovery(database, clock, most):
+def test_summary_of_a_lost_trial_is_stored_after_its_recovery(database, clock, most):
     study, run = two_attempts(database, random.Random(0), max_losses=0)
 
     assert recover_after_expiry(clock, database, study) == 1
@@ -145,9 +145,7 @@ def _await_summary(database):
 
 
 @pytest.mark.parametrize("end", ["finish", "stop"])
-def test_summary_that_was_not_stored_is_stored_when_the_end_is_sent_again(
-    database, monkeypatch, end
-):
+def test_duplicate_end_stores_a_missing_summary(database, monkeypatch, end):
     monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 0)
     study, run = two_attempts(database, random.Random(0))
     once = token()
@@ -189,7 +187,9 @@ def test_no_result_is_read_while_the_trial_is_locked(database, monkeypatch):
     assert min(reads) > ended
 
 
-def test_holder_of_all_results_ends_its_trial_without_reading_any(database, monkeypatch):
+def test_holder_with_a_tally_of_all_results_ends_its_trial_without_reading_them(
+    database, monkeypatch
+):
     monkeypatch.setattr(tally, "KEPT_NUMBERS", 10)
     study = new_study(database)
     run = SimulatedWorker(database, study).take()
@@ -206,7 +206,7 @@ def test_holder_of_all_results_ends_its_trial_without_reading_any(database, monk
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("seed", range(3))
-def test_later_attempt_begins_with_the_count_and_the_best_of_what_is_left(database, mode, seed):
+def test_summary_of_a_later_attempt_equals_its_live_results(database, mode, seed):
     draw = random.Random(seed)
     study, _run = two_attempts(database, draw, second_begins=draw.choice([2, 7, 15]), mode=mode)
 

@@ -39,14 +39,14 @@ def test_loss_before_the_first_report_is_a_step_too(worker):
     assert [lose(worker) for _ in range(3)] == ["PENDING", "PENDING", "ERROR"]
 
 
-def test_loss_after_another_step_begins_the_count_anew(worker):
+def test_loss_after_another_step_restarts_the_count(worker):
     steps = [(0.5,), (0.5,), (0.5, 0.4), (0.5, 0.4), (0.5,), (0.5,), (0.5,)]
 
     assert [lose(worker, *values) for values in steps] == ["PENDING"] * 6 + ["ERROR"]
 
 
 @pytest.mark.parametrize("between", ["released", "recovered", "another error"])
-def test_what_is_no_death_of_the_process_breaks_the_row(database, clock, worker, between):
+def test_attempt_that_ends_otherwise_restarts_the_count(database, clock, worker, between):
     ended = [lose(worker), lose(worker)]
     match between:
         case "released":

@@ -105,7 +105,7 @@ def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, sub
             assert dump(database) == after
 
 
-def test_cut_after_commit_is_answered_from_what_was_stored(database, subtests):
+def test_resend_after_a_committed_call_was_cut_gives_the_stored_answer(database, subtests):
     for operation, arranged in OPERATIONS.items():
         nth = last_commit(database, arranged)
         call = arranged(database)
@@ -122,7 +122,7 @@ def test_cut_after_commit_is_answered_from_what_was_stored(database, subtests):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_ask_that_proposes_points_and_is_cut_anywhere_makes_one_trial(database, when, nth):
+def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, nth):
     """A look, its block's points, the trial, the points of a later block; one COMMIT on SQLite."""
     study = new_study(database)
     worker = SimulatedWorker(database, study)
@@ -140,7 +140,7 @@ def test_ask_that_proposes_points_and_is_cut_anywhere_makes_one_trial(database, 
     assert rows(database, "SELECT next_draw, n_counted FROM study") == [(1, 1)]
 
 
-def test_worker_whose_lost_claim_was_taken_back_claims_anew(database, clock):
+def test_worker_whose_unanswered_claim_was_recovered_claims_with_a_new_token(database, clock):
     study = new_study(database)
     enqueued(database, study)
     worker = SimulatedWorker(database, study)

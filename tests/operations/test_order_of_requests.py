@@ -116,9 +116,7 @@ def test_the_last_of_many_requests_wins(database, seed):
 
 @pytest.mark.parametrize("learned", LEARN)
 @pytest.mark.parametrize("last", ["pause", "resume", "stop"])
-def test_trial_that_completes_is_completed_whatever_was_asked_since_it_was_told(
-    database, last, learned
-):
+def test_trial_that_completes_is_completed_despite_requests(database, last, learned):
     study = new_study(database, num_trials=1)
     run = SimulatedWorker(database, study).take()
     make(database, study, "trial", "pause")

@@ -93,7 +93,9 @@ def made(database, space, searcher):
     ],
     ids=[*SPACES, *GRIDS],
 )
-def test_trials_are_those_of_an_ask_in_steps(database, monkeypatch, space, searcher):
+def test_asks_in_a_single_statement_make_the_trials_of_asks_in_several(
+    database, monkeypatch, space, searcher
+):
     space = Space.read(space)
 
     run_together = made(database, space, searcher)
@@ -105,7 +107,7 @@ def test_trials_are_those_of_an_ask_in_steps(database, monkeypatch, space, searc
 
 
 @pytest.mark.parametrize(("width", "kept"), [(900, True), (1100, False)])
-def test_points_that_are_wide_are_not_kept(database, width, kept):
+def test_wide_params_are_not_proposed(database, width, kept):
     study = new_study(database, space=Space.read({"text": choice(["-", "x" * width])}))
 
     SimulatedWorker(database, study).ask()
@@ -113,7 +115,7 @@ def test_points_that_are_wide_are_not_kept(database, width, kept):
     assert rows(database, "SELECT points IS NOT NULL FROM study") == [(kept,)]
 
 
-def test_points_of_a_block_that_has_passed_are_not_kept(database):
+def test_batch_whose_draws_are_taken_is_not_stored(database):
     study = new_study(database, space=Space.read({}), num_trials=None)
     change(database, f"UPDATE study SET next_draw = {20 * proposals.PROPOSALS_PER_BATCH}")
     SimulatedWorker(database, study).ask()

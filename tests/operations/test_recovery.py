@@ -45,7 +45,7 @@ def suspects(database):
 # --- expired, suspected, taken
 
 
-def test_lease_that_holds_is_left_alone(database, clock, study, worker):
+def test_trial_whose_lease_has_not_expired_is_not_marked(database, clock, study, worker):
     worker.ask()
     before = dump(database)
 
@@ -55,7 +55,9 @@ def test_lease_that_holds_is_left_alone(database, clock, study, worker):
     assert dump(database) == before
 
 
-def test_expired_lease_is_suspected_before_it_is_taken(database, clock, study, worker):
+def test_trial_whose_lease_has_expired_is_marked_before_it_is_recovered(
+    database, clock, study, worker
+):
     run = worker.ask()
 
     clock.advance(LEASE_S + 1)
@@ -66,7 +68,7 @@ def test_expired_lease_is_suspected_before_it_is_taken(database, clock, study, w
     assert run.trial().state is State.RUNNING
 
 
-def test_suspect_is_taken_one_renewal_period_of_its_own_holder_later(
+def test_suspect_is_recovered_one_renewal_period_of_its_holder_later(
     database, clock, study, worker
 ):
     hasty = SimulatedWorker(database, study, lease_s=SHORT_S)
@@ -89,7 +91,7 @@ def test_suspect_is_taken_one_renewal_period_of_its_own_holder_later(
         assert run.trial().losses == 1
 
 
-def test_after_an_outage_everybody_has_time_to_renew(database, clock, study):
+def test_holders_can_renew_after_an_outage_longer_than_their_leases(database, clock, study):
     runs = [SimulatedWorker(database, study).ask() for _ in range(3)]
 
     clock.advance(10 * LEASE_S)
@@ -135,7 +137,9 @@ RIVALS = {
 
 
 @pytest.mark.parametrize("rival", RIVALS)
-def test_trial_is_not_taken_on_old_knowledge(clock, worker, monkeypatch, rival):
+def test_trial_that_was_renewed_or_claimed_since_the_sweep_is_not_recovered(
+    clock, worker, monkeypatch, rival
+):
     run, database, study = worker.ask(), worker.database, worker.study
     clock.advance(LEASE_S + 1)
     recover(database, study)
@@ -152,7 +156,7 @@ def test_trial_is_not_taken_on_old_knowledge(clock, worker, monkeypatch, rival):
     assert run.trial().state is State.RUNNING
 
 
-def test_sweep_is_bounded_and_the_next_goes_on(database, clock, study, monkeypatch):
+def test_sweep_is_bounded_and_the_next_sweep_continues(database, clock, study, monkeypatch):
     wide = new_study(database, num_trials=250)
     workers = SimulatedWorker(database, wide)
     for _ in range(sweeps.MOST + 1):
@@ -166,7 +170,7 @@ def test_sweep_is_bounded_and_the_next_goes_on(database, clock, study, monkeypat
     assert [recover(database, wide) for _ in range(3)] == [sweeps.MOST, 1, 0]
 
 
-def test_sweep_leaves_other_studies_alone(database, clock, study, worker):
+def test_sweep_changes_no_other_study(database, clock, study, worker):
     worker.ask()
     other = new_study(database)
 
@@ -177,7 +181,7 @@ def test_sweep_leaves_other_studies_alone(database, clock, study, worker):
 # --- what becomes of a lost trial
 
 
-def test_lost_trial_waits_for_another_worker_and_its_attempt_says_why(
+def test_lost_trial_is_pending_again_and_its_attempt_is_recorded_as_lost(
     database, clock, study, worker
 ):
     run = worker.ask()
@@ -194,7 +198,7 @@ def test_lost_trial_waits_for_another_worker_and_its_attempt_says_why(
     assert worker.claim().lease.attempt == 2
 
 
-def test_verdict_is_carried_out_when_its_attempt_dies(database, clock):
+def test_verdict_takes_effect_when_its_attempt_is_lost(database, clock):
     study = new_study(database, rules=read_rules({"loss": 0.5}))
     run = SimulatedWorker(database, study).ask()
     run.report(0.9)
@@ -209,7 +213,7 @@ def test_verdict_is_carried_out_when_its_attempt_dies(database, clock):
 
 
 @pytest.mark.parametrize("asked", [control.stop, control.pause])
-def test_request_is_carried_out_when_its_attempt_dies(clock, worker, asked):
+def test_request_takes_effect_when_its_attempt_is_lost(clock, worker, asked):
     run = worker.ask()
     asked(worker.database, worker.study, [0], new_request())
 
@@ -221,7 +225,7 @@ def test_request_is_carried_out_when_its_attempt_dies(clock, worker, asked):
     assert trial.request is None
 
 
-def test_stopped_study_gets_no_lost_trials_back(database, clock, study, worker):
+def test_lost_trial_of_a_stopped_study_is_cancelled(database, clock, study, worker):
     run = worker.ask()
     control.set_status(database, study, Status.STOPPED, new_request())
 
@@ -237,7 +241,7 @@ def lose(clock, worker):
     recover(worker.database, worker.study)
 
 
-def test_trial_that_kills_its_host_does_not_loop(database, clock, study, worker):
+def test_trial_ends_as_an_error_after_max_losses(database, clock, study, worker):
     enqueued(database, study)
 
     for _ in range(3):
@@ -249,7 +253,7 @@ def test_trial_that_kills_its_host_does_not_loop(database, clock, study, worker)
 
 
 @pytest.mark.parametrize(("step", "losses"), [(4, 0), (3, 2), (2, 2)])
-def test_only_a_checkpoint_beyond_all_earlier_ones_forgives_losses(
+def test_only_a_checkpoint_with_a_higher_step_than_all_before_resets_losses(
     database, clock, worker, step, losses
 ):
     enqueued(database, worker.study)
@@ -285,7 +289,7 @@ def fail(run):
     return run.finish(outcome=Reason.FAILED, failure=Failure("ValueError", "no", "Traceback"))
 
 
-def test_failure_beyond_max_failures_is_an_error_and_says_which(database, clock):
+def test_trial_ends_as_an_error_after_max_failures_and_its_exception_is_stored(database, clock):
     study = new_study(database, max_failures=0)
     run = SimulatedWorker(database, study).ask()
 
@@ -332,7 +336,7 @@ def test_back_off_doubles(database, clock):
     assert waits == [1, 2, 4]
 
 
-def test_trial_that_may_fail_for_ever_is_retried_for_ever(database, clock):
+def test_trial_with_unlimited_failures_is_always_retried(database, clock):
     study = new_study(database, max_failures=-1)
     worker = SimulatedWorker(database, study)
     enqueued(database, study)
@@ -344,7 +348,7 @@ def test_trial_that_may_fail_for_ever_is_retried_for_ever(database, clock):
     assert (ending.state, ending.failures, ending.delay_s) == (State.PENDING, 5001, 300.0)
 
 
-def test_release_and_loss_spend_no_failures_and_failures_no_losses(database, clock):
+def test_releases_losses_and_failures_are_counted_separately(database, clock):
     study = new_study(database, max_failures=3)
     worker = SimulatedWorker(database, study)
     worker.ask().finish(outcome=Reason.PREEMPTED)
@@ -359,7 +363,9 @@ def test_release_and_loss_spend_no_failures_and_failures_no_losses(database, clo
     assert rows(database, "SELECT failures, losses FROM trial") == [(1, 1)]
 
 
-def test_child_that_was_killed_is_a_loss_told_by_its_supervisor(database, clock, study, worker):
+def test_end_as_lost_counts_a_loss_and_records_an_event_of_the_worker(
+    database, clock, study, worker
+):
     run = worker.ask()
 
     run.finish(outcome=Reason.LOST)
@@ -379,7 +385,9 @@ def recover_from(database, study, *, alive=(), of=None):
     )
 
 
-def test_dead_processes_of_this_host_lose_their_trials_at_once(database, study):
+def test_trials_of_dead_processes_of_this_host_are_recovered_before_their_leases_expire(
+    database, study
+):
     dead = SimulatedWorker(database, study, of=process(1)).ask()
     living = SimulatedWorker(database, study, of=process(2)).ask()
 
@@ -391,14 +399,18 @@ def test_dead_processes_of_this_host_lose_their_trials_at_once(database, study):
 
 
 @pytest.mark.parametrize("elsewhere", [{"boot_id": "another"}, {"pid_namespace": "another"}])
-def test_boot_and_pid_namespace_must_both_match(database, study, elsewhere):
+def test_process_of_another_boot_or_pid_namespace_is_not_taken_for_a_dead_one(
+    database, study, elsewhere
+):
     SimulatedWorker(database, study, of=process(1, **elsewhere)).ask()
 
     assert recover_from(database, study) == 0
     assert states_of(database, study) == [State.RUNNING]
 
 
-def test_trial_that_another_process_has_by_now_is_not_taken(database, study, monkeypatch):
+def test_trial_that_another_process_has_claimed_meanwhile_is_not_recovered(
+    database, study, monkeypatch
+):
     dead = SimulatedWorker(database, study, of=process(1))
     stale = dead.ask()
     with database.begin(write=False) as txn:

@@ -51,7 +51,7 @@ def told(database):
     return rows(database, "SELECT trial_id, data FROM event WHERE kind = 'recovery failed'")
 
 
-def test_trial_whose_end_raises_is_ended_without_its_content(
+def test_trial_whose_end_raises_is_ended_without_its_results(
     database, clock, study, lost, break_conclude
 ):
     break_conclude(1)
@@ -64,7 +64,7 @@ def test_trial_whose_end_raises_is_ended_without_its_content(
     assert kinds == [("ZeroDivisionError",), (None,), (None,)]
 
 
-def test_trial_that_cannot_be_ended_is_stepped_over_with_one_event(
+def test_trial_that_cannot_be_ended_is_skipped_with_one_event(
     database, clock, study, lost, break_conclude
 ):
     break_conclude(4)
@@ -78,7 +78,7 @@ def test_trial_that_cannot_be_ended_is_stepped_over_with_one_event(
     assert len(told(database)) == 2
 
 
-def test_worker_starts_beside_a_trial_that_cannot_be_ended(
+def test_recovery_at_a_workers_start_skips_a_trial_that_cannot_be_ended(
     database, clock, study, lost, break_conclude
 ):
     break_conclude(2)
@@ -97,7 +97,9 @@ def test_study_with_a_trial_that_cannot_be_ended_can_be_deleted(
     assert rows(database, "SELECT count(*) FROM study")[0][0] == 0
 
 
-def test_fault_of_the_database_is_no_trials_fault(database, clock, study, lost, break_conclude):
+def test_database_error_during_recovery_is_raised_and_no_trial_is_ended(
+    database, clock, study, lost, break_conclude
+):
     break_conclude(1, StorageBusy("a deadlock"))
 
     with pytest.raises(StorageBusy):
@@ -108,7 +110,7 @@ def test_fault_of_the_database_is_no_trials_fault(database, clock, study, lost, 
     assert told(database) == []
 
 
-def test_sum_that_raises_is_left_out_of_the_end(database, clock, study, lost, monkeypatch):
+def test_trial_whose_summary_raises_is_ended_without_it(database, clock, study, lost, monkeypatch):
     def in_transaction(*_arguments, **_more):
         raise OverflowError("intermediate overflow")
 
@@ -123,7 +125,7 @@ def test_sum_that_raises_is_left_out_of_the_end(database, clock, study, lost, mo
     assert [kind.rpartition(".")[2] for kind in kinds] == ["InvalidData"] * 3
 
 
-def test_verdict_by_an_unknown_name_does_not_stop_the_renewal_of_the_workers_leases(
+def test_verdict_by_an_unknown_name_does_not_fail_the_renewal_of_other_leases(
     database, clock, study
 ):
     worker = SimulatedWorker(database, study)

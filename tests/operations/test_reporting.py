@@ -66,7 +66,7 @@ def test_report_renews_the_lease(database, clock):
     assert rows(database, "SELECT lease_expires_at FROM trial") > before
 
 
-def test_older_flush_number_is_a_resend(database, run):
+def test_batch_with_an_older_flush_number_changes_nothing(database, run):
     run.report(0.9)
     run.report(0.8)
     before = dump(database)
@@ -104,7 +104,7 @@ def test_rule_goes_before_the_scheduler(database):
     assert run.report(0.9).verdict == BY_RULE
 
 
-def test_verdict_stands(database):
+def test_report_after_a_verdict_changes_nothing(database):
     study = new_study(database, rules=read_rules({"loss": 0.5}))
     run = SimulatedWorker(database, study).take()
     run.report(0.9)
@@ -118,7 +118,7 @@ def test_verdict_stands(database):
     assert run.trial().verdict == BY_RULE
 
 
-def test_finish_carries_the_verdict_out_and_drops_what_came_after_it(database):
+def test_finish_carries_out_the_verdict_and_drops_later_results(database):
     study = new_study(database, rules=read_rules({"loss": 0.5}))
     run = SimulatedWorker(database, study).take()
     run.report(0.9)
@@ -130,7 +130,7 @@ def test_finish_carries_the_verdict_out_and_drops_what_came_after_it(database):
     assert steps(database, run) == [1]
 
 
-def test_finish_judges_its_batch_too(database):
+def test_rule_cuts_the_last_batch_of_a_finish(database):
     study = new_study(database, rules=read_rules({"loss": 0.5}))
     run = SimulatedWorker(database, study).take()
 
@@ -140,7 +140,7 @@ def test_finish_judges_its_batch_too(database):
     assert steps(database, run) == [1, 2]
 
 
-def test_finish_stores_no_batch_that_a_report_has_stored(database, run):
+def test_finish_does_not_store_a_batch_that_a_report_has_stored(database, run):
     run.report(0.5)
     run.flush_no, run.after_step = 0, 0
 
@@ -180,7 +180,7 @@ def test_texts_that_read_like_numbers_stay_texts(database, run, text):
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_nan_and_the_worst_infinity_never_win(database, mode):
+def test_nan_is_not_ranked_and_the_worst_infinity_is_ranked_last(database, mode):
     study = new_study(database, mode=mode)
     worst = math.inf if mode is Mode.MIN else -math.inf
     worker = SimulatedWorker(database, study)
@@ -195,7 +195,7 @@ def test_nan_and_the_worst_infinity_never_win(database, mode):
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_only_nan_is_no_result(database, running):
+def test_study_whose_only_value_is_nan_has_no_best_trial(database, running):
     study = new_study(database)
     run = SimulatedWorker(database, study).take()
     run.report(math.nan)
@@ -206,7 +206,7 @@ def test_only_nan_is_no_result(database, running):
         best_trials(database, study)
 
 
-def test_best_looks_at_running_and_waiting_trials_too_and_ties_go_to_the_lower_number(
+def test_best_trials_include_running_and_pending_ones_and_ties_go_to_the_lower_number(
     database, study
 ):
     worker = SimulatedWorker(database, study)
@@ -221,7 +221,7 @@ def test_best_looks_at_running_and_waiting_trials_too_and_ties_go_to_the_lower_n
     assert [trial.number for trial in found] == [1, 2, 3]
 
 
-def test_running_trial_competes_with_its_live_value_alone(database, study):
+def test_running_trial_is_ranked_by_its_live_results_only(database, study):
     worker = SimulatedWorker(database, study)
     run = worker.take()
     run.finish(0.1, outcome=Reason.PREEMPTED)

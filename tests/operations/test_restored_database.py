@@ -28,7 +28,7 @@ def forgotten(database, study):
 
 
 @pytest.mark.parametrize("write", [report, finish])
-def test_attempt_from_before_is_not_given_the_answer_of_its_namesake(
+def test_attempt_from_before_a_restore_does_not_get_the_answer_for_its_number(
     database, study, forgotten, write
 ):
     namesake = SimulatedWorker(database, study).claim()

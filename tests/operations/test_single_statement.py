@@ -115,7 +115,7 @@ def try_finish(run, batch):
 
 @pytest.mark.parametrize("write", [try_report, try_finish])
 @pytest.mark.parametrize("surprise", SURPRISES)
-def test_trial_that_is_not_as_believed_is_left_alone(database, run, surprise, write):
+def test_trial_that_is_not_as_expected_is_not_changed(database, run, surprise, write):
     batch = run.batch(0.5)
     surprise(run)
     before = dump(database)
@@ -125,7 +125,7 @@ def test_trial_that_is_not_as_believed_is_left_alone(database, run, surprise, wr
 
 
 @pytest.mark.parametrize("write", [try_report, try_finish])
-def test_first_flush_of_a_later_attempt_goes_the_long_way(database, study, run, write):
+def test_first_flush_of_a_later_attempt_is_not_stored(database, study, run, write):
     run.report(0.5)
     run.finish(outcome=Reason.PREEMPTED)
     again = run.worker.claim()
@@ -139,7 +139,7 @@ def test_first_flush_of_a_later_attempt_goes_the_long_way(database, study, run, 
 
 
 @pytest.mark.parametrize("write", [try_report, try_finish])
-def test_trial_as_believed_is_written(run, write):
+def test_trial_as_expected_is_written(run, write):
     assert write(run, run.batch(0.5))
 
 
@@ -161,7 +161,7 @@ LIVES = {
 
 
 @pytest.mark.parametrize("life", LIVES.values(), ids=LIVES)
-def test_both_ways_leave_the_same(database, study, run, way, life):
+def test_finish_leaves_the_same_rows_in_one_or_several_statements(database, study, run, way, life):
     *flushes, last = life
 
     for values in flushes:
@@ -184,7 +184,7 @@ def test_both_ways_leave_the_same(database, study, run, way, life):
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_both_ways_claim_the_same(database, study, way, saved):
+def test_claim_gives_the_same_attempt_in_one_or_several_statements(database, study, way, saved):
     enqueued(database, study, lr=0.5)
     worker = SimulatedWorker(database, study)
     if saved:

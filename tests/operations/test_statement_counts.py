@@ -106,7 +106,7 @@ def test_renewal_of_many_leases_is_one_statement(database, worker):
     assert counted(database, lambda: worker.renew(*runs)) == (1, 0, 2)
 
 
-def test_idle_look_is_one_transaction(database, study, worker):
+def test_progress_is_read_in_one_transaction(database, study, worker):
     transactions, _, statements = counted(database, lambda: read_progress(database, study))
 
     assert (transactions, statements) == (1, 3)

@@ -46,7 +46,7 @@ def live(worker):
     return {result.step: result.value for result in found}
 
 
-def test_restored_attempt_supersedes_what_came_after_its_checkpoint(worker):
+def test_first_result_of_a_later_attempt_supersedes_earlier_results_from_its_step_on(worker):
     first_attempt(worker, saved_at=3)
 
     run = worker.claim()
@@ -94,7 +94,7 @@ def test_attempts_that_die_before_their_first_flush_change_nothing_later(worker)
     assert live(worker) == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}
 
 
-def test_flush_without_results_supersedes_nothing_and_leaves_it_to_the_next(worker):
+def test_flush_without_results_supersedes_nothing_and_the_next_flush_does(worker):
     first_attempt(worker)
 
     run = worker.claim()
@@ -136,7 +136,7 @@ def test_third_attempt_may_supersede_the_first(worker):
     assert live(worker) == {1: 0.1, 2: 0.7}
 
 
-def test_lost_attempts_results_stay_until_they_are_superseded(clock, worker):
+def test_results_of_a_lost_attempt_are_live_until_they_are_superseded(clock, worker):
     run = worker.ask()
     run.report(0.1, 0.2)
     recover_after_expiry(clock, worker.database, worker.study)
@@ -146,7 +146,7 @@ def test_lost_attempts_results_stay_until_they_are_superseded(clock, worker):
     assert live(worker) == {1: 0.9}
 
 
-def test_other_trials_are_left_alone(worker):
+def test_results_of_other_trials_are_not_superseded(worker):
     first_attempt(worker)
     other = worker.claim()
     worker.ask().report(0.6, 0.7)
@@ -156,7 +156,7 @@ def test_other_trials_are_left_alone(worker):
     assert [one.value for one in live_results(worker.database, worker.study, 1)] == [0.6, 0.7]
 
 
-def test_rung_entry_keeps_the_first_value_that_was_judged(database):
+def test_rung_entry_keeps_the_first_value_judged_at_the_rung(database):
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
     worker = SimulatedWorker(database, study)
     run = worker.ask()
@@ -175,7 +175,7 @@ def test_rung_entry_keeps_the_first_value_that_was_judged(database):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_of_a_trial_equal_a_model_whatever_its_attempts_did(database, seed):
+def test_live_results_equal_a_model_after_random_attempts(database, seed):
     rng = random.Random(seed)
     worker = SimulatedWorker(database, new_study(database))
     model, run = {}, worker.ask()
@@ -196,7 +196,7 @@ def test_rows_of_a_trial_equal_a_model_whatever_its_attempts_did(database, seed)
     assert live(worker) == model
 
 
-def test_claim_tells_what_was_trained_before(worker):
+def test_claim_has_the_time_trained_before(worker):
     first_attempt(worker)
 
     run = worker.claim()

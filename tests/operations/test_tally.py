@@ -30,7 +30,7 @@ def flush_two(held):
         held.flush()
 
 
-def test_texts_and_lists_are_not_kept_in_memory(held):
+def test_tally_keeps_no_texts_and_lists_in_memory(held):
     flush_two(held)
 
     assert held.buffer.tally.n_results == 2
@@ -38,7 +38,7 @@ def test_texts_and_lists_are_not_kept_in_memory(held):
 
 
 @pytest.mark.parametrize("kept", [tally.KEPT_NUMBERS, 3], ids=["all", "too many"])
-def test_summary_is_the_same_whatever_is_remembered(database, held, monkeypatch, kept):
+def test_summary_is_the_same_with_a_tally_and_without(database, held, monkeypatch, kept):
     monkeypatch.setattr(tally, "KEPT_NUMBERS", kept)
     flush_two(held)
 

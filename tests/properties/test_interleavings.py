@@ -124,20 +124,20 @@ def test_concurrent_operations_give_what_some_serial_order_gives(stage, plan):
 
 @pytest.mark.parametrize("plan", [("report", "stop"), ("ask", "claim"), ("recover", "renew")])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_seed_gives_the_same_schedule_again(stage, plan, seed):
+def test_schedule_is_the_same_for_the_same_seed(stage, plan, seed):
     assert (
         run_concurrently(stage, plan, seed).schedule == run_concurrently(stage, plan, seed).schedule
     )
 
 
-def test_concurrent_operations_take_turns_and_differently_from_seed_to_seed(stage):
+def test_schedules_alternate_between_clients_and_differ_by_seed(stage):
     result = [run_concurrently(stage, ("report", "report"), seed).schedule for seed in range(8)]
 
     turn_orders = {tuple(turn[0] for turn in schedule) for schedule in result}
     assert sum(len(list(groupby(order))) > 2 for order in turn_orders) > 2  # in turns, not in a row
 
 
-def test_a_step_is_a_statement_that_the_server_has_carried_out(stage):
+def test_each_turn_is_a_statement_that_the_server_has_executed(stage):
     def write(database):
         with database.begin() as txn:
             txn.run(sa.update(study).values(status=study.c.status))

@@ -65,7 +65,7 @@ def test_cutoff_equals_numpy_after_every_insertion(values, reduction_factor, rng
 
 
 @given(st.lists(scores, min_size=1, max_size=40), st.floats(0, 1))
-def test_cut_has_its_rank_from_the_worst(values, quantile):
+def test_cut_is_the_entry_at_its_rank_from_the_worst(values, quantile):
     rung = Rung(quantile)
 
     for trial, score in enumerate(values):

@@ -128,7 +128,7 @@ def test_quniform_draws_multiples_inside_its_bounds(lower, width, q, u):
 
 @given(st.integers(-50, 50), st.integers(1, 6), st.integers(0, 2**63 - 1))
 @QUIET
-def test_randint_hits_both_ends_soon(lower, width, seed):
+def test_randint_draws_every_value_of_a_small_range(lower, width, seed):
     domain = randint(lower, lower + width)
 
     drawn = {domain.from_unit(unit_draw(seed=seed, path="x", draw=n)) for n in range(300)}
@@ -161,7 +161,7 @@ def test_spaces_round_trip_through_sorted_json(tree):
 
 @given(trees, st.integers(0, 2**63 - 1), st.integers(0, 2**40))
 @QUIET
-def test_points_pass_the_check_for_enqueued_params(tree, seed, draw):
+def test_proposed_params_are_accepted_as_enqueued_params(tree, seed, draw):
     space = Space.read(tree)
 
     point = RandomSearch().propose(space, seed=seed, draw=draw)
@@ -177,7 +177,7 @@ def test_points_pass_the_check_for_enqueued_params(tree, seed, draw):
 
 @given(trees, st.integers(0, 2**63 - 1), st.integers(0, 2**40))
 @QUIET
-def test_a_points_parameters_do_not_depend_on_the_rest_of_the_space(tree, seed, draw):
+def test_draw_of_a_parameter_does_not_depend_on_the_rest_of_the_space(tree, seed, draw):
     space = Space.read(tree)
     point = space.flatten(RandomSearch().propose(space, seed=seed, draw=draw))
 
