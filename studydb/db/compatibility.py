@@ -2,13 +2,9 @@
 
 from studydb.db import revisions
 from studydb.db.database import Database
+from studydb.db.faults import NoTables, no_tables
 from studydb.db.urls import check_file
-from studydb.domain.errors import (
-    SchemaTooNew,
-    SchemaTooOld,
-    StorageMissing,
-    StorageUnreachable,
-)
+from studydb.domain.errors import SchemaTooNew, SchemaTooOld, StorageMissing
 
 
 def check_schema(database: Database) -> None:
@@ -21,21 +17,28 @@ def check_schema(database: Database) -> None:
         SchemaTooNew: This studydb is older than the schema.
     """
     found = current_version(database)
-    if found == revisions.HEAD:
-        return
     if found is None:
-        raise StorageMissing(
-            f"{database.url} has no studydb tables. Run `studydb db upgrade` on it."
-        )
-    if found in revisions.REVISIONS:
+        raise no_tables(database.url)
+    refuse_newer(database, found)
+    if found != revisions.HEAD:
         raise SchemaTooOld(
             f"{database.url} has schema {found}, this studydb needs {revisions.HEAD}. "
             "Run `studydb db upgrade`; workers of the older version must have ended."
         )
-    raise SchemaTooNew(
-        f"{database.url} has schema {found}, this studydb knows {revisions.HEAD} at most. "
-        "Upgrade studydb on this machine."
-    )
+
+
+def refuse_newer(database: Database, revision: str | None) -> None:
+    """
+    Refuse a database whose revision this studydb does not know.
+
+    Raises:
+        SchemaTooNew: This studydb is older than the schema.
+    """
+    if revision is not None and revision not in revisions.REVISIONS:
+        raise SchemaTooNew(
+            f"{database.url} has schema {revision}, this studydb knows {revisions.HEAD} at most. "
+            "Upgrade studydb on this machine."
+        )
 
 
 def current_version(database: Database) -> str | None:
@@ -55,10 +58,6 @@ def current_version(database: Database) -> str | None:
     try:
         with database.begin(write=False) as txn:
             rows = txn.raw(f"SELECT version_num FROM {revisions.TABLE}")[1]  # noqa: S608
-    except StorageUnreachable:
-        raise
-    except StorageMissing as error:
-        if "no studydb tables" in str(error):
-            return None
-        raise
+    except NoTables:
+        return None
     return str(rows[0][0]) if rows else None

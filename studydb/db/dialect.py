@@ -53,85 +53,59 @@ means the server's clock.
 """
 
 
-class _Now(FunctionElement[Any]):
-    """The database's clock, which is the same for all workers."""
+class _Function(FunctionElement[Any]):
+    """SQL that each dialect writes in its own way; `{0}` is the first argument."""
 
+    postgresql: str
+    sqlite: str
+
+
+@compiles(_Function, "postgresql")
+def _postgresql(element: _Function, compiler: SQLCompiler, **kw: Any) -> str:
+    return element.postgresql.format(*(compiler.process(each, **kw) for each in element.clauses))
+
+
+@compiles(_Function, "sqlite")
+def _sqlite(element: _Function, compiler: SQLCompiler, **kw: Any) -> str:
+    return element.sqlite.format(*(compiler.process(each, **kw) for each in element.clauses))
+
+
+class _Now(_Function):
     type = UtcDateTime()
     inherit_cache = True
+    postgresql = "coalesce(CAST({0} AS timestamptz), clock_timestamp())"
+    sqlite = "{0}"
 
 
-@compiles(_Now, "postgresql")
-def _now_postgresql(element: _Now, compiler: SQLCompiler, **kw: Any) -> str:
-    injected = compiler.process(_now_bind(), **kw)
-    return f"coalesce(CAST({injected} AS timestamptz), clock_timestamp())"
-
-
-@compiles(_Now, "sqlite")
-def _now_sqlite(element: _Now, compiler: SQLCompiler, **kw: Any) -> str:
-    return compiler.process(_now_bind(), **kw)
-
-
-def _now_bind() -> sa.BindParameter[Any]:
-    return sa.bindparam(NOW, None, UtcDateTime())
-
-
-class _After(FunctionElement[Any]):
+class _After(_Function):
     type = UtcDateTime()
     inherit_cache = True
+    postgresql = "({0} + make_interval(secs => {1}))"
+    sqlite = "strftime('%Y-%m-%d %H:%M:%f', {0}, ({1}) || ' seconds')"
 
 
-@compiles(_After, "postgresql")
-def _after_postgresql(element: _After, compiler: SQLCompiler, **kw: Any) -> str:
-    moment, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"({moment} + make_interval(secs => {seconds}))"
+class _IsListed(_Function):
+    type = sa.types.NULLTYPE  # a Boolean would be followed by "= 1" on SQLite
+    inherit_cache = True
+    postgresql = "{0} = ANY({1})"
+    sqlite = "{0} IN (SELECT value FROM json_each({1}))"
 
 
-@compiles(_After, "sqlite")
-def _after_sqlite(element: _After, compiler: SQLCompiler, **kw: Any) -> str:
-    moment, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"strftime('%Y-%m-%d %H:%M:%f', {moment}, ({seconds}) || ' seconds')"
+class _IsObject(_Function):
+    type = sa.Boolean()
+    inherit_cache = True
+    postgresql = "jsonb_typeof({0}) = 'object'"
+    sqlite = "json_type({0}) = 'object'"
 
 
 def now() -> sa.ColumnElement[Any]:
-    """Return the time of this statement by the database's clock, as SQL."""
-    return _Now()
+    """Return the time of this statement by the database's clock, which all workers share."""
+    return _Now(sa.bindparam(NOW, None, UtcDateTime()))
 
 
 def after(moment: sa.ColumnElement[Any], seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
     """Return `moment` plus `seconds`, as SQL."""
     return _After(moment, seconds)
-
-
-class _IsListed(FunctionElement[Any]):
-    type = sa.types.NULLTYPE  # a Boolean would be followed by "= 1" on SQLite
-    inherit_cache = True
-
-
-@compiles(_IsListed, "postgresql")
-def _is_listed_postgresql(element: _IsListed, compiler: SQLCompiler, **kw: Any) -> str:
-    column, values = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"{column} = ANY({values})"
-
-
-@compiles(_IsListed, "sqlite")
-def _is_listed_sqlite(element: _IsListed, compiler: SQLCompiler, **kw: Any) -> str:
-    column, values = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"{column} IN (SELECT value FROM json_each({values}))"  # noqa: S608  compiled
-
-
-class _IsObject(FunctionElement[Any]):
-    type = sa.Boolean()
-    inherit_cache = True
-
-
-@compiles(_IsObject, "postgresql")
-def _is_object_postgresql(element: _IsObject, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"jsonb_typeof({compiler.process(element.clauses, **kw)}) = 'object'"
-
-
-@compiles(_IsObject, "sqlite")
-def _is_object_sqlite(element: _IsObject, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"json_type({compiler.process(element.clauses, **kw)}) = 'object'"
 
 
 def is_object(document: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:

@@ -33,13 +33,22 @@ _DENIED = "42501"
 _NO_LOGIN = {"28P01", "28000"}
 _UNIQUE = "23505"
 _UNFIT = {"22001", "22003", "22008", "22021", "22P02", "22P03", "22P05", "54000"}
-"""Codes of values that PostgreSQL refuses. If the driver refuses a value, there is no code."""
+"""Codes for values that PostgreSQL refuses. The driver refuses a value without a code."""
 
 _LOGIN = ("authentication failed", "no password supplied")
 
 
 class Duplicate(Exception):
-    """A UNIQUE constraint refused a row. The same request, sent before, may have stored it."""
+    """A UNIQUE constraint refused a row; an earlier send of this request may have stored it."""
+
+
+class NoTables(StorageMissing):
+    """The database has no studydb tables."""
+
+
+def no_tables(url: str) -> NoTables:
+    """Make the error of a database without studydb tables."""
+    return NoTables(f"{url} has no studydb tables. Run `studydb db upgrade` on it.")
 
 
 class LockTimeout(StorageBusy):
@@ -55,7 +64,7 @@ def driver_error(error: BaseException) -> BaseException:
 
 def translate(error: BaseException, *, url: str) -> Exception | None:
     """
-    Translate a driver's error; None if it shows a bug of studydb, not a fault of the database.
+    Translate a driver's error; None if the cause is a bug of studydb.
 
     Args:
         url: The database's URL with its password masked.
@@ -68,7 +77,9 @@ def translate(error: BaseException, *, url: str) -> Exception | None:
             "synchronous_standby_names there."
         )
     if _is_unfit(error):
-        return _unfit(error, url)
+        return InvalidData(
+            f"{url} cannot store a value: {_first_line(error)[:400]}. Change it, or leave it out."
+        )
     if isinstance(error, psycopg.Error):
         return _translate_postgresql(error, url)
     if isinstance(error, sqlite3.Error):
@@ -90,7 +101,7 @@ def _translate_postgresql(  # noqa: C901, PLR0911  one line per error
     if code == _NO_SUCH_DATABASE or (code is None and "does not exist" in str(error)):
         return _cannot_connect(error, url)
     if code == _NO_SUCH_TABLE:
-        return StorageMissing(f"{url} has no studydb tables. Run `studydb db upgrade` on it.")
+        return no_tables(url)
     if code == _DENIED:
         return StorageDenied(f"{url} refuses: {_first_line(error)}.")
     if code in _NO_LOGIN:
@@ -107,17 +118,11 @@ def _translate_postgresql(  # noqa: C901, PLR0911  one line per error
 
 
 def _is_unfit(error: BaseException) -> bool:
-    """Tell whether the database refused a value, or the driver did before it sent anything."""
+    """Tell whether the database or its driver refused a value."""
     if isinstance(error, psycopg.Error):
         code = error.sqlstate
         return code in _UNFIT or (code is None and isinstance(error, psycopg.DataError))
     return isinstance(error, sqlite3.DataError | OverflowError | UnicodeEncodeError)
-
-
-def _unfit(error: BaseException, url: str) -> InvalidData:
-    return InvalidData(
-        f"{url} cannot store a value: {_first_line(error)[:400]}. Change it, or leave it out."
-    )
 
 
 def _cannot_connect(error: psycopg.Error, url: str) -> Exception:
@@ -150,7 +155,7 @@ def _translate_sqlite(  # noqa: PLR0911  one line per error
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return StorageError(f"{url} is not an SQLite database, or it is damaged: {text}.")
     if "no such table" in text:
-        return StorageMissing(f"{url} has no studydb tables. Run `studydb db upgrade` on it.")
+        return no_tables(url)
     return None
 
 
@@ -173,9 +178,9 @@ def is_disconnect(error: BaseException) -> bool:
 
 def is_of_values(error: BaseException) -> bool:
     """
-    Tell whether a fault came from the values of one trial.
+    Tell whether an error came from the values of one trial.
 
-    Faults of the database, of the host or of a statement do not: they hit every trial.
+    Every trial has the errors of the database, of the host and of a statement, so they are excluded.
     """
     error = driver_error(error)
     if isinstance(error, psycopg.Error | sqlite3.Error):

@@ -1,9 +1,9 @@
 """
 Make and change the schema with Alembic, from the installed package or from a checkout.
 
-Several processes may do so at the same time. Each reads the version without a lock. If the version
-is old, the process takes a lock (PostgreSQL: a session's advisory lock; SQLite: BEGIN IMMEDIATE),
-reads the version again, and upgrades.
+Several processes may upgrade at the same time. Each reads the version without a lock. If the
+version is old, the process takes a lock (PostgreSQL: a session's advisory lock; SQLite: BEGIN
+IMMEDIATE), reads the version again, and upgrades.
 """
 
 import sqlite3
@@ -19,12 +19,12 @@ from alembic.config import Config
 from alembic.util import CommandError
 
 from studydb.db import faults, revisions, wide_view_sql
-from studydb.db.compatibility import check_schema, current_version
+from studydb.db.compatibility import check_schema, current_version, refuse_newer
 from studydb.db.connecting import connect
 from studydb.db.database import Database
 from studydb.db.silence import for_ever
 from studydb.db.urls import check_file
-from studydb.domain.errors import SchemaTooNew, StorageDenied, StorageError, UsageError
+from studydb.domain.errors import StorageDenied, StorageError, UsageError
 from studydb.domain.roles import Role
 
 CREATE_WAIT_S = 60.0
@@ -44,30 +44,22 @@ def upgrade(storage: str) -> str:
         SchemaTooNew: The database's schema is newer than this studydb.
         StorageError: The database cannot be reached or written.
     """
-    database = connect(storage, check=False)
-    try:
+    with _unchecked(storage) as database:
         if not database.postgresql:
             _make_file(database.path)
         before = current_version(database)
-        _refuse_newer(database, before)
+        refuse_newer(database, before)
         if before != revisions.HEAD:
             with _migrating(database) as connection, _without_wide_views(connection):
                 alembic.command.upgrade(_config(connection), "head")  # reads the version again
         return before or ""
-    finally:
-        database.close()
 
 
 def make_embedded(storage: str) -> None:
     """Make an SQLite database that is missing; do nothing to an existing or another database."""
-    database = connect(storage, check=False)
-    try:
-        missing = not database.postgresql and not (
-            database.path.exists() and current_version(database)
-        )
-    finally:
-        database.close()
-    if missing:
+    with _unchecked(storage) as database:
+        is_complete = database.postgresql or (database.path.exists() and current_version(database))
+    if not is_complete:
         upgrade(storage)
 
 
@@ -84,41 +76,28 @@ def downgrade(storage: str, revision: str) -> None:
     if revision != "base" and revision not in revisions.REVISIONS:
         known = ", ".join((*revisions.REVISIONS, "base"))
         raise UsageError(f"There is no revision {revision!r}; there are {known}.")
-    database = connect(storage, check=False)
-    try:
-        _refuse_newer(database, current_version(database))
+    with _unchecked(storage) as database:
+        refuse_newer(database, current_version(database))
         with _migrating(database) as connection:
-            txn = _Texts(connection)
-            wide_view_sql.drop(txn, wide_view_sql.found(txn))
+            runner = _TextRunner(connection)
+            wide_view_sql.drop(runner, wide_view_sql.found(runner))
             alembic.command.downgrade(_config(connection), revision)
-    finally:
-        database.close()
 
 
 def current(storage: str) -> str:
     """Read the database's revision; empty if it has no studydb tables."""
-    database = connect(storage, check=False)
-    try:
+    with _unchecked(storage) as database:
         return current_version(database) or ""
-    finally:
-        database.close()
 
 
 def check(storage: str) -> None:
-    """Raise the error of `connect` if the schema is not the one that this studydb needs."""
-    database = connect(storage, check=False)
-    try:
+    """Compare the schema with the one that this studydb needs; see `check_schema`."""
+    with _unchecked(storage) as database:
         check_schema(database)
-    finally:
-        database.close()
 
 
-def _refuse_newer(database: Database, found: str | None) -> None:
-    if found is not None and found not in revisions.REVISIONS:
-        raise SchemaTooNew(
-            f"{database.url} has schema {found}, which this studydb does not know. "
-            "Upgrade studydb on this machine."
-        )
+def _unchecked(storage: str) -> closing[Database]:
+    return closing(connect(storage, check=False))
 
 
 def _make_file(path: Path) -> None:
@@ -136,13 +115,10 @@ def _make_file(path: Path) -> None:
 def _migrating(database: Database) -> Iterator[sa.Connection]:
     with _in_this_process:
         try:
-            if database.postgresql:
-                database.longest_silence = for_ever
-                with _locked_postgresql(database.engine) as connection:
-                    yield connection
-            else:
-                with _locked_sqlite(database.engine) as connection:
-                    yield connection
+            database.longest_silence = for_ever
+            locked = _locked_postgresql if database.postgresql else _locked_sqlite
+            with locked(database.engine) as connection:
+                yield connection
         except CommandError as error:  # a migration refused the rows
             raise StorageError(str(error)) from error
         except Exception as error:  # an error of Alembic or of the driver
@@ -164,7 +140,7 @@ def _locked_postgresql(engine: sa.Engine) -> Iterator[sa.Connection]:
         try:
             with connection.begin():
                 if _has_tables(connection):
-                    wide_view_sql.lock(_Texts(connection))
+                    wide_view_sql.lock(_TextRunner(connection))
                     _act_as_owner(connection)
                 yield connection
         finally:
@@ -179,12 +155,8 @@ def _has_tables(connection: sa.Connection) -> bool:
 
 
 def _act_as_owner(connection: sa.Connection) -> None:
-    """
-    Act as the role that owns the tables until the transaction ends.
-
-    So that role also owns the new tables, whichever of its members upgrades.
-    """
-    owner = wide_view_sql.owner_to_act_for(_Texts(connection), revisions.TABLE)
+    """Act as the owner of the tables until the transaction ends; the owner gets the new tables."""
+    owner = wide_view_sql.owner_to_act_for(_TextRunner(connection), revisions.TABLE)
     if owner is not None:
         connection.exec_driver_sql(f"SET LOCAL ROLE {owner}")
 
@@ -234,8 +206,8 @@ def _locked_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
                 )
 
 
-class _Texts:
-    """Runs SQL texts on a migration's connection; see `wide_view_sql.Texts`."""
+class _TextRunner:
+    """Runs SQL texts on a migration's connection; see `wide_view_sql.TextRunner`."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self.postgresql = connection.dialect.name == "postgresql"
@@ -253,12 +225,12 @@ class _Texts:
 @contextmanager
 def _without_wide_views(connection: sa.Connection) -> Iterator[None]:
     """Drop the wide views and make them again afterwards: PostgreSQL alters no column of a view."""
-    txn = _Texts(connection)
-    wide = wide_view_sql.found(txn)
-    wide_view_sql.drop(txn, wide)
+    runner = _TextRunner(connection)
+    wide = wide_view_sql.found(runner)
+    wide_view_sql.drop(runner, wide)
     yield
     for view in wide:
-        wide_view_sql.make(txn, view)
+        wide_view_sql.make(runner, view)
 
 
 def _config(connection: sa.Connection) -> Config:

@@ -11,7 +11,7 @@ import sqlalchemy.exc
 from harness.arrange import change, dump, new_study, rows, token
 
 from studydb.db import Chain, connect, connections, sessions, sqlite_file
-from studydb.db.faults import Duplicate, LockTimeout, is_disconnect, is_of_values, translate
+from studydb.db.faults import Duplicate, LockTimeout, NoTables, is_disconnect, is_of_values, translate
 from studydb.db.schema import METADATA
 from studydb.domain.errors import (
     InvalidData,
@@ -51,7 +51,7 @@ def postgresql_error(code):
         *((code, StorageBusy) for code in BUSY),
         *((code, StorageUnreachable) for code in GONE),
         *((code, StorageError) for code in REFUSED),
-        ("42P01", StorageMissing),
+        ("42P01", NoTables),
         ("23505", Duplicate),
         ("55P03", LockTimeout),
         ("42501", StorageDenied),
@@ -153,7 +153,7 @@ def test_sqlite_code_has_a_meaning(code, meaning):
 
 def test_other_sqlite_errors_are_bugs_of_ours():
     assert translate(sqlite_error(sqlite3.SQLITE_ERROR, "near x"), url="the file") is None
-    assert type(translate(sqlite3.OperationalError("no such table: x"), url="")) is StorageMissing
+    assert type(translate(sqlite3.OperationalError("no such table: x"), url="")) is NoTables
 
 
 # --- with a database
