@@ -18,7 +18,7 @@ from harness import postgres
 import studydb
 from benchmarks import ours
 from benchmarks.space import LR, METRIC, MOMENTUM, REPORTS, WIDTH, loss
-from studydb.db.schema import FOR_EVER
+from studydb.db.schema import NOT_SUPERSEDED
 from studydb.domain.metrics import Result
 from studydb.domain.quantile import Cut, Entry, cutoff
 from studydb.domain.space.search_space import params_hash
@@ -166,7 +166,7 @@ def _attempt(number: int, token: str, params: Row) -> Row:
         "worker_id": 1,
         "config": json.dumps(params),
         "start_step": 1,
-        "live_through": FOR_EVER,
+        "live_through": NOT_SUPERSEDED,
         "flush_no": 1,
         "reason": "COMPLETED",
         "started_at": AT,

@@ -1,8 +1,8 @@
 """
 Columns of a data frame that are filled page by page.
 
-Values are kept in numpy arrays where possible: a Python float takes 32 bytes, a double in an array
-8. A frame of 500,000 results with ten columns takes less than 300 MB.
+Numbers are kept in numpy arrays: a Python float takes 32 bytes, a double in an array 8. A frame of
+500,000 results with ten columns takes less than 300 MB.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST_EXACT = 2**53
-"""Every integer up to this one is exact as a double."""
+"""Every integer up to this one is exactly a double."""
 
 _INT64 = 2**63
 _NONE = type(None)
@@ -98,7 +98,7 @@ class Timestamps:
 
 
 class Texts:
-    """Texts, some of which may be missing; the type depends on the version of pandas."""
+    """Texts; None is a missing text. The type depends on the version of pandas."""
 
     def __init__(self) -> None:
         self._values: list[str | None] = []
@@ -121,7 +121,7 @@ class Values:
 
     `finish` chooses the narrowest type that keeps every value: bool, int64, double, text, else
     objects; Int64 and boolean if some integers or booleans are missing. Integers among doubles
-    become doubles if all of them are exact as doubles.
+    become doubles if none of them changes.
 
     Args:
         n_missing: The number of rows before this column's first value.

@@ -11,7 +11,7 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, StudySpec
 
 LONGEST_LEAF = 200
-"""How many characters of a distribution or constant are shown; JSON has all of them."""
+"""How many characters of a distribution or constant are shown; JSON shows all."""
 
 
 def space_lines(space: Space) -> list[str]:
@@ -44,7 +44,7 @@ def rule_text(rule: Threshold) -> str:
 
 
 def trainable_text(trainable: Trainable | None) -> str:
-    """Say which function a study runs, and how a worker finds it."""
+    """Name a study's function, and say how a worker finds it."""
     if trainable is None:
         return "none: the user's own program runs the trials, through study.ask()"
     if trainable.kind == TrainableKind.PICKLE:
@@ -57,7 +57,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     Return a study's definition, by the names of `create_study`'s arguments.
 
     Args:
-        checkpoints: The URL of the store in use, which may be the database's default.
+        checkpoints: The URL of the store in use; `study.checkpoints` is None for the default.
     """
     trainable = study.trainable
     return {
@@ -113,7 +113,7 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
 
 
 _WITH_LINES = ("num_trials", "max_concurrent", "max_failures", "max_losses", "losses_at_step")
-"""Settings that `definition_page` always has; any other setting is shown if not the default."""
+"""Settings for which `definition_page` has lines; other settings are shown if not the default."""
 
 
 def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict[str, str]:
@@ -121,17 +121,17 @@ def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict
     Describe how a study differs from the spec that a user asked for.
 
     Args:
-        defaults: The default spec; a value of `asked` that equals its default is ignored.
+        defaults: The default spec; values of `asked` that equal their default are ignored.
 
     Returns:
         A text such as "num_trials is 30, not 50", by argument of `create_study`.
     """
-    found_differences = {}
+    differing = {}
     for name in ("scheduler", "searcher", "stop", "checkpoints", *DEFAULTS):
         old, new, default = (_spec_text(each, name) for each in (found, asked, defaults))
-        if new not in (old, default) and name != "losses_at_step":  # it follows max_losses
-            found_differences[name] = f"{name} is {old}, not {new}"
-    return found_differences
+        if new not in (old, default) and name != "losses_at_step":  # max_losses determines it
+            differing[name] = f"{name} is {old}, not {new}"
+    return differing
 
 
 def _spec_text(spec: StudySpec, name: str) -> str:

@@ -11,14 +11,14 @@ def expanded_names(
     Name a column per parameter or metric.
 
     Args:
-        first: Names that come first, in this order; the others follow in alphabetical order.
-        others: All names; those in `first` may be repeated.
+        first: Names that come first, in this order; other names follow in alphabetical order.
+        others: Other names; names in `first` may be repeated.
         taken: The names of the table's other columns.
-        prefix: The text before a name that clashes with another column, as in "param/state".
+        prefix: The text before a name that clashes with another column, as in "param/state". It is
+            repeated until the name is unique.
 
     Returns:
-        The column of each parameter or metric. A name that does not clash is kept; a clashing name
-        gets the prefix, repeatedly until it is unique.
+        The column of each parameter or metric.
     """
     names = [*dict.fromkeys(first), *sorted(set(others) - set(first))]
     used, kept = set(taken), set(names)
@@ -36,14 +36,11 @@ def expand(
     columns: Sequence[str], column: str, prefix: str, first: Sequence[str], others: Iterable[str]
 ) -> tuple[list[str], Callable[[Mapping[str, Any]], list[Any]]]:
     """
-    Replace a column of dicts by a column per name, as the frames do.
+    Replace a column of dicts by a column per name, as the frames do; see `expanded_names`.
 
     Args:
         columns: All columns of the rows, in order.
         column: The column that holds dicts.
-        prefix: See `expanded_names`.
-        first: See `expanded_names`.
-        others: See `expanded_names`.
 
     Returns:
         The new columns, and a function that reads their values from a row.

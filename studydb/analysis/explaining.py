@@ -10,7 +10,7 @@ from studydb.operations.reads import TrialDetails
 
 
 def explain_end(study: Study, details: TrialDetails) -> str | None:
-    """Explain why a trial ended; return None if it has not ended, or its reason says enough."""
+    """Explain why a trial ended; None if it has not ended, or its reason needs no explanation."""
     match details.trial.reason:
         case Reason.EARLY_STOPPED if details.judgements:
             return _explain_judgement(study, details.judgements[-1])
@@ -22,8 +22,7 @@ def explain_end(study: Study, details: TrialDetails) -> str | None:
 
 
 def _explain_judgement(study: Study, judged: Judgement) -> str:
-    value = value_text(judged.value)
-    reported = f"{study.objective} at rung {judged.rung} was {value}"
+    reported = f"{study.objective} at rung {judged.rung} was {value_text(judged.value)}"
     if judged.cutoff is None:
         return f"{reported}, which counts as the worst value"
     return f"{reported}, worse than the cutoff {value_text(judged.cutoff)} of the earlier trials"

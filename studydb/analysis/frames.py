@@ -1,8 +1,8 @@
 """
 The stable views as pandas DataFrames, with a column per parameter or metric.
 
-Rows are read in pages of one snapshot, and columns grow compactly (see `columns`), so that building
-a frame takes little more memory than the frame.
+Rows are read in pages of one snapshot, and columns are kept compactly (see `columns`): building a
+frame takes little more memory than the frame.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,6 @@ def trials_dataframe(database: Database, study: Study) -> "pd.DataFrame":
     Raises:
         StudydbError: pandas is not installed.
     """
-    _require_pandas()
     frame = FrameBuilder(
         study.name,
         {
@@ -51,9 +50,7 @@ def trials_dataframe(database: Database, study: Study) -> "pd.DataFrame":
         },
     )
     for page in pages.trial_pages(database, study):
-        columns = dict(zip(page[0]._fields, zip(*page, strict=True), strict=True))
-        columns["params"] = [study.space.flatten(params) for params in columns["params"]]
-        frame.extend(columns)
+        frame.extend(page, params=[study.space.flatten(row.params) for row in page])
     return frame.finish()
 
 
@@ -67,7 +64,6 @@ def results_dataframe(database: Database, study: Study) -> "pd.DataFrame":
     Raises:
         StudydbError: pandas is not installed.
     """
-    _require_pandas()
     frame = FrameBuilder(
         study.name,
         {
@@ -80,12 +76,8 @@ def results_dataframe(database: Database, study: Study) -> "pd.DataFrame":
         },
     )
     for page in pages.result_pages(database, study):
-        columns = dict(zip(page[0]._fields, zip(*page, strict=True), strict=True))
-        columns["metrics"] = [
-            {**(metrics or {}), study.objective.metric: value}
-            for metrics, value in zip(columns["metrics"], columns["value"], strict=True)
-        ]
-        frame.extend(columns)
+        metrics = [{**(row.metrics or {}), study.objective.metric: row.value} for row in page]
+        frame.extend(page, metrics=metrics)
     return frame.finish()
 
 
@@ -119,16 +111,26 @@ class ExpandedColumn:
 
 
 class FrameBuilder:
-    """Builds a frame of one study page by page; `study` is its first column."""
+    """
+    Builds a frame of one study page by page; `study` is its first column.
+
+    Raises:
+        StudydbError: pandas is not installed.
+    """
 
     def __init__(self, study_name: str, columns: Mapping[str, "Column | ExpandedColumn"]) -> None:
+        if find_spec("pandas") is None:
+            raise StudydbError(
+                "Frames need pandas, which is not installed. Run: pip install 'studydb[pandas]'"
+            )
         self._study_name, self._columns, self._n_rows = study_name, columns, 0
 
-    def extend(self, page: Mapping[str, Sequence[Any]]) -> None:
-        """Add a page of values by column; ignore columns that the frame does not have."""
+    def extend(self, rows: Sequence[Any], **replaced: Sequence[Any]) -> None:
+        """Add a page of rows that have at least the frame's columns, except `replaced` columns."""
+        page = dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True)) | replaced
         for name, column in self._columns.items():
             column.extend(page[name])
-        self._n_rows += len(page["number"])
+        self._n_rows += len(rows)
 
     def finish(self) -> "pd.DataFrame":
         """Make the DataFrame."""
@@ -146,10 +148,3 @@ class FrameBuilder:
             else:
                 finished[name] = column.finish()
         return pd.DataFrame(finished)
-
-
-def _require_pandas() -> None:
-    if find_spec("pandas") is None:
-        raise StudydbError(
-            "Frames need pandas, which is not installed. Run: pip install 'studydb[pandas]'"
-        )

@@ -1,4 +1,4 @@
-"""The overview of a study in words: counts, pace, workers, problems, and what to type next."""
+"""The overview of a study as text: counts, pace, workers, problems, and the next commands."""
 
 import shlex
 from collections import Counter
@@ -21,7 +21,7 @@ def counts_by_state(row: ListedStudy) -> dict[State, int]:
 
 
 def trials_text(row: ListedStudy) -> str:
-    """Count the trials in words, as in "12 of 100: 2 RUNNING, 10 TERMINATED" or "12, no limit"."""
+    """Count the trials, as in "12 of 100: 2 RUNNING, 10 TERMINATED" or "12, no limit"."""
     counts = counts_by_state(row)
     by_state = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     budget = ", no limit" if row.num_trials is None else f" of {row.num_trials}"
@@ -29,7 +29,7 @@ def trials_text(row: ListedStudy) -> str:
 
 
 def ends_text(ends: RecentEnds) -> str | None:
-    """Count how the newest trials ended, as in "12 completed, 30 stopped early"; None if none."""
+    """Count the ends of the newest trials, as in "12 completed, 30 stopped early"; None if none."""
     counts = (
         (ends.completed, "completed"),
         (ends.stopped_early, "stopped early"),
@@ -49,9 +49,7 @@ def time_text(study: Study, overview: Overview) -> str | None:
 
 def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) -> str | None:
     """
-    Describe elapsed time and rate of the newest 1,000 trials, and the time left.
-
-    An example is "3 min 5 s, 9.7 trials/min, about 4 min 0 s left".
+    Describe the pace, as in "3 min 5 s, 9.7 trials/min, about 4 min 0 s left".
 
     Args:
         ends: How the newest 1,000 trials ended, and when the first of them began.
@@ -87,7 +85,7 @@ def best_line(overview: Overview) -> str:
 
 
 def workers_text(workers: WorkerList) -> str:
-    """Count workers by health, as in "2 alive, 1 dead"; silent and dead ones if holding trials."""
+    """Count workers by health, as in "2 alive, 1 dead"; silent and dead ones only with trials."""
     holding = Counter(health for worker, health in workers.workers if worker.running)
     unwell = (Health.SILENT, Health.DEAD)
     parts = [f"{holding[health]} {health}" for health in unwell if holding[health]]
@@ -95,7 +93,7 @@ def workers_text(workers: WorkerList) -> str:
 
 
 def failure_lines(study: Study, overview: Overview) -> list[str]:
-    """Say why the study paused itself, its last error, and the command for the traceback."""
+    """Say why the study paused itself; show the last error and the command for its traceback."""
     reason, error = overview.progress.pause_reason, overview.last_error
     lines = []
     if reason is not None:

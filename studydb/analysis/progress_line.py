@@ -3,8 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from studydb.domain.life.states import State
 from studydb.domain.objective import Objective
@@ -35,7 +34,7 @@ class ProgressLine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
-        Write nothing yet.
+        Prepare the display.
 
         Args:
             stream: The stream to write to; None for stderr.
@@ -82,7 +81,7 @@ class ProgressLine:
             print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """End the display; the last line stays on the screen."""
+        """Close the display; the last line stays on the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -107,7 +106,7 @@ class ProgressLine:
         from rich.live import Live  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        # Cut the text to one line: of a wrapped one, an update would replace only the last part.
+        # Cut the text to one line: an update replaces only the last line of a wrapped text.
         line = Text(self._line, no_wrap=True, overflow="ellipsis")
         if self._live is None:
             self._live = Live(line, console=Console(file=self._stream), auto_refresh=False)
@@ -118,16 +117,3 @@ class ProgressLine:
         if self._line != self._printed_line:
             print(self._line, file=self._stream, flush=True)
         self._printed_line, self._printed_at_s = self._line, self._clock()
-
-    def __enter__(self) -> Self:
-        """Return this display; the end of the block closes it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the display, also after an error."""
-        self.close()

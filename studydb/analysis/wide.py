@@ -15,7 +15,7 @@ from studydb.operations import wide_views
 from studydb.operations.writing import write
 
 MAX_CHOICES_READ = 1000
-"""How many values of a `choice` determine the type of its column."""
+"""How many values of a `choice` are read to find the type of its column."""
 
 _INTEGERS = range(-(2**63), 2**63)
 """The integers that both databases can store."""
@@ -23,12 +23,12 @@ _INTEGERS = range(-(2**63), 2**63)
 
 def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], list[str]]:
     """
-    Make `v_trial` and `v_result` of one study, with a column per parameter and per metric.
+    Make `v_trial` and `v_result` of one study, with a column per parameter or metric.
 
     The columns have the names of the frames' columns, cut to 63 bytes. A parameter whose values are
     all integers has an integer column. Other columns are doubles, or texts if a value is not a
-    number. A metric is never an integer, because its type may change from step to step. A metric
-    that is first reported later has no column until the views are made again.
+    number. A metric has no integer column, because its type may change from step to step, and no
+    column at all if it is first reported after the views were made.
 
     Returns:
         The views, and the names of this study's views that were dropped.

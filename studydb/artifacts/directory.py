@@ -16,8 +16,8 @@ class DirectoryStore:
     """
     A directory tree of `<study>/<trial>/<attempt>/<step>-<checkpoint>`.
 
-    An object's URL is absolute, for people who read the table. The store uses only the URL's last
-    four parts: the tree may be moved, and no row can name a file outside the tree.
+    An object's URL is absolute, for people who read the table. The store uses only its last four
+    parts: the tree may be moved, and no row can name a file outside the tree.
     """
 
     def __init__(self, root: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from studydb.domain.records import Lease, Study
 from studydb.settings import expanded
 
 _LOG_PARTS = 4
-"""logs/STUDY/TRIAL/ATTEMPT: how the log folder of an attempt ends on every host."""
+"""The log folder of an attempt ends in logs/STUDY/TRIAL/ATTEMPT on every host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,16 @@ class Locations:
 
     def log_root(self, study: Study) -> Path:
         """Return the folder of the output of a study's trials."""
-        return self._log_folder / "logs" / check_uuid(study.uuid, noun="study")
+        file = self.database_file
+        folder = _state_folder() if file is None else _files_folder(file)
+        return folder / "logs" / check_uuid(study.uuid, noun="study")
 
     def recorded_log_dir(self, study: Study, lease: Lease, recorded: str | None) -> Path:
         """
-        Return the folder that an attempt's row names, or `log_dir` if the row is not credible.
+        Return the folder that an attempt's row names, or `log_dir` if the row was changed.
 
-        The worker may have had another home directory, but the end of the path must name this
-        study, trial and attempt. If it does not, the row was changed.
+        The worker may have another home directory, but the path always ends in study, trial and
+        attempt.
         """
         ours = self.log_dir(study, lease)
         path = Path(recorded or ours)
@@ -68,9 +71,8 @@ class Locations:
             open_store(store).delete_study(study.uuid)
         root = self.log_root(study)
         try:
-            shutil.rmtree(root)
-        except FileNotFoundError:
-            return
+            with suppress(FileNotFoundError):
+                shutil.rmtree(root)
         except OSError as cause:
             raise StorageError(f"The output in {root} cannot be removed: {cause}.") from cause
 
@@ -80,12 +82,6 @@ class Locations:
         if self.database_file is None:
             return INLINE
         return DirectoryStore(_files_folder(self.database_file) / "checkpoints").url
-
-    @property
-    def _log_folder(self) -> Path:
-        if self.database_file is None:
-            return _state_folder()
-        return _files_folder(self.database_file)
 
 
 def _files_folder(database_file: Path) -> Path:

@@ -1,11 +1,9 @@
 """
-Signatures of checkpoints, of both kinds.
+Signatures of checkpoints.
 
 Opening a checkpoint can run code: a dict is stored as a pickle, and most libraries load the models
 in a directory with pickle.
 """
-
-from typing import Any
 
 from studydb.domain.records import Checkpoint, CheckpointKind
 from studydb.settings import Keyring, frame
@@ -17,8 +15,8 @@ def checkpoint_payload(
     """
     Return the bytes that a checkpoint's signature covers.
 
-    Sign them with a key that the study's other workers have, too: `Keyring.sign(…, prefer=the
-    trainable's signatures)`.
+    Sign them by `Keyring.sign(…, prefer=the trainable's signatures)`, so that the study's other
+    workers have the key.
     """
     return frame("studydb checkpoint 2", kind, trial_uuid, str(attempt), str(step), digest)
 
@@ -28,21 +26,18 @@ def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> b
     Whether a key of this user signed a checkpoint of this kind, for this trial and step.
 
     The first version of the payload did not contain the kind. It is still accepted for a dict, but
-    not for a directory: the bytes of a dict's pickle could be a valid archive, too.
+    not for a directory: the pickle of a dict could also be a valid archive.
     """
-    signed: dict[str, Any] = {
-        "trial_uuid": trial_uuid,
-        "attempt": checkpoint.attempt,
-        "step": checkpoint.step,
-        "digest": checkpoint.digest,
-    }
-    signatures = {checkpoint.key_id or "": checkpoint.mac or ""}
-    if keyring.verify(checkpoint_payload(kind=checkpoint.kind, **signed), signatures):
-        return True
-    return checkpoint.kind == CheckpointKind.DICT and keyring.verify(
-        _first_payload(**signed), signatures
+    payload = checkpoint_payload(
+        kind=checkpoint.kind,
+        trial_uuid=trial_uuid,
+        attempt=checkpoint.attempt,
+        step=checkpoint.step,
+        digest=checkpoint.digest,
     )
-
-
-def _first_payload(*, trial_uuid: str, attempt: int, step: int, digest: str) -> bytes:
-    return frame("studydb checkpoint 1", trial_uuid, str(attempt), str(step), digest)
+    signatures = {checkpoint.key_id or "": checkpoint.mac or ""}
+    if keyring.verify(payload, signatures):
+        return True
+    attempt, step = str(checkpoint.attempt), str(checkpoint.step)
+    first = frame("studydb checkpoint 1", trial_uuid, attempt, step, checkpoint.digest)
+    return checkpoint.kind == CheckpointKind.DICT and keyring.verify(first, signatures)

@@ -29,10 +29,10 @@ def check_uuid(text: str, *, noun: str) -> str:
 
 
 def parts_of(url: str) -> tuple[str, ...] | None:
-    """Return the last parts of an object's URL: study, trial, attempt, name; else None."""
+    """Return study, trial, attempt and name from an object's URL; None for another URL."""
     try:
         path = unquote(urlsplit(url).path)
-    except ValueError:  # a bracket where a host would be
+    except ValueError:  # a bracket in place of a host
         return None
     parts = tuple(path.split("/")[-_DEPTH:])
     return parts if _OBJECT.fullmatch("/".join(parts)) else None
@@ -83,8 +83,8 @@ class Store(Protocol):
     """
     Keeps checkpoints: an object is either whole or missing, and is never written twice.
 
-    All methods raise CheckpointError. Methods that read raise OSError if the fault is not in the
-    object: this host cannot reach the store, or cannot write the target.
+    All methods raise CheckpointError. Methods that read raise OSError if the object is not the
+    cause: this host cannot reach the store, or cannot write the target.
     """
 
     @property

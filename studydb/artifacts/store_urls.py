@@ -1,4 +1,4 @@
-"""Opens the store that a URL names."""
+"""Stores by URL."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit

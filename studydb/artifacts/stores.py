@@ -12,7 +12,7 @@ from studydb.domain.errors import CheckpointError
 @dataclass(frozen=True, slots=True)
 class Stores:
     """
-    The URLs of a study's stores, "inline:" among them.
+    The URLs of a study's stores; "inline:" is the database.
 
     Attributes:
         current: The store of new checkpoints.
@@ -28,9 +28,9 @@ class Stores:
 
     def store_of(self, url: str) -> str:
         """
-        Find the store that holds an object; it is always one of the study's stores.
+        Find the study's store that holds an object.
 
-        Only the last parts of the URL matter, as in `DirectoryStore`: a tree may be moved.
+        Only the last parts of the URL matter, because a tree may be moved (see `DirectoryStore`).
 
         Raises:
             CheckpointError: The study has no store outside the database.

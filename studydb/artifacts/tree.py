@@ -11,7 +11,7 @@ from studydb.domain.errors import CheckpointError
 from studydb.settings import frame
 
 MAX_FILES = 100_000
-"""A directory with more files is refused: it probably contains a data set."""
+"""A directory with more files probably contains a data set, and is refused."""
 
 _CHUNK_BYTES = 1 << 20
 

@@ -1,4 +1,4 @@
-"""What all SQL needs: connections, transactions, schema, column types, faults, migrations."""
+"""Connections, transactions, schema, column types, errors of drivers, and migrations."""
 
 from studydb.db.chain import Chain
 from studydb.db.connecting import connect

@@ -20,7 +20,7 @@ FIRST = "first"
 _IF_FIRST = "EXISTS (SELECT FROM first)"
 _ROW = "SELECT * FROM first"
 LAZILY = "set_config('synchronous_commit', 'off', true) = 'off'"
-"""A condition that is always true. It lets the statement's COMMIT not wait for the disk."""
+"""A condition that is always true; as a side effect the COMMIT does not wait for the disk."""
 
 _ROW_LAZILY = f"{_ROW} WHERE {LAZILY}"
 
@@ -75,8 +75,8 @@ class Chain:
         Return the single statement that PostgreSQL runs.
 
         Args:
-            durable: Whether its COMMIT waits for the disk.
-            alone: Whether its `BulkInsert` inserts a single row.
+            durable: Whether the COMMIT waits for the disk.
+            alone: Whether the chain's `BulkInsert` inserts a single row.
         """
         whole = self._whole.get((durable, alone))
         if whole is None:
@@ -85,7 +85,7 @@ class Chain:
         return whole
 
     def links(self, dialect: Dialect) -> tuple[Compiled, ...]:
-        """Return the statements that SQLite runs, in their order."""
+        """Return the statements that SQLite runs one after another."""
         if not self._links:
             self._links = tuple(self._compile(dialect, alone=False))
         return self._links

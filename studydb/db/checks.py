@@ -1,13 +1,13 @@
 """
 CHECK constraints that cost little.
 
-PostgreSQL parses the CHECKs of a table in every statement that writes to it: the eleven of `trial`
-and three more were a sixth of the server's work on a trial. It parses the CHECKs of a domain once
-per connection. So on PostgreSQL a table has one CHECK, which casts the row's values to a domain,
-and the domain has all conditions. On SQLite the table has all conditions.
+PostgreSQL parses the CHECKs of a table in every statement that writes to it: those of `trial` and
+three more were a sixth of the server's work on a trial. It parses the CHECKs of a domain once per
+connection. So on PostgreSQL a table has one CHECK, which casts the row's values to a domain with
+all conditions. On SQLite the table has all conditions.
 
-A migration that changes a condition must also drop and add the table's CHECK: only that checks the
-existing rows.
+A migration that changes a condition must also drop and add the table's CHECK; otherwise PostgreSQL
+does not check the existing rows.
 """
 
 from string import Formatter
@@ -20,23 +20,23 @@ def guard(table: sa.Table, **checks: str) -> None:
     """
     Give a table its CHECK constraints.
 
-    On PostgreSQL they need a type and a domain, whose names are put into `table.info`.
+    On PostgreSQL `table.info` gets the names of the type and the domain.
 
     Args:
-        checks: SQL conditions by the name that a violation reports. A condition that gives NULL is
-            fulfilled. Columns stand in braces: "({state} = 'RUNNING') = ({token} IS NOT NULL)".
+        checks: SQL conditions by the name that a violation reports; NULL fulfils a condition.
+            Columns stand in braces: "({state} = 'RUNNING') = ({token} IS NOT NULL)".
     """
     named = (part[1] for text in checks.values() for part in Formatter().parse(text))
     columns = dict.fromkeys(name for name in named if name)
     for name, text in checks.items():
         plain = sa.CheckConstraint(text.format(**{column: column for column in columns}), name=name)
         table.append_constraint(plain.ddl_if(dialect="sqlite"))
-    facts, sound = f"{table.name}_facts", f"{table.name}_sound"
+    table.info |= {"type": f"{table.name}_facts", "domain": f"{table.name}_sound"}
     cast = sa.CheckConstraint(
-        f"CAST(ROW({', '.join(columns)}) AS {sound}) IS DISTINCT FROM NULL", name="facts"
+        f"CAST(ROW({', '.join(columns)}) AS {table.info['domain']}) IS DISTINCT FROM NULL",
+        name="facts",
     )
     table.append_constraint(cast.ddl_if(dialect="postgresql"))
-    table.info |= {"type": facts, "domain": sound}
     _make_domain(table, [*columns], checks)
 
 

@@ -26,12 +26,11 @@ def connect(
         storage: The database's URL.
         connections: How many connections the pool opens at most.
         check: Whether to check file and schema; migrations do not.
-        longest_silence: See `Database`; None for the usual bound.
+        longest_silence: See `Database`; None for `LONGEST_SILENCE_S`.
 
     Raises:
         UsageError: The URL does not name a PostgreSQL or SQLite database.
-        StorageError: The database is missing, unreachable, too old or too new. The message names
-            the cure.
+        StorageError: The database is missing, unreachable, too old or too new.
     """
     url = read_url(storage)
     if url.get_backend_name() == "sqlite" and sqlite3.sqlite_version_info < SQLITE_OLDEST:

@@ -1,4 +1,4 @@
-"""The pool of a database's connections: each is opened when needed and kept for the next use."""
+"""The pool of a database's connections; a connection is opened when needed, and kept."""
 
 import os
 import sqlite3
@@ -52,7 +52,7 @@ class Connections:
     """
     A pool of cursors, each with its own connection; threads may share the pool.
 
-    Cursors are kept, because one that runs the same statement again takes less time than a new one.
+    Cursors are kept, because a used cursor runs its last statement faster than a new cursor does.
     A forked process opens its own connections.
     """
 

@@ -2,8 +2,8 @@
 A database: its options, and how its connections are opened.
 
 On SQLite we use WAL, synchronous=FULL, and BEGIN IMMEDIATE for every writer. SQLite has no SKIP
-LOCKED, so only BEGIN IMMEDIATE makes claims safe there. With the isolation levels of its driver two
-workers claimed the same trial, or got "database is locked".
+LOCKED, so only BEGIN IMMEDIATE makes claims safe. With the isolation levels of Python's sqlite3,
+two workers claimed the same trial, or got "database is locked".
 """
 
 import os
@@ -27,10 +27,6 @@ from studydb.db.urls import check_encoding, features_of, mask
 from studydb.domain.errors import StorageMissing
 
 
-def _longest_silence() -> float:
-    return sessions.LONGEST_SILENCE_S
-
-
 class Database:
     """
     One database, reached through a small pool of connections; threads may share it.
@@ -39,11 +35,11 @@ class Database:
         url: The URL with its password masked, safe to print.
         features: What the database can do. Packages other than db/ ask only this.
         postgresql: Whether it is PostgreSQL; False means SQLite. Only code in db/ reads this.
-        pooler: Whether a transaction pooler such as PgBouncer is in between. Settings of a session
-            do not last behind one.
+        pooler: Whether a transaction pooler such as PgBouncer is in between. Behind a pooler the
+            settings of a session do not last.
         engine: The engine of SQLAlchemy, for migrations. It opens connections and keeps none.
-        longest_silence: Returns the seconds for which PostgreSQL may leave a request without an
-            answer. It is called repeatedly during a wait.
+        longest_silence: Returns the most seconds to wait for PostgreSQL's answer. It is called
+            repeatedly during a wait.
         clock: The clock of a test; None to use the database's.
         observer: Called with the SQL of every statement, and with BEGIN, COMMIT and ROLLBACK.
         no_queue_until_s: Asks skip their queue until `time.monotonic()` reaches this value; see
@@ -59,7 +55,7 @@ class Database:
         self.engine = self._make_engine()
         self.connections = Connections(self._open_cursor, limit=connections, url=self.url)
         self._file: tuple[int, int] | None = None
-        self.longest_silence: Callable[[], float] = _longest_silence
+        self.longest_silence: Callable[[], float] = lambda: sessions.LONGEST_SILENCE_S
         self.clock: Callable[[], datetime] | None = None
         self.observer: Observer | None = None
         self.no_queue_until_s = 0.0
@@ -95,9 +91,7 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        connection.autocommit = (
-            True  # we send BEGIN and COMMIT, so that they go through the pipeline
-        )
+        connection.autocommit = True  # we send BEGIN and COMMIT through the pipeline
         setting = sessions.set_for_session(connection.info.server_version)
         if setting is not None and not self.pooler:
             connection.execute(setting)
@@ -127,8 +121,8 @@ class Database:
         Check that the open SQLite file is still the one at its path.
 
         Raises:
-            StorageMissing: The file was moved, deleted or replaced. What is written to the open
-                file now is lost.
+            StorageMissing: The file was moved, deleted or replaced; writes to the open file would
+                be lost.
         """
         found = self._file_at_path()
         if found == self._file:
@@ -142,9 +136,7 @@ class Database:
     @property
     def path(self) -> Path:
         """The path of the SQLite file."""
-        if self.secret_url.database is None:
-            raise ValueError(f"{self.url} is not a file.")
-        return Path(self.secret_url.database)
+        return Path(self.secret_url.database or "")
 
     @property
     def locations(self) -> Locations:
@@ -164,12 +156,12 @@ class Database:
 
         Args:
             write: Whether the block writes. A block that only reads takes no lock on SQLite.
-            durable: Whether COMMIT waits for the disk on PostgreSQL. If it does not, a crash of the
-                server can lose the change until a later durable COMMIT.
+            durable: Whether COMMIT waits for the disk on PostgreSQL. Without the wait, a crash of
+                the server can lose the change until a later durable COMMIT.
             single: Whether the block runs just one statement or chain. PostgreSQL then needs no
                 BEGIN and no COMMIT.
-            snapshot: Whether all reads of the block see the database as the first one does. On
-                SQLite they always do.
+            snapshot: Whether all reads of the block see the database as the first read does. On
+                SQLite this is always so.
 
         Raises:
             StorageTransient: A fault that will pass. The COMMIT may have happened or not.

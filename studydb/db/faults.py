@@ -177,11 +177,7 @@ def is_disconnect(error: BaseException) -> bool:
 
 
 def is_of_values(error: BaseException) -> bool:
-    """
-    Tell whether an error came from the values of one trial.
-
-    Every trial has the errors of the database, of the host and of a statement, so they are excluded.
-    """
+    """Tell whether the values of one trial caused an error; any other error hits every trial."""
     error = driver_error(error)
     if isinstance(error, psycopg.Error | sqlite3.Error):
         refused = psycopg.DataError | psycopg.IntegrityError | sqlite3.IntegrityError

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
-"""How JSON, and a double on SQLite, write numbers that are not finite; see `encode_json`."""
+"""Numbers that are not finite, as JSON and doubles on SQLite hold them; see `encode_json`."""
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-"""The bounds of a bigint. A number in jsonb beyond them becomes NULL instead of an error."""
+"""The bounds of a bigint. A larger or smaller number in jsonb becomes NULL, not an error."""
 
 
 class ValueKind(StrEnum):
@@ -37,8 +37,8 @@ def postgresql_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> 
     Args:
         document: A column of type jsonb.
         keys: The keys of the nested objects that lead to the value.
-        kind: The type of the expression. As a number, a value that is not a number becomes NULL. As
-            text, a list or an object becomes its JSON.
+        kind: The type of the expression. A number is NULL if the value is not a number; a text is
+            JSON if the value is a list or an object.
     """
     path = ", ".join(map(literal, keys))
     found = f"({document} #> ARRAY[{path}])"

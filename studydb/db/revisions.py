@@ -7,6 +7,6 @@ REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 
 ADVISORY_LOCK = 0x73747564_79646201
 """
-The key of the advisory lock that is held on PostgreSQL while the schema is changed. Any number
-would do, but it must never change.
+The key of PostgreSQL's advisory lock for changes of the schema. The number is arbitrary, but must
+never change.
 """

@@ -1,9 +1,9 @@
 """
 Roles on PostgreSQL: the rights that an owner, a worker and a viewer need.
 
-A worker cannot change the schema, a study's specs, its trainable and the signatures of that, the
-params of a trial, or a stored result. It can claim and end any trial, pause and stop a study,
-report false values, and delete rows of checkpoints, as retention does.
+A worker cannot change the schema, a study's specs, its trainable with the signatures, the params of
+a trial, or a stored result. It can claim and end any trial, pause and stop a study, report false
+values, and delete rows of checkpoints.
 """
 
 # ruff: noqa: S608  this file quotes names and texts
@@ -53,8 +53,7 @@ WORKER_UPDATES = {
     "rung": ("n_entries", "n_ranked", "cut_rank", "cut_score", "cut_trial_id"),
     "counter": ("pending", "running", "paused", "terminated", "error"),
 }
-"""By table; a test compares them with the statements of every operation that workers call."""
-
+"""By table; a test compares the columns with the statements of every operation of a worker."""
 
 _HEAD = """
 -- For psql, as the owner of the database and its tables, or as a superuser. Run it after
@@ -67,10 +66,10 @@ BEGIN;
 @dataclass(frozen=True, slots=True)
 class Roles:
     """
-    The names of the three roles, the members of each, and where the tables are.
+    The names of the three roles, their members, and the database with the tables.
 
     The roles are groups; people log in as members. On PostgreSQL a member inherits a group's rights
-    but not its settings, so that a viewer's limits are set for each login.
+    but not its settings, so the script sets a viewer's limits for each login.
 
     Attributes:
         members: Logins, each with its role.
@@ -84,7 +83,7 @@ class Roles:
     members: tuple[tuple[str, Role], ...] = ()
 
     def script(self) -> str:
-        """The SQL that makes the roles and grants their rights; it may be run again."""
+        """Return the SQL that makes the roles and grants their rights; it may be run again."""
         parts = (
             *(_HEAD, self._create(), self._owner(), self._worker(), self._viewer()),
             *(self._membership(login, role) for login, role in self.members),
@@ -104,12 +103,7 @@ class Roles:
         return ", ".join(f"{_name(self.schema)}.{name}" for name in names)
 
     def _create(self) -> str:
-        """
-        Make the roles that are missing, or raise an error that says who can.
-
-        Existing roles are skipped: CREATE ROLE fails for a caller without that right even if the
-        role exists.
-        """
+        """Make the missing roles, or raise an error with the lines for an administrator."""
         logins = [name for name, _ in self.members]
         groups = ", ".join(map(_name, self._names))
         wanted = [f"CREATE ROLE {_name(name)};" for name in self._names]
@@ -154,7 +148,7 @@ class Roles:
         )
 
     def _present_owners(self) -> str:
-        """Make the present owner of the tables, and who runs this, members of the owner role."""
+        """Make the tables' present owner and the caller members of the owner role."""
         return dedent(f"""\
             DO $$ DECLARE holder oid; BEGIN
               FOR holder IN SELECT relowner FROM pg_class
@@ -207,7 +201,7 @@ class Roles:
             """
 
     def _membership(self, login: str, role: Role) -> str:
-        """Make a login a member of its role, and of neither of the two others."""
+        """Make a login a member of its role, and revoke the two others."""
         by_role = dict(zip(Role, self._names, strict=True))
         group = by_role.pop(role)
         others = ", ".join(f"{literal(_name(name))}::regrole" for name in by_role.values())
@@ -224,10 +218,9 @@ class Roles:
 
     def _limits(self) -> str:
         """
-        Set the limits of each login that is only a viewer.
+        Set the limits of each login that is only a viewer; reset those of workers and owners.
 
-        A login that becomes a worker or an owner loses them. The caller may have the right to grant
-        rights, but not to change another's login; then a warning names the line to run.
+        A caller without the right to change another's login gets a warning with the line to run.
         """
         writes = " OR ".join(
             f"pg_has_role(oid, {literal(name)}, 'MEMBER')" for name in (self.owner, self.worker)
@@ -265,7 +258,7 @@ def _array(texts: Iterable[str]) -> str:
 
 
 def _name(text: str) -> str:
-    """An identifier, in quotes unless it surely needs none."""
+    """Write an identifier, in quotes if it could need them."""
     is_plain = re.fullmatch(r"[a-z]+_[a-z0-9_]+", text) and not text.startswith(
         ("current_", "session_")
     )

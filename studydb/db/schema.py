@@ -1,10 +1,10 @@
 """
 The tables: one schema for PostgreSQL and SQLite.
 
-Ids are never reused. No index has a column that a heartbeat or a report changes, so that those
+Ids are never reused. No index has a column that a heartbeat or a report changes, so that their
 updates stay HOT on PostgreSQL. `result` and `rung_entry` have no foreign keys, because the fence
-proves that the parent exists. A condition that a partial index needs is written as a literal, never
-bound.
+proves that the parent exists. The condition of a partial index is a literal in queries, never a
+bind.
 """
 
 from collections.abc import Iterable
@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.schema import SchemaItem
 
 from studydb.db.checks import guard
 from studydb.db.types import Json, Number, UtcDateTime
@@ -28,14 +29,15 @@ METADATA = sa.MetaData(
     }
 )
 
-FOR_EVER = 2**62
-"""`attempt.live_through` of an attempt that no later one has superseded."""
+NOT_SUPERSEDED = 2**62
+"""`attempt.live_through` of an attempt of which no step was trained again by a later one."""
 
 Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
-def _id() -> sa.Column[int]:
-    return sa.Column("id", Id, sa.Identity(), primary_key=True)
+def _table_with_id(name: str, *items: SchemaItem) -> sa.Table:
+    key = sa.Column("id", Id, sa.Identity(), primary_key=True)
+    return sa.Table(name, METADATA, key, *items, sqlite_autoincrement=True)
 
 
 def _study_id() -> sa.Column[int]:
@@ -49,17 +51,15 @@ def _one_of(column: str, values: Iterable[StrEnum]) -> dict[str, str]:
 
 _HEX = "ltrim({uuid}, '0123456789abcdef-') = ''"
 UUID = f"length({{uuid}}) = 36 AND {_HEX}"
-"""Paths are made of UUIDs, so that a row must not hold another text."""
+"""UUIDs become parts of paths, so a row must not hold any other text."""
 
 
 def _required(name: str, kind: Any, *args: Any, **options: Any) -> sa.Column[Any]:
     return sa.Column(name, kind, *args, nullable=False, **options)
 
 
-study = sa.Table(
+study = _table_with_id(
     "study",
-    METADATA,
-    _id(),
     _required("uuid", sa.Text, unique=True),
     _required("name", sa.Text, unique=True),
     _required("status", sa.Text),
@@ -86,12 +86,11 @@ study = sa.Table(
     sa.Column("points", Json),
     sa.Column("paused_by", sa.Text),
     sa.Column("pause_reason", sa.Text),
-    sqlite_autoincrement=True,
 )
 """
-`n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without that limit
-`n_running` is not kept. `points` holds the searcher's proposals for the next draws, by block.
-`paused_by` is who or what paused it ('person', …), and `pause_reason` says why.
+`n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
+`max_concurrent`, `n_running` is not kept. `points` holds the searcher's proposals for the next
+draws, keyed by batch number. `paused_by` is who or what paused the study ('person', …).
 """
 
 guard(
@@ -111,10 +110,8 @@ search_space = sa.Table(
     sa.PrimaryKeyConstraint("study_id", "version"),
 )
 
-trainable = sa.Table(
+trainable = _table_with_id(
     "trainable",
-    METADATA,
-    _id(),
     _required("uuid", sa.Text, unique=True),
     _study_id(),
     _required("kind", sa.Text),
@@ -123,7 +120,6 @@ trainable = sa.Table(
     _required("python_version", sa.Text),
     sa.Column("source", sa.LargeBinary),
     _required("created_at", UtcDateTime),
-    sqlite_autoincrement=True,
 )
 
 guard(trainable, uuid=UUID)
@@ -147,10 +143,8 @@ def _partial(name: str, *columns: str, where: str, sqlite_where: str | None = No
     )
 
 
-trial = sa.Table(
+trial = _table_with_id(
     "trial",
-    METADATA,
-    _id(),
     _required("uuid", sa.Text, unique=True),
     _study_id(),
     _required("number", sa.BigInteger),
@@ -221,12 +215,11 @@ trial = sa.Table(
     _partial("trial_paused", "study_id", where="state = 'PAUSED'"),
     _partial("trial_rank", "study_id", "rank_score", "number", where="rank_score IS NOT NULL"),
     sa.Index("trial_params", "study_id", "params_hash"),
-    sqlite_autoincrement=True,
 )
 """
 `priority`: lower runs first. `rank_score` is set to `best_score` when the state changes, so that
-"best" is one index probe and reports stay HOT. `checkpoint_step` is the highest step ever saved.
-`flush_no` is the running attempt's; its end copies it to the attempt's row.
+the best trial is one index probe and reports stay HOT. `checkpoint_step` is the highest step ever
+saved. `flush_no` counts the running attempt's flushes; the attempt's end copies it to its row.
 """
 
 guard(
@@ -276,9 +269,9 @@ attempt = sa.Table(
     sa.PrimaryKeyConstraint("trial_id", "attempt"),
 )
 """
-`start_step` is its first step, `restored_id` the checkpoint that it began from, `source_trial_id`
-that checkpoint's trial. `start` is "warm" or "fresh", and `start_s` the seconds from the claim to
-the function's first line.
+`start_step` is the first step, `restored_id` the checkpoint that the attempt began from,
+`source_trial_id` the trial of that checkpoint. `start` is "warm" or "fresh", and `start_s` the
+seconds from the claim to the first line of the trainable.
 """
 
 guard(attempt, **_one_of("reason", Reason))
@@ -298,10 +291,8 @@ result = sa.Table(
     sqlite_with_rowid=False,
 )
 
-checkpoint = sa.Table(
+checkpoint = _table_with_id(
     "checkpoint",
-    METADATA,
-    _id(),
     _required("uuid", sa.Text, unique=True),
     _required("study_id", Id),
     _required("trial_id", Id, sa.ForeignKey("trial.id"), index=True),
@@ -318,16 +309,13 @@ checkpoint = sa.Table(
     _required("created_at", UtcDateTime),
     sa.Column("corrupt_at", UtcDateTime),
     sa.Column("removed_at", UtcDateTime),
-    sqlite_autoincrement=True,
 )
-"""`removed_at`: no restore needs it and its bytes may be deleted, unless `pins` forbids that."""
+"""From `removed_at` on no restore needs the checkpoint; its bytes are deleted unless `pins` > 0."""
 
 guard(checkpoint, uuid=UUID)
 
-worker = sa.Table(
+worker = _table_with_id(
     "worker",
-    METADATA,
-    _id(),
     _required("uuid", sa.Text, unique=True),
     _study_id(),
     _required("host", sa.Text),
@@ -344,10 +332,9 @@ worker = sa.Table(
     _required("seen_at", UtcDateTime),
     sa.Column("ended_at", UtcDateTime),
     sa.Index("worker_study", "study_id"),
-    sqlite_autoincrement=True,
 )
 
-guard(worker, uuid=f"length({{uuid}}) IN (32, 36) AND {_HEX}")  # those of own loops have no hyphens
+guard(worker, uuid=f"length({{uuid}}) IN (32, 36) AND {_HEX}")  # an own loop's has no hyphens
 
 bracket = sa.Table(
     "bracket",
@@ -358,10 +345,8 @@ bracket = sa.Table(
     sa.PrimaryKeyConstraint("study_id", "number"),
 )
 
-rung = sa.Table(
+rung = _table_with_id(
     "rung",
-    METADATA,
-    _id(),
     _study_id(),
     _required("bracket", sa.Integer),
     _required("step", sa.BigInteger),
@@ -372,11 +357,10 @@ rung = sa.Table(
     sa.Column("cut_score", sa.Double),
     sa.Column("cut_trial_id", Id),
     sa.UniqueConstraint("study_id", "bracket", "step"),
-    sqlite_autoincrement=True,
 )
 """
-`cut_rank` counts from the worst entry (0). `cut_score` and `cut_trial_id` name the entry at that
-rank: the lower neighbour of the quantile among the `n_ranked` entries that are not NaN.
+`cut_rank` counts from the worst entry (0). `cut_score` and `cut_trial_id` name the entry at
+`cut_rank`: the lower neighbour of the quantile among the `n_ranked` entries that are not NaN.
 """
 
 rung_entry = sa.Table(
@@ -395,15 +379,10 @@ rung_entry = sa.Table(
     _required("recorded_at", UtcDateTime),
     sa.PrimaryKeyConstraint("rung_id", "trial_id"),
     _partial(
-        "rung_entry_rank",
-        "rung_id",
-        "score",
-        "trial_id",
-        where="ranked",
-        sqlite_where="ranked = 1",
+        "rung_entry_rank", "rung_id", "score", "trial_id", where="ranked", sqlite_where="ranked = 1"
     ),
 )
-"""`ordinal` is the 0-based order of arrival; `cutoff` is what the score was compared with."""
+"""`ordinal` is the 0-based order of arrival; the score was compared with `cutoff`."""
 
 counter = sa.Table(
     "counter",
@@ -415,10 +394,8 @@ counter = sa.Table(
 )
 """Trials per state; the count is the sum over a study's shards."""
 
-event = sa.Table(
+event = _table_with_id(
     "event",
-    METADATA,
-    _id(),
     _study_id(),
     sa.Column("trial_id", Id),
     sa.Column("attempt", sa.Integer),
@@ -429,51 +406,44 @@ event = sa.Table(
     sa.Column("token", sa.Text, unique=True),
     _required("at", UtcDateTime),
     sa.Index("event_study", "study_id", "id"),
-    sqlite_autoincrement=True,
 )
 
-note = sa.Table(
+note = _table_with_id(
     "note",
-    METADATA,
-    _id(),
     _study_id(),
     sa.Column("trial_id", Id),
     _required("author", sa.Text),
     _required("text", sa.Text),
     _required("at", UtcDateTime),
-    sqlite_autoincrement=True,
 )
 
-tag = sa.Table(
+tag = _table_with_id(
     "tag",
-    METADATA,
-    _id(),
     _study_id(),
     sa.Column("trial_id", Id),
     _required("key", sa.Text),
     sa.Column("value", sa.Text),
     sa.Index("tag_study", "study_id", "trial_id", "key", unique=True),
-    sqlite_autoincrement=True,
 )
 
 
 def in_state(state: State) -> sa.ColumnElement[bool]:
-    """`state = '…'` with a literal, by which a planner knows that a partial index can be used."""
+    """Compare the state with a literal, so that the planner may use the state's partial index."""
     return trial.c.state == sa.literal_column(f"'{state}'", sa.Text)
 
 
 def is_still(state: State) -> sa.ColumnElement[bool]:
     """
-    `state = …` with a bound value, for the guard of a row that is found by its id.
+    Compare the state with a bound value, for a guard on a row that is found by its id.
 
-    With a literal, a plan that was made for a small table would scan the partial index of that
-    state: every report would read every running trial.
+    With a literal, a plan made for a small table would scan the partial index of the state: every
+    report would read every running trial.
     """
     return trial.c.state == sa.bindparam(f"still_{state.lower()}", state, sa.Text)
 
 
 BY_ID = trial.c.id + 0
 """
-Orders locks by id without the index on id: to sort by `id` itself, a plan may scan all trials in
-that order, as SQLite does without statistics.
+Sorts rows by id for locks. Sorted by `id` itself, a plan may scan the index on id, and so all
+trials; SQLite without statistics does.
 """

@@ -12,15 +12,15 @@ IDLE_IN_TRANSACTION_TIMEOUT_S = 10
 
 LONGEST_SILENCE_S = STATEMENT_TIMEOUT_S + 15
 """
-The most seconds for which we wait for an answer. No statement takes longer. A COMMIT can, because
-it waits for a synchronous standby and `statement_timeout` does not apply to it.
+The most seconds for which we wait for an answer. `statement_timeout` ends a statement before, but
+not a COMMIT that waits for a synchronous standby.
 """
 
 TRANSACTION_TIMEOUT_S = 120
-"""Ends the transaction of a client that freezes while it sends, which does not count as idle."""
+"""For a client that freezes while it sends: the server does not count it as idle."""
 
 _TRANSACTION_TIMEOUT_SINCE = 170000
-"""PostgreSQL 17 is the first to have `transaction_timeout`."""
+"""The first server version with `transaction_timeout`."""
 
 _TIMEOUTS_MS = {
     "lock_timeout": LOCK_TIMEOUT_S * 1000,
@@ -30,9 +30,8 @@ _TIMEOUTS_MS = {
 
 _INDEX_ONLY = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 """
-Forbid scans of whole tables, because every statement of ours has its index. A plan that was made
-while a table was small scans it, and is kept while the table grows: that way 1,900 trials read 9
-million rows.
+Forbid scans of whole tables; every statement of ours has an index. Otherwise a plan made for a
+small table scans it and is kept while the table grows: 1,900 trials read 9 million rows.
 """
 
 
@@ -41,12 +40,12 @@ def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, A
     Return the arguments of psycopg's `connect`.
 
     Args:
-        pooler: Whether a pooler is in between; then `set_for_transaction` makes the settings.
+        pooler: Whether a pooler is in between; if so, use `set_for_transaction` for the settings.
     """
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
         "application_name": "studydb",
-        "client_encoding": "UTF8",  # whatever PGCLIENTENCODING or the role's setting says
+        "client_encoding": "UTF8",  # overrides PGCLIENTENCODING and the role's setting
         "tcp_user_timeout": CONNECT_TIMEOUT_S * 1000,
         "keepalives_idle": 30,
     }
@@ -63,14 +62,14 @@ def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, A
 
 
 def set_for_session(server_version: int) -> str | None:
-    """Return a statement for settings that older servers refuse in a connection argument."""
+    """Return the statement for a setting that older servers do not know; None for these."""
     if server_version < _TRANSACTION_TIMEOUT_SINCE:
         return None
     return f"SET transaction_timeout = {int(TRANSACTION_TIMEOUT_S * 1000)}"
 
 
 def set_for_transaction(server_version: int, *, read_only: bool) -> str:
-    """Return a query that makes the settings of one transaction, for use behind a pooler."""
+    """Return a query that makes the settings of one transaction behind a pooler."""
     settings: dict[str, int | str] = _TIMEOUTS_MS | _INDEX_ONLY
     if server_version >= _TRANSACTION_TIMEOUT_SINCE:
         settings["transaction_timeout"] = int(TRANSACTION_TIMEOUT_S * 1000)

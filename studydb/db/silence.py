@@ -13,15 +13,15 @@ from psycopg.waiting import Ready
 Returned = TypeVar("Returned")
 
 _LOOK_S = 0.1
-"""Seconds between two looks at the clock while nothing comes; the driver uses the same."""
+"""Seconds between two reads of the clock during a wait; the driver uses the same."""
 
 _FIRST_S = 0.5
-"""Seconds for which the driver's faster loop waits before ours does; most answers come by then."""
+"""Seconds for which the driver's faster loop waits before ours; most answers come earlier."""
 
 
 class SilentServerError(psycopg.OperationalError):
     """
-    The server accepted a request and does not answer. It may have carried the request out or not.
+    The server accepted a request and does not answer; it may have executed the request.
 
     TCP keepalives do not detect this: the operating system acknowledges packets even while the
     server is stopped or waits for a standby.
@@ -38,14 +38,14 @@ class BoundedConnection(psycopg.Connection[Any]):
     A connection that ends a wait when the server has been silent for too long.
 
     Attributes:
-        longest_silence: Returns the bound in seconds. It is called repeatedly during a wait, so
-            that a process that must end can shorten it.
+        longest_silence: Returns the bound in seconds. It is called repeatedly during a wait, so a
+            process that must end can shorten the wait.
     """
 
     longest_silence: Callable[[], float]
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Connect. `connect_timeout` bounds this, not `longest_silence`."""
+        """Connect, for at most `connect_timeout`."""
         super().__init__(*args, **options)
         self.longest_silence = for_ever
 
@@ -56,8 +56,8 @@ class BoundedConnection(psycopg.Connection[Any]):
         Run a generator of the driver until it returns.
 
         Raises:
-            SilentServerError: Nothing came for too long. The connection is closed, because a late
-                answer would be taken for the answer to another request.
+            SilentServerError: Nothing came for too long. The connection is closed, because the
+                next request would get the late answer.
         """
         try:
             return super().wait(gen, interval, _FIRST_S if timeout is None else timeout)

@@ -1,4 +1,4 @@
-"""Open an SQLite file, even one that we may only read."""
+"""Open an SQLite file, also without the right to write to it."""
 
 import os
 import sqlite3
@@ -10,18 +10,15 @@ from studydb.domain.errors import StorageBusy, StorageDenied
 BUSY_TIMEOUT_S = 5
 
 _NO_WAL = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-"""
-The errors that a reader of a file in WAL mode gets if the `-shm` file, which holds the locks, is
-missing and cannot be made.
-"""
+"""A reader of a file in WAL mode gets these if the `-shm` file is missing and cannot be made."""
 
 
 class ArchiveConnection(sqlite3.Connection):
     """
-    A connection that reads without locks. It is used if no process seems to write to the file.
+    A connection that reads without locks, and ignores a `-wal` file.
 
-    It could read pages while a writer changes them, and it ignores a `-wal` file. So it is opened
-    for one transaction, whose reads count only if the file has not changed at the end.
+    A writer could change pages during a read. So the connection is opened for one transaction,
+    whose reads count only if the file has not changed at the end.
 
     Attributes:
         stamp: The `_stamp` of the file when it was opened.
@@ -46,11 +43,11 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
     Open an SQLite file that exists.
 
     Returns:
-        A connection; an `ArchiveConnection` if the file cannot be read in another way.
+        A connection; an `ArchiveConnection` if the locks of the file cannot be used.
 
     Raises:
-        StorageDenied: Changes are in a `-wal` or `-journal` file, and only a login that may write
-            can read them.
+        StorageDenied: Changes are in a `-wal` or `-journal` file, and reading them needs the right
+            to write.
     """
     try:
         return _opened(path, "mode=ro" if read_only else "mode=rw", read_only=read_only)
@@ -75,11 +72,7 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
 
 def _opened(
-    path: Path,
-    how: str,
-    *,
-    read_only: bool,
-    factory: type[sqlite3.Connection] = sqlite3.Connection,
+    path: Path, how: str, *, read_only: bool, factory: type[sqlite3.Connection] = sqlite3.Connection
 ) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.as_uri()}?{how}",
@@ -92,9 +85,7 @@ def _opened(
     try:
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("PRAGMA query_only=ON" if read_only else "PRAGMA synchronous=FULL")
-        connection.execute(
-            "PRAGMA schema_version"
-        )  # reads the file, or raises why it cannot be read
+        connection.execute("PRAGMA schema_version")  # reads the file, so that errors come here
     except BaseException:
         connection.close()
         raise
@@ -110,18 +101,18 @@ def _stamp(path: Path) -> tuple[int, ...]:
     found = path.stat()
     wal = 0
     with suppress(FileNotFoundError):
-        wal = _beside(path).stat().st_size
+        wal = _wal_of(path).stat().st_size
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size, wal
 
 
-def _beside(path: Path) -> Path:
+def _wal_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
 def _cannot_read_wal(path: Path) -> str:
     return (
-        f"sqlite:///{path} cannot be read: changes are in {_beside(path).name}, and SQLite reads "
+        f"sqlite:///{path} cannot be read: changes are in {_wal_of(path).name}, and SQLite reads "
         f"that only with {path.name}-shm, which cannot be made or used without the right to write "
-        f"in {path.parent}. Copy both files, {path.name} and {_beside(path).name}, to a folder of "
+        f"in {path.parent}. Copy both files, {path.name} and {_wal_of(path).name}, to a folder of "
         "yours and name the copy, or ask for the right to write in that folder."
     )

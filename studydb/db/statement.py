@@ -1,9 +1,9 @@
 """
-The seam between Core and the driver.
+Statements that are written in SQLAlchemy Core and run on the driver's own cursor.
 
-Every statement is written in SQLAlchemy Core, compiled once per dialect, and run on the driver's
-own cursor: a claim costs 0.8 ms of CPU through Core's execution, and 0.09 ms through psycopg's
-prepared statement. Binds and columns pass through Core's type codecs in both cases.
+Each is compiled once per dialect. A claim costs 0.8 ms of CPU through Core's execution, and 0.09 ms
+through psycopg's prepared statement. Binds and columns pass through Core's type codecs in both
+cases.
 """
 
 import re
@@ -35,19 +35,19 @@ class Row(Protocol):
 
 
 BIND = re.compile(r"%\((\w+)\)s")
-"""A bind in psycopg's spelling, which Core compiles PostgreSQL's statements to."""
+"""A bind as Core writes it for psycopg."""
 
 
 @dataclass(frozen=True)
 class Compiled:
     """
-    A statement as one dialect's driver takes it.
+    A statement for one dialect's driver.
 
     Attributes:
-        sql: With named binds, in the driver's spelling.
-        defaults: The values of binds that need not be given, encoded.
-        encode: The codecs of the binds that have one.
-        decode: The codecs of the columns that have one, by position.
+        sql: The SQL with named binds, as the driver writes them.
+        defaults: The encoded values of binds that the caller may leave out.
+        encode: The codecs of binds, by name.
+        decode: The codecs of columns, by position.
     """
 
     sql: str
@@ -58,7 +58,7 @@ class Compiled:
     decode: tuple[tuple[int, Codec], ...]
 
     def bind(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The driver's parameters, encoded."""
+        """Return the encoded parameters for the driver."""
         if not params.keys() >= self.required:
             missing = ", ".join(sorted(self.required - params.keys()))
             raise TypeError(f"Statement lacks {missing}: {self.sql}")
@@ -81,7 +81,7 @@ class Compiled:
         return sql.encode(), names
 
     def read(self, values: Sequence[Any]) -> Row:
-        """One row, decoded, as a named tuple."""
+        """Decode a row into a named tuple."""
         if not self.decode:
             return self.row(values)
         decoded = list(values)
@@ -150,7 +150,7 @@ def _row_type(names: Sequence[str]) -> Callable[[Sequence[Any]], Row]:
 
 
 class Prepared:
-    """A constant statement: compiled at its first use on each dialect, prepared by the driver."""
+    """A constant statement, which is compiled at its first use on each dialect."""
 
     __slots__ = ("_by_dialect", "statement")
 
@@ -159,7 +159,7 @@ class Prepared:
         self._by_dialect: dict[str, Compiled] = {}
 
     def compiled(self, dialect: Dialect) -> Compiled:
-        """The statement in this dialect; a dialect is known by its name."""
+        """Return the statement in this dialect."""
         compiled = self._by_dialect.get(dialect.name)
         if compiled is None:
             compiled = self._by_dialect[dialect.name] = compile_for(self.statement, dialect)
@@ -178,8 +178,8 @@ class BulkInsert:
     SQLite runs one prepared statement per row, inside the process.
 
     Attributes:
-        common: Columns that have the same value in all rows.
-        columns: Columns that have a value of each row, in this order.
+        common: Columns with one value for all rows.
+        columns: Columns with a value per row, in this order.
         stamped: The column that is set to the database's clock.
     """
 
@@ -193,7 +193,7 @@ class BulkInsert:
         self._codecs: dict[str, tuple[Codec, ...]] = {}
 
     def compiled(self, dialect: Dialect, *, alone: bool = False) -> Compiled:
-        """The statement in this dialect; `alone` is PostgreSQL's form for a single row."""
+        """Return the statement in this dialect; `alone`: PostgreSQL's form for a single row."""
         compiled = self._compiled.get((dialect.name, alone))
         if compiled is None:
             compiled = self._compiled[dialect.name, alone] = self._compile(dialect, alone=alone)
@@ -220,7 +220,7 @@ class BulkInsert:
         )
 
     def encoded(self, dialect: Dialect, rows: Rows) -> list[Sequence[Any]]:
-        """The rows' values by column, encoded; the statement must have been compiled."""
+        """Return the rows' encoded values by column; the statement must have been compiled."""
         columns = zip(*rows, strict=True) if rows else [()] * len(self.columns)
         return [
             column if codec is _unchanged else [codec(value) for value in column]
@@ -229,7 +229,7 @@ class BulkInsert:
 
     def binds(self, dialect: Dialect, rows: Rows) -> dict[str, Any]:
         """
-        PostgreSQL's parameters by column: the values of a single row, or arrays for `unnest`.
+        Return PostgreSQL's parameters by column: values of a single row, or arrays for `unnest`.
 
         Arrays are written as text, because psycopg looks up a dumper for each element.
         """
@@ -257,7 +257,7 @@ _NUMBERS = frozenset((int, float))
 
 
 def array_literal(values: Sequence[Any]) -> str:
-    """Numbers, texts and None as the text of a PostgreSQL array; NaN and ±Inf by their names."""
+    """Write numbers, texts and None as the text of a PostgreSQL array."""
     written = repr if _NUMBERS.issuperset(map(type, values)) else _element
     return f"{{{','.join(map(written, values))}}}"
 
@@ -282,5 +282,5 @@ def _unchanged(value: Value) -> Value:
 
 
 def _plain(value: object) -> object:
-    """A plain text for a StrEnum, because drivers look up a codec by the exact class."""
+    """Replace a StrEnum by a plain text, because drivers look up a codec by the exact class."""
     return str(value) if isinstance(value, str) else value

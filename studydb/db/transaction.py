@@ -20,7 +20,7 @@ _READ_NOW = Prepared(sa.select(now().label("now")))
 
 
 def no_pipeline() -> None:
-    """Do nothing: without a pipeline each statement has waited for its answer."""
+    """Do nothing; without a pipeline each statement has already waited for its answer."""
 
 
 class Txn:
@@ -28,10 +28,10 @@ class Txn:
     Runs statements on the driver's cursor. Store functions take it; operations commit it.
 
     Attributes:
-        features: What the rooms above db/ ask about the database.
-        postgresql: For db/ alone; else it is SQLite.
-        abandoned: Whether the block has asked for a rollback.
-        waits_for_disk: Whether COMMIT waits for the disk; a chain may have set that on the server.
+        features: What the database can do. Packages other than db/ ask only this.
+        postgresql: Whether it is PostgreSQL; False means SQLite. Only code in db/ reads this.
+        abandoned: Whether the transaction is rolled back at the end of the block.
+        waits_for_disk: Whether COMMIT waits for the disk; True after a chain that set it itself.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Txn:
         Join a transaction that is or will be open.
 
         Args:
-            cursor: A cursor of its connection that no other thread uses meanwhile.
-            prepare: psycopg's argument of that name.
-            durable: Whether a chain that is the whole transaction waits for the disk.
+            cursor: A cursor of the connection; no other thread uses it meanwhile.
+            prepare: The argument `prepare` of psycopg's `execute`.
+            durable: Whether the commit of a single-statement transaction waits for the disk.
             single: Whether the driver commits after each statement, so that only one may run.
-            sync: Waits for the answers to all that was sent through a pipeline. Only then does the
-                server count a client as idle, and end the transaction of one that has frozen.
+            sync: Waits for the answers to all that was sent through a pipeline. Before that the
+                server does not count the client as idle, so its idle timeout does not start.
         """
         self._cursor, self._dialect = cursor, dialect
         self._observer, self._prepare, self._sync = observer, prepare, sync
@@ -78,7 +78,7 @@ class Txn:
 
     @property
     def now(self) -> datetime:
-        """The database's clock, read once; a statement should use `db.dialect.now()`."""
+        """The database's time, read once; statements use `db.dialect.now()` instead."""
         if self._now is None:
             self._now = self.all(_READ_NOW)[0].now
         return self._now
@@ -100,11 +100,11 @@ class Txn:
         self._execute(self._compiled(statement), params)
 
     def count(self, statement: Prepared | sa.Executable, **params: Any) -> int:
-        """Run a statement that returns each row that it changed, and count them."""
+        """Run a statement that returns each row it changed, and count the rows."""
         return len(self.all(statement, **params))
 
     def insert_many(self, statement: BulkInsert, rows: Rows, **common: Any) -> None:
-        """Insert rows, each in the order of the statement's columns; `common` is for all rows."""
+        """Insert rows, each in the order of `statement.columns`; `common` is the same in all."""
         if not rows:
             return
         alone = self.postgresql and len(rows) == 1
@@ -119,7 +119,7 @@ class Txn:
 
     def chain(self, chain: Chain, rows: Rows = (), **params: Any) -> Row | None:
         """
-        Run a chain and return the row of its first statement; None if that changed nothing.
+        Run a chain and return the row of its first statement; None if it returned no row.
 
         Args:
             rows: The rows of its `BulkInsert`.
@@ -140,7 +140,7 @@ class Txn:
         if not self.postgresql:
             row = self._run_links(chain, rows, params)
             return lambda: row
-        cursor = new_cursor(self._cursor.connection)  # ours has been given back by then
+        cursor = new_cursor(self._cursor.connection)  # self._cursor serves the next transaction
         whole = self._send_whole(chain, rows, params, cursor)
         return lambda: _row(whole, cursor)
 
@@ -183,7 +183,7 @@ class Txn:
         Run a user's SQL if it is a single statement; returns column names and rows, not decoded.
 
         PostgreSQL takes several statements only by the simple protocol, which a pipeline does not
-        use. SQLite takes one; a statement that would make or open another file is refused.
+        use. sqlite3 takes only one, and we refuse a statement that would open another file.
         """
         if not self.postgresql:
             connection = self._cursor.connection
@@ -200,7 +200,7 @@ class Txn:
             return names, self._cursor.fetchall() if names else []
 
     def fetch_text(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a query that is made as text; returns its rows, not decoded."""
+        """Run SQL text and return its rows, not decoded."""
         self._observe(sql)
         self._cursor.execute(sql)
         self._sync()
@@ -208,7 +208,7 @@ class Txn:
         return rows
 
     def run_text(self, sql: str) -> None:
-        """Run a statement that is made as text and returns no rows, such as DDL."""
+        """Run SQL text that returns no rows, such as DDL."""
         self._observe(sql)
         self._cursor.execute(sql)
 
@@ -221,7 +221,7 @@ class Txn:
         self, compiled: Compiled, params: dict[str, Any], cursor: Cursor | None = None
     ) -> Cursor:
         if self._single:
-            assert not self._ran, "a second statement would be a transaction of its own"
+            assert not self._ran, "a second statement would be a second transaction"
             self._ran = True
         if self._now is not None and NOW in compiled.defaults:
             params[NOW] = self._now

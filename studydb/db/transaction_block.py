@@ -16,9 +16,9 @@ class TransactionBlock:
     """
     The `with` block of a transaction; see `Database.begin`.
 
-    A writer of PostgreSQL sends its statements through a pipeline: it waits only for rows that it
-    reads. An error comes with the next rows, at the latest with the COMMIT; the server skips what
-    was sent after the statement that failed.
+    On PostgreSQL a writer sends its statements through a pipeline: it waits only for rows that it
+    reads. An error is raised with the next rows, at the latest with the COMMIT; the server skips
+    the statements after the failed one.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class TransactionBlock:
 
     def __enter__(self) -> Txn:
         """Take a connection and begin."""
-        self._cursor = None  # another thread may have that of an earlier use by now
+        self._cursor = None  # the cursor of an earlier use may be in another thread by now
         try:
             self._cursor = self._database.connections.take()
             sync = self._enter_pipeline()
@@ -82,11 +82,11 @@ class TransactionBlock:
 
     def _enter_pipeline(self) -> Callable[[], None]:
         """
-        Enter the pipeline, if there is one.
+        Enter a pipeline, if the transaction uses one.
 
         Returns:
-            A function that waits for the answers to all that was sent. To wait for rows alone would
-            leave the pipeline open: a client that freezes then counts as sending, not as idle, and
+            A function that waits for the answers to all that was sent. A wait for rows only would
+            leave the pipeline open: a client that then freezes counts as sending, not as idle, and
             keeps its locks.
         """
         if self._alone or not self._write or not self._database.postgresql:
@@ -138,7 +138,7 @@ class TransactionBlock:
             self._cursor.execute("COMMIT")
 
     def _undo(self, error: BaseException) -> None:
-        """Roll back, keep or close the connection, and translate a driver's error."""
+        """Roll back, keep or close the connection, and raise a driver's error as ours."""
         connections, gone = self._database.connections, faults.is_disconnect(error)
         usable = False
         try:
@@ -155,10 +155,10 @@ class TransactionBlock:
 
     def _could_roll_back(self) -> bool:
         try:
-            with suppress(Exception):  # the error that led here is raised
+            with suppress(Exception):  # `_undo` raises the first error
                 self._leave_pipeline()
             self._roll_back()
-        except Exception:  # noqa: BLE001  the error that led here is raised
+        except Exception:  # noqa: BLE001  `_undo` raises the first error
             return False
         return True
 

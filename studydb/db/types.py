@@ -1,9 +1,9 @@
 """
 Column types: they convert between the values of Python and of each database.
 
-A metric may be NaN or ±Inf, which jsonb rejects; SQLite turns NaN into NULL. So JSON, and a double
-on SQLite, store them as the texts that PostgreSQL casts to doubles: "NaN", "Infinity", "-Infinity".
-No query orders by such a column. Scores are finite or +Inf, and stored as numbers.
+A metric may be NaN or ±Inf. jsonb rejects these numbers, and SQLite turns NaN into NULL. So JSON,
+and a double on SQLite, hold them as texts that PostgreSQL casts to doubles: "NaN", "Infinity",
+"-Infinity". No query orders by such a column. Scores are finite or +Inf, and stored as numbers.
 """
 
 import json
@@ -65,10 +65,10 @@ UNREADABLE = "(JSON that studydb cannot read)"
 
 def load_json(text: str | bytes) -> Any:
     """
-    Read the text of a JSON column; text that Python refuses becomes an object that says so.
+    Read the text of a JSON column; unreadable text becomes an object that gives the error.
 
-    Another program may have written thousands of nested lists, or an integer of thousands of
-    digits. A listing or a claim must not fail because of such a text.
+    Python refuses thousands of nested lists, or an integer of thousands of digits, which another
+    program may have written. Listings and claims must not fail because of it.
     """
     try:
         return json.loads(text)
@@ -84,7 +84,7 @@ def dump_json(value: Any) -> str:
         return _write_json(encode_json(value))
     if "NaN" in text or "Infinity" in text:
         return _write_json(encode_json(value))
-    return text  # the usual case: nothing had to be replaced
+    return text  # the usual case
 
 
 class Json(TypeDecorator[Any]):
@@ -135,7 +135,7 @@ def to_text(moment: datetime) -> str:
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment with time zone, in UTC. SQLite has no type for one, so it stores text."""
+    """A moment in UTC with its time zone; a text on SQLite, which has no such type."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True

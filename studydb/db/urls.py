@@ -1,4 +1,4 @@
-"""Storage URLs: what users write, what SQLAlchemy needs, what may be shown."""
+"""Storage URLs: read them, mask their passwords, and refuse files on network file systems."""
 
 import os
 import re
@@ -13,33 +13,11 @@ from studydb.db.dialect import FEATURES, Features
 from studydb.domain.errors import StorageError, UsageError
 from studydb.settings import expanded
 
-_NETWORK = frozenset(
-    (
-        "9p",
-        "afpfs",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "fuse.glusterfs",
-        "fuse.sshfs",
-        "gfs2",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "pvfs2",
-        "smb2",
-        "smb3",
-        "smbfs",
-        "virtiofs",
-    )
+_NETWORK_FILE_SYSTEMS = (
+    *("9p", "afpfs", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gfs2"),
+    *("glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "pvfs2"),
+    *("smb2", "smb3", "smbfs", "virtiofs"),
 )
-
 
 _PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|[^&\s]*)", re.IGNORECASE)
 
@@ -53,7 +31,7 @@ def read_url(text: str) -> URL:
     """
     try:
         url = sa.make_url(text)
-    except (sa.exc.ArgumentError, ValueError):  # ValueError: a port that is no number
+    except (sa.exc.ArgumentError, ValueError):  # ValueError: the port is not a number
         raise UsageError(
             f"{mask_text(text)!r} is no storage URL. "
             "Write sqlite:///studydb.db or postgresql://user@host/database."
@@ -76,12 +54,12 @@ def read_url(text: str) -> URL:
 
 
 def features_of(url: URL) -> Features:
-    """What the database of a URL can do."""
+    """Return what the database of a URL can do."""
     return FEATURES[url.get_backend_name()]
 
 
 def mask_text(text: str) -> str:
-    """A text that may not be a URL, without what could be a password."""
+    """Mask what could be a password in a text that may not be a URL."""
     text = _PASSWORD.sub(r"\1***", text)
     head, at, tail = text.rpartition("@")
     scheme = head.partition("://")[0] + "://" if "://" in head else ""
@@ -89,7 +67,7 @@ def mask_text(text: str) -> str:
 
 
 def mask(url: URL) -> str:
-    """A URL as users write it, without its password."""
+    """Write a URL as users do, with its password masked."""
     shown = url.set(drivername=url.get_backend_name())
     secrets = {name: "xxx" for name in shown.query if "password" in name}
     shown = shown.update_query_dict(secrets)
@@ -97,31 +75,30 @@ def mask(url: URL) -> str:
 
 
 def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """The type of the file system that holds `path`; empty if the system has no list of mounts."""
+    """Return the type of the file system of a path; empty if the host has no list of mounts."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
         return ""
-    best, kind = "", ""
-    resolved = str(path.resolve())
+    innermost, innermost_kind = "", ""
+    resolved = path.resolve()
     for line in lines:
-        _, mount, this, *_ = line.split()
+        _, mount, kind, *_ = line.split()
         mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount)  # a space: \040
-        inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, this
-    return kind
+        if resolved.is_relative_to(mount) and len(mount) >= len(innermost):
+            innermost, innermost_kind = mount, kind
+    return innermost_kind
 
 
 def refuse_network_file_system(path: Path, kind_of: Callable[[Path], str] = file_system_of) -> None:
     """
-    Refuse an SQLite file on a network file system: WAL's shared memory works on one host only.
+    Refuse an SQLite file on a network file system, because WAL needs memory shared by processes.
 
     Raises:
         StorageError: The folder is on a network file system.
     """
     kind = kind_of(path.parent)
-    if kind in _NETWORK:
+    if kind in _NETWORK_FILE_SYSTEMS:
         raise StorageError(
             f"{path} is on a network file system ({kind}), where SQLite's locks do not hold. "
             "Put the file on a local disk, or use PostgreSQL for several machines."
@@ -130,10 +107,10 @@ def refuse_network_file_system(path: Path, kind_of: Callable[[Path], str] = file
 
 def check_file(path: Path) -> None:
     """
-    Refuse a path at which no SQLite database can be.
+    Refuse a path that cannot be an SQLite file.
 
     Raises:
-        StorageError: On a network file system, or its folder is missing.
+        StorageError: The path is on a network file system or a folder, or its folder is missing.
     """
     refuse_network_file_system(path)
     if not path.parent.is_dir():
@@ -149,10 +126,10 @@ def check_encoding(encoding: str | None, url: URL) -> None:
     Refuse a PostgreSQL database that cannot hold every text.
 
     Args:
-        encoding: The server's name of it at connect; None behind a pooler that does not pass it on.
+        encoding: The database's encoding, by PostgreSQL's name; None if a pooler hides it.
 
     Raises:
-        StorageError: It is not UTF-8.
+        StorageError: The encoding is not UTF-8.
     """
     if encoding in (None, "UTF8"):
         return
@@ -163,7 +140,7 @@ def check_encoding(encoding: str | None, url: URL) -> None:
 
 
 def create_line(url: URL) -> str:
-    """The shell line that makes a UTF-8 database on the same server, whatever its locale."""
+    """Return the shell line that makes a UTF-8 database on the same server, with any locale."""
     places = {
         "--host": url.host or url.query.get("host"),
         "--port": url.port or url.query.get("port"),

@@ -1,9 +1,9 @@
 """
 Wide views: `v_trial` and `v_result` of one study, with a column per parameter or metric.
 
-Each view has a comment, its mark, that says what it shows. By their marks the views of a study are
-found after the study was renamed, other people's views are never dropped, and a migration can drop
-all wide views and make them again.
+Each view has a comment, its mark, that lists study, kind and columns. With the marks we find a
+study's views after a rename, and never drop other people's views; a migration drops all wide views
+and makes them again.
 """
 
 # ruff: noqa: S608  this file quotes identifiers and texts
@@ -31,10 +31,10 @@ MOST_COLUMNS = 1000
 """PostgreSQL has room for 1,600 in a view and 1,664 in a query's answer."""
 
 MOST_NAME_BYTES = 63
-"""The longest identifier; PostgreSQL cuts longer ones off, so that two could become the same."""
+"""The longest identifier; PostgreSQL cuts longer ones, so that two could become the same."""
 
 NEWEST_RESULTS = 100_000
-"""How many rows are searched for names of metrics, beside the summaries of ended trials."""
+"""How many results are searched for metrics that are not in the summaries of ended trials."""
 
 MARK = "studydb wide view "
 
@@ -44,28 +44,28 @@ _MARKED: dict[ValueKind, Any] = {
     ValueKind.INTEGER: "integer",
 }
 _KINDS = {marked: kind for kind, marked in _MARKED.items()}
-"""A column's kind as a mark writes it; marks are older than integer columns."""
+"""How a mark writes a column's kind; the first marks had no integer columns."""
 
 _HASH_DIGITS = 8
 _SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 
 
-class Texts(Protocol):
-    """Runs SQL that is made as text, in the caller's transaction: a `Txn` or a migration."""
+class TextRunner(Protocol):
+    """Runs SQL texts in the caller's transaction: a `Txn`, or the connection of a migration."""
 
     @property
     def postgresql(self) -> bool:
-        """Whether this is PostgreSQL; else it is SQLite."""
+        """Whether it is PostgreSQL; False means SQLite."""
 
     def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
         """Run a query and return its rows."""
 
     def run_text(self, sql: str) -> None:
-        """Run a statement without rows."""
+        """Run a statement that returns no rows."""
 
 
 class Kind(StrEnum):
-    """What a row of a view stands for."""
+    """What the rows of a view are."""
 
     TRIAL = "trial"
     RESULT = "result"
@@ -81,7 +81,7 @@ FIXED: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     Kind.RESULT: (("study", "number", "step", "value"), ("attempt", "reported_at")),
 }
-"""The columns of `v_trial` and `v_result` that stand before and after the wide ones."""
+"""The columns of `v_trial` and `v_result` before and after the columns of params or metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Column:
     Attributes:
         keys: The keys of the nested objects that lead to the value; none for the study's metric.
         name: The column's name.
-        kind: What the values are; a text column shows lists and objects as JSON.
+        kind: The type of the values; a text column shows lists and objects as JSON.
     """
 
     keys: tuple[str, ...]
@@ -111,7 +111,7 @@ class WideView:
 
     @property
     def mark(self) -> str:
-        """The view's comment: ASCII text that neither begins nor ends an SQL comment."""
+        """The view's comment: ASCII text without the beginning or end of an SQL comment."""
         columns = [
             [list(column.keys), column.name, _MARKED[column.kind]] for column in self.columns
         ]
@@ -120,7 +120,7 @@ class WideView:
 
 
 def read_mark(name: str, text: str) -> WideView | None:
-    """The view that a mark describes; None for another comment."""
+    """Return the view that a mark describes; None for another comment."""
     try:
         what = json.loads(text.removeprefix(MARK)) if text.startswith(MARK) else {}
         columns = [
@@ -135,8 +135,8 @@ def view_name(kind: Kind, study_name: str, study_id: int) -> str:
     """
     Name a study's view: `v_trial_digits` for "digits".
 
-    A name that needs quotes or is long is simplified, and ends in two underscores and the study's
-    id, so that no two studies' views are alike.
+    A study's name that needs quotes or is long is simplified; the view's name then ends in two
+    underscores and the study's id, so that it is unique.
     """
     plain = re.sub(r"[^a-z0-9]+", "_", study_name.lower()).strip("_")
     prefix, suffix = f"v_{kind}_", f"__{study_id}"
@@ -171,19 +171,19 @@ def _shortened(name: str) -> str:
     return f"{name.encode()[:room].decode(errors='ignore')}_{digits}"
 
 
-def lock(txn: Texts) -> None:
+def lock(txn: TextRunner) -> None:
     """
-    Let one process at a time make views or migrate, until the transaction ends.
+    Wait until no other process makes views or migrates, and keep others waiting until the end.
 
-    It locks a table, for which a role needs a right to write; every role that may connect can hold
-    an advisory lock. Readers of the version do not wait for it. SQLite has one writer.
+    The lock is on a table, because a role needs the right to write to lock it; every role that may
+    connect can hold an advisory lock. Readers of the version do not wait. SQLite has one writer.
     """
     if txn.postgresql:
         txn.run_text(f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE")
 
 
-def found(txn: Texts) -> list[WideView]:
-    """Every wide view of the database."""
+def found(txn: TextRunner) -> list[WideView]:
+    """Find all wide views of the database."""
     if txn.postgresql:
         sql = (
             "SELECT relname, obj_description(oid, 'pg_class') FROM pg_class WHERE relkind = 'v' "
@@ -205,18 +205,18 @@ def _comment_in(text: str) -> str:
     return text.partition(f"/* {MARK}")[1][3:] + text.partition(MARK)[2].partition(" */")[0]
 
 
-def drop(txn: Texts, views: Iterable[WideView]) -> None:
+def drop(txn: TextRunner, views: Iterable[WideView]) -> None:
     """Drop views that `found` returned."""
     for view in views:
         txn.run_text(f"DROP VIEW {quoted(view.name)}")
 
 
-def make(txn: Texts, view: WideView) -> None:
+def make(txn: TextRunner, view: WideView) -> None:
     """
-    Make a view, and let those read it who may read `v_trial`.
+    Make a view; the readers of `v_trial` may read it.
 
     Raises:
-        NotAllowed: The name belongs to something else.
+        NotAllowed: Another object has this name.
     """
     if _is_taken(txn, view.name):
         raise NotAllowed(
@@ -234,7 +234,7 @@ def make(txn: Texts, view: WideView) -> None:
             txn.run_text(f"GRANT SELECT ON {quoted(view.name)} TO {grantee}")
 
 
-def _is_taken(txn: Texts, name: str) -> bool:
+def _is_taken(txn: TextRunner, name: str) -> bool:
     if txn.postgresql:
         sql = (
             f"SELECT 1 FROM pg_class WHERE relname = '{name}' "  # letters and digits
@@ -245,11 +245,11 @@ def _is_taken(txn: Texts, name: str) -> bool:
     return bool(txn.fetch_text(sql))
 
 
-def owner_to_act_for(txn: Texts, name: str) -> str | None:
+def owner_to_act_for(txn: TextRunner, name: str) -> str | None:
     """
-    The owner of a table or view, quoted, if our login is a member of that role; PostgreSQL.
+    Return the quoted owner of a table or view on PostgreSQL, to give it what our login makes.
 
-    What a member makes is given to the role. None if the owner may create nothing in this schema.
+    None if our login is not a member of that role, or the role may create nothing in the schema.
     """
     rows = txn.fetch_text(
         "SELECT quote_ident(rolname) FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner "
@@ -260,7 +260,7 @@ def owner_to_act_for(txn: Texts, name: str) -> str | None:
     return rows[0][0] if rows else None
 
 
-def _readers(txn: Texts) -> list[str]:
+def _readers(txn: TextRunner) -> list[str]:
     rows = txn.fetch_text(
         "SELECT DISTINCT grantee FROM information_schema.role_table_grants "
         "WHERE table_schema = current_schema() AND table_name = 'v_trial' "
@@ -269,55 +269,42 @@ def _readers(txn: Texts) -> list[str]:
     return ["PUBLIC" if grantee == "PUBLIC" else quoted(grantee) for (grantee,) in rows]
 
 
-def metric_kinds(txn: Texts, *, study_id: int) -> dict[str, bool]:
+def metric_kinds(txn: TextRunner, *, study_id: int) -> dict[str, bool]:
     """
-    Whether each metric of a study is a number in all results.
+    Tell of each metric of a study whether it is a number in all results.
 
-    Numeric metrics are found in the summaries of all trials that have ended, others in the newest
-    results only: reading millions of results would take minutes.
+    Numeric metrics are found in the summaries of ended trials, other metrics only in the newest
+    results: reading millions of results would take minutes.
     """
-    queries = _POSTGRESQL_METRICS if txn.postgresql else _SQLITE_METRICS
-    given = {"study": study_id, "limit": NEWEST_RESULTS, "finite": NOT_FINITE}
-    summed = txn.fetch_text(queries.summed.format(**given))
-    listed = txn.fetch_text(queries.listed.format(**given))
-    numeric = {str(name): True for (name,) in summed}
+    newest = (
+        f"(SELECT metrics FROM result WHERE study_id = {study_id} "
+        f"ORDER BY trial_id DESC, attempt DESC, step DESC LIMIT {NEWEST_RESULTS})"
+    )
+    if txn.postgresql:
+        in_summaries = (
+            "SELECT DISTINCT jsonb_object_keys(metric_summary) AS name FROM trial "
+            f"WHERE study_id = {study_id} ORDER BY name"
+        )
+        in_results = (
+            "SELECT e.key, bool_and(jsonb_typeof(e.value) IN ('number', 'null') "
+            f"OR (jsonb_typeof(e.value) = 'string' AND e.value #>> '{{}}' IN {NOT_FINITE})) "
+            f"FROM {newest} r CROSS JOIN LATERAL jsonb_each(r.metrics) e "
+            "GROUP BY e.key ORDER BY e.key"
+        )
+    else:
+        in_summaries = (
+            "SELECT DISTINCT e.key FROM trial t, json_each(t.metric_summary) e "
+            f"WHERE t.study_id = {study_id} ORDER BY e.key"
+        )
+        in_results = (
+            "SELECT e.key, min(e.type IN ('integer', 'real', 'null') "
+            f"OR (e.type = 'text' AND e.value IN {NOT_FINITE})) "
+            f"FROM {newest} r, json_each(r.metrics) e GROUP BY e.key ORDER BY e.key"
+        )
+    numeric = {str(name): True for (name,) in txn.fetch_text(in_summaries)}
+    listed = txn.fetch_text(in_results)
     return numeric | {str(name): bool(is_numeric) for name, is_numeric in listed}
 
-
-_NEWEST = (
-    "(SELECT metrics FROM result WHERE study_id = {study} "
-    "ORDER BY trial_id DESC, attempt DESC, step DESC LIMIT {limit})"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _MetricQueries:
-    """
-    The names of a study's metrics.
-
-    Attributes:
-        summed: Those in the summaries of ended trials.
-        listed: Those in the newest results, each with whether it is numeric.
-    """
-
-    summed: str
-    listed: str
-
-
-_POSTGRESQL_METRICS = _MetricQueries(
-    summed="SELECT DISTINCT jsonb_object_keys(metric_summary) AS name FROM trial "
-    "WHERE study_id = {study} ORDER BY name",
-    listed="SELECT e.key, bool_and(jsonb_typeof(e.value) IN ('number', 'null') "
-    "OR (jsonb_typeof(e.value) = 'string' AND e.value #>> '{{}}' IN {finite})) "
-    f"FROM {_NEWEST} r CROSS JOIN LATERAL jsonb_each(r.metrics) e GROUP BY e.key ORDER BY e.key",
-)
-_SQLITE_METRICS = _MetricQueries(
-    summed="SELECT DISTINCT e.key FROM trial t, json_each(t.metric_summary) e "
-    "WHERE t.study_id = {study} ORDER BY e.key",
-    listed="SELECT e.key, min(e.type IN ('integer', 'real', 'null') "
-    "OR (e.type = 'text' AND e.value IN {finite})) "
-    f"FROM {_NEWEST} r, json_each(r.metrics) e GROUP BY e.key ORDER BY e.key",
-)
 
 _RESULTS = (
     "FROM result r JOIN attempt a ON a.trial_id = r.trial_id AND a.attempt = r.attempt "
@@ -328,16 +315,13 @@ _TRIALS = "FROM v_trial v WHERE v.study = (SELECT name FROM study WHERE id = {st
 
 
 def _select(view: WideView, *, postgresql: bool) -> str:
-    """The view's query, which finds the study by its id: its name may change."""
+    """Write the view's query, which finds the study by its id, because its name may change."""
     if len(view.columns) > MOST_COLUMNS:
         raise NotAllowed(
-            f"{view.name!r} would have {len(view.columns)} columns of parameters or metrics, and "
-            f"{MOST_COLUMNS} are the most. Query v_{view.kind} instead."
+            f"{view.name!r} would have {len(view.columns)} columns of parameters or metrics; "
+            f"at most {MOST_COLUMNS} are possible. Query v_{view.kind} instead."
         )
-    own = {
-        "study": f"(SELECT name FROM study WHERE id = {view.study_id})",
-        "number": "t.number",
-    }
+    own = {"study": f"(SELECT name FROM study WHERE id = {view.study_id})", "number": "t.number"}
     before, after = (
         [
             f"v.{name}" if view.kind is Kind.TRIAL else f"{own.get(name, f'r.{name}')} AS {name}"

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
-from studydb.db.schema import FOR_EVER, attempt, result
+from studydb.db.schema import NOT_SUPERSEDED, attempt, result
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Reason
 from studydb.domain.listed_rows import AttemptDetails
@@ -28,7 +28,7 @@ _GIVEN = (
 )
 
 _NEW = {
-    "live_through": sa.literal(FOR_EVER, attempt.c.live_through.type),
+    "live_through": sa.literal(NOT_SUPERSEDED, attempt.c.live_through.type),
     "flush_no": sa.literal(0),
     "started_at": now(),
 }

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
-from studydb.db.schema import FOR_EVER, attempt, result
+from studydb.db.schema import NOT_SUPERSEDED, attempt, result
 from studydb.db.statement import BulkInsert
 from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, Summary
@@ -147,7 +147,7 @@ def append(txn: Txn, *, lease: Lease, results: Iterable[Result]) -> None:
     )
 
 
-def spans(txn: Txn, *, study_id: int, trial_id: int, through: int = FOR_EVER) -> list[Span]:
+def spans(txn: Txn, *, study_id: int, trial_id: int, through: int = NOT_SUPERSEDED) -> list[Span]:
     """
     Find the spans of a trial's live results, by step.
 

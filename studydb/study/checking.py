@@ -1,4 +1,4 @@
-"""Checks of arguments that users give; an error names the argument and the cure."""
+"""Checks of the users' arguments."""
 
 import os
 from pathlib import Path
@@ -43,13 +43,11 @@ def store_url(checkpoints: Any) -> str | None:
     Raises:
         UsageError: studydb has no store for such a URL.
     """
-    if checkpoints is None or checkpoints == INLINE:
-        given: str | None = checkpoints
-        return given
-    try:
-        path = os.fspath(checkpoints)
-    except TypeError:
-        path = checkpoints
+    if checkpoints is None:
+        return None
+    if checkpoints == INLINE:
+        return INLINE
+    path = os.fspath(checkpoints) if isinstance(checkpoints, os.PathLike) else checkpoints
     if not isinstance(path, str):
         raise InvalidSpec(
             f"checkpoints is {checkpoints!r}; give a directory that all workers see, as a path."

@@ -1,4 +1,4 @@
-"""Creating a study, or continuing one of the same name."""
+"""Creating a study, or continuing the study of the same name."""
 
 import dataclasses
 import os
@@ -107,7 +107,9 @@ def create_study(
             guard=guard,
         ),
     )
-    new = _new_study(name, spec, _described(trainable, workdir))
+    place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
+    described = None if trainable is None else describe(trainable, workdir=place)
+    new = _new_study(name, spec, described)
     database = open_database(storage, make=True)
     with closed_on_error(database):
         record = _create(database, new, load_if_exists=load_if_exists)
@@ -120,12 +122,8 @@ def _made(name: str, given: Made | None, default: Made, *, has: str, like: str) 
     Check a scheduler or searcher.
 
     Args:
-        given: The user's object; None for the default.
-        has: A method that only such objects have.
+        has: A method of such objects.
         like: An example for the message.
-
-    Raises:
-        InvalidSpec: The object is a name, a class, or of another kind.
     """
     if given is None:
         return default
@@ -135,23 +133,16 @@ def _made(name: str, given: Made | None, default: Made, *, has: str, like: str) 
 
 
 def _limits_of_losses(asked: int | None) -> dict[str, Any]:
-    """Return the limits of losses; the default also limits losses in a row at the same step."""
+    """Read the limit of losses; the default also limits losses in a row at the same step."""
     if asked is None:
         return {"max_losses": MAX_LOSSES, "losses_at_step": LOSSES_AT_STEP}
     return read_settings(max_losses=asked)
 
 
-def _described(
-    trainable: Callable[..., Any] | str | None, workdir: str | Path | None
-) -> Trainable | None:
-    place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
-    return None if trainable is None else describe(trainable, workdir=place)
-
-
 def _new_study(name: str, spec: StudySpec, trainable: Trainable | None) -> NewStudy:
     _check_end(spec, trainable)
-    uuid, searcher = str(uuid4()), spec.searcher
-    seed = None if searcher is None else searcher.seed
+    uuid = str(uuid4())
+    seed = None if spec.searcher is None else spec.searcher.seed
     return NewStudy(
         uuid=uuid,
         name=name,
@@ -166,7 +157,7 @@ def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
     """
     Refuse a study that would run one configuration without end.
 
-    A study without a trainable may have no parameters at all: its program only records trials.
+    A study without a trainable may have an empty space: its program only records trials.
     """
     space = spec.space
     is_endless = spec.num_draws is None and spec.num_trials is None
@@ -186,7 +177,8 @@ def _create(database: Database, new: NewStudy, *, load_if_exists: bool) -> Recor
         if not load_if_exists:
             raise
     found = read_patiently(lambda: load(database, new.name))
-    return _revised(database, _same_study(found, new), new)
+    _check_same_study(found, new)
+    return _revised(database, found, new)
 
 
 def _warn_of_differences(found: Record, asked: NewStudy) -> None:
@@ -213,17 +205,17 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
         f"Study {found.name!r} continues as it was created: {', '.join(differing.values())}. "
         f"To change it: {'; '.join(cures)}.",
         StudyDiffers,
-        stacklevel=4,  # the user's line: above this, create_study and its check of keywords
+        stacklevel=4,  # the user's call: above this function, create_study and its decorator
     )
 
 
-def _same_study(found: Record, new: NewStudy) -> Record:
+def _check_same_study(found: Record, new: NewStudy) -> None:
     """Refuse to continue a study with another metric, mode, space or trainable."""
     for what, old, asked in (
         ("metric", found.objective.metric, new.objective.metric),
         ("mode", found.objective.mode, new.objective.mode),
         ("space", found.space, new.space),
-        ("trainable", _name_of(found.trainable), _name_of(new.trainable)),
+        ("trainable", *(each.trainable and each.trainable.name for each in (found, new))),
     ):
         if old != asked:
             raise StudyExists(
@@ -231,18 +223,13 @@ def _same_study(found: Record, new: NewStudy) -> Record:
                 f"another name, give the {what} of that study, or delete it: "
                 f"`studydb delete {shlex.quote(found.name)} --yes`."
             )
-    return found
-
-
-def _name_of(trainable: Trainable | None) -> str | None:
-    return None if trainable is None else trainable.name
 
 
 def _revised(database: Database, found: Record, new: NewStudy) -> Record:
     """
-    Replace a pickled function that was edited, if a key of this user signed the old one.
+    Replace a pickled function that was edited, if a key of this user signed the old function.
 
-    Another user's function stays, because their workers would refuse this user's signature.
+    Another user's function stays, because that user's workers would refuse our signature.
     """
     old, asked = found.trainable, new.trainable
     if old is None or asked is None or (old.kind, old.source) == (asked.kind, asked.source):

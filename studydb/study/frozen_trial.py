@@ -111,12 +111,11 @@ class Checkpoint:
         kind = CheckpointKind(row.kind)
         what = Restore(kind=kind, url=row.url, digest=row.digest, step=row.step, data=data)
         study = read_patiently(lambda: located(database, self._study))
-        return fetch_from(
-            database.locations.checkpoint_stores(study).store_of(row.url), what, target=target
-        )
+        store = database.locations.checkpoint_stores(study).store_of(row.url)
+        return fetch_from(store, what, target=target)
 
     def _verify(self) -> None:
-        """Refuse a checkpoint that no key of yours signed: reading it can run code."""
+        """Refuse a checkpoint that no key of yours signed, because reading it can run code."""
         keyring = load_keyring(create=False)
         if not is_signed(keyring, self._row, trial_uuid=self._trial.uuid):
             raise CheckpointError(
@@ -160,7 +159,7 @@ _FIELDS = tuple(each.name for each in fields(records.TrialRow))
 
 
 def _write_new(directory: Path, data: bytes) -> None:
-    """Make a directory with a dict's bytes in it; a full disk leaves none behind."""
+    """Make a directory with a dict's bytes; remove it if the bytes cannot be written."""
     directory.mkdir()
     try:
         (directory / DICT_FILE).write_bytes(data)

@@ -101,7 +101,7 @@ class Study:
 
     @property
     def status(self) -> Status:
-        """RUNNING, PAUSED, STOPPED, or FINISHED: no budget left, no trial PENDING or RUNNING."""
+        """RUNNING, PAUSED, STOPPED, or FINISHED (no budget left, no trial PENDING or RUNNING)."""
         return self.progress.status
 
     @property
@@ -142,7 +142,7 @@ class Study:
 
     def pause(self, *numbers: int) -> None:
         """
-        Pause these trials; without numbers, pause the study: none of its trials is claimed then.
+        Pause these trials; without numbers, pause the study, so that no more trials are claimed.
 
         RUNNING trials pause at a report. A request reaches them within 20 s, at the worker's next
         renewal at the latest.
@@ -286,8 +286,7 @@ class Study:
     def _ask_once(self, operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
         request = Request(uuid4().hex, whoami())
         return write_patiently(
-            self.database,
-            lambda: operation(self.database, self.record, *args, request, **options),
+            self.database, lambda: operation(self.database, self.record, *args, request, **options)
         )
 
     if not TYPE_CHECKING:  # a type checker finds wrong names itself

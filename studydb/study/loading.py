@@ -1,5 +1,7 @@
 """Loading a study, and deleting one with its files."""
 
+from contextlib import closing
+
 from studydb.db import Database
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.records import Study as Record
@@ -11,12 +13,7 @@ from studydb.operations.recover import recover, recover_host
 from studydb.operations.wide_views import drop_views
 from studydb.processes import is_alive, this_process
 from studydb.study.handle import Study
-from studydb.study.storage import (
-    closed_on_error,
-    open_database,
-    read_patiently,
-    write_patiently,
-)
+from studydb.study.storage import closed_on_error, open_database, read_patiently, write_patiently
 
 
 @answering_keywords
@@ -48,19 +45,17 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
         CheckpointError: The bytes of a checkpoint cannot be removed; the study's rows are kept.
     """
     check_study_name(name)
-    database = open_database(storage, make=False)
-    try:
-        study = read_patiently(lambda: load(database, name))
-        write_patiently(database, lambda: _delete(database, study))
-    except UnknownStudy:
-        if not missing_ok:
-            raise
-    finally:
-        database.close()
+    with closing(open_database(storage, make=False)) as database:
+        try:
+            study = read_patiently(lambda: load(database, name))
+            write_patiently(database, lambda: _delete(database, study))
+        except UnknownStudy:
+            if not missing_ok:
+                raise
 
 
 def _delete(database: Database, study: Record) -> None:
-    """Delete the rows last, because a call after a crash finds the files by them."""
+    """Delete the rows last: after a crash the next call finds the files by the rows."""
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)
     close(database, study)

@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from studydb.analysis.overview_text import problem_text
@@ -49,7 +50,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     display = ProgressLine(study.name, study.objective)
     team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
     try:
-        with display, team:
+        with closing(display), team:
             try:
                 _Watch(database, study, display).until_ended(team)
             except KeyboardInterrupt:
@@ -97,8 +98,8 @@ class _Watch:
         self._database, self._study, self._display = database, study, display
         self._began_s = time.monotonic()
         self._was_paused = self._is_away = False
-        self._errors = 0
-        self._last_words = ""
+        self._n_errors = 0
+        self._shown_error = ""
         self._error_due_s = 0.0
 
     def until_ended(self, team: WorkerProcesses) -> None:
@@ -129,13 +130,12 @@ class _Watch:
     def _look(self) -> None:
         progress = read_progress(self._database, self._study)
         elapsed_s = time.monotonic() - self._began_s
-        self._display.update(
-            progress.counts, self._best_value(), elapsed_s, num_trials=self._budget(progress)
-        )
-        if progress.counts.error > self._errors or elapsed_s >= self._error_due_s:
+        budget = self._study.num_draws if progress.num_trials is None else progress.num_trials
+        self._display.update(progress.counts, self._best_value(), elapsed_s, num_trials=budget)
+        if progress.counts.error > self._n_errors or elapsed_s >= self._error_due_s:
             self._error_due_s = elapsed_s + ERRORS_EVERY_S
-            self._show_last_error()  # a lost trial that will run again is not counted as an error
-        self._errors = progress.counts.error
+            self._show_last_error()  # also of a lost trial, which runs again and is not in ERROR
+        self._n_errors = progress.counts.error
         is_paused = progress.status is Status.PAUSED and not progress.is_done
         if is_paused and not self._was_paused:
             name = shlex.quote(self._study.name)
@@ -146,15 +146,10 @@ class _Watch:
         self._was_paused = is_paused
 
     def _show_last_error(self) -> None:
-        """Show the last error above the line of counts, unless it was shown last."""
         error = last_error(self._database, self._study)
-        if error is not None and error.summary != self._last_words:
-            self._last_words = error.summary
+        if error is not None and error.summary != self._shown_error:
+            self._shown_error = error.summary
             self._display.show_message(f"trial {error.number} failed: {error.summary}")
-
-    def _budget(self, progress: StudyProgress) -> int | None:
-        """Return the current budget; for a grid without a budget, its size."""
-        return self._study.num_draws if progress.num_trials is None else progress.num_trials
 
     def _best_value(self) -> float | None:
         try:

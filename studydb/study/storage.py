@@ -15,14 +15,14 @@ from studydb.operations.writing import write
 from studydb.settings import storage_url
 
 CONTROL_PATIENCE_S = 10.0
-"""How long a call is retried for a person while the database does not answer."""
+"""For how many seconds a person's call is retried while the database does not answer."""
 
 Answered = TypeVar("Answered")
 
 
 def open_database(storage: str | os.PathLike[str] | None, *, make: bool) -> Database:
     """
-    Connect to the named database, else to that of $STUDYDB_STORAGE, else to the default.
+    Connect to the database of this URL, else of $STUDYDB_STORAGE, else to the default database.
 
     Args:
         make: Whether to make an SQLite file that is missing.
@@ -42,7 +42,7 @@ def open_database(storage: str | os.PathLike[str] | None, *, make: bool) -> Data
 
 @contextmanager
 def closed_on_error(database: Database) -> Iterator[None]:
-    """Close the database if the block raises, because no handle exists that would close it."""
+    """Close the database if the block raises; no handle exists yet that could close it."""
     try:
         yield
     except BaseException:

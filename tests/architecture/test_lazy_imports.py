@@ -22,8 +22,7 @@ print(json.dumps(sorted(sys.modules)))
 
 
 @pytest.mark.parametrize(
-    "room",
-    ["domain", "settings", "searchers", "schedulers", "trainables", "artifacts", "child"],
+    "room", ["domain", "settings", "searchers", "schedulers", "trainables", "artifacts", "child"]
 )
 def test_pure_room_loads_no_database(room):
     loaded = run(IMPORT_ALL, f"studydb.{room}")

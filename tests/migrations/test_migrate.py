@@ -10,14 +10,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from harness import postgres
-from harness.arrange import (
-    SimulatedWorker,
-    change,
-    enqueued,
-    new_request,
-    new_study,
-    rows,
-)
+from harness.arrange import SimulatedWorker, change, enqueued, new_request, new_study, rows
 
 from studydb.db import connect, migrate, revisions
 from studydb.db.migrate import begin_immediate

@@ -11,7 +11,14 @@ import sqlalchemy.exc
 from harness.arrange import change, dump, new_study, rows, token
 
 from studydb.db import Chain, connect, connections, sessions, sqlite_file
-from studydb.db.faults import Duplicate, LockTimeout, NoTables, is_disconnect, is_of_values, translate
+from studydb.db.faults import (
+    Duplicate,
+    LockTimeout,
+    NoTables,
+    is_disconnect,
+    is_of_values,
+    translate,
+)
 from studydb.db.schema import METADATA
 from studydb.domain.errors import (
     InvalidData,

@@ -99,10 +99,7 @@ def best_listed(txn):
 
 
 HOT = {
-    "claim": (
-        lambda txn: claims.claim(txn, Claimant(1, token()), study_id=1),
-        "trial_claim",
-    ),
+    "claim": (lambda txn: claims.claim(txn, Claimant(1, token()), study_id=1), "trial_claim"),
     "look": (lambda txn: claims.any_runnable(txn, study_id=1), "trial_claim"),
     "suspect": (lambda txn: sweeps.suspect(txn, study_id=1), "trial_running"),
     "lost": (lambda txn: sweeps.lost(txn, study_id=1), "trial_running"),

@@ -1,15 +1,7 @@
 """Every pair of states, for every function that moves a trial."""
 
 import pytest
-from harness.arrange import (
-    SimulatedWorker,
-    dump,
-    new_request,
-    new_study,
-    token,
-    trial_in,
-    trial_of,
-)
+from harness.arrange import SimulatedWorker, dump, new_request, new_study, token, trial_in, trial_of
 
 from studydb.domain.errors import LeaseLost, NotAllowed
 from studydb.domain.life.ending import Ending

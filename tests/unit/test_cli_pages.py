@@ -1,6 +1,7 @@
 """Parts of pages: who gets how many rows, which columns fit, what a progress line says."""
 
 import io
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -83,7 +84,7 @@ def test_progress_without_terminal_says_a_line_every_few_seconds_and_the_last_on
         "digits", Objective("error", Mode.MIN), stream=stream, clock=lambda: seconds[0]
     )
 
-    with progress:
+    with closing(progress):
         for done in range(8):
             progress.update(Counts(pending=7 - done, running=1, terminated=done), 0.5, seconds[0])
             seconds[0] += 1
@@ -99,10 +100,9 @@ def test_progress_without_terminal_says_a_line_every_few_seconds_and_the_last_on
 def test_progress_says_nothing_twice_and_nothing_before_an_update():
     stream = io.StringIO()
 
-    with ProgressLine("digits", Objective("error", Mode.MAX), stream=stream, clock=lambda: 0.0):
-        pass
-    with ProgressLine(
-        "digits", Objective("error", Mode.MAX), stream=stream, clock=lambda: 0.0
+    ProgressLine("digits", Objective("error", Mode.MAX), stream=stream, clock=lambda: 0.0).close()
+    with closing(
+        ProgressLine("digits", Objective("error", Mode.MAX), stream=stream, clock=lambda: 0.0)
     ) as progress:
         progress.update(Counts(), None, 0)
         progress.update(Counts(), None, 0)
@@ -113,7 +113,9 @@ def test_progress_says_nothing_twice_and_nothing_before_an_update():
 def test_progress_on_a_terminal_is_drawn_over_itself():
     stream = Terminal()
 
-    with ProgressLine("digits[red]", Objective("error", Mode.MIN), stream=stream) as progress:
+    with closing(
+        ProgressLine("digits[red]", Objective("error", Mode.MIN), stream=stream)
+    ) as progress:
         progress.update(Counts(running=1), None, 0)
         progress.update(Counts(running=2), 0.5, 1)
 

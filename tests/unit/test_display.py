@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -38,12 +39,12 @@ class Terminal(io.StringIO):
 
 def test_progress_shows_the_ended_share_of_the_budget():
     stream = io.StringIO()
-    with ProgressLine(
-        "digits", Objective("error", Mode.MIN), stream=stream, clock=lambda: 0.0
+    with closing(
+        ProgressLine("digits", Objective("error", Mode.MIN), stream=stream, clock=lambda: 0.0)
     ) as progress:
         progress.update(Counts(running=2, terminated=9, error=1), 1 / 3, 12.0, num_trials=25)
-    with ProgressLine(
-        "mine", Objective("error", Mode.MIN), stream=stream, clock=lambda: 0.0
+    with closing(
+        ProgressLine("mine", Objective("error", Mode.MIN), stream=stream, clock=lambda: 0.0)
     ) as progress:
         progress.update(Counts(running=2), math.inf, 1.0, num_trials=None)
 
@@ -58,7 +59,9 @@ def test_line_that_is_wider_than_the_terminal_stays_one_line(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    with ProgressLine("a study " * 9, Objective("error", Mode.MIN), stream=stream) as progress:
+    with closing(
+        ProgressLine("a study " * 9, Objective("error", Mode.MIN), stream=stream)
+    ) as progress:
         for seconds in range(3):
             progress.update(Counts(running=2, terminated=9), 0.25, float(seconds))
 

@@ -229,8 +229,8 @@ LIMIT :limit;
 --                         Index Cond: (study_id = w.study_id)
 --                         Filter: (worker_id = w.id)
 
--- studydb/db/transaction.py Txn.now: The database's clock, read once; a statement should use
---   `db.dialect.now()`.
+-- studydb/db/transaction.py Txn.now: The database's time, read once; statements use
+--   `db.dialect.now()` instead.
 SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
 -- Plan:
 --   Result
