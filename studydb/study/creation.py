@@ -107,9 +107,7 @@ def create_study(
             guard=guard,
         ),
     )
-    place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
-    described = None if trainable is None else describe(trainable, workdir=place)
-    new = _new_study(name, spec, described)
+    new = _new_study(name, spec, trainable, workdir)
     database = open_database(storage, make=True)
     with closed_on_error(database):
         record = _create(database, new, load_if_exists=load_if_exists)
@@ -139,7 +137,14 @@ def _limits_of_losses(asked: int | None) -> dict[str, Any]:
     return read_settings(max_losses=asked)
 
 
-def _new_study(name: str, spec: StudySpec, trainable: Trainable | None) -> NewStudy:
+def _new_study(
+    name: str,
+    spec: StudySpec,
+    function: Callable[..., Any] | str | None,
+    workdir: str | Path | None,
+) -> NewStudy:
+    place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
+    trainable = None if function is None else describe(function, workdir=place)
     _check_end(spec, trainable)
     uuid = str(uuid4())
     seed = None if spec.searcher is None else spec.searcher.seed
