@@ -23,7 +23,7 @@ from studydb.domain.tally import Analysis, Tally
 from studydb.operations import summing
 from studydb.operations.flushing import Flushed
 from studydb.operations.guard import pause_if_alike
-from studydb.operations.stuck import explanation, stuck_after
+from studydb.operations.stuck import stuck_note
 from studydb.store import attempts, counters, events, leases, studies
 from studydb.store.leases import Held
 
@@ -76,8 +76,7 @@ def end_attempt(
     verdict = final(flushed.verdict or held.verdict, _requested(txn, study, held))
     note = ""
     if outcome is Reason.LOST and failure is not None:
-        step = stuck_after(txn, study, lease=lease, failure=failure)
-        note = "" if step is None else explanation(failure, study, step=step)
+        note = stuck_note(txn, study, lease=lease, failure=failure)
     ending = decide(study, outcome, TrialFacts(held.failures, held.losses, verdict, note=note))
     if failure is not None and ending.state is State.ERROR:
         failure = replace(failure, message=failure.message + note)

@@ -14,8 +14,7 @@ def relocate(database: Database, study: Study, url: str, request: Request) -> No
     """
     Change the store for attempts that begin from now on; the former stores stay readable.
 
-    Args:
-        url: The URL of a store, checked by the caller.
+    The caller has checked `url`.
     """
     with suppress(Duplicate), database.begin() as txn:
         kind, data = EventKind.CHECKPOINTS_SET, {"checkpoints": url}

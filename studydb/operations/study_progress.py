@@ -41,8 +41,7 @@ class StudyProgress:
         """Whether an own loop gets no more trials; other processes may still run trials."""
         if self.status is Status.PAUSED:
             return False
-        stopped = self.status is Status.STOPPED
-        return stopped or (not self.has_budget and self.counts.pending == 0)
+        return self.status is Status.STOPPED or not (self.has_budget or self.counts.pending)
 
     @property
     def is_done(self) -> bool:

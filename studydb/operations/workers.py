@@ -32,12 +32,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerList:
-    """
-    Workers, newest first, each with its health.
-
-    Attributes:
-        at: The time of the read, by the database's clock.
-    """
+    """Workers, newest first, each with its health at the database's time `at`."""
 
     workers: list[tuple[ListedWorker, Health]]
     at: datetime

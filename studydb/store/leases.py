@@ -118,9 +118,7 @@ _END: dict[State, Prepared] = {
 _mine = (
     sa.select(trial.c.id)
     .where(
-        is_listed(trial.c.id, "ids"),
-        is_listed(trial.c.token, "tokens"),
-        is_still(State.RUNNING),
+        is_listed(trial.c.id, "ids"), is_listed(trial.c.token, "tokens"), is_still(State.RUNNING)
     )
     .order_by(BY_ID)
     .with_for_update(key_share=True)

@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -261,6 +262,14 @@ def dump(database: Database, *, without: Sequence[str] = ()) -> dict[str, list[t
             if table.name not in without
             for columns in [", ".join(column.name for column in table.c if column.name != "points")]
         }
+
+
+@contextmanager
+def unchanged_rows(database: Database, *, without: Sequence[str] = ()) -> Iterator[None]:
+    """Check that no row changes within the block."""
+    before = dump(database, without=without)
+    yield
+    assert dump(database, without=without) == before
 
 
 def rows(database: Database, sql: str) -> list[tuple[Any, ...]]:

@@ -1,8 +1,9 @@
-"""Here every test that runs on both databases runs through a transaction pooler, too."""
+"""A study, a worker and an attempt. Tests of both databases also run through a pooler."""
 
 from datetime import UTC, datetime
 
 import pytest
+from harness.arrange import SimulatedWorker, new_study
 from harness.pooler import pgbouncer, pooled_url, storage_url
 
 from studydb.db import connect
@@ -11,8 +12,24 @@ __all__ = ["pgbouncer", "pooled_url", "storage_url"]
 
 
 @pytest.fixture
+def study(database):
+    return new_study(database)
+
+
+@pytest.fixture
+def worker(database, study):
+    return SimulatedWorker(database, study)
+
+
+@pytest.fixture
+def run(worker):
+    """The attempt of the study's first trial."""
+    return worker.take()
+
+
+@pytest.fixture
 def connections(postgres_url):
-    """A connection on which a COMMIT is held back, and another one on which the call is sent again."""
+    """One connection whose COMMIT can be delayed, for a first send, and one for the resend."""
     slow = connect(f"{postgres_url}&pooler=transaction")  # sends COMMIT as a message
     fresh = connect(postgres_url)
     slow.clock = fresh.clock = lambda: datetime(2026, 1, 1, tzinfo=UTC)

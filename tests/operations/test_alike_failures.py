@@ -17,7 +17,7 @@ TYPO = Failure("KeyError", "'learning_rate'", '  File "train.py", line 7, in tra
 
 
 def fail(worker, failure=TYPO, n=1, values=()):
-    """Fail so many trials, each taken anew."""
+    """Let `n` trials fail, one after another."""
     for _ in range(n):
         worker.take().finish(*values, outcome=Reason.FAILED, failure=failure)
 
@@ -29,11 +29,6 @@ def resume(database, study):
 @pytest.fixture
 def study(database):
     return new_study(database, num_trials=200)
-
-
-@pytest.fixture
-def worker(database, study):
-    return SimulatedWorker(database, study)
 
 
 def test_study_pauses_itself_at_the_fifth_alike_failure_and_gives_the_reason(
@@ -107,26 +102,21 @@ def test_failures_of_one_trial_count_once(database):
     for _ in range(2 * MAX_ALIKE):
         run = worker.take()
         run.finish(outcome=Reason.FAILED, failure=TYPO)
-        with database.begin() as txn:
-            txn.raw("UPDATE trial SET ready_at = NULL, ready = true")
+        change(database, "UPDATE trial SET ready_at = NULL, ready = true")
 
     assert read_progress(database, study).status is Status.RUNNING
 
 
-def test_trials_that_may_fail_for_ever_count_too(database):
-    study = new_study(database, max_failures=-1, num_trials=200)
+@pytest.mark.parametrize(
+    ("overrides", "status"),
+    [({"max_failures": -1}, Status.PAUSED), ({"guard": False}, Status.RUNNING)],
+)
+def test_guard_pauses_with_unlimited_failures_but_not_if_switched_off(database, overrides, status):
+    study = new_study(database, num_trials=200, **overrides)
 
     fail(SimulatedWorker(database, study), n=MAX_ALIKE)
 
-    assert read_progress(database, study).pause_reason is not None
-
-
-def test_study_without_a_guard_goes_on(database):
-    study = new_study(database, guard=False, num_trials=200)
-
-    fail(SimulatedWorker(database, study), n=2 * MAX_ALIKE)
-
-    assert read_progress(database, study).status is Status.RUNNING
+    assert read_progress(database, study).status is status
 
 
 def test_failures_before_a_resumption_do_not_count(database, study, worker):
@@ -145,13 +135,13 @@ def test_trials_that_run_when_the_study_pauses_itself_may_finish(database, study
     runs = [worker.take() for _ in range(3)]
     fail(worker, n=MAX_ALIKE)
 
-    told = [runs[0].report(0.5).verdict, runs[1].worker.renew(runs[1]).held[runs[1].lease.token]]
+    verdicts = [runs[0].report(0.5).verdict, *worker.renew(runs[1]).held.values()]
     for run in runs[:2]:
         run.finish(0.4)
     runs[2].finish(outcome=Reason.PREEMPTED)
     recover(database, study)
 
-    assert told == [None, None]
+    assert verdicts == [None, None]
     assert [run.trial().state for run in runs] == [State.TERMINATED] * 2 + [State.PENDING]
     assert read_progress(database, study).counts.running == 0
 
@@ -162,11 +152,8 @@ def test_pause_by_a_person_replaces_the_pause_by_the_guard(database, study, work
     control.set_status(database, study, Status.PAUSED, new_request())
 
     progress = read_progress(database, study)
-    assert (progress.status, progress.pause_reason, progress.is_done) == (
-        Status.PAUSED,
-        None,
-        False,
-    )
+    assert (progress.status, progress.pause_reason) == (Status.PAUSED, None)
+    assert not progress.is_done
 
 
 def test_guard_does_not_pause_a_stopped_study(database, study, worker):

@@ -1,4 +1,4 @@
-"""ASHA in the database, fed by processes, decides as a plain reference does in one list per rung."""
+"""ASHA in the database, with several processes, decides as a reference with one list per rung."""
 
 import multiprocessing
 
@@ -19,8 +19,8 @@ SCHEDULER = ASHA(max_t=27, grace_period=1, reduction_factor=3)
 
 
 @pytest.fixture
-def fed(storage_url):
-    """A database after processes have trained all curves; and the study."""
+def trained(storage_url):
+    """The database after processes have reported all curves, and the study."""
     database = connect(storage_url)
     study = new_study(database, scheduler=SCHEDULER, num_trials=len(read_curves()))
     context = multiprocessing.get_context("spawn")
@@ -39,7 +39,7 @@ def fed(storage_url):
 
 
 def entries_of(database, step):
-    """A rung's entries with their trials' numbers, in the order of their arrival."""
+    """A rung's entries and their trials' numbers, in the order of arrival."""
     query = (
         rung_entry.select()
         .add_columns(trial.c.number)
@@ -52,8 +52,8 @@ def entries_of(database, step):
         return txn.all(query)
 
 
-def test_decisions_equal_a_reference_in_the_order_of_arrival(fed):
-    database, study = fed
+def test_decisions_equal_a_reference_in_the_order_of_arrival(trained):
+    database, study = trained
     curves = read_curves()
     stopped = {}
 
@@ -72,9 +72,9 @@ def test_decisions_equal_a_reference_in_the_order_of_arrival(fed):
         ]
         stopped |= {entry.number: step for entry in entries if entry.action == "STOP"}
 
-    for one in list_trials(database, study):
-        last = stopped.get(one.number, 27)
-        ran = [result.step for result in live_results(database, study, one.number)]
+    for row in list_trials(database, study):
+        last = stopped.get(row.number, 27)
+        ran = [result.step for result in live_results(database, study, row.number)]
         assert ran == list(range(1, last + 1))
-        assert one.reason is (Reason.COMPLETED if last == 27 else Reason.EARLY_STOPPED)
+        assert row.reason is (Reason.COMPLETED if last == 27 else Reason.EARLY_STOPPED)
     assert {stopped[number] for number in range(7, len(curves), 10)} <= {1, DIVERGES_AT}

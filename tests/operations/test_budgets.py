@@ -6,9 +6,7 @@ from contextlib import suppress
 import pytest
 from harness.arrange import (
     LEASE_S,
-    PERSON,
     SimulatedWorker,
-    dump,
     enqueued,
     new_request,
     new_study,
@@ -16,14 +14,13 @@ from harness.arrange import (
     rows,
     run_together,
     states_of,
-    token,
+    unchanged_rows,
 )
 
 from studydb.db import connect
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UsageError
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
-from studydb.domain.records import Request
 from studydb.domain.space.search_space import Space, choice
 from studydb.operations import control
 from studydb.operations.reads import list_trials
@@ -32,7 +29,7 @@ from studydb.operations.study_progress import read_progress
 from studydb.searchers import GridSearch
 
 THREADS = 8
-FAR_TOO_MANY = 100
+MOST_ASKS = 100
 
 GRID = Space.read({"lr": choice([0.1, 0.2]), "width": choice([1, 2])})
 
@@ -49,10 +46,10 @@ def in_threads(work):
     return run_together([lambda seed=seed: work(random.Random(seed)) for seed in range(THREADS)])
 
 
-def drain(worker):
-    """Ask until there is nothing more; without a budget that would be for ever."""
+def ask_until_none(worker):
+    """Ask until no trial is given, at most `MOST_ASKS` times."""
     numbers = []
-    while len(numbers) < FAR_TOO_MANY and (run := persist(worker.ask)):
+    while len(numbers) < MOST_ASKS and (run := persist(worker.ask)):
         numbers.append(run.lease.number)
     return numbers
 
@@ -60,7 +57,7 @@ def drain(worker):
 def test_threads_that_ask_make_exactly_num_trials(wide):
     study = new_study(wide, num_trials=20)
 
-    asked = in_threads(lambda _: drain(SimulatedWorker(wide, study)))
+    asked = in_threads(lambda _: ask_until_none(SimulatedWorker(wide, study)))
 
     assert sorted(number for numbers in asked for number in numbers) == list(range(20))
     assert rows(wide, "SELECT count(*), count(DISTINCT draw), max(draw) FROM trial") == [
@@ -106,23 +103,21 @@ def test_claim_and_ask_change_nothing_while_max_concurrent_trials_run(database):
     enqueued(database, study)
     worker = SimulatedWorker(database, study)
     worker.ask()
-    before = dump(database)
 
-    assert worker.claim() is None
-    assert worker.ask() is None
-    assert dump(database) == before
+    with unchanged_rows(database):
+        assert worker.claim() is None
+        assert worker.ask() is None
 
 
 def test_max_concurrent_is_kept_through_claims_asks_ends_and_losses(wide):
     study = new_study(wide, num_trials=None, max_concurrent=3, max_failures=-1)
-    most_seen = []
+    counts = []
 
     def work(rng):
         worker = SimulatedWorker(wide, study, lease_s=0.001)
-        while len(most_seen) < 100:
+        while len(counts) < 100:
             run = persist(worker.acquire)
-            running = rows(wide, "SELECT count(*) FROM trial WHERE state = 'RUNNING'")[0][0]
-            most_seen.append(running)
+            counts.append(states_of(wide, study).count(State.RUNNING))
             if run is None or rng.random() < 0.3:
                 persist(lambda: recover(wide, study))
                 continue
@@ -132,7 +127,7 @@ def test_max_concurrent_is_kept_through_claims_asks_ends_and_losses(wide):
     in_threads(work)
 
     running = states_of(wide, study).count(State.RUNNING)
-    assert 1 < max(most_seen) <= 3
+    assert 1 < max(counts) <= 3
     assert rows(wide, "SELECT n_running FROM study") == [(running,)]
 
 
@@ -166,24 +161,13 @@ def test_enqueued_trials_use_no_points_of_the_grid(database):
     assert len(list_trials(database, study)) == 6
 
 
-def test_enqueued_trials_do_count_against_num_trials(database):
-    study = new_study(database, num_trials=2)
-    enqueued(database, study)
-    worker = SimulatedWorker(database, study)
-
-    assert worker.ask() is not None
-    assert worker.ask() is None
-
-
 def test_enqueue_beyond_num_trials_names_extend_and_changes_nothing(database):
     study = new_study(database, name="full", num_trials=1)
     enqueued(database, study)
-    before = dump(database)
+    message = r"all of its 1 trials.*studydb extend full --trials"
 
-    with pytest.raises(BudgetSpent, match=r"all of its 1 trials.*studydb extend full --trials"):
+    with unchanged_rows(database), pytest.raises(BudgetSpent, match=message):
         enqueued(database, study)
-
-    assert dump(database) == before
 
 
 def test_extend_allows_more_trials(database):
@@ -194,15 +178,15 @@ def test_extend_allows_more_trials(database):
     num_trials = control.extend(database, study, new_request(), n_more=2)
 
     assert num_trials == 3
-    assert len(drain(worker)) == 2
+    assert len(ask_until_none(worker)) == 2
 
 
 def test_concurrent_extensions_are_all_counted(wide):
     study = new_study(wide, num_trials=1)
 
     def extend_by_two(_):
-        once = token()
-        persist(lambda: control.extend(wide, study, Request(once, PERSON), n_more=2))
+        request = new_request()
+        persist(lambda: control.extend(wide, study, request, n_more=2))
 
     in_threads(extend_by_two)
 
@@ -211,28 +195,23 @@ def test_concurrent_extensions_are_all_counted(wide):
 
 def test_extend_without_num_trials_or_by_less_than_one_trial_is_refused(database):
     endless, study = new_study(database, num_trials=None), new_study(database)
-    before = dump(database)
 
-    with pytest.raises(NotAllowed, match="never runs out"):
-        control.extend(database, endless, new_request(), n_more=1)
-    with pytest.raises(UsageError, match="by 1 trial or more, not by 0"):
-        control.extend(database, study, new_request(), n_more=0)
-
-    assert dump(database) == before
+    with unchanged_rows(database):
+        with pytest.raises(NotAllowed, match="never runs out"):
+            control.extend(database, endless, new_request(), n_more=1)
+        with pytest.raises(UsageError, match="by 1 trial or more, not by 0"):
+            control.extend(database, study, new_request(), n_more=0)
 
 
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
-def test_paused_or_stopped_study_gives_no_trials(database, status):
-    study = new_study(database)
+def test_paused_or_stopped_study_gives_no_trials(database, study, worker, status):
     enqueued(database, study)
-    worker = SimulatedWorker(database, study)
     control.set_status(database, study, status, new_request())
-    before = dump(database)
 
-    assert worker.claim() is None
-    assert worker.ask() is None
-    assert not read_progress(database, study).can_claim
-    assert dump(database) == before
+    with unchanged_rows(database):
+        assert worker.claim() is None
+        assert worker.ask() is None
+        assert not read_progress(database, study).can_claim
 
 
 def test_progress_shows_when_the_study_is_finished(database):
@@ -249,15 +228,13 @@ def test_progress_shows_when_the_study_is_finished(database):
     steps.append(read_progress(database, study))
 
     assert first.lease.number == number
-    assert [step.has_runnable for step in steps] == [True, False, False, False]
-    assert [step.has_budget for step in steps] == [True, False, False, False]
-    assert [step.can_claim for step in steps] == [True, False, False, False]
+    for name in ("has_runnable", "has_budget", "can_claim"):
+        assert [getattr(step, name) for step in steps] == [True, False, False, False]
     assert [step.is_done for step in steps] == [False, False, False, True]
     assert [step.status for step in steps] == [Status.RUNNING] * 3 + [Status.FINISHED]
 
 
-def test_lease_lasts_as_long_as_its_worker_chose(database, clock):
-    study = new_study(database)
+def test_lease_lasts_as_long_as_its_worker_chose(database, study):
     run = SimulatedWorker(database, study, lease_s=LEASE_S / 2).ask()
 
     assert run.lease.lease_s == LEASE_S / 2

@@ -6,15 +6,7 @@ from threading import Event
 
 import pytest
 from harness import postgres
-from harness.arrange import (
-    LEASE_S,
-    SimulatedWorker,
-    enqueued,
-    new_request,
-    new_study,
-    rows,
-    token,
-)
+from harness.arrange import LEASE_S, SimulatedWorker, enqueued, new_request, new_study, rows, token
 from harness.concurrent import PATIENCE_S, held_at, is_waiting_for_a_lock, send_twice
 from harness.duplicate_requests import claiming
 
@@ -36,14 +28,14 @@ NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
 """A space whose asks take several statements."""
 
 AT_BEGIN = (claims, "begin_attempt")
-"""Where a claim in several statements is held: nothing that follows has reached the server."""
+"""The function in which a claim in several statements is delayed, before its attempt is inserted."""
 
 
 # --- races
 
 
 def test_two_claims_at_the_same_moment_take_different_trials(connections):
-    slow, other = connections  # the slow one's claim has a COMMIT, before which it is held
+    slow, other = connections
     study = new_study(slow)
     for _ in range(2):
         enqueued(slow, study)
@@ -61,14 +53,12 @@ def test_two_claims_at_the_same_moment_take_different_trials(connections):
 
 
 def tokens_of_two_shards():
-    """Two tokens of claims that do not wait for each other's row of counters."""
-    first = token()
-    shard = shard_of(first)
-    return first, next(other for other in iter(token, None) if shard_of(other) != shard)
-
-
-def shard_of(token_):
-    return counters.binds(key=token_, out_of=None, into=None)["shard_no"]
+    """Two tokens with different counter shards, so that their claims do not wait for each other."""
+    by_shard = {}
+    while len(by_shard) < 2:
+        new = token()
+        by_shard[counters.binds(key=new, out_of=None, into=None)["shard_no"]] = new
+    return by_shard.values()
 
 
 def test_eight_threads_claim_each_trial_once(postgres_url):
@@ -141,7 +131,7 @@ def test_duplicate_claim_that_does_not_wait_misses_the_earlier_send(
 
 
 def asking_then_claiming(database, **overrides):
-    """The first send is an ask that takes the last of the budget; the second begins with a claim."""
+    """The first send is an ask, which spends the budget; the second send is a claim."""
     study = new_study(database, num_trials=2, **overrides)
     SimulatedWorker(database, study).ask()  # the next draws are proposed
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
@@ -150,20 +140,14 @@ def asking_then_claiming(database, **overrides):
 
 def test_duplicate_claim_waits_for_an_ask_in_the_queue(connections, postgres_url):
     slow, fresh = connections
-    call, answered = asking_then_claiming(slow), Event()
-
-    def send_again():
-        try:
-            return call(fresh)
-        finally:
-            answered.set()
+    call = asking_then_claiming(slow)
 
     rival = postgres.connect(postgres_url)
     with rival, ThreadPoolExecutor(2) as pool, rival.transaction():
         rival.execute("SELECT pg_advisory_xact_lock(%s, id::int) FROM study", [proposals._QUEUE])
         earlier = pool.submit(call, slow)
         assert is_waiting_for_a_lock(postgres_url)
-        resend = pool.submit(send_again)
+        resend, answered = send_again(pool, call, fresh)
         assert is_waiting_for_a_lock(postgres_url, unless=answered, waiters=2)
 
     assert earlier.result() == resend.result() is not None
@@ -171,22 +155,24 @@ def test_duplicate_claim_waits_for_an_ask_in_the_queue(connections, postgres_url
 
 def test_duplicate_claim_takes_the_trial_if_the_earlier_send_rolls_back(connections, postgres_url):
     _, fresh = connections
-    call, answered = claiming(fresh, waiting=1), Event()
-
-    def send_again():
-        try:
-            return call(fresh)
-        finally:
-            answered.set()
+    call = claiming(fresh, waiting=1)
 
     earlier = postgres.connect(postgres_url)
     with earlier, ThreadPoolExecutor(1) as pool:
         with earlier.transaction(force_rollback=True):
             earlier.execute("SELECT FROM trial FOR NO KEY UPDATE")
-            resend = pool.submit(send_again)
+            resend, answered = send_again(pool, call, fresh)
             assert is_waiting_for_a_lock(postgres_url, unless=answered)
 
         assert resend.result() is not None
+
+
+def send_again(pool, call, database):
+    """Call in another thread; return the answer's future and an event that is set by then."""
+    answered = Event()
+    future = pool.submit(call, database)
+    future.add_done_callback(lambda _: answered.set())
+    return future, answered
 
 
 # --- the order of the queue
@@ -198,8 +184,7 @@ def claimed_after(database, study, number):
     return found and found.lease.number
 
 
-def test_claim_scans_after_its_position_first_and_then_from_the_start(database):
-    study = new_study(database)
+def test_claim_scans_after_its_position_first_and_then_from_the_start(database, study):
     for _ in range(3):
         enqueued(database, study)
 
@@ -217,19 +202,17 @@ def test_idle_worker_polls_without_writing(database):
     database.observer = seen.append
 
     assert acquirer.acquire() is None
-    assert not [what for what in seen if "UPDATE" in what or "INSERT" in what]
+    assert not [sql for sql in seen if "UPDATE" in sql or "INSERT" in sql]
 
     extend(database, study, new_request(), n_more=1)
     assert acquirer.acquire() is not None
 
 
 def test_trial_that_returns_to_the_queue_is_found_by_the_next_scan_from_the_start(
-    database, monkeypatch
+    database, study, worker, monkeypatch
 ):
-    study = new_study(database)
     for _ in range(5):
         enqueued(database, study)
-    worker = SimulatedWorker(database, study)
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=LEASE_S)
     first = worker.claim()
 

@@ -4,7 +4,7 @@ import pytest
 from harness.arrange import (
     PERSON,
     SimulatedWorker,
-    dump,
+    change,
     enqueued,
     new_request,
     new_study,
@@ -12,6 +12,7 @@ from harness.arrange import (
     states_of,
     trial_in,
     trial_of,
+    unchanged_rows,
 )
 
 from studydb.db.schema import trial as trial_table
@@ -32,17 +33,8 @@ STOPPED_BY_STUDY = Verdict(Action.STOP, Reason.CANCELLED, DecidedBy.STUDY)
 REQUESTS = [control.pause, control.resume, control.stop]
 
 
-@pytest.fixture
-def study(database):
-    return new_study(database)
-
-
-@pytest.fixture
-def run(database, study):
-    return SimulatedWorker(database, study).take()
-
-
-def ask_for(request, study, database, *numbers):
+def send(request, study, database, *numbers):
+    """Make a person's request for trials, by default for trial 0."""
     request(database, study, numbers or [0], new_request())
 
 
@@ -54,10 +46,11 @@ def renewed(run):
     return run.worker.renew(run).held[run.lease.token]
 
 
-LEARN = {"flush": lambda run: run.report(0.5).verdict, "renewal": renewed}
+# The calls in which an attempt receives a request, and the verdict that they return.
+RECEIVE = {"flush": lambda run: run.report(0.5).verdict, "renewal": renewed}
 
 
-# --- trials that nobody runs
+# --- PENDING and PAUSED trials
 
 
 @pytest.mark.parametrize(
@@ -74,7 +67,7 @@ LEARN = {"flush": lambda run: run.report(0.5).verdict, "renewal": renewed}
 def test_request_moves_a_pending_or_paused_trial(database, study, request_, source, target):
     trial_in(database, study, source)
 
-    ask_for(request_, study, database)
+    send(request_, study, database)
 
     trial = trial_of(database, study, 0)
     assert trial.state is target
@@ -83,43 +76,30 @@ def test_request_moves_a_pending_or_paused_trial(database, study, request_, sour
     assert read_progress(database, study).counts.total == 1
 
 
-def test_resumed_trial_is_claimed_again(database, study):
-    trial_in(database, study, State.PAUSED)
-
-    ask_for(control.resume, study, database)
-
-    assert SimulatedWorker(database, study).claim().lease.attempt == 1
-
-
 @pytest.mark.parametrize("request_", REQUESTS)
 @pytest.mark.parametrize("state", sorted(FINAL))
 def test_request_for_an_ended_trial_changes_no_trial(database, study, request_, state):
     trial_in(database, study, state)
     enqueued(database, study)
-    before = dump(database)
+    message = rf"Trial 0 of .* has ended \({state}"
 
-    with pytest.raises(NotAllowed, match=rf"Trial 0 of .* has ended \({state}"):
-        ask_for(request_, study, database, 1, 0)
-
-    assert dump(database) == before
+    with unchanged_rows(database), pytest.raises(NotAllowed, match=message):
+        send(request_, study, database, 1, 0)
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
 def test_request_for_an_unknown_number_changes_no_trial(database, study, request_):
     trial_in(database, study, State.PENDING)
-    before = dump(database)
 
-    with pytest.raises(UnknownTrial, match="has no trial 7"):
-        ask_for(request_, study, database, 0, 7)
-
-    assert dump(database) == before
+    with unchanged_rows(database), pytest.raises(UnknownTrial, match="has no trial 7"):
+        send(request_, study, database, 0, 7)
 
 
 def test_stopped_trial_keeps_its_results_and_their_summary(database, study, run):
     run.report(0.9, 0.3)
     run.finish(0.5, outcome=Reason.PREEMPTED)
 
-    ask_for(control.stop, study, database)
+    send(control.stop, study, database)
 
     with database.begin(write=False) as txn:
         (row,) = txn.all(trial_table.select())
@@ -129,7 +109,7 @@ def test_stopped_trial_keeps_its_results_and_their_summary(database, study, run)
 
 def test_requests_are_recorded_with_their_actor(database, study):
     enqueued(database, study)
-    ask_for(control.pause, study, database)
+    send(control.pause, study, database)
     set_status(database, study, Status.STOPPED)
     control.extend(database, study, new_request(), n_more=1)
 
@@ -137,24 +117,24 @@ def test_requests_are_recorded_with_their_actor(database, study):
     assert kinds == [("created",), ("enqueued",), ("paused",), ("study stopped",), ("extended",)]
 
 
-# --- trials that run
+# --- RUNNING trials
 
 
 @pytest.mark.parametrize("request_", [control.pause, control.stop])
-@pytest.mark.parametrize("learn", LEARN)
-def test_request_becomes_a_verdict_at_the_next_flush_or_renewal(run, learn, request_):
+@pytest.mark.parametrize("receive", RECEIVE)
+def test_request_becomes_a_verdict_at_the_next_flush_or_renewal(run, receive, request_):
     verdict = PAUSED_BY_PERSON if request_ is control.pause else STOPPED_BY_PERSON
-    ask_for(request_, run.worker.study, run.worker.database)
+    send(request_, run.worker.study, run.worker.database)
     before = run.trial().verdict
 
-    assert LEARN[learn](run) == verdict
+    assert RECEIVE[receive](run) == verdict
     assert before is None
     assert run.trial().verdict == verdict
     assert run.report(0.4).verdict == verdict
 
 
 def test_pause_takes_effect_at_the_attempts_end_and_ends_with_resume(database, study, run):
-    ask_for(control.pause, study, database)
+    send(control.pause, study, database)
     run.report(0.5)
 
     run.finish(outcome=Reason.PREEMPTED)
@@ -162,12 +142,12 @@ def test_pause_takes_effect_at_the_attempts_end_and_ends_with_resume(database, s
     trial = run.trial()
     assert (trial.state, trial.paused_by, trial.reason) == (State.PAUSED, "person", None)
     assert rows(database, "SELECT reason, verdict_by FROM attempt") == [("PAUSED", "person")]
-    ask_for(control.resume, study, database)
+    send(control.resume, study, database)
     assert run.worker.claim().lease.attempt == 2
 
 
 def test_stop_takes_effect_at_the_attempts_end(database, study, run):
-    ask_for(control.stop, study, database)
+    send(control.stop, study, database)
 
     run.finish(0.5, outcome=Reason.PREEMPTED)
 
@@ -175,27 +155,10 @@ def test_stop_takes_effect_at_the_attempts_end(database, study, run):
     assert run.trial().summary.last_value == 0.5
 
 
-def test_trial_that_completes_before_it_learns_of_a_request_is_completed(database, study, run):
-    ask_for(control.stop, study, database)
-
-    run.finish(0.5)
-
-    assert run.trial().reason is Reason.COMPLETED
-
-
-def test_trial_that_completes_before_it_pauses_is_completed(database, study, run):
-    ask_for(control.pause, study, database)
-    run.report(0.5)
-
-    run.finish()
-
-    assert run.trial().reason is Reason.COMPLETED
-
-
 def test_attempt_that_fails_after_a_request_to_pause_counts_a_failure_and_pauses(
     database, run, study
 ):
-    ask_for(control.pause, study, database)
+    send(control.pause, study, database)
     run.report(0.5)
 
     run.finish(outcome=Reason.FAILED)
@@ -205,72 +168,61 @@ def test_attempt_that_fails_after_a_request_to_pause_counts_a_failure_and_pauses
 
 
 def test_resume_withdraws_a_request_that_no_attempt_has_received(database, study, run):
-    ask_for(control.pause, study, database)
+    send(control.pause, study, database)
 
-    ask_for(control.resume, study, database)
+    send(control.resume, study, database)
 
     assert run.report(0.5).verdict is None
     assert renewed(run) is None
 
 
-@pytest.mark.parametrize("first", LEARN)
-@pytest.mark.parametrize("then", LEARN)
+@pytest.mark.parametrize("first", RECEIVE)
+@pytest.mark.parametrize("then", RECEIVE)
 def test_verdict_is_withdrawn_with_its_request(database, study, run, first, then):
-    ask_for(control.pause, study, database)
-    told = LEARN[first](run)
+    send(control.pause, study, database)
+    verdict_before = RECEIVE[first](run)
 
-    ask_for(control.resume, study, database)
+    send(control.resume, study, database)
 
-    assert told is not None
-    assert LEARN[then](run) is None
+    assert verdict_before is not None
+    assert RECEIVE[then](run) is None
     assert run.trial().verdict is None
 
 
-@pytest.mark.parametrize("learn", LEARN)
+@pytest.mark.parametrize("receive", RECEIVE)
 @pytest.mark.parametrize("first", [control.pause, control.stop])
-def test_verdict_follows_the_last_request(database, study, run, learn, first):
+def test_verdict_follows_the_last_request(database, study, run, receive, first):
     last = control.stop if first is control.pause else control.pause
-    ask_for(first, study, database)
-    told = renewed(run)
+    send(first, study, database)
+    verdict_before = renewed(run)
 
-    ask_for(last, study, database)
+    send(last, study, database)
 
     verdict = STOPPED_BY_PERSON if last is control.stop else PAUSED_BY_PERSON
-    assert told != verdict
-    assert LEARN[learn](run) == verdict
+    assert verdict_before != verdict
+    assert RECEIVE[receive](run) == verdict
     assert run.trial().verdict == verdict
 
 
-@pytest.mark.parametrize("learn", LEARN)
-def test_requests_do_not_change_the_verdict_of_a_rule(database, learn):
+@pytest.mark.parametrize("receive", RECEIVE)
+def test_requests_do_not_change_the_verdict_of_a_rule(database, receive):
     study = new_study(database, rules=read_rules(["loss>=3"]))
     run = SimulatedWorker(database, study).take()
-    told = run.report(4.0).verdict
+    verdict_before = run.report(4.0).verdict
 
-    ask_for(control.pause, study, database)
-    assert LEARN[learn](run) == told
-    ask_for(control.resume, study, database)
-    assert LEARN[learn](run) == told
+    send(control.pause, study, database)
+    assert RECEIVE[receive](run) == verdict_before
+    send(control.resume, study, database)
+    assert RECEIVE[receive](run) == verdict_before
 
     run.finish(outcome=Reason.PREEMPTED)
     assert run.trial().reason is Reason.RULE_STOPPED
 
 
-def test_stop_is_not_forgotten_while_a_pause_waits_to_be_carried_out(database, study, run):
-    ask_for(control.pause, study, database)
-    run.report(0.5)
-
-    ask_for(control.stop, study, database)
-    run.finish(outcome=Reason.PREEMPTED)
-
-    assert run.trial().reason is Reason.CANCELLED
-
-
-def test_renewal_returns_the_verdict_on_each_trial(database, study):
-    worker = SimulatedWorker(database, study)
+def test_renewal_returns_the_verdict_on_each_trial(database, study, worker):
     runs = [worker.take() for _ in range(4)]
-    ask_for(control.stop, study, database, 1)
-    ask_for(control.pause, study, database, 2)
+    send(control.stop, study, database, 1)
+    send(control.pause, study, database, 2)
     runs[3].finish()
 
     held = renew(database, worker_id=worker.id, held=[run.lease for run in runs]).held
@@ -279,10 +231,8 @@ def test_renewal_returns_the_verdict_on_each_trial(database, study):
     assert held == dict(zip(tokens, [None, STOPPED_BY_PERSON, PAUSED_BY_PERSON], strict=False))
 
 
-def test_renewal_returns_the_request_to_the_worker(database, study):
-    worker = SimulatedWorker(database, study)
-    with database.begin() as txn:
-        txn.raw("UPDATE worker SET request = 'DRAIN'")
+def test_renewal_returns_the_request_to_the_worker(database, worker):
+    change(database, "UPDATE worker SET request = 'DRAIN'")
 
     assert worker.renew().request == "DRAIN"
 
@@ -291,25 +241,26 @@ def test_renewal_returns_the_request_to_the_worker(database, study):
 
 
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
-@pytest.mark.parametrize("learn", LEARN)
-def test_pause_or_stop_of_a_study_becomes_a_verdict_on_its_running_trials(run, learn, status):
+@pytest.mark.parametrize("receive", RECEIVE)
+def test_pause_or_stop_of_a_study_becomes_a_verdict_on_its_running_trials(run, receive, status):
     set_status(run.worker.database, run.worker.study, status)
 
     verdict = PAUSED_BY_STUDY if status is Status.PAUSED else STOPPED_BY_STUDY
-    assert LEARN[learn](run) == verdict
+    assert RECEIVE[receive](run) == verdict
 
 
 def test_request_for_a_trial_takes_precedence_over_its_studys_status(database, study, run):
     set_status(database, study, Status.PAUSED)
-    ask_for(control.stop, study, database)
+    send(control.stop, study, database)
 
     assert run.report(0.5).verdict == STOPPED_BY_PERSON
 
 
-def test_sweep_after_a_resumption_wakes_trials_that_were_paused_with_their_study(database, study):
-    worker = SimulatedWorker(database, study)
+def test_sweep_after_a_resumption_wakes_trials_that_were_paused_with_their_study(
+    database, study, worker
+):
     by_study, by_person = worker.take(), worker.take()
-    ask_for(control.pause, study, database, 1)
+    send(control.pause, study, database, 1)
     by_person.finish(outcome=Reason.PREEMPTED)
     set_status(database, study, Status.PAUSED)
     by_study.finish(outcome=Reason.PREEMPTED)
@@ -324,17 +275,17 @@ def test_sweep_after_a_resumption_wakes_trials_that_were_paused_with_their_study
     assert read_progress(database, study).counts.pending == 1
 
 
-@pytest.mark.parametrize("when", ["while it runs", "while its pause waits", "once it is paused"])
+@pytest.mark.parametrize("when", ["before its report", "after its report", "after its end"])
 def test_trial_paused_by_a_person_in_a_paused_study_stays_paused_when_the_study_resumes(
     database, study, run, when
 ):
     set_status(database, study, Status.PAUSED)
-    if when == "while its pause waits":
+    if when == "after its report":
         run.report(0.5)
-    if when == "once it is paused":
+    if when == "after its end":
         run.finish(outcome=Reason.PREEMPTED)
-    ask_for(control.pause, study, database)
-    if when != "once it is paused":
+    send(control.pause, study, database)
+    if when != "after its end":
         run.finish(outcome=Reason.PREEMPTED)
 
     set_status(database, study, Status.RUNNING)
@@ -354,9 +305,9 @@ def test_sweep_wakes_a_trial_whose_pause_takes_effect_after_the_resumption(datab
     assert run.trial().state is State.PENDING
 
 
-def test_stopped_study_gives_trials_again_after_a_resumption(database, study):
+def test_stopped_study_gives_trials_again_after_a_resumption(database, study, worker):
     enqueued(database, study)
     set_status(database, study, Status.STOPPED)
     set_status(database, study, Status.RUNNING)
 
-    assert SimulatedWorker(database, study).claim() is not None
+    assert worker.claim() is not None

@@ -24,23 +24,23 @@ from studydb.operations.study_progress import read_progress
 
 REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, UnknownTrial)
 
-OUTCOMES = (
-    Reason.COMPLETED,
-    Reason.FAILED,
-    Reason.LOST,
-    Reason.PREEMPTED,
-    Reason.TIMED_OUT,
-)
+OUTCOMES = (Reason.COMPLETED, Reason.FAILED, Reason.LOST, Reason.PREEMPTED, Reason.TIMED_OUT)
 
 
-def counted(database):
+def rows_by_state(database):
     found = dict(rows(database, "SELECT state, count(*) FROM trial GROUP BY state"))
     return {state.lower(): found.get(state, 0) for state in State}
 
 
-def counts(database, study):
+def counters_by_state(database, study):
     found = read_progress(database, study).counts
     return {state.lower(): getattr(found, state.lower()) for state in State}
+
+
+def check_counters(database, study):
+    expected = rows_by_state(database)
+    assert counters_by_state(database, study) == expected
+    assert rows(database, "SELECT n_running FROM study") == [(expected["running"],)]
 
 
 class RandomCaller:
@@ -108,10 +108,7 @@ def test_counters_equal_a_count_after_every_step(database, clock, seed):
     for _ in range(60):
         caller.call(1)
 
-        assert counts(database, study) == counted(database)
-
-    running = counted(database)["running"]
-    assert rows(database, "SELECT n_running FROM study") == [(running,)]
+        check_counters(database, study)
 
 
 def test_counters_equal_a_count_after_concurrent_random_operations(storage_url):
@@ -121,7 +118,5 @@ def test_counters_equal_a_count_after_concurrent_random_operations(storage_url):
 
     run_together([lambda caller=caller: caller.call(40) for caller in callers])
 
-    assert counts(database, study) == counted(database)
-    running = counted(database)["running"]
-    assert rows(database, "SELECT n_running FROM study") == [(running,)]
+    check_counters(database, study)
     database.close()

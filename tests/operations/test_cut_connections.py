@@ -1,8 +1,8 @@
 """
-A connection severed, or a process killed, at each end of a transaction: the call is made again.
+A connection is severed, or a process killed, at each end of a transaction; the call is repeated.
 
-Before it the server has heard nothing of the end; after it nobody has heard the server. The second
-call leaves what one to which nothing happened leaves, and is given the same answer.
+It happens "before" the COMMIT reaches the server, or "after" it, before the reply reaches the client.
+The repeated call must leave the same rows as an undisturbed call, and give the same answer.
 """
 
 import functools
@@ -37,7 +37,7 @@ every_operation = pytest.mark.parametrize("operation", OPERATIONS)
 at_every_point = pytest.mark.parametrize("point", POINTS)
 
 SWEEPS = ("recover", "recover_host", "resume_the_study")
-"""They skip rows that an earlier send still has locked, and leave them to the next sweep."""
+"""Operations that skip rows which an earlier send still has locked, until the next sweep."""
 
 PATIENCE_S = 60.0
 
@@ -55,14 +55,14 @@ class Side:
     database: Database
 
     def freshly_connected(self):
-        """Every row, read over the one connection there is: it has prepared nothing yet."""
+        """Connect anew, so that nothing is prepared on the connection, and read every row."""
         self.database.close()
         return everything(self.database)
 
 
 @pytest.fixture(scope="module")
 def sides(postgres_server, postgres_template):
-    """Two databases alike; nothing is cut on the way to the first."""
+    """Two equal databases; only connections to the second are cut."""
     names = [f"studydb_test_{uuid4().hex}" for _ in range(2)]
     urls = [
         postgres.create_database(postgres_server, name, template=postgres_template)
@@ -79,7 +79,7 @@ def sides(postgres_server, postgres_template):
 
 @pytest.fixture(scope="module")
 def killed_processes(sqlite_template, tmp_path_factory):
-    """A folder, and a function that kills a process at each of its COMMITs and leaves files there."""
+    """A folder, and a function that kills processes at each of their COMMITs and keeps their files."""
     folder = tmp_path_factory.mktemp("killed")
     forks = subprocess.Popen(
         [sys.executable, "-m", "harness.crash_target", sqlite_template, folder],
@@ -116,15 +116,15 @@ def test_call_whose_connection_is_severed_can_be_repeated(sides, operation, poin
         with pytest.raises(StorageTransient):
             call(cut.database)
         assert cut.proxy.was_cut
-        nothing_happened = everything(cut.database) == before
+        is_unchanged = everything(cut.database) == before
         if operation in SWEEPS:
             await_no_open_transaction(cut.database)
         answer = persist(functools.partial(call, cut.database), patience_s=PATIENCE_S)
 
-        assert nothing_happened or seed != "before 1"
-        assert not (nothing_happened and changes and point == "after" and nth == len(ends))
-        awaited = first if nothing_happened else second
-        assert operation == "register" or without_ids(answer) == without_ids(awaited)
+        assert is_unchanged or seed != "before 1"
+        assert not (is_unchanged and changes and point == "after" and nth == len(ends))
+        expected = first if is_unchanged else second
+        assert operation == "register" or without_ids(answer) == without_ids(expected)
         assert rows_since(cut.database, since) == left
     assert nth > 1
 
@@ -138,11 +138,11 @@ def await_no_open_transaction(database):
 
 def rehearsed(side, operation, seed):
     """
-    A call to which nothing happens.
+    Make an undisturbed call twice.
 
     Returns:
-        Both answers, what it leaves, the exchanges that ended a transaction, and whether it changed
-        anything.
+        Both answers, the rows after the first, the exchanges that ended a transaction, and whether
+        the first changed anything.
     """
     since = newest_id(side.database)
     call = arranged_in(side.database, operation, seed=seed)
@@ -190,7 +190,7 @@ def test_every_operation_that_writes_is_tested_with_cut_connections(sqlite_templ
 
 
 def writers():
-    """Name and code of each public function of the room that takes a database and may change it."""
+    """Yield the name and code of each public operation that may change the database."""
     for found in pkgutil.iter_modules(operations.__path__):
         module = importlib.import_module(f"{operations.__name__}.{found.name}")
         if only_reads(module):
@@ -203,13 +203,13 @@ def writers():
 
 
 def only_reads(of):
-    """Whether something begins transactions, and none that writes."""
+    """Whether a module or function begins only transactions that read."""
     begun = re.findall(r"\bdatabase\.begin\((.*?)\)", inspect.getsource(of))
     return bool(begun) and all("write=False" in given for given in begun)
 
 
 def code_run_by(operation, template, folder):
-    """What a call runs of our functions."""
+    """Return the code of the functions that a call runs."""
     run = set()
     with opened(shutil.copyfile(template, folder / f"{operation}.db")) as database:
         call = arranged_in(database, operation)
@@ -234,7 +234,7 @@ def newest_id(database):
 
 
 def rows_since(database, study_id):
-    """What the rows say of every study that is newer, and its wide views."""
+    """Read snapshots of all studies with a higher id, and their wide views."""
     with database.begin(write=False) as txn:
         names = txn.raw(f"SELECT name FROM study WHERE id > {study_id} ORDER BY id")[1]
         made = [view.columns for view in wide_view_sql.found(txn) if view.study_id > study_id]
@@ -250,5 +250,5 @@ def opened(path):
 
 
 def without_ids(answer):
-    """A text that is the same for two databases, whose sequences have not counted alike."""
+    """Write an answer as a text without the ids, which differ between two databases."""
     return re.sub(r"\b((study_|trial_|worker_|)id)=\d+", r"\1", repr(answer))

@@ -1,4 +1,4 @@
-"""A call is sent again while the COMMIT of its first send is on its way: PostgreSQL, two connections."""
+"""A call is sent again while its first send commits: PostgreSQL, two connections."""
 
 from harness.arrange import dump
 from harness.concurrent import send_twice

@@ -1,4 +1,4 @@
-"""What an operation has answered survives a crash of the server; a claim need not: it is made again."""
+"""What an operation has answered survives a crash of the server; only claims may be lost."""
 
 from contextlib import closing
 
@@ -14,7 +14,7 @@ DURABLE = (
     *("save", "stop_a_running_trial"),
 )
 
-# What is not written at its COMMIT stays in the server's memory for so long.
+# How long the server keeps in memory what is not written to disk at its COMMIT.
 LAZY = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
 
 
@@ -26,7 +26,7 @@ def server():
 
 
 def crashed_after(server, operation):
-    """What the rows said before a call, after it, and after a crash that followed at once."""
+    """Read all rows before a call, after it, and after a crash that followed immediately."""
     database = connect(server.url())
     call = OPERATIONS[operation](database)
     before = dump(database)

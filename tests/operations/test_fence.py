@@ -1,4 +1,4 @@
-"""A zombie changes nothing, whichever operation it tries; and each part of the fence is why."""
+"""A zombie changes nothing by any operation, and each part of the fence is needed for it."""
 
 import pytest
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ from harness.arrange import (
     persist,
     recover_after_expiry,
     token,
+    unchanged_rows,
 )
 
 from studydb.db import Prepared
@@ -20,46 +21,28 @@ from studydb.domain.errors import LeaseLost
 from studydb.domain.life.states import Reason, State
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.record_event import record_event
-from studydb.operations.renew import renew
 from studydb.store import checkpoints, leases
 
 
-def try_report(run, saved):
-    run.report(0.1)
-
-
-def try_save(run, saved):
-    run.save(run.checkpoint(step=99))
-
-
-def try_finish(run, saved):
-    run.finish(0.1)
-
-
-def try_fail(run, saved):
-    run.finish(outcome=Reason.FAILED)
-
-
-def try_release(run, saved):
-    run.finish(0.1, outcome=Reason.PREEMPTED)
-
-
-def try_mark_corrupt(run, saved):
-    mark_corrupt(run.worker.database, lease=run.lease, checkpoint=saved)
-
-
-def try_tell(run, saved):
-    record_event(run.worker.database, lease=run.lease, kind="disk full", data={})
-
-
-def try_renew(run, saved):
-    renewal = renew(run.worker.database, worker_id=run.worker.id, held=[run.lease])
-    if run.lease.token not in renewal.held:
+def renew(run, saved):
+    if run.lease.token not in run.worker.renew(run).held:
         raise LeaseLost(number=run.lease.number, attempt=run.lease.attempt)
 
 
-FENCED = [try_report, try_save, try_finish, try_fail, try_release, try_mark_corrupt, try_tell]
-WRITES = [*FENCED, try_renew]
+FENCED = {
+    "report": lambda run, _: run.report(0.1),
+    "save": lambda run, _: run.save(run.checkpoint(step=99)),
+    "finish": lambda run, _: run.finish(0.1),
+    "fail": lambda run, _: run.finish(outcome=Reason.FAILED),
+    "release": lambda run, _: run.finish(0.1, outcome=Reason.PREEMPTED),
+    "mark_corrupt": lambda run, saved: mark_corrupt(
+        run.worker.database, lease=run.lease, checkpoint=saved
+    ),
+    "record_event": lambda run, _: record_event(
+        run.worker.database, lease=run.lease, kind="disk full", data={}
+    ),
+}
+WRITES = FENCED | {"renew": renew}
 
 
 def taken_by_another(clock, run):
@@ -72,14 +55,14 @@ def taken_by_another(clock, run):
 
 
 def given_the_same_number_twice(clock, run):
-    """A restored database or a failover hands out the attempt number again, to somebody else."""
+    """After a restore or a failover the database gives the same attempt number to another worker."""
     another = token()
     change_row(run, "trial", "id", f"token = '{another}'")
     change_row(run, "attempt", "trial_id", f"token = '{another}'")
 
 
 def exploited(clock, run):
-    """The next attempt goes on under the same lease."""
+    """The next attempt has the same lease, as after an exploit of population-based training."""
     change_row(run, "trial", "id", "attempt = attempt + 1")
 
 
@@ -100,7 +83,7 @@ FATES = [taken_by_another, given_the_same_number_twice, taken_and_waiting, ended
 
 
 def held_attempt(database):
-    """An attempt that has reported and saved, before its fate; and its checkpoint."""
+    """An attempt that has reported and saved, and its checkpoint."""
     study = new_study(database)
     enqueued(database, study)
     run = SimulatedWorker(database, study).claim()
@@ -112,46 +95,44 @@ def held_attempt(database):
 
 
 def check_that_nothing_changes(write, run, saved):
-    """What promise 1 says of a zombie's write."""
-    before = dump(run.worker.database, without=["worker"])  # a renewal says that its process lives
-    with pytest.raises(LeaseLost):
+    # A renewal updates its worker's row.
+    with unchanged_rows(run.worker.database, without=["worker"]), pytest.raises(LeaseLost):
         persist(lambda: write(run, saved))
-    assert dump(run.worker.database, without=["worker"]) == before
 
 
 @pytest.mark.parametrize("fate", FATES)
 def test_zombie_changes_nothing(database, clock, subtests, fate):
-    for write in WRITES:
+    for name, write in WRITES.items():
         zombie = held_attempt(database)
         fate(clock, zombie[0])
 
-        with subtests.test(write.__name__):
+        with subtests.test(name):
             check_that_nothing_changes(write, *zombie)
 
 
 def test_earlier_attempt_under_the_same_lease_changes_nothing(database, clock, subtests):
-    for write in FENCED:
+    for name, write in FENCED.items():
         zombie = held_attempt(database)
         exploited(clock, zombie[0])
 
-        with subtests.test(write.__name__):
+        with subtests.test(name):
             check_that_nothing_changes(write, *zombie)
 
 
 def test_writes_of_the_holder_are_accepted(database, clock, subtests):
-    for write in WRITES:
+    for name, write in WRITES.items():
         run, saved = held_attempt(database)
         before = dump(database, without=["worker"])
         clock.advance(1)
 
-        with subtests.test(write.__name__):
+        with subtests.test(name):
             write(run, saved)
 
             assert dump(database, without=["worker"]) != before
 
 
-# Without a part of the fence the checks above fail. `state` alone can't be missed: a CHECK lets only
-# RUNNING rows have a token. It takes both to let a zombie write to a trial that waits.
+# A CHECK lets only RUNNING rows have a token. So a zombie can write to a PENDING trial only if both
+# `state` and `token` are missing.
 @pytest.mark.parametrize(
     ("parts", "fate"),
     [
@@ -163,11 +144,11 @@ def test_writes_of_the_holder_are_accepted(database, clock, subtests):
     ids=["token", "attempt", "state and token", "attempt and token"],
 )
 def test_zombie_can_write_if_a_part_of_the_fence_is_missing(database, clock, subtests, parts, fate):
-    for write in FENCED:
+    for name, write in FENCED.items():
         zombie = held_attempt(database)
         fate(clock, zombie[0])
 
-        with subtests.test(write.__name__), pytest.MonkeyPatch.context() as patch:
+        with subtests.test(name), pytest.MonkeyPatch.context() as patch:
             patch.setattr(leases, "HOLD", hold_without(*parts))
             with pytest.raises((AssertionError, pytest.fail.Exception)):
                 check_that_nothing_changes(write, *zombie)
@@ -185,8 +166,8 @@ def test_renewal_needs_the_token(database, clock, monkeypatch):
 
     monkeypatch.setattr(leases, "RENEW", Prepared(by_id_alone))
 
-    with pytest.raises(KeyError):  # an answer for somebody else's lease
-        check_that_nothing_changes(try_renew, *zombie)
+    with pytest.raises(KeyError):  # the answer is for the lease of another attempt
+        check_that_nothing_changes(renew, *zombie)
 
 
 def hold_without(*parts):

@@ -1,21 +1,15 @@
-"""A role that may only connect holds an advisory lock of ours: PostgreSQL, real connections."""
+"""A role that may only connect holds an advisory lock that studydb uses: PostgreSQL."""
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 
 import psycopg
 import pytest
 from harness import postgres
-from harness.arrange import (
-    SimulatedWorker,
-    enqueued,
-    new_study,
-    persist,
-    rows,
-    run_together,
-)
+from harness.arrange import SimulatedWorker, enqueued, new_study, persist, rows, run_together
 from harness.concurrent import PATIENCE_S, send_twice
 
 from studydb.analysis.wide import make_wide_views
@@ -38,7 +32,7 @@ def database(postgres_url):
 
 @pytest.fixture
 def stranger(postgres_url):
-    """The URL of a role without any right of its own."""
+    """The URL of a role that may only connect."""
     role = f"stranger_{uuid.uuid4().hex[:8]}"
     with postgres.connect(postgres_url) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN")
@@ -49,7 +43,7 @@ def stranger(postgres_url):
 
 @contextmanager
 def held(stranger, lock):
-    """The stranger holds an advisory lock."""
+    """Let the stranger hold an advisory lock."""
     with postgres.connect(stranger) as rival:
         rival.execute(lock)
         yield
@@ -71,16 +65,15 @@ def test_asks_skip_the_queue_after_a_wait_that_timed_out(database, stranger):
 
     assert [first, *rest] == list(range(20))
     assert proposals.TURN_TIMEOUT_S <= waited_s < 4 * proposals.TURN_TIMEOUT_S
-    assert monotonic() - begun_s < proposals.TURN_TIMEOUT_S  # the queue is left alone from then on
+    assert monotonic() - begun_s < proposals.TURN_TIMEOUT_S  # later asks skip the queue
 
 
-def test_claims_do_not_wait_in_the_queue(database, stranger):
-    study = new_study(database)
+def test_claims_do_not_wait_in_the_queue(database, study, worker, stranger):
     enqueued(database, study)
 
     with held(stranger, queue_of(study)):
         begun_s = monotonic()
-        assert SimulatedWorker(database, study).claim() is not None
+        assert worker.claim() is not None
 
     assert monotonic() - begun_s < proposals.TURN_TIMEOUT_S
 
@@ -105,9 +98,9 @@ def test_budgets_are_exact_without_the_queue(database, stranger, max_concurrent)
 
 def test_duplicate_claim_gets_the_trial_of_the_earlier_ask(database, postgres_url, stranger):
     study = new_study(database, num_trials=2)
-    SimulatedWorker(database, study).ask()  # the proposals of the next ones are there
+    SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
-    earlier = connect(f"{postgres_url}&pooler=transaction")  # its COMMIT is a message
+    earlier = connect(f"{postgres_url}&pooler=transaction")  # sends COMMIT as a message
 
     def call(over):
         return next(sends)(over, study, claimant)
@@ -126,21 +119,17 @@ def test_concurrent_duplicate_asks_make_one_trial(database, postgres_url, strang
     claimant = SimulatedWorker(database, study).claimant()
     earlier = connect(postgres_url)
 
-    def send(over):
-        return ask(over, study, claimant)
-
     with held(stranger, queue_of(study)):
-        first, second = run_together([lambda: send(earlier), lambda: send(database)])
+        first, second = run_together(
+            partial(ask, over, study, claimant) for over in (earlier, database)
+        )
     earlier.close()
 
     assert first == second is not None
     assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
 
 
-def test_claim_of_nothing_waits_for_the_queue_for_a_bounded_time(database, stranger):
-    study = new_study(database)
-    worker = SimulatedWorker(database, study)
-
+def test_claim_of_nothing_waits_for_the_queue_for_a_bounded_time(database, study, worker, stranger):
     with held(stranger, queue_of(study)):
         begun_s = monotonic()
         assert claim(database, study, worker.claimant()) is None
@@ -179,7 +168,7 @@ def test_upgrades_of_existing_tables_wait_for_each_other(postgres_url, stranger,
 
 
 def awaited_modes(connection):
-    """The modes of tables' locks that other sessions wait for."""
+    """Read the modes of the table locks that other sessions wait for."""
     return connection.execute(
         "SELECT mode FROM pg_locks WHERE NOT granted AND locktype = 'relation' AND database = "
         "(SELECT oid FROM pg_database WHERE datname = current_database())"

@@ -1,16 +1,9 @@
-"""Finite metrics whose sum is more than a double holds: their trial ends as every other."""
+"""Trials whose metrics are finite but have a sum above the largest double."""
 
 import sys
 
 import pytest
-from harness.arrange import (
-    SimulatedWorker,
-    new_request,
-    new_study,
-    recover_after_expiry,
-    rows,
-    trial_of,
-)
+from harness.arrange import new_request, recover_after_expiry, rows
 
 from studydb.domain.life.states import Reason, State
 from studydb.domain.metrics import Result
@@ -20,28 +13,23 @@ from studydb.operations.control import stop
 LARGEST = sys.float_info.max
 
 
-def test_trial_that_reported_the_largest_double_twice_completes(database):
-    study = new_study(database, num_trials=1)
-    run = SimulatedWorker(database, study).take()
-
+def test_trial_that_reported_the_largest_double_twice_completes(database, run):
     run.report(LARGEST)
     run.finish(LARGEST)
 
-    trial = trial_of(database, study, 0)
-    assert (trial.state, trial.reason) == (State.TERMINATED, Reason.COMPLETED)
+    assert run.trial().reason is Reason.COMPLETED
     assert rows(database, "SELECT metric_summary FROM trial WHERE metric_summary IS NOT NULL")
 
 
-def test_stopped_trial_that_reported_the_largest_double_twice_is_recovered(database, clock):
-    study = new_study(database, num_trials=1)
-    run = SimulatedWorker(database, study).take()
-    run.report(LARGEST)
-    run.report(LARGEST)
+def test_stopped_trial_that_reported_the_largest_double_twice_is_recovered(
+    database, clock, study, run
+):
+    run.report(LARGEST, LARGEST)
     stop(database, study, [0], new_request())
 
     assert recover_after_expiry(clock, database, study) == 1
 
-    assert trial_of(database, study, 0).state is State.TERMINATED
+    assert run.trial().state is State.TERMINATED
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,16 @@
-"""A call is sent again long after: other things have happened since."""
+"""A duplicate request arrives late, after other operations."""
 
 import pytest
 from harness.arrange import (
-    PERSON,
     SimulatedWorker,
-    dump,
     enqueued,
     new_request,
     new_study,
     recover_after_expiry,
-    token,
+    unchanged_rows,
 )
 
 from studydb.domain.life.states import Reason, Status
-from studydb.domain.records import Request
 from studydb.operations import control
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
@@ -24,11 +21,6 @@ def study(database, clock):
     return new_study(database, num_trials=4)
 
 
-@pytest.fixture
-def worker(database, study):
-    return SimulatedWorker(database, study)
-
-
 def lose(clock, run):
     recover_after_expiry(clock, run.worker.database, run.worker.study)
 
@@ -37,7 +29,7 @@ def complete(_, run):
     run.finish()
 
 
-def give_back(_, run):
+def release(_, run):
     run.finish(outcome=Reason.PREEMPTED)
 
 
@@ -47,14 +39,13 @@ def send_again(run, operation):
 
 
 @pytest.mark.parametrize("operation", [claim, ask])
-@pytest.mark.parametrize("end", [lose, complete, give_back])
+@pytest.mark.parametrize("end", [lose, complete, release])
 def test_duplicate_claim_of_an_ended_attempt_gives_nothing(database, clock, worker, end, operation):
     run = worker.take()
     end(clock, run)
-    before = dump(database)
 
-    assert send_again(run, operation) is None
-    assert dump(database) == before
+    with unchanged_rows(database):
+        assert send_again(run, operation) is None
 
 
 @pytest.mark.parametrize("operation", [claim, ask])
@@ -75,19 +66,15 @@ def test_duplicate_claim_is_answered_while_max_concurrent_trials_run(database, c
     for _ in range(2):
         enqueued(database, study)
     run = SimulatedWorker(database, study).take()
-    before = dump(database)
 
-    assert send_again(run, operation) == run.claimed
-    assert dump(database) == before
+    with unchanged_rows(database):
+        assert send_again(run, operation) == run.claimed
 
 
-def test_duplicate_stop_of_an_ended_trial_changes_nothing(database, study, worker):
-    run = worker.take()
-    once = token()
-    control.stop(database, study, [0], Request(once, PERSON))
+def test_duplicate_stop_of_an_ended_trial_changes_nothing(database, study, run):
+    request = new_request()
+    control.stop(database, study, [0], request)
     run.finish(outcome=Reason.PREEMPTED)
-    before = dump(database)
 
-    control.stop(database, study, [0], Request(once, PERSON))
-
-    assert dump(database) == before
+    with unchanged_rows(database):
+        control.stop(database, study, [0], request)

@@ -41,23 +41,22 @@ def database(postgres_url):
     database.close()
 
 
-# The first worker's id is 1, the first trial's too: both count in shard 1, people in shard 0.
+def new_run(database, **overrides):
+    return SimulatedWorker(database, new_study(database, **overrides)).take()
 
 
 def reporting_at_two_rungs(database):
-    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
-    run = SimulatedWorker(database, study).take()
+    run = new_run(database, scheduler=ASHA(max_t=9, reduction_factor=3))
     return lambda: run.report(0.3, 0.2, 0.1)
 
 
 def finishing_at_two_rungs(database):
-    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
-    run = SimulatedWorker(database, study).take()
+    run = new_run(database, scheduler=ASHA(max_t=9, reduction_factor=3))
     return lambda: run.finish(0.3, 0.2, 0.1)
 
 
 def finishing(database):
-    run = SimulatedWorker(database, new_study(database, max_concurrent=3)).take()
+    run = new_run(database, max_concurrent=3)
     return lambda: run.finish(0.3)
 
 
@@ -92,7 +91,7 @@ def renewing_two(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     first, second = worker.take(), worker.take()
-    first.report(0.5)  # its row lies behind the second's now, which a scan comes to first
+    first.report(0.5)  # its row is now stored after the second's, so a scan finds it later
     scanning = with_settings(
         database.secret_url.render_as_string(hide_password=False),
         enable_seqscan="on",
@@ -146,9 +145,7 @@ def test_operation_that_waits_for_a_lock_holds_no_later_lock(
     assert taken == []
 
 
-def test_deletion_locks_the_study_before_its_counters(database, postgres_url):
-    study = new_study(database)
-
+def test_deletion_locks_the_study_before_its_counters(database, study, postgres_url):
     with kept_waiting(postgres_url, lambda: delete(database, study), "counter WHERE shard = 0"):
         assert not is_free(postgres_url, "study")
 
@@ -191,13 +188,12 @@ def test_resumption_waits_for_the_end_of_a_paused_attempt_and_wakes_its_trial(
 
 def promotion_meets_report(database, url):
     """
-    A rival that locks the rung and then the trial, as a promotion does, while the trial reports.
+    Lock a rung and then a trial, as a promotion does, while the trial reports.
 
     Returns:
-        What became of both: None, or the error.
+        The errors of the promotion and of the report, or None.
     """
-    study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
-    run = SimulatedWorker(database, study).take()
+    run = new_run(database, scheduler=ASHA(max_t=9, reduction_factor=3))
     with postgres.connect(url) as rival, ThreadPoolExecutor(1) as pool:
         rival.execute("SET deadlock_timeout = '20ms'")
         promoted = None
@@ -235,7 +231,7 @@ def test_deadlock_raises_storage_busy_and_the_request_can_be_repeated(database, 
     study = new_study(database)
     for _ in range(2):
         enqueued(database, study)
-    # Who comes last to wait and is the first to look finds the deadlock, and gives way.
+    # The session with the shortest `deadlock_timeout` finds the deadlock and is cancelled.
     hasty = with_settings(postgres_url, deadlock_timeout="10ms")
 
     def stop():
@@ -264,7 +260,7 @@ def test_deadlock_raises_storage_busy_and_the_request_can_be_repeated(database, 
 
 @contextmanager
 def held_at_second_lock():
-    """Let whoever steers trials wait between the first one's lock and the second's."""
+    """Let a request wait between the locks of its first and its second trial."""
     lock = control._lock
     with pytest.MonkeyPatch.context() as patch:
 
@@ -280,7 +276,7 @@ def held_at_second_lock():
 
 
 def with_settings(url, **settings):
-    """A connection with settings of its own."""
+    """Connect with settings of the server's session."""
     options = quote(" ".join(f"-c {name}={value}" for name, value in settings.items()))
     return connect(f"{url}{'&' if '?' in url else '?'}options={options}")
 
@@ -315,14 +311,14 @@ def test_rung_and_entries_agree_only_if_the_lock_is_an_earlier_statement(
     worker.take().report(0.5)
     late = worker.take()
 
-    def read_here():
+    def read_late():
         with other.begin() as txn:
             return read(txn, study)
 
     with held_at(TransactionBlock, "_end") as (there, go), ThreadPoolExecutor(2) as pool:
         pool.submit(late.report, 0.1)
         assert there.wait(PATIENCE_S)
-        future = pool.submit(read_here)
+        future = pool.submit(read_late)
         assert is_waiting_for_a_lock(postgres_url)
         go.set()
         found = future.result(PATIENCE_S)
@@ -331,7 +327,7 @@ def test_rung_and_entries_agree_only_if_the_lock_is_an_earlier_statement(
     assert found == seen
 
 
-# --- a sweep waits for nothing
+# --- sweeps
 
 
 def test_sweep_skips_locked_trials(database, postgres_url):

@@ -1,4 +1,4 @@
-"""Trials with more results than a transaction should read: they end, and their summary is exact."""
+"""Trials with more results than one transaction reads end with an exact summary."""
 
 import math
 import random
@@ -6,7 +6,6 @@ import sys
 
 import pytest
 from harness.arrange import (
-    PERSON,
     SimulatedWorker,
     live_results,
     new_request,
@@ -14,7 +13,6 @@ from harness.arrange import (
     persist,
     recover_after_expiry,
     rows,
-    token,
     trial_of,
 )
 
@@ -23,7 +21,7 @@ from studydb.domain import tally
 from studydb.domain.errors import StorageBusy
 from studydb.domain.life.states import Mode, Reason, State
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import Batch, Request
+from studydb.domain.records import Batch
 from studydb.operations import summing
 from studydb.operations.control import pause, stop
 
@@ -33,25 +31,25 @@ METRICS = [*VALUES, True, None, "NaN", "Infinity", "\\NaN", "text", [1.0, math.n
 
 
 @pytest.fixture(params=[summing.MOST_IN_TRANSACTION, 0], ids=["short", "long"])
-def most(request, monkeypatch):
-    """How many results a transaction reads, with pages of a few rows."""
+def limit(request, monkeypatch):
+    """How many results a transaction reads; pages have a few rows."""
     monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", request.param)
     monkeypatch.setattr(summing, "FIRST_PAGE", 3)
     monkeypatch.setattr(summing, "LARGEST_PAGE", 7)
     return request.param
 
 
-def defined(results, metric="loss"):
-    """What a summary is, said in the plainest way."""
+def expected_summary(results, metric="loss"):
+    """Compute a summary from all results."""
     series = {}
     for result in results:
         for name, value in {**result.metrics, metric: result.value}.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 series.setdefault(name, []).append(float(value))
-    return {name: _defined(values) for name, values in series.items()}
+    return {name: expected_analysis(values) for name, values in series.items()}
 
 
-def _defined(values):
+def expected_analysis(values):
     numbers = [value for value in values if not math.isnan(value)]
     if not numbers:
         return {"last": values[-1]}
@@ -71,7 +69,7 @@ def stored_summary(database):
 
 
 def report_at_random(run, draw, *, first, n):
-    """Flush batches of reports that lack some metrics."""
+    """Report `n` results with random metrics in random batches."""
     step = first
     while step < first + n:
         batch = tuple(
@@ -87,7 +85,7 @@ def report_at_random(run, draw, *, first, n):
 
 
 def two_attempts(database, draw, *, second_begins=15, **overrides):
-    """A trial in its second attempt, which has superseded some of the first one's results."""
+    """Run a trial's second attempt, which supersedes some results of the first."""
     study = new_study(database, num_trials=1, max_failures=1, **overrides)
     worker = SimulatedWorker(database, study)
     run = worker.take()
@@ -99,18 +97,18 @@ def two_attempts(database, draw, *, second_begins=15, **overrides):
 
 
 @pytest.mark.parametrize("second_begins", [1, 7, 15])
-def test_summary_of_a_completed_trial_equals_its_definition(database, most, second_begins):
+def test_summary_of_a_completed_trial_equals_its_definition(database, limit, second_begins):
     draw = random.Random(second_begins)
     study, run = two_attempts(database, draw, second_begins=second_begins)
 
     run.finish()
 
     results = live_results(database, study, 0)
-    assert_same(stored_summary(database), defined(results))
+    check_summary(stored_summary(database), expected_summary(results))
 
 
-def assert_same(found, expected):
-    """Equal, NaN to NaN."""
+def check_summary(found, expected):
+    """Compare two summaries; NaN equals NaN."""
     assert found.keys() == expected.keys()
     for name, analysis in expected.items():
         assert {key: repr(value + 0.0) for key, value in found[name].items()} == {
@@ -118,7 +116,7 @@ def assert_same(found, expected):
         }, name
 
 
-def test_summary_of_a_stopped_trial_equals_its_definition(database, most):
+def test_summary_of_a_stopped_trial_equals_its_definition(database, limit):
     study, run = two_attempts(database, random.Random(0))
     pause(database, study, [0], new_request())
     run.finish(outcome=Reason.PREEMPTED)
@@ -126,17 +124,17 @@ def test_summary_of_a_stopped_trial_equals_its_definition(database, most):
 
     stop(database, study, [0], new_request())
 
-    assert_same(stored_summary(database), defined(live_results(database, study, 0)))
+    check_summary(stored_summary(database), expected_summary(live_results(database, study, 0)))
 
 
-def test_summary_of_a_lost_trial_is_stored_after_its_recovery(database, clock, most):
+def test_summary_of_a_lost_trial_is_stored_after_its_recovery(database, clock, limit):
     study, run = two_attempts(database, random.Random(0), max_losses=0)
 
     assert recover_after_expiry(clock, database, study) == 1
 
     assert run.trial().state is State.ERROR
     persist(lambda: _await_summary(database))
-    assert_same(stored_summary(database), defined(live_results(database, study, 0)))
+    check_summary(stored_summary(database), expected_summary(live_results(database, study, 0)))
 
 
 def _await_summary(database):
@@ -148,60 +146,58 @@ def _await_summary(database):
 def test_duplicate_end_stores_a_missing_summary(database, monkeypatch, end):
     monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 0)
     study, run = two_attempts(database, random.Random(0))
-    once = token()
+    request = new_request()
     if end == "stop":
         pause(database, study, [0], new_request())
         run.finish(outcome=Reason.PREEMPTED)
 
     def send():
         if end == "stop":
-            stop(database, study, [0], Request(once, PERSON))
+            stop(database, study, [0], request)
         else:
             run.finish()
 
     with monkeypatch.context() as patch:
-        patch.setattr(summing, "pages", broken)
+        patch.setattr(summing, "pages", fail)
         with pytest.raises(StorageBusy):
             send()
     assert stored_summary(database) is None
     send()
 
-    assert_same(stored_summary(database), defined(live_results(database, study, 0)))
+    check_summary(stored_summary(database), expected_summary(live_results(database, study, 0)))
 
 
-def broken(*_):
+def fail(*_):
     raise StorageBusy("The server went away.")
 
 
 def test_no_result_is_read_while_the_trial_is_locked(database, monkeypatch):
     monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 0)
     _study, run = two_attempts(database, random.Random(0))
-    said = []
-    database.observer = said.append
+    sent = []
+    database.observer = sent.append
 
     run.finish()
 
-    reads = [place for place, sql in enumerate(said) if "FROM result" in sql and "SELECT" in sql]
-    ended = next(place for place, sql in enumerate(said) if sql == "COMMIT")
+    reads = [place for place, sql in enumerate(sent) if "FROM result" in sql and "SELECT" in sql]
+    ended = next(place for place, sql in enumerate(sent) if sql == "COMMIT")
     assert reads
     assert min(reads) > ended
 
 
 def test_holder_with_a_tally_of_all_results_ends_its_trial_without_reading_them(
-    database, monkeypatch
+    database, study, run, monkeypatch
 ):
     monkeypatch.setattr(tally, "KEPT_NUMBERS", 10)
-    study = new_study(database)
-    run = SimulatedWorker(database, study).take()
     report_at_random(run, random.Random(0), first=1, n=30)
-    expected = defined(live_results(database, study, 0))
-    said = []
-    database.observer = said.append
+    expected = expected_summary(live_results(database, study, 0))
+    sent = []
+    database.observer = sent.append
 
     run.finish()
 
-    assert not [sql for sql in said if "FROM result" in sql]
-    assert_same(stored_summary(database), expected)
+    assert not [sql for sql in sent if "FROM result" in sql]
+    check_summary(stored_summary(database), expected)
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -214,21 +210,16 @@ def test_summary_of_a_later_attempt_equals_its_live_results(database, mode, seed
     assert repr(found) == repr(Summary().add(live_results(database, study, 0), study.objective))
 
 
-def test_pages_are_bounded_in_bytes(database, monkeypatch):
+def test_pages_are_bounded_in_bytes(database, study, run, monkeypatch):
     monkeypatch.setattr(summing, "PAGE_BYTES", 10_000)
-    study = new_study(database)
-    run = SimulatedWorker(database, study).take()
     for _ in range(60):
         run.report(0.5, text="x" * 1000)
     sizes = []
 
-    def read(span, most):
-        with database.begin(write=False) as txn:
-            found = [
-                summing.results.read(row) for row in summing.results.page(txn, span, limit=most)
-            ]
-        sizes.append(len(found))
-        return found
+    def read(span, limit):
+        page = summing.reader(database)(span, limit)
+        sizes.append(len(page))
+        return page
 
     with database.begin(write=False) as txn:
         spans = summing.results.spans(txn, study_id=study.id, trial_id=run.lease.trial_id)
@@ -239,9 +230,7 @@ def test_pages_are_bounded_in_bytes(database, monkeypatch):
     assert rows(database, "SELECT count(*) FROM result") == [(60,)]
 
 
-def test_trial_that_has_not_ended_gets_no_summary(database):
-    study = new_study(database)
-    run = SimulatedWorker(database, study).take()
+def test_trial_that_has_not_ended_gets_no_summary(database, run):
     run.report(0.5)
 
     for _ in range(2):

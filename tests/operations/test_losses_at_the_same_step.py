@@ -1,4 +1,4 @@
-"""Which losses count as losses at the same step."""
+"""Losses in a row after the same step end a trial."""
 
 import pytest
 from harness.arrange import LEASE_S, SimulatedWorker, change, new_study
@@ -17,26 +17,22 @@ def worker(database):
 
 
 def begin(worker):
-    """Claim the trial before its delay is over."""
-    change(
-        worker.database, "UPDATE trial SET ready = true, ready_at = NULL WHERE state = 'PENDING'"
-    )
+    """Claim the trial without its back-off."""
+    sql = "UPDATE trial SET ready = true, ready_at = NULL WHERE state = 'PENDING'"
+    change(worker.database, sql)
     return worker.take()
 
 
 def lose(worker, *values, failure=KILLED):
-    """Claim the trial, report, and lose it; where that leaves it."""
+    """Claim the trial, report, and lose it; return its state."""
     run = begin(worker)
     run.finish(*values, outcome=Reason.LOST, failure=failure)
     return run.trial().state
 
 
-def test_third_loss_after_the_same_step_ends_the_trial(worker):
-    assert [lose(worker, 0.5, 0.4) for _ in range(3)] == ["PENDING", "PENDING", "ERROR"]
-
-
-def test_loss_before_the_first_report_is_a_step_too(worker):
-    assert [lose(worker) for _ in range(3)] == ["PENDING", "PENDING", "ERROR"]
+@pytest.mark.parametrize("values", [(), (0.5, 0.4)], ids=["no step", "step 2"])
+def test_third_loss_after_the_same_step_ends_the_trial(worker, values):
+    assert [lose(worker, *values) for _ in range(3)] == ["PENDING", "PENDING", "ERROR"]
 
 
 def test_loss_after_another_step_restarts_the_count(worker):

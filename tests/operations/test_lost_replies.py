@@ -1,4 +1,4 @@
-"""Nothing is lost and nothing counted twice when a reply is lost: the same call is sent again."""
+"""A call is sent again after its reply was lost: nothing is lost, and nothing counted twice."""
 
 from contextlib import contextmanager
 
@@ -24,12 +24,12 @@ from studydb.lease.acquire import Acquirer
 
 @pytest.fixture(autouse=True)
 def _standing_clock(clock):
-    """Or a resend would be told by its time stamps."""
+    """Without it a resend might change time stamps."""
 
 
 @contextmanager
 def cut(database, when, *, nth=1):
-    """Lose the connection "before" the n-th COMMIT arrives, or "after" it, before its reply."""
+    """Cut the connection "before" the n-th COMMIT arrives, or "after" it, before its reply."""
     end, commits = TransactionBlock._end, iter(range(1, nth + 1))
 
     def cut_end(block, *, commit):
@@ -38,7 +38,7 @@ def cut(database, when, *, nth=1):
             return
         if commit and when == "after":
             end(block, commit=True)
-            block._cursor.execute("SELECT 1").fetchone()  # a pipeline would not send it yet
+            block._cursor.execute("SELECT 1").fetchone()  # sends the COMMIT now
         if not commit:
             end(block, commit=False)
             return
@@ -49,12 +49,14 @@ def cut(database, when, *, nth=1):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionBlock, "_end", cut_end)
-        patch.setattr(database, "pooler", database.postgresql)  # what is one statement has a COMMIT
+        patch.setattr(
+            database, "pooler", database.postgresql
+        )  # then single statements have a COMMIT
         yield
 
 
 def last_commit(database, arranged):
-    """The number of a call's COMMITs: some look before they write."""
+    """Count a call's COMMITs; some calls first read in another transaction."""
     end, commits = TransactionBlock._end, []
 
     def count(block, *, commit):
@@ -123,19 +125,19 @@ def test_resend_after_a_committed_call_was_cut_gives_the_stored_answer(database,
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, nth):
-    """A look, its block's points, the trial, the points of a later block; one COMMIT on SQLite."""
+    """On PostgreSQL: a read, the batch of proposals, the trial, a later batch. On SQLite: one COMMIT."""
     study = new_study(database)
     worker = SimulatedWorker(database, study)
-    once = token()
+    token_ = token()
     with (
         cut(database, when, nth=nth if database.postgresql else 1),
         pytest.raises(StorageTransient),
     ):
-        worker.ask(once)
+        worker.ask(token_)
 
-    run = persist(lambda: worker.ask(once))
+    run = persist(lambda: worker.ask(token_))
 
-    assert run.claimed == worker.ask(once).claimed
+    assert run.claimed == worker.ask(token_).claimed
     assert rows(database, "SELECT draw FROM trial") == [(0,)]
     assert rows(database, "SELECT next_draw, n_counted FROM study") == [(1, 1)]
 

@@ -1,8 +1,8 @@
 """
 The last request wins: pause, resume and stop, of a trial and of its study, at any moment.
 
-All pairs of requests, and some longer sequences, are made before and after an attempt learns of
-them and before and after it ends; the rows must say what a few lines of plain Python say.
+All pairs of requests, and some longer sequences, are made before and after an attempt receives them
+and before and after it ends. The rows must equal a model in plain Python.
 """
 
 import itertools
@@ -20,19 +20,19 @@ OF_TRIAL = {"pause": control.pause, "resume": control.resume, "stop": control.st
 OF_STUDY = {"pause": Status.PAUSED, "resume": Status.RUNNING, "stop": Status.STOPPED}
 REQUESTS = [(whose, what) for whose in ("trial", "study") for what in OF_TRIAL]
 
-LEARN = {
-    "learns nothing": lambda _: None,
-    "flushes": lambda run: run.report(0.5),
-    "renews": lambda run: run.worker.renew(run),
+RECEIVE = {
+    "nothing": lambda _: None,
+    "flush": lambda run: run.report(0.5),
+    "renewal": lambda run: run.worker.renew(run),
 }
 
 
 class Expected:
-    """A trial that runs, its study, and what people want of both."""
+    """The model: a RUNNING trial, its study, and people's requests to both."""
 
     def __init__(self):
         self.state, self.paused_by = State.RUNNING, None
-        self.wish, self.status = "resume", Status.RUNNING
+        self.request, self.status = "resume", Status.RUNNING
 
     def ask(self, whose, what):
         if whose == "study":
@@ -42,7 +42,7 @@ class Expected:
         elif self.state in FINAL:
             return NotAllowed
         elif self.state is State.RUNNING:
-            self.wish = what
+            self.request = what
         elif what == "pause":
             self._become(State.PAUSED, "person")
         elif what == "stop":
@@ -52,9 +52,9 @@ class Expected:
         return None
 
     def end(self):
-        if self.wish == "stop" or self.status is Status.STOPPED:
+        if self.request == "stop" or self.status is Status.STOPPED:
             self._become(State.TERMINATED)
-        elif self.wish == "pause":
+        elif self.request == "pause":
             self._become(State.PAUSED, "person")
         elif self.status is Status.PAUSED:
             self._become(State.PAUSED, "study")
@@ -65,8 +65,8 @@ class Expected:
         self.state, self.paused_by = state, paused_by
 
 
-def play(database, requests, learned, ends_after):
-    """Make the requests; after so many of them the attempt ends, as one that was told to."""
+def play(database, requests, received, ends_after):
+    """Make the requests; the attempt is released after `ends_after` of them."""
     study = new_study(database, num_trials=1)
     run, expected = SimulatedWorker(database, study).take(), Expected()
     for place, request in enumerate([*requests, None]):
@@ -76,13 +76,14 @@ def play(database, requests, learned, ends_after):
         if request is not None:
             assert make(database, study, *request) == expected.ask(*request)
             if place < ends_after:
-                LEARN[learned[place]](run)
+                RECEIVE[received[place]](run)
     trial = trial_of(database, study, 0)
     assert (trial.state, trial.paused_by) == (expected.state, expected.paused_by)
-    awaited = expected.status
-    if awaited is Status.RUNNING and expected.state is not State.PENDING:
-        awaited = Status.FINISHED
-    assert read_progress(database, study).status is awaited
+    assert trial.reason is (Reason.CANCELLED if expected.state in FINAL else None)
+    status = expected.status
+    if status is Status.RUNNING and expected.state is not State.PENDING:
+        status = Status.FINISHED
+    assert read_progress(database, study).status is status
 
 
 def make(database, study, whose, what):
@@ -98,29 +99,27 @@ def make(database, study, whose, what):
 
 @pytest.mark.parametrize("first", REQUESTS, ids=" ".join)
 @pytest.mark.parametrize("second", REQUESTS, ids=" ".join)
-def test_the_last_of_two_requests_wins_whenever_the_attempt_learns_and_ends(
+def test_the_last_of_two_requests_wins_whenever_the_attempt_receives_them_and_ends(
     database, first, second
 ):
     for ends_after in range(3):
-        for learned in itertools.product(LEARN, repeat=min(ends_after, 1)):
-            play(database, (first, second), learned * 2, ends_after)
+        for received in itertools.product(RECEIVE, repeat=min(ends_after, 1)):
+            play(database, (first, second), received * 2, ends_after)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_last_of_many_requests_wins(database, seed):
     rng = Random(seed)
     requests = rng.choices(REQUESTS, k=rng.randint(3, 6))
-    learned = rng.choices(list(LEARN), k=len(requests))
-    play(database, requests, learned, rng.randint(2, len(requests)))
+    received = rng.choices(list(RECEIVE), k=len(requests))
+    play(database, requests, received, rng.randint(2, len(requests)))
 
 
-@pytest.mark.parametrize("learned", LEARN)
+@pytest.mark.parametrize("received", RECEIVE)
 @pytest.mark.parametrize("last", ["pause", "resume", "stop"])
-def test_trial_that_completes_is_completed_despite_requests(database, last, learned):
-    study = new_study(database, num_trials=1)
-    run = SimulatedWorker(database, study).take()
+def test_trial_that_completes_is_completed_despite_requests(database, study, run, last, received):
     make(database, study, "trial", "pause")
-    LEARN[learned](run)
+    RECEIVE[received](run)
 
     make(database, study, "trial", last)
     run.finish(0.4)

@@ -1,4 +1,4 @@
-"""Points that are kept ahead of their draws give the trials that an ask in steps gives: PostgreSQL."""
+"""Asks by stored proposals make the same trials as asks in several statements: PostgreSQL."""
 
 import pytest
 from harness.arrange import SimulatedWorker, change, new_study, rows
@@ -57,10 +57,10 @@ SPACES = {
 }
 GRIDS = {
     "one point": {},
-    "a part of a block": {"a": randint(1, 3), "b": choice(ODD)},
-    "just a block": {"a": randint(0, 63)},
-    "a block and one": {"a": randint(0, 64)},
-    "three blocks": {"a": randint(0, 139), "c": 1e16},
+    "a part of a batch": {"a": randint(1, 3), "b": choice(ODD)},
+    "one batch": {"a": randint(0, 63)},
+    "a batch and one": {"a": randint(0, 64)},
+    "three batches": {"a": randint(0, 139), "c": 1e16},
 }
 
 
@@ -72,7 +72,7 @@ def database(postgres_url):
 
 
 def made(database, space, searcher):
-    """What the worker got, and what the database has: the texts of up to 150 trials."""
+    """Ask for up to 150 trials; return the claims and the stored rows as texts."""
     study = new_study(database, space=space, searcher=searcher, num_trials=None, seed=7)
     worker, claims = SimulatedWorker(database, study), []
     while len(claims) < 150 and (run := worker.ask()):
@@ -98,12 +98,12 @@ def test_asks_in_a_single_statement_make_the_trials_of_asks_in_several(
 ):
     space = Space.read(space)
 
-    run_together = made(database, space, searcher)
+    in_single_statement = made(database, space, searcher)
     monkeypatch.setattr(asks, "_ask_in_single_statement", asks._ask_in_steps)
     in_steps = made(database, space, searcher)
 
-    assert run_together == in_steps
-    assert len(run_together[1]) == min(searcher.size(space) or 150, 150)
+    assert in_single_statement == in_steps
+    assert len(in_steps[1]) == min(searcher.size(space) or 150, 150)
 
 
 @pytest.mark.parametrize(("width", "kept"), [(900, True), (1100, False)])
@@ -120,7 +120,7 @@ def test_batch_whose_draws_are_taken_is_not_stored(database):
     change(database, f"UPDATE study SET next_draw = {20 * proposals.PROPOSALS_PER_BATCH}")
     SimulatedWorker(database, study).ask()
 
-    asks._propose(database, study, batch=2, current=0)  # its client was asleep
+    asks._propose(database, study, batch=2, current=0)  # by a client that was delayed
 
     kept = rows(database, "SELECT jsonb_object_keys(points) FROM study ORDER BY 1")
     assert kept == [("20",), ("22",)]

@@ -1,11 +1,11 @@
-"""Whoever comes along takes back what is lost, and nothing that is alive."""
+"""Any worker recovers lost trials, and no trial whose holder lives."""
 
 import pytest
 from harness.arrange import (
     LEASE_S,
     RENEWAL_S,
     SimulatedWorker,
-    dump,
+    change,
     enqueued,
     new_request,
     new_study,
@@ -13,6 +13,7 @@ from harness.arrange import (
     recover_after_expiry,
     rows,
     states_of,
+    unchanged_rows,
 )
 
 from studydb.domain.errors import LeaseLost
@@ -33,26 +34,19 @@ def study(database, clock):
     return new_study(database, max_losses=2)
 
 
-@pytest.fixture
-def worker(database, study):
-    return SimulatedWorker(database, study)
-
-
 def suspects(database):
     return rows(database, "SELECT count(*) FROM trial WHERE suspect_at IS NOT NULL")[0][0]
 
 
-# --- expired, suspected, taken
+# --- expired leases
 
 
 def test_trial_whose_lease_has_not_expired_is_not_marked(database, clock, study, worker):
     worker.ask()
-    before = dump(database)
 
     clock.advance(LEASE_S)
-    assert recover(database, study) == 0
-
-    assert dump(database) == before
+    with unchanged_rows(database):
+        assert recover(database, study) == 0
 
 
 def test_trial_whose_lease_has_expired_is_marked_before_it_is_recovered(
@@ -61,9 +55,9 @@ def test_trial_whose_lease_has_expired_is_marked_before_it_is_recovered(
     run = worker.ask()
 
     clock.advance(LEASE_S + 1)
-    taken = recover(database, study), recover(database, study)
+    recovered = recover(database, study), recover(database, study)
 
-    assert taken == (0, 0)
+    assert recovered == (0, 0)
     assert suspects(database) == 1
     assert run.trial().state is State.RUNNING
 
@@ -71,13 +65,13 @@ def test_trial_whose_lease_has_expired_is_marked_before_it_is_recovered(
 def test_suspect_is_recovered_one_renewal_period_of_its_holder_later(
     database, clock, study, worker
 ):
-    hasty = SimulatedWorker(database, study, lease_s=SHORT_S)
-    slow, quick = worker.ask(), hasty.ask()
+    short_worker = SimulatedWorker(database, study, lease_s=SHORT_S)
+    slow, quick = worker.ask(), short_worker.ask()
     clock.advance(LEASE_S + 1)
     recover(database, study)
 
     clock.advance(SHORT_S / 4.5 - 0.01)
-    too_early = recover(database, study)
+    before = recover(database, study)
     clock.advance(0.02)
     first = recover(database, study)
     clock.advance(RENEWAL_S - SHORT_S / 4.5 - 0.02)
@@ -85,7 +79,7 @@ def test_suspect_is_recovered_one_renewal_period_of_its_holder_later(
     clock.advance(0.02)
     second = recover(database, study)
 
-    assert (too_early, first, between, second) == (0, 1, 0, 1)
+    assert (before, first, between, second) == (0, 1, 0, 1)
     for run in (slow, quick):
         assert run.trial().state is State.PENDING
         assert run.trial().losses == 1
@@ -105,7 +99,7 @@ def test_holders_can_renew_after_an_outage_longer_than_their_leases(database, cl
     assert states_of(database, study) == [State.RUNNING, State.RUNNING, State.PENDING]
 
 
-SIGNS_OF_LIFE = {
+FENCED_WRITES = {
     "report": lambda run: run.report(0.5),
     "empty report": lambda run: run.report(),
     "save": lambda run: run.save(run.checkpoint(step=1)),
@@ -116,13 +110,13 @@ SIGNS_OF_LIFE = {
 }
 
 
-@pytest.mark.parametrize("sign", SIGNS_OF_LIFE)
-def test_fenced_write_clears_the_mark(database, clock, study, worker, sign):
+@pytest.mark.parametrize("write", FENCED_WRITES)
+def test_fenced_write_clears_the_mark(database, clock, study, worker, write):
     run = worker.ask()
     clock.advance(LEASE_S + 1)
     recover(database, study)
 
-    SIGNS_OF_LIFE[sign](run)
+    FENCED_WRITES[write](run)
     clock.advance(RENEWAL_S + 1)
 
     assert suspects(database) == 0
@@ -130,15 +124,15 @@ def test_fenced_write_clears_the_mark(database, clock, study, worker, sign):
     assert run.trial().state is State.RUNNING
 
 
-RIVALS = {
+CHANGES = {
     "renewed": "UPDATE trial SET suspect_at = NULL, lease_expires_at = '2027-01-01 00:00:00.000'",
     "taken": "UPDATE trial SET attempt = 2, token = 'another'",
 }
 
 
-@pytest.mark.parametrize("rival", RIVALS)
+@pytest.mark.parametrize("change_", CHANGES)
 def test_trial_that_was_renewed_or_claimed_since_the_sweep_is_not_recovered(
-    clock, worker, monkeypatch, rival
+    clock, worker, monkeypatch, change_
 ):
     run, database, study = worker.ask(), worker.database, worker.study
     clock.advance(LEASE_S + 1)
@@ -146,11 +140,11 @@ def test_trial_that_was_renewed_or_claimed_since_the_sweep_is_not_recovered(
     clock.advance(RENEWAL_S + 1)
     hold_lost = sweeps.hold_lost
 
-    def hold_after_the_rival_came(txn, **lost):
-        txn.raw(RIVALS[rival])
+    def change_and_hold(txn, **lost):
+        txn.raw(CHANGES[change_])
         return hold_lost(txn, **lost)
 
-    monkeypatch.setattr(sweeps, "hold_lost", hold_after_the_rival_came)
+    monkeypatch.setattr(sweeps, "hold_lost", change_and_hold)
 
     assert recover(database, study) == 0
     assert run.trial().state is State.RUNNING
@@ -178,7 +172,7 @@ def test_sweep_changes_no_other_study(database, clock, study, worker):
     assert states_of(database, study) == [State.RUNNING]
 
 
-# --- what becomes of a lost trial
+# --- lost trials
 
 
 def test_lost_trial_is_pending_again_and_its_attempt_is_recorded_as_lost(
@@ -220,8 +214,8 @@ def test_request_takes_effect_when_its_attempt_is_lost(clock, worker, asked):
     recover_after_expiry(clock, worker.database, worker.study)
 
     trial = run.trial()
-    ended = (State.TERMINATED, Reason.CANCELLED)
-    assert (trial.state, trial.reason) == (ended if asked is control.stop else (State.PAUSED, None))
+    assert trial.state is (State.TERMINATED if asked is control.stop else State.PAUSED)
+    assert trial.reason is (Reason.CANCELLED if asked is control.stop else None)
     assert trial.request is None
 
 
@@ -266,20 +260,7 @@ def test_only_a_checkpoint_with_a_higher_step_than_all_before_resets_losses(
     run = worker.claim()
     run.save(run.checkpoint(step=step))
 
-    assert run.trial().losses == losses
-
-
-def test_corrupt_checkpoint_is_not_beaten_by_one_that_is_no_further(database, clock, worker):
-    enqueued(database, worker.study)
-    run = worker.claim()
-    run.save(run.checkpoint(step=3))
-    run.finish(outcome=Reason.PREEMPTED)
-    lose(clock, worker)
-    run = worker.claim()
-
-    run.save(run.checkpoint(step=1))
-
-    assert rows(database, "SELECT checkpoint_step, losses FROM trial") == [(3, 1)]
+    assert rows(database, "SELECT checkpoint_step, losses FROM trial") == [(max(step, 3), losses)]
 
 
 # --- failures and back-off
@@ -338,12 +319,10 @@ def test_back_off_doubles(database, clock):
 
 def test_trial_with_unlimited_failures_is_always_retried(database, clock):
     study = new_study(database, max_failures=-1)
-    worker = SimulatedWorker(database, study)
-    enqueued(database, study)
-    with database.begin() as txn:
-        txn.raw("UPDATE trial SET failures = 5000")
+    run = SimulatedWorker(database, study).take()
+    change(database, "UPDATE trial SET failures = 5000")
 
-    ending = fail(worker.claim())
+    ending = fail(run)
 
     assert (ending.state, ending.failures, ending.delay_s) == (State.PENDING, 5001, 300.0)
 

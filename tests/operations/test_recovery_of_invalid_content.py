@@ -1,8 +1,7 @@
-"""A lost trial that cannot be ended keeps nobody else from being taken, and no study from going."""
+"""A lost trial that cannot be ended does not stop the recovery of others, nor a deletion."""
 
 import pytest
 from harness.arrange import (
-    SimulatedWorker,
     change,
     new_study,
     process,
@@ -24,72 +23,71 @@ def study(database, clock):
 
 
 @pytest.fixture
-def lost(database, study):
-    """Three trials of a worker that will be silent."""
-    worker = SimulatedWorker(database, study)
+def lost(worker):
+    """Three trials of a worker that will not renew its leases."""
     return [worker.take() for _ in range(3)]
 
 
 @pytest.fixture
-def break_conclude(monkeypatch):
-    """Have the end of attempts raise so many times."""
+def break_endings(monkeypatch):
+    """Return a function that lets the next ends of attempts raise."""
 
-    def break_conclude(times, error=None):
-        genuine, left = attempt_end.decide_ending, [error or ZeroDivisionError("a bug")] * times
+    def break_endings(times, error=None):
+        original, left = attempt_end.decide_ending, [error or ZeroDivisionError("a bug")] * times
 
         def decide_ending(*arguments):
             if left:
                 raise left.pop()
-            return genuine(*arguments)
+            return original(*arguments)
 
         monkeypatch.setattr(attempt_end, "decide_ending", decide_ending)
 
-    return break_conclude
+    return break_endings
 
 
-def told(database):
+def recovery_failures(database):
     return rows(database, "SELECT trial_id, data FROM event WHERE kind = 'recovery failed'")
 
 
 def test_trial_whose_end_raises_is_ended_without_its_results(
-    database, clock, study, lost, break_conclude
+    database, clock, study, lost, break_endings
 ):
-    break_conclude(1)
+    break_endings(1)
 
     assert recover_after_expiry(clock, database, study) == 3
 
     assert states_of(database, study) == [State.ERROR] * 3
-    assert told(database) == []
+    assert recovery_failures(database) == []
     kinds = rows(database, "SELECT error_type FROM attempt ORDER BY trial_id")
     assert kinds == [("ZeroDivisionError",), (None,), (None,)]
 
 
 def test_trial_that_cannot_be_ended_is_skipped_with_one_event(
-    database, clock, study, lost, break_conclude
+    database, clock, study, lost, break_endings
 ):
-    break_conclude(4)
+    break_endings(4)
 
     assert recover_after_expiry(clock, database, study) == 1
 
     assert states_of(database, study) == [State.RUNNING, State.RUNNING, State.ERROR]
-    assert len(told(database)) == 2
-    break_conclude(2)
+    assert len(recovery_failures(database)) == 2
+    break_endings(2)
     assert recover(database, study) == 1
-    assert len(told(database)) == 2
+    assert len(recovery_failures(database)) == 2
 
 
 def test_recovery_at_a_workers_start_skips_a_trial_that_cannot_be_ended(
-    database, clock, study, lost, break_conclude
+    database, clock, study, lost, break_endings
 ):
-    break_conclude(2)
+    break_endings(2)
 
     assert recover_host(database, study, process=process(), is_alive=lambda _: False) == 2
 
 
 def test_study_with_a_trial_that_cannot_be_ended_can_be_deleted(
-    database, clock, study, lost, break_conclude
+    database, clock, study, lost, break_endings
 ):
-    break_conclude(100)
+    break_endings(100)
     assert recover_after_expiry(clock, database, study) == 0
 
     delete(database, study)
@@ -98,16 +96,16 @@ def test_study_with_a_trial_that_cannot_be_ended_can_be_deleted(
 
 
 def test_database_error_during_recovery_is_raised_and_no_trial_is_ended(
-    database, clock, study, lost, break_conclude
+    database, clock, study, lost, break_endings
 ):
-    break_conclude(1, StorageBusy("a deadlock"))
+    break_endings(1, StorageBusy("a deadlock"))
 
     with pytest.raises(StorageBusy):
         recover_after_expiry(clock, database, study)
 
     assert states_of(database, study) == [State.RUNNING] * 3
     assert recover(database, study) == 3
-    assert told(database) == []
+    assert recovery_failures(database) == []
 
 
 def test_trial_whose_summary_raises_is_ended_without_it(database, clock, study, lost, monkeypatch):
@@ -125,10 +123,7 @@ def test_trial_whose_summary_raises_is_ended_without_it(database, clock, study, 
     assert [kind.rpartition(".")[2] for kind in kinds] == ["InvalidData"] * 3
 
 
-def test_verdict_by_an_unknown_name_does_not_fail_the_renewal_of_other_leases(
-    database, clock, study
-):
-    worker = SimulatedWorker(database, study)
+def test_verdict_by_an_unknown_name_does_not_fail_the_renewal_of_other_leases(database, worker):
     runs = [worker.take(), worker.take()]
     change(
         database,

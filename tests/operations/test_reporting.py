@@ -1,15 +1,15 @@
-"""Reports: batches are stored once, in order, cut where the trial ends; decisions are kept."""
+"""Reports: batches are stored once, in order, up to the trial's end; decisions are stored."""
 
 import math
 
 import pytest
 from harness.arrange import (
     SimulatedWorker,
-    dump,
     live_results,
     new_study,
     results,
     rows,
+    unchanged_rows,
 )
 
 from studydb.db.schema import trial
@@ -26,17 +26,13 @@ BY_RULE = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
 
 
 @pytest.fixture
-def study(database):
-    return new_study(database)
-
-
-@pytest.fixture
-def run(database, study):
-    return SimulatedWorker(database, study).take()
+def ruled_run(database):
+    """An attempt of a study that stops trials whose loss is 0.5 or more."""
+    return SimulatedWorker(database, new_study(database, rules=read_rules({"loss": 0.5}))).take()
 
 
 def steps(database, run):
-    return [one.step for one in live_results(database, run.worker.study, run.lease.number)]
+    return [result.step for result in live_results(database, run.worker.study, run.lease.number)]
 
 
 def test_batch_is_stored_in_one_flush(database, run):
@@ -56,8 +52,7 @@ def test_results_keep_metrics_and_times(database, run):
     assert rows(database, "SELECT time_total_s FROM trial") == [(1.5,)]
 
 
-def test_report_renews_the_lease(database, clock):
-    run = SimulatedWorker(database, new_study(database)).take()
+def test_report_renews_the_lease(database, clock, run):
     before = rows(database, "SELECT lease_expires_at FROM trial")
 
     clock.advance(30)
@@ -69,12 +64,9 @@ def test_report_renews_the_lease(database, clock):
 def test_batch_with_an_older_flush_number_changes_nothing(database, run):
     run.report(0.9)
     run.report(0.8)
-    before = dump(database)
 
-    answer = run.send(Batch(1, results(0.9)))
-
-    assert answer == Answer(None, None)
-    assert dump(database) == before
+    with unchanged_rows(database):
+        assert run.send(Batch(1, results(0.9))) == Answer(None, None)
 
 
 @pytest.mark.parametrize(
@@ -104,40 +96,29 @@ def test_rule_goes_before_the_scheduler(database):
     assert run.report(0.9).verdict == BY_RULE
 
 
-def test_report_after_a_verdict_changes_nothing(database):
-    study = new_study(database, rules=read_rules({"loss": 0.5}))
-    run = SimulatedWorker(database, study).take()
-    run.report(0.9)
-    before = dump(database)
+def test_report_after_a_verdict_changes_nothing(database, ruled_run):
+    ruled_run.report(0.9)
 
-    answer = run.report(0.1)
+    with unchanged_rows(database):
+        assert ruled_run.report(0.1).verdict == BY_RULE
 
-    assert answer.verdict == BY_RULE
-    assert dump(database) == before
-    assert run.trial().state is State.RUNNING
-    assert run.trial().verdict == BY_RULE
+    assert ruled_run.trial().state is State.RUNNING
+    assert ruled_run.trial().verdict == BY_RULE
 
 
-def test_finish_carries_out_the_verdict_and_drops_later_results(database):
-    study = new_study(database, rules=read_rules({"loss": 0.5}))
-    run = SimulatedWorker(database, study).take()
-    run.report(0.9)
+def test_finish_carries_out_the_verdict_and_drops_later_results(database, ruled_run):
+    ruled_run.report(0.9)
 
-    run.finish(0.1)
+    ruled_run.finish(0.1)
 
-    trial = run.trial()
+    trial = ruled_run.trial()
     assert (trial.state, trial.reason) == (State.TERMINATED, Reason.RULE_STOPPED)
-    assert steps(database, run) == [1]
+    assert steps(database, ruled_run) == [1]
 
 
-def test_rule_cuts_the_last_batch_of_a_finish(database):
-    study = new_study(database, rules=read_rules({"loss": 0.5}))
-    run = SimulatedWorker(database, study).take()
-
-    ending = run.finish(0.1, 0.9, 0.2)
-
-    assert ending.reason is Reason.RULE_STOPPED
-    assert steps(database, run) == [1, 2]
+def test_rule_cuts_the_last_batch_of_a_finish(database, ruled_run):
+    assert ruled_run.finish(0.1, 0.9, 0.2).reason is Reason.RULE_STOPPED
+    assert steps(database, ruled_run) == [1, 2]
 
 
 def test_finish_does_not_store_a_batch_that_a_report_has_stored(database, run):
@@ -150,7 +131,7 @@ def test_finish_does_not_store_a_batch_that_a_report_has_stored(database, run):
     assert run.trial().summary.n_results == 1
 
 
-# --- values that are no numbers
+# --- NaN, infinity and texts that look like them
 
 
 ODD = [math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308, 0.1 + 0.2]
@@ -195,9 +176,7 @@ def test_nan_is_not_ranked_and_the_worst_infinity_is_ranked_last(database, mode)
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_study_whose_only_value_is_nan_has_no_best_trial(database, running):
-    study = new_study(database)
-    run = SimulatedWorker(database, study).take()
+def test_study_whose_only_value_is_nan_has_no_best_trial(database, study, run, running):
     run.report(math.nan)
     if not running:
         run.finish()
@@ -207,9 +186,8 @@ def test_study_whose_only_value_is_nan_has_no_best_trial(database, running):
 
 
 def test_best_trials_include_running_and_pending_ones_and_ties_go_to_the_lower_number(
-    database, study
+    database, study, worker
 ):
-    worker = SimulatedWorker(database, study)
     first, second, third, last = (worker.take() for _ in range(4))
     last.report(0.5)
     third.finish(0.5)
@@ -221,15 +199,11 @@ def test_best_trials_include_running_and_pending_ones_and_ties_go_to_the_lower_n
     assert [trial.number for trial in found] == [1, 2, 3]
 
 
-def test_running_trial_is_ranked_by_its_live_results_only(database, study):
-    worker = SimulatedWorker(database, study)
-    run = worker.take()
-    run.finish(0.1, outcome=Reason.PREEMPTED)
-    other = worker.ask()
-    other.finish(0.5)
+def test_running_trial_is_ranked_by_its_live_results_only(database, study, worker):
+    worker.take().finish(0.1, outcome=Reason.PREEMPTED)
+    worker.ask().finish(0.5)
 
-    again = worker.claim()
-    again.report(0.9, first=1)
+    worker.claim().report(0.9, first=1)
 
     assert [trial.best_value for trial in best_trials(database, study, limit=5)] == [0.5, 0.9]
 

@@ -1,7 +1,7 @@
-"""A database that was restored hands out attempt numbers again: the token tells whose they are."""
+"""A restored database gives attempt numbers again; the token tells the attempts apart."""
 
 import pytest
-from harness.arrange import SimulatedWorker, dump, enqueued, new_study
+from harness.arrange import SimulatedWorker, enqueued, new_study, unchanged_rows
 
 from studydb.domain.errors import LeaseLost
 from studydb.domain.life.states import Reason
@@ -18,8 +18,8 @@ def study(database, clock):
 
 
 @pytest.fixture
-def forgotten(database, study):
-    """A lease of the first attempt that the restored database knows nothing of."""
+def lost_lease(database, study):
+    """A lease from before the restore: its claim is not in the restored database."""
     lease = SimulatedWorker(database, study).claim().lease
     with database.begin() as txn:
         txn.raw("DELETE FROM attempt")
@@ -29,17 +29,14 @@ def forgotten(database, study):
 
 @pytest.mark.parametrize("write", [report, finish])
 def test_attempt_from_before_a_restore_does_not_get_the_answer_for_its_number(
-    database, study, forgotten, write
+    database, study, lost_lease, write
 ):
-    namesake = SimulatedWorker(database, study).claim()
-    namesake.report(0.5)
-    namesake.report(0.4)
-    namesake.finish()
-    before = dump(database)
+    successor = SimulatedWorker(database, study).claim()
+    successor.report(0.5)
+    successor.report(0.4)
+    successor.finish()
+    assert successor.lease.attempt == lost_lease.attempt
 
     more = {"outcome": Reason.COMPLETED} if write is finish else {}
-    with pytest.raises(LeaseLost):
-        write(database, study, lease=forgotten, batch=Batch(1), **more)
-
-    assert namesake.lease.attempt == forgotten.attempt
-    assert dump(database) == before
+    with unchanged_rows(database), pytest.raises(LeaseLost):
+        write(database, study, lease=lost_lease, batch=Batch(1), **more)

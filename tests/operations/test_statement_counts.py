@@ -1,9 +1,8 @@
-"""What an operation costs in statements and commits: the same in any study."""
+"""The number of statements and commits of an operation does not depend on the study."""
 
 import pytest
-from harness.arrange import SimulatedWorker, dump, enqueued, new_study
+from harness.arrange import SimulatedWorker, enqueued, new_study
 
-from studydb.domain.records import Batch
 from studydb.domain.space.search_space import Space, uniform
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import read_progress
@@ -13,13 +12,7 @@ ENDS = ("COMMIT", "ROLLBACK")
 
 
 @pytest.fixture
-def study(database):
-    return new_study(database)
-
-
-@pytest.fixture
-def worker(database, study):
-    worker = SimulatedWorker(database, study)
+def worker(worker):
     for _ in range(5):
         worker.ask().finish(0.5)
     return worker
@@ -27,9 +20,9 @@ def worker(database, study):
 
 def counted(database, call):
     """
-    How many transactions a call makes, how many of them end in a ROLLBACK, and its statements.
+    Count a call's transactions, its transactions that end in a ROLLBACK, and its statements.
 
-    A statement that stands alone is a transaction.
+    A statement outside BEGIN and COMMIT is a transaction.
     """
     seen = []
     database.observer = seen.append
@@ -44,16 +37,13 @@ def counted(database, call):
 
 
 def each(database, *, postgresql, sqlite):
-    """PostgreSQL takes a chain as one statement, SQLite its links one by one."""
+    """Choose a number: a chain is one statement on PostgreSQL and several on SQLite."""
     return postgresql if database.postgresql else sqlite
 
 
 def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, worker):
-    def live():
-        worker.ask().finish(*[0.5] * 10)
-
     statements = each(database, postgresql=1 + 1, sqlite=4 + 4)
-    assert counted(database, live) == (2, 0, statements)
+    assert counted(database, lambda: worker.ask().finish(*[0.5] * 10)) == (2, 0, statements)
 
 
 @pytest.mark.parametrize("rows", [1, 10, 200])
@@ -110,24 +100,6 @@ def test_progress_is_read_in_one_transaction(database, study, worker):
     transactions, _, statements = counted(database, lambda: read_progress(database, study))
 
     assert (transactions, statements) == (1, 3)
-
-
-def test_claim_of_nothing_writes_nothing(database, worker):
-    before = dump(database)
-
-    assert worker.claim() is None
-    assert dump(database) == before
-
-
-def test_resend_writes_nothing(database, worker):
-    run = worker.ask()
-    batch = Batch(1, run.batch(0.5).results)
-    run.send(batch)
-    before = dump(database)
-
-    run.send(batch)
-
-    assert dump(database) == before
 
 
 def test_sweep_that_finds_nothing_is_one_commit(database, study):

@@ -1,4 +1,4 @@
-"""Results that a later attempt has superseded count no more, and only those."""
+"""Results that a later attempt has superseded no longer count; all others do."""
 
 import random
 
@@ -17,80 +17,65 @@ def study(database):
     return new_study(database, max_failures=-1)
 
 
-@pytest.fixture
-def worker(database, study):
-    return SimulatedWorker(database, study)
-
-
-def end_early(run):
+def release(run):
     run.finish(outcome=Reason.PREEMPTED)
 
 
-def first_attempt(worker, *, saved_at=None):
-    """Reports 0.1 … 0.5 at the steps 1 … 5."""
+def first_attempt(worker, *, saved_step=None):
+    """Report 0.1 … 0.5 at the steps 1 … 5, save a checkpoint, and release the trial."""
     run = worker.ask()
     run.report(0.1, 0.2, 0.3, 0.4, 0.5)
-    if saved_at is not None:
-        run.save(run.checkpoint(step=saved_at))
-    end_early(run)
+    if saved_step is not None:
+        run.save(run.checkpoint(step=saved_step))
+    release(run)
 
 
 def live(worker):
-    """Live values by step; the trial's summary must say the same."""
+    """Return the live values by step, and check the trial's summary by them."""
     found = live_results(worker.database, worker.study, 0)
     assert len({result.step for result in found}) == len(found)
     expected = Summary().add(found, worker.study.objective)
-    assert rows(
-        worker.database, "SELECT n_results, last_step, best_value, best_step FROM trial"
-    ) == [(expected.n_results, expected.last_step, expected.best_value, expected.best_step)]
+    sql = "SELECT n_results, last_step, best_value, best_step FROM trial"
+    assert rows(worker.database, sql) == [
+        (expected.n_results, expected.last_step, expected.best_value, expected.best_step)
+    ]
     return {result.step: result.value for result in found}
 
 
-def test_first_result_of_a_later_attempt_supersedes_earlier_results_from_its_step_on(worker):
-    first_attempt(worker, saved_at=3)
+@pytest.mark.parametrize(
+    ("saved_step", "report", "expected", "start_step"),
+    [
+        (3, lambda run: run.report(0.9), {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}, 4),
+        (3, lambda run: run.finish(0.9), {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}, 4),
+        (3, lambda run: run.report(0.9, first=1), {1: 0.9}, 1),
+        (None, lambda run: run.report(0.9, 0.8), {1: 0.9, 2: 0.8}, 1),
+        (None, lambda run: (run.report(0.9), run.report(0.8)), {1: 0.9, 2: 0.8}, 1),
+    ],
+    ids=["after a checkpoint", "last flush", "ignored checkpoint", "no checkpoint", "two flushes"],
+)
+def test_first_result_of_a_later_attempt_supersedes_earlier_results_from_its_step_on(
+    worker, saved_step, report, expected, start_step
+):
+    first_attempt(worker, saved_step=saved_step)
 
     run = worker.claim()
-    run.report(0.9)
+    report(run)
 
-    assert run.claimed.checkpoint.step == 3
-    assert live(worker) == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}
-
-
-def test_restart_from_scratch_supersedes_all(worker):
-    first_attempt(worker)
-
-    run = worker.claim()
-    run.report(0.9, 0.8)
-
-    assert run.claimed.checkpoint is None
-    assert live(worker) == {1: 0.9, 2: 0.8}
+    assert (run.claimed.checkpoint and run.claimed.checkpoint.step) == saved_step
+    assert live(worker) == expected
+    starts = rows(worker.database, "SELECT start_step FROM attempt ORDER BY attempt")
+    assert starts == [(1,), (start_step,)]
 
 
-def test_function_that_ignores_its_checkpoint_supersedes_all(worker):
-    first_attempt(worker, saved_at=3)
-
-    worker.claim().report(0.9, first=1)
-
-    assert live(worker) == {1: 0.9}
-    assert rows(worker.database, "SELECT start_step FROM attempt ORDER BY attempt") == [(1,), (1,)]
-
-
-def test_nothing_is_superseded_before_the_first_flush(worker):
-    first_attempt(worker, saved_at=3)
-
-    end_early(worker.claim())
-    end_early(worker.claim())
-
-    assert sorted(live(worker)) == [1, 2, 3, 4, 5]
-
-
-def test_attempts_that_die_before_their_first_flush_change_nothing_later(worker):
-    first_attempt(worker, saved_at=3)
+def test_attempts_that_end_before_their_first_flush_supersede_nothing(worker):
+    first_attempt(worker, saved_step=3)
     for _ in range(2):
-        end_early(worker.claim())
+        release(worker.claim())
+    before = live(worker)
 
     worker.claim().report(0.9)
 
+    assert sorted(before) == [1, 2, 3, 4, 5]
     assert live(worker) == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}
 
 
@@ -106,30 +91,11 @@ def test_flush_without_results_supersedes_nothing_and_the_next_flush_does(worker
     assert live(worker) == {1: 0.9}
 
 
-def test_last_flush_of_an_attempt_supersedes_as_its_first(worker):
-    first_attempt(worker, saved_at=3)
-
-    worker.claim().finish(0.9)
-
-    assert live(worker) == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}
-
-
-def test_later_flushes_supersede_nothing_more(worker):
-    first_attempt(worker)
-
-    run = worker.claim()
-    run.report(0.9)
-    run.report(0.8)
-    run.report(0.7)
-
-    assert live(worker) == {1: 0.9, 2: 0.8, 3: 0.7}
-
-
 def test_third_attempt_may_supersede_the_first(worker):
-    first_attempt(worker, saved_at=3)
+    first_attempt(worker, saved_step=3)
     run = worker.claim()
     run.report(0.9, 0.8)
-    end_early(run)
+    release(run)
 
     worker.claim().report(0.7, first=2)
 
@@ -153,7 +119,7 @@ def test_results_of_other_trials_are_not_superseded(worker):
 
     other.report(0.9)
 
-    assert [one.value for one in live_results(worker.database, worker.study, 1)] == [0.6, 0.7]
+    assert [result.value for result in live_results(worker.database, worker.study, 1)] == [0.6, 0.7]
 
 
 def test_rung_entry_keeps_the_first_value_judged_at_the_rung(database):
@@ -162,7 +128,7 @@ def test_rung_entry_keeps_the_first_value_judged_at_the_rung(database):
     run = worker.ask()
     run.report(0.1)
     run.report(0.2)
-    end_early(run)
+    release(run)
 
     again = worker.claim()
     answer = again.send(Batch(1, again.batch(0.9).results, 0))
@@ -190,7 +156,7 @@ def test_live_results_equal_a_model_after_random_attempts(database, seed):
             run.report(value, first=first + place)
         if rng.random() < 0.5:
             run.save()
-        end_early(run)
+        release(run)
         run = worker.claim()
 
     assert live(worker) == model

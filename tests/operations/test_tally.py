@@ -1,9 +1,9 @@
-"""What a holder remembers of its flushes: enough to complete its trial, little however much it sent."""
+"""A holder's tally: a bounded summary of the trial's results, enough to complete the trial."""
 
 import json
 
 import pytest
-from harness.arrange import SimulatedWorker, new_study, rows
+from harness.arrange import rows
 
 from studydb.domain import tally
 from studydb.domain.life.states import Reason
@@ -18,9 +18,8 @@ SUMMARY = {
 
 
 @pytest.fixture
-def held(database):
-    study = new_study(database)
-    return HeldAttempt(database, study, SimulatedWorker(database, study).ask().claimed)
+def held(database, study, run):
+    return HeldAttempt(database, study, run.claimed)
 
 
 def flush_two(held):

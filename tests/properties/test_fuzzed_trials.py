@@ -24,7 +24,7 @@ from studydb.worker.fork_server_client import ForkServer
 LONG_S = 60.0 * float(os.environ.get("STUDYDB_FUZZ_MINUTES", "0"))
 EXAMPLES = 200 if LONG_S else 30
 LIMIT_S = 20.0
-"""The limit for two trials; a worker that takes longer hangs."""
+"""The most seconds that a worker may take for two trials."""
 
 integers = st.integers(-(2**63), 2**64 - 1)
 leaves = st.none() | st.booleans() | integers | st.floats() | st.text(max_size=30) | st.binary()
@@ -48,40 +48,40 @@ metrics = st.dictionaries(
 numbers = st.floats() | st.sampled_from([sys.float_info.max, 5e-324, -0.0])
 
 
-def or_damaged(strategy):
-    """Nine of ten examples are valid."""
+def or_invalid(strategy):
+    """Draw from `strategy` in nine of ten examples, else any value."""
     return st.integers(0, 9).flatmap(lambda draw: values if draw == 0 else strategy)
 
 
-texts = or_damaged(st.text() | st.sampled_from(["a\0b", "x" * 200_000]))
+texts = or_invalid(st.text() | st.sampled_from(["a\0b", "x" * 200_000]))
 results = st.fixed_dictionaries(
     {
-        "step": or_damaged(st.integers(0, 6)),
-        "value": or_damaged(numbers),
-        "metrics": or_damaged(metrics),
-        "time_total_s": or_damaged(st.none() | st.floats(0, 1e9)),
+        "step": or_invalid(st.integers(0, 6)),
+        "value": or_invalid(numbers),
+        "metrics": or_invalid(metrics),
+        "time_total_s": or_invalid(st.none() | st.floats(0, 1e9)),
     }
 )
 saved = st.fixed_dictionaries(
     {
-        "uuid": or_damaged(st.uuids().map(str)),
-        "kind": or_damaged(st.sampled_from(["dict", "directory"])),
-        "url": or_damaged(st.sampled_from(["inline:", "file:///nowhere/x", "../..", "s3://a"])),
-        "digest": or_damaged(st.sampled_from(["0" * 64, "e3b0c442" + "98fc1c14" * 7])),
-        "size_bytes": or_damaged(st.integers(0, 9)),
-        "step": or_damaged(st.integers(0, 2**62)),
+        "uuid": or_invalid(st.uuids().map(str)),
+        "kind": or_invalid(st.sampled_from(["dict", "directory"])),
+        "url": or_invalid(st.sampled_from(["inline:", "file:///nowhere/x", "../..", "s3://a"])),
+        "digest": or_invalid(st.sampled_from(["0" * 64, "e3b0c442" + "98fc1c14" * 7])),
+        "size_bytes": or_invalid(st.integers(0, 9)),
+        "step": or_invalid(st.integers(0, 2**62)),
     }
 )
-ids = or_damaged(st.none() | st.integers(0, 9))
+ids = or_invalid(st.none() | st.integers(0, 9))
 reports = st.fixed_dictionaries(
-    {"type": st.just("report"), "id": ids, "result": or_damaged(st.none() | results)},
-    optional={"saved": or_damaged(saved), "artifact_error": texts},
+    {"type": st.just("report"), "id": ids, "result": or_invalid(st.none() | results)},
+    optional={"saved": or_invalid(saved), "artifact_error": texts},
 )
 flushes = st.fixed_dictionaries({"type": st.just("flush"), "id": ids})
 failures = st.fixed_dictionaries({"type": texts, "message": texts, "traceback": texts})
 ends = st.fixed_dictionaries(
-    {"type": st.just("end"), "end": or_damaged(st.sampled_from(list(End)))},
-    optional={"failure": or_damaged(st.none() | failures)},
+    {"type": st.just("end"), "end": or_invalid(st.sampled_from(list(End)))},
+    optional={"failure": or_invalid(st.none() | failures)},
 )
 headers = (reports | reports | flushes | ends).map(msgpack.encode) | values.map(msgpack.encode)
 
@@ -92,11 +92,11 @@ def damage(data, place, byte, kept):
     return (data[:place] + bytes([byte]) + data[place + 1 :])[: max(1, int(kept * len(data)))]
 
 
-good = st.builds(reported, st.integers(1, 6), numbers)
-whole = good | st.builds(framed, headers, st.just(b"") | st.binary(max_size=40))
-spoilt = st.builds(
+valid = st.builds(reported, st.integers(1, 6), numbers)
+frames = valid | st.builds(framed, headers, st.just(b"") | st.binary(max_size=40))
+damaged = st.builds(
     damage,
-    whole,
+    frames,
     st.integers(0, 10**6),
     st.integers(0, 255),
     st.just(1.0) | st.floats(0, 1),
@@ -107,9 +107,9 @@ nested = st.builds(
     st.sampled_from([b"\x91", b"\x81\xa1a"]),
     st.integers(1, 100_000),
 )
-pieces = good | whole | whole | spoilt | raw | raw.map(framed) | nested
+pieces = valid | frames | frames | damaged | raw | raw.map(framed) | nested
 last = st.sampled_from([COMPLETED, failed("E", "m", "t"), b""])
-scripts = st.builds(lambda some, end: b"".join(some) + end, st.lists(pieces, max_size=5), last)
+streams = st.builds(lambda some, end: b"".join(some) + end, st.lists(pieces, max_size=5), last)
 
 
 @pytest.fixture
@@ -126,12 +126,12 @@ def test_worker_survives_any_bytes_from_a_trial(database, supervised):
     @settings(
         max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
-    @given(scripts)
-    def outlives(script):
-        assume(End.UNPREPARED.encode() not in script)  # then the worker is right to leave
+    @given(streams)
+    def survives(stream):
+        assume(End.UNPREPARED.encode() not in stream)  # which rightly ends the worker
         began_s = time.monotonic()
 
-        interruption = supervised.run(script, GOOD)
+        interruption = supervised.run(stream, GOOD)
 
         assert interruption.gave_up is None
         (second,), (first,) = rows(database, newest)
@@ -140,9 +140,9 @@ def test_worker_survives_any_bytes_from_a_trial(database, supervised):
         assert time.monotonic() - began_s < LIMIT_S
 
     until_s = time.monotonic() + LONG_S
-    outlives()
+    survives()
     while time.monotonic() < until_s:
-        outlives()
+        survives()
 
 
 @pytest.mark.timeout(LONG_S + 300)

@@ -23,7 +23,7 @@ factors = st.one_of(
 
 
 class Rung:
-    """All entries in a sorted list, which stands for the index."""
+    """A rung whose entries are a sorted list in place of the database's index."""
 
     def __init__(self, quantile):
         self.quantile, self.entries, self.cut = quantile, [], Cut()

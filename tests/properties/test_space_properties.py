@@ -1,4 +1,4 @@
-"""Spaces, draws and the grammar, with examples of Hypothesis."""
+"""Properties of spaces, draws and the grammar."""
 
 import json
 import math
@@ -25,7 +25,7 @@ from studydb.domain.specs.grammar import parse_call, parse_value
 from studydb.searchers import GridSearch, RandomSearch
 from studydb.searchers.draws import unit_draw
 
-QUIET = settings(deadline=None)  # other work on the machine is no failure
+QUIET = settings(deadline=None)  # a busy machine is no failure
 
 units = st.integers(0, 2**53 - 1).map(lambda number: number * 2.0**-53)
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -41,7 +41,7 @@ plain_values = st.recursive(
 )
 
 
-def _made(make, *arguments):
+def _domains_of(make, *arguments):
     def attempt(values):
         try:
             return make(*values)
@@ -54,16 +54,16 @@ def _made(make, *arguments):
 positive = st.floats(min_value=5e-324, max_value=1.7e308)
 whole = st.integers(-(2**40), 2**40)
 domains = st.one_of(
-    _made(lambda a, b: uniform(min(a, b), max(a, b)), finite, finite),
-    _made(lambda a, b: loguniform(min(a, b), max(a, b)), positive, positive),
-    _made(
+    _domains_of(lambda a, b: uniform(min(a, b), max(a, b)), finite, finite),
+    _domains_of(lambda a, b: loguniform(min(a, b), max(a, b)), positive, positive),
+    _domains_of(
         lambda a, width, q: quniform(a, a + width, q),
         st.floats(-1e6, 1e6),
         st.floats(1e-3, 1e6),
         st.sampled_from([0.1, 0.05, 0.3, 1, 7, 1e-3, 2.5]),
     ),
-    _made(lambda a, b: randint(min(a, b), max(a, b)), whole, whole),
-    _made(lambda a, b: lograndint(min(a, b), max(a, b)), whole.map(abs), whole.map(abs)),
+    _domains_of(lambda a, b: randint(min(a, b), max(a, b)), whole, whole),
+    _domains_of(lambda a, b: lograndint(min(a, b), max(a, b)), whole.map(abs), whole.map(abs)),
     st.lists(plain_values, min_size=1, max_size=6).map(choice),
 )
 names = texts.filter(lambda name: name and "/" not in name and not name.startswith("$"))

@@ -33,7 +33,7 @@ WALKS = 250 if NIGHTLY else 20
 SETTINGS = settings(
     max_examples=WALKS,
     stateful_step_count=STEPS,
-    derandomize=not NIGHTLY,  # the suite gives the same answer every time, the nightly run finds more
+    derandomize=not NIGHTLY,  # the suite repeats its walks, the nightly run makes new ones
     deadline=None,
     database=None,
     print_blob=True,
@@ -41,12 +41,12 @@ SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-# Every step draws from a generator of its own: choices are even, and steps can be left out when
-# Hypothesis looks for the shortest walk that fails.
+# Every step has its own generator: choices are even, and Hypothesis can leave out steps when it looks
+# for the shortest walk that fails.
 seeds = st.binary(min_size=8, max_size=8)
 
 
-HAPPENS = {
+MUST_HAPPEN = {
     "ask: something",
     "claim: something",
     "claim: nothing",
@@ -68,7 +68,7 @@ HAPPENS = {
     "turn_clock_back",
     "send_again",
 }
-"""Calls with their answers that must have happened, or the test has tested too little."""
+"""Calls with their answers that must happen, or the walks have tested too little."""
 
 
 class StudyMachine(RuleBasedStateMachine):
@@ -86,7 +86,7 @@ class StudyMachine(RuleBasedStateMachine):
 
     @rule(seed=seeds)
     def step(self, seed):
-        rng = Random(seed + bytes([self.uses[seed]]))  # Hypothesis likes to repeat draws
+        rng = Random(seed + bytes([self.uses[seed]]))  # Hypothesis often repeats a draw
         self.uses[seed] += 1
         self.walk.step(rng)
         self.happened["step"] += 1
@@ -134,4 +134,4 @@ def test_study_equals_its_model_after_any_random_walk(database, scheduler, also)
 
     print(f"{happened['step']} steps, {dict(happened.most_common())}")  # noqa: T201  for pytest -rP
     assert happened["step"] >= WALKS * STEPS * 0.9
-    assert HAPPENS | also <= happened.keys()
+    assert MUST_HAPPEN | also <= happened.keys()
