@@ -28,7 +28,7 @@ NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
 """A space whose asks take several statements."""
 
 AT_BEGIN = (claims, "begin_attempt")
-"""The function in which a claim in several statements is delayed, before its attempt is inserted."""
+"""Where a claim in several statements is delayed: its attempt is not inserted yet."""
 
 
 # --- races

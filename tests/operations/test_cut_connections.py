@@ -1,7 +1,7 @@
 """
 A connection is severed, or a process killed, at each end of a transaction; the call is repeated.
 
-It happens "before" the COMMIT reaches the server, or "after" it, before the reply reaches the client.
+That is "before" the COMMIT reaches the server, or "after" it, before the client has the reply.
 The repeated call must leave the same rows as an undisturbed call, and give the same answer.
 """
 
@@ -79,7 +79,7 @@ def sides(postgres_server, postgres_template):
 
 @pytest.fixture(scope="module")
 def killed_processes(sqlite_template, tmp_path_factory):
-    """A folder, and a function that kills processes at each of their COMMITs and keeps their files."""
+    """A folder of files, and a function that kills processes there at each of their COMMITs."""
     folder = tmp_path_factory.mktemp("killed")
     forks = subprocess.Popen(
         [sys.executable, "-m", "harness.crash_target", sqlite_template, folder],

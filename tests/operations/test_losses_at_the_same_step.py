@@ -61,7 +61,7 @@ def test_attempt_that_ends_otherwise_restarts_the_count(database, clock, worker,
     assert ended == ["PENDING"] * 4 + ["ERROR"]
 
 
-def test_without_the_limit_only_max_losses_counts(database):
+def test_without_losses_at_step_only_max_losses_counts(database):
     worker = SimulatedWorker(database, new_study(database, num_trials=1, max_losses=4))
 
     assert [lose(worker) for _ in range(5)] == ["PENDING"] * 4 + ["ERROR"]

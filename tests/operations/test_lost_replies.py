@@ -125,7 +125,7 @@ def test_resend_after_a_committed_call_was_cut_gives_the_stored_answer(database,
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, nth):
-    """On PostgreSQL: a read, the batch of proposals, the trial, a later batch. On SQLite: one COMMIT."""
+    """PostgreSQL commits a read, a batch of proposals, the trial and a later batch; SQLite once."""
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     token_ = token()

@@ -89,7 +89,7 @@ def test_rule_cuts_the_batch_at_its_first_hit(database, stop, values, kept):
     assert run.trial().summary.last_value == values[kept - 1]
 
 
-def test_rule_goes_before_the_scheduler(database):
+def test_rule_decides_before_the_scheduler(database):
     study = new_study(database, rules=read_rules({"loss": 0.5}), scheduler=ASHA(max_t=1))
     run = SimulatedWorker(database, study).take()
 

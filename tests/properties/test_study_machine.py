@@ -41,8 +41,8 @@ SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-# Every step has its own generator: choices are even, and Hypothesis can leave out steps when it looks
-# for the shortest walk that fails.
+# Every step has its own generator: choices are even, and Hypothesis can leave out steps to find the
+# shortest walk that fails.
 seeds = st.binary(min_size=8, max_size=8)
 
 
