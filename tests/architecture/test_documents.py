@@ -95,7 +95,7 @@ def test_paths_and_names_in_a_document_exist(document):
 
 
 @pytest.mark.parametrize("page", [name for name in PAGES if (ROOT / name).exists()])
-def test_links_of_a_page_lead_somewhere(page):
+def test_target_of_each_link_in_a_page_exists(page):
     links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", (ROOT / page).read_text())
     ours = [(link, anchor) for link, anchor in links if "://" not in link]
 
@@ -128,5 +128,5 @@ def leads(page, link, anchor):
         ("", "studydb worker --study NAME", False),
     ],
 )
-def test_a_path_or_name_that_does_not_exist_is_found(before, this, wrong):
+def test_check_finds_paths_and_names_that_do_not_exist(before, this, wrong):
     assert is_wrong(before, this) is wrong

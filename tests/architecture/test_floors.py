@@ -18,7 +18,7 @@ def test_imports_only_point_down():
     assert linted.returncode == 0, linted.stdout + linted.stderr
 
 
-def test_rooms_above_db_ask_for_features_of_a_database_and_not_for_its_name():
+def test_packages_other_than_db_never_ask_for_the_name_of_a_database():
     asks = re.compile(r"\.postgresql\b|get_backend_name|dialect\.name")
 
     asking = [

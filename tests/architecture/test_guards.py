@@ -18,7 +18,7 @@ from mutating.guards import Patch  # noqa: E402
 ALL = guards.read()
 
 
-def test_every_guard_stands_where_its_entry_says_and_the_code_without_it_is_another_program():
+def test_every_guard_is_found_by_its_entry_and_its_removal_changes_the_program():
     wrong = []
     for guard in ALL:
         try:
@@ -42,7 +42,7 @@ def is_same(before, after):
     return ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))
 
 
-def test_every_guard_has_a_name_of_its_own():
+def test_names_of_guards_are_unique():
     names = Counter(guard.name for guard in ALL)
 
     assert [name for name, n in names.items() if n > 1] == []
@@ -88,7 +88,7 @@ def hold():
         ("", "class Lease:", "class Held:", "class Held:"),
     ],
 )
-def test_a_guard_is_found_in_its_function_however_its_lines_are_broken(function, old, new, line):
+def test_guard_is_found_in_its_function_whatever_its_line_breaks(function, old, new, line):
     after = Patch("a.py", function, old, new).apply(SOURCE)
 
     assert f"\n{line}\n" in after
@@ -103,6 +103,6 @@ def test_a_guard_is_found_in_its_function_however_its_lines_are_broken(function,
         ("FENCE", "a == bb", 0),
     ],
 )
-def test_a_guard_that_is_not_found_once_is_an_error(function, old, n):
+def test_guard_that_is_missing_or_found_twice_is_an_error(function, old, n):
     with pytest.raises(ValueError, match=f"{n} times, not once"):
         Patch("a.py", function, old, "").apply(SOURCE)

@@ -24,20 +24,20 @@ print(json.dumps(sorted(sys.modules)))
 @pytest.mark.parametrize(
     "room", ["domain", "settings", "searchers", "schedulers", "trainables", "artifacts", "child"]
 )
-def test_pure_room_loads_no_database(room):
+def test_package_without_sql_loads_no_database_driver(room):
     loaded = run(IMPORT_ALL, f"studydb.{room}")
 
     assert f"studydb.{room}" in loaded
     assert packages(loaded) & DATABASE == set()
 
 
-def test_importing_studydb_loads_no_database():
+def test_importing_studydb_loads_no_database_driver():
     loaded = run("import json, studydb, sys; print(json.dumps(sorted(sys.modules)))")
 
     assert packages(loaded) & DATABASE == set()
 
 
-def test_every_name_that_studydb_offers_can_be_had():
+def test_every_name_in_all_of_studydb_exists():
     missing = run(
         "import json, studydb;"
         "print(json.dumps([n for n in studydb.__all__ if not hasattr(studydb, n)]))"

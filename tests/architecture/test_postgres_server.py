@@ -38,7 +38,7 @@ def test_committed_row_survives_an_immediate_stop(crashable_postgres):
         assert connection.execute("SHOW fsync").fetchone() == ("on",)
 
 
-def test_server_of_a_killed_process_ends_and_its_directory_goes():
+def test_server_of_a_killed_process_ends_and_its_directory_is_deleted():
     owner = subprocess.Popen(
         [sys.executable, "-c", START_AND_REPORT],
         cwd=ROOT,
@@ -65,7 +65,7 @@ def test_missing_binaries_are_an_error_that_names_both_cures(monkeypatch):
         postgres.PostgresServer()
 
 
-def test_server_that_cannot_start_tells_the_end_of_its_log():
+def test_error_of_a_server_that_cannot_start_shows_the_end_of_its_log():
     server = postgres.PostgresServer(settings={"max_connections": "none"})
 
     with pytest.raises(RuntimeError, match="max_connections"):
@@ -75,7 +75,7 @@ def test_server_that_cannot_start_tells_the_end_of_its_log():
     assert not server.directory.exists()
 
 
-def test_every_test_has_a_database_of_its_own(empty_postgres_url, postgres_url):
+def test_fixtures_give_a_test_its_own_empty_or_migrated_database(empty_postgres_url, postgres_url):
     with postgres.connect(empty_postgres_url) as empty, postgres.connect(postgres_url) as migrated:
         count = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
 

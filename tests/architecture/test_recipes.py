@@ -48,7 +48,7 @@ def await_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3])
-def test_array_task_ends_with_the_code_of_its_worker(tmp_path, code):
+def test_array_task_ends_with_the_exit_code_of_its_worker(tmp_path, code):
     task = start(tmp_path, "digits", "--slots", "2", AFTER_TERM="none", WITHOUT_TERM=str(code))
 
     assert task.wait(30) == code
@@ -83,7 +83,7 @@ def test_array_script_without_a_study_is_a_usage_error(tmp_path):
     assert task.wait(30) == 2
 
 
-def test_unit_gives_the_worker_longer_to_end_than_the_worker_takes():
+def test_systemd_unit_waits_longer_for_the_end_of_a_worker_than_a_worker_needs():
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str
     unit.read(ROOT / "workers" / "studydb-worker@.service")

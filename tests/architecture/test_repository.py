@@ -40,7 +40,7 @@ def repository_files() -> list[Path]:
 
 
 @pytest.mark.parametrize("pattern", [REGISTRY, ONE_MACHINE], ids=["registry", "one machine"])
-def test_no_file_names_a_place_that_others_do_not_have(pattern):
+def test_no_file_contains_a_registry_host_or_a_path_of_one_machine(pattern):
     found = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for path in repository_files()
@@ -56,7 +56,7 @@ def test_no_two_test_files_share_a_name():
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_file_names_of_the_package_are_unique_but_for_a_command_its_transaction_and_its_table():
+def test_file_names_of_the_package_are_unique_except_in_cli_operations_and_store():
     layers = {"cli", "operations", "store"}
     rooms = defaultdict(list)
     for path in (ROOT / "studydb").rglob("*.py"):
@@ -67,7 +67,7 @@ def test_file_names_of_the_package_are_unique_but_for_a_command_its_transaction_
     assert {name: among for name, among in shared.items() if not layers.issuperset(among)} == {}
 
 
-def test_every_test_file_is_collected_by_its_name():
+def test_every_file_with_tests_has_a_name_that_pytest_collects():
     helpers = {"conftest.py", "__init__.py"}
     with_tests = [
         path.name
@@ -78,7 +78,7 @@ def test_every_test_file_is_collected_by_its_name():
     assert [name for name in with_tests if not name.startswith("test_")] == []
 
 
-def test_constraints_pin_every_dependency_to_a_version_that_is_allowed():
+def test_constraints_pin_every_dependency_to_an_allowed_version():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     pinned = {canonicalize_name(name): version for name, version in pins.items()}
@@ -99,7 +99,7 @@ def declared_requirements() -> list[Requirement]:
 
 
 @pytest.mark.parametrize("name", ["scripts/quickstart", "scripts/test", "scripts/check", ".ci/run"])
-def test_script_can_be_run_and_stops_at_the_first_failure(name):
+def test_script_is_executable_and_stops_at_the_first_failure(name):
     script = ROOT / name
 
     parsed = subprocess.run(["bash", "-n", script], check=False)
@@ -115,7 +115,7 @@ def wheel(tmp_path_factory) -> Path:
     return Path(next(WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])))
 
 
-def test_wheel_carries_package_migrations_and_licence_and_nothing_else(wheel):
+def test_wheel_contains_only_package_migrations_and_licence(wheel):
     names = zipfile.ZipFile(wheel).namelist()
 
     assert {"studydb/__main__.py", "studydb/py.typed", "studydb/_alembic/env.py"} <= set(names)
@@ -145,7 +145,7 @@ def test_wheel_makes_a_database_without_the_repository(wheel, tmp_path):
     assert Path(ran.stdout.strip()).is_relative_to(installed)
 
 
-def test_sdist_carries_what_a_wheel_is_built_from_and_the_documents(tmp_path):
+def test_sdist_contains_the_sources_of_a_wheel_and_all_documents(tmp_path):
     built = Path(next(SdistBuilder(str(ROOT)).build(directory=str(tmp_path))))
 
     listed = subprocess.run(["tar", "tzf", built], capture_output=True, text=True, check=True)

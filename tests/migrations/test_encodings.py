@@ -53,7 +53,7 @@ def test_database_that_is_not_utf8_is_refused(narrow_url, use):
         ).fetchone() == (0,)
 
 
-def test_line_in_the_refusal_makes_a_database_that_serves(narrow_url):
+def test_createdb_line_in_the_error_makes_a_usable_database(narrow_url):
     with pytest.raises(StorageError) as refusal:
         migrate.upgrade(narrow_url)
     program, *words = shlex.split(str(refusal.value).partition(": createdb")[2])
@@ -68,7 +68,7 @@ def test_line_in_the_refusal_makes_a_database_that_serves(narrow_url):
         postgres.drop_database(narrow_url, words[-1])
 
 
-def test_refusal_shows_no_password():
+def test_error_about_the_encoding_shows_no_password():
     url = connect("postgresql://ann:hunter2@host:5433/studies", check=False).secret_url
 
     with pytest.raises(StorageError) as refusal:
@@ -79,7 +79,7 @@ def test_refusal_shows_no_password():
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
-def test_client_speaks_utf8_whatever_its_environment_says(postgres_url, encoding, monkeypatch):
+def test_client_uses_utf8_whatever_pgclientencoding_says(postgres_url, encoding, monkeypatch):
     monkeypatch.setenv("PGCLIENTENCODING", encoding)
     study = studydb.create_study(
         TEXT, None, metric=TEXT, mode="min", num_trials=1, storage=postgres_url

@@ -20,7 +20,9 @@ for url in sys.argv[1:]:
 """
 
 
-def test_simultaneous_first_starts_all_succeed(empty_sqlite_url, empty_postgres_url):
+def test_all_processes_that_upgrade_an_empty_database_at_once_succeed(
+    empty_sqlite_url, empty_postgres_url
+):
     urls = [empty_sqlite_url, empty_postgres_url]
     starting = [
         subprocess.Popen(

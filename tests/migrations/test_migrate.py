@@ -75,7 +75,7 @@ def test_up_down_and_up_again_with_rows_in_place(empty_storage_url):
     database.close()
 
 
-def test_database_of_the_first_revision_goes_on_where_it_was(storage_url):
+def test_study_of_the_first_revision_continues_with_the_next_draw_after_an_upgrade(storage_url):
     database = connect(storage_url)
     study = fill(database)
     worker = SimulatedWorker(database, study)
@@ -92,7 +92,7 @@ def test_database_of_the_first_revision_goes_on_where_it_was(storage_url):
 
 
 @pytest.mark.parametrize("table", ["study", "trial", "trainable", "checkpoint", "worker"])
-def test_row_whose_uuid_is_none_stops_the_upgrade_before_anything_changes(storage_url, table):
+def test_row_with_an_invalid_uuid_stops_the_upgrade_and_nothing_changes(storage_url, table):
     database = connect(storage_url)
     fill(database)
     database.close()
@@ -127,7 +127,7 @@ def shape_of(storage):
         database.close()
 
 
-def test_what_0004_rebuilds_keeps_its_rows_and_uses_no_id_again(storage_url):
+def test_tables_that_0004_rebuilds_keep_their_rows_and_reuse_no_id(storage_url):
     database = connect(storage_url)
     study = fill(database)
     change(database, "DELETE FROM checkpoint")
@@ -145,14 +145,14 @@ def test_what_0004_rebuilds_keeps_its_rows_and_uses_no_id_again(storage_url):
     database.close()
 
 
-NO_UUIDS = ["", "x", "/etc", "..", "../../../../../../../../../home/ada", "A" * 36, "a" * 37]
+INVALID_UUIDS = ["", "x", "/etc", "..", "../../../../../../../../../home/ada", "A" * 36, "a" * 37]
 
 
 @pytest.mark.parametrize("table", ["study", "trial", "trainable", "checkpoint", "worker"])
-def test_database_refuses_a_uuid_that_is_none(database, table):
+def test_database_refuses_an_invalid_uuid(database, table):
     fill(database)
 
-    for text in NO_UUIDS:
+    for text in INVALID_UUIDS:
         with pytest.raises(Exception, match=f"{table}_uuid_check"):
             change(database, f"UPDATE {table} SET uuid = '{text}'")
 
@@ -163,7 +163,7 @@ def draws_of(database):
         return txn.all(sa.select(trial.c.draw).where(trial.c.draw.is_not(None)).order_by("draw"))
 
 
-def test_upgrade_of_what_is_new_changes_nothing(storage_url):
+def test_upgrade_of_a_current_database_changes_nothing(storage_url):
     database = connect(storage_url)
     study = fill(database)
 
@@ -174,7 +174,7 @@ def test_upgrade_of_what_is_new_changes_nothing(storage_url):
     database.close()
 
 
-def test_tables_of_others_in_the_same_database_stay(empty_storage_url):
+def test_upgrade_and_downgrade_keep_the_tables_of_other_programs(empty_storage_url):
     database = connect_to_nothing(empty_storage_url)
     change(database, "CREATE TABLE alembic_version (version_num text)")
     change(database, "INSERT INTO alembic_version VALUES ('mlflow')")
@@ -201,7 +201,7 @@ def test_downgrade_to_an_unknown_revision_is_refused(storage_url, revision):
     assert migrate.current(storage_url) == revisions.HEAD
 
 
-def test_after_a_downgrade_the_database_says_what_to_run(storage_url):
+def test_connect_after_a_downgrade_to_base_names_the_upgrade(storage_url):
     migrate.downgrade(storage_url, "base")
 
     with pytest.raises(StorageMissing, match=r"has no studydb tables\. Run `studydb db upgrade`"):
@@ -211,7 +211,7 @@ def test_after_a_downgrade_the_database_says_what_to_run(storage_url):
 # --- what it becomes
 
 
-def test_metadata_finds_nothing_to_change(database):
+def test_alembic_finds_no_difference_between_metadata_and_migrated_schema(database):
     with database.engine.connect() as connection:
         context = MigrationContext.configure(
             connection,
@@ -259,13 +259,13 @@ def test_migrated_schema_equals_one_made_from_the_metadata(database, storage_url
     assert shape(database) == migrated
 
 
-def test_every_revision_is_known_and_the_last_is_the_head():
+def test_revisions_lists_every_migration_and_the_last_is_the_head():
     assert [path.name[:4] for path in sorted(VERSIONS.glob("*.py"))] == list(revisions.REVISIONS)
     assert revisions.REVISIONS[-1] == revisions.HEAD
 
 
 @pytest.mark.parametrize("path", sorted(VERSIONS.glob("*.py")), ids=lambda path: path.stem)
-def test_migration_imports_nothing_of_the_program(path):
+def test_migration_does_not_import_studydb(path):
     imported = [
         name
         for node in ast.walk(ast.parse(path.read_text()))
@@ -293,7 +293,9 @@ def test_sqlite_file_is_made_in_wal_mode(empty_sqlite_url):
     database.close()
 
 
-def test_embedded_database_is_made_when_missing_and_else_left_alone(empty_sqlite_url, postgres_url):
+def test_make_embedded_makes_a_missing_sqlite_file_and_changes_no_existing_database(
+    empty_sqlite_url, postgres_url
+):
     migrate.make_embedded(empty_sqlite_url)
     database = connect(empty_sqlite_url)
     study = fill(database)
@@ -319,7 +321,7 @@ def test_migration_that_would_orphan_rows_changes_nothing(sqlite_url):
     database.close()
 
 
-def test_sqlalchemys_own_transactions_begin_immediately(sqlite_url):
+def test_sqlite_transaction_of_a_migration_begins_immediately(sqlite_url):
     database = connect(sqlite_url)
     sa.event.listen(database.engine, "begin", begin_immediate)
 
@@ -328,7 +330,7 @@ def test_sqlalchemys_own_transactions_begin_immediately(sqlite_url):
     database.close()
 
 
-def test_roles_keep_what_they_may_do_across_the_upgrade_and_back(postgres_url):
+def test_roles_keep_their_rights_across_upgrade_and_downgrade(postgres_url):
     role = f"studydb_test_{uuid4().hex[:12]}"
     migrate.downgrade(postgres_url, "0004")
     with postgres.connect(postgres_url) as connection:

@@ -27,7 +27,7 @@ def says(text):
 # --- schemas
 
 
-def test_older_schema_names_the_upgrade(storage_url, monkeypatch):
+def test_older_schema_asks_for_studydb_db_upgrade(storage_url, monkeypatch):
     older = revisions.HEAD
     monkeypatch.setattr(revisions, "HEAD", "9000")
     monkeypatch.setattr(revisions, "REVISIONS", (*revisions.REVISIONS, "9000"))
@@ -44,7 +44,7 @@ def test_older_schema_names_the_upgrade(storage_url, monkeypatch):
 @pytest.mark.parametrize(
     "use", [connect, migrate.check, migrate.upgrade, lambda url: migrate.downgrade(url, "base")]
 )
-def test_newer_schema_names_the_program(storage_url, use):
+def test_newer_schema_asks_for_a_newer_studydb_and_is_not_changed(storage_url, use):
     database = connect(storage_url)
     change(database, f"UPDATE {revisions.TABLE} SET version_num = '9999'")
     before = dump(database)
@@ -58,7 +58,9 @@ def test_newer_schema_names_the_program(storage_url, use):
     database.close()
 
 
-def test_database_without_our_tables_names_the_upgrade(empty_postgres_url, empty_sqlite_url):
+def test_database_without_studydb_tables_asks_for_studydb_db_upgrade(
+    empty_postgres_url, empty_sqlite_url
+):
     Path(empty_sqlite_url.removeprefix("sqlite:///")).touch()
 
     for url in (empty_postgres_url, empty_sqlite_url):
@@ -72,7 +74,9 @@ def test_database_without_our_tables_names_the_upgrade(empty_postgres_url, empty
 
 
 @pytest.mark.parametrize("use", [connect, migrate.check, migrate.current])
-def test_missing_file_is_named_by_its_absolute_path_and_not_made(tmp_path, monkeypatch, use):
+def test_error_for_a_missing_file_names_its_absolute_path_and_makes_no_file(
+    tmp_path, monkeypatch, use
+):
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(
@@ -98,7 +102,7 @@ def test_folder_is_no_database(tmp_path, use):
 
 
 @pytest.mark.parametrize("use", [connect, migrate.upgrade])
-def test_file_that_is_no_database_is_left_alone(tmp_path, use):
+def test_file_of_another_format_is_refused_and_not_changed(tmp_path, use):
     path = tmp_path / "letter.txt"
     path.write_text("Dear Ada, " * 500)
 
@@ -109,7 +113,7 @@ def test_file_that_is_no_database_is_left_alone(tmp_path, use):
 
 
 @pytest.mark.parametrize("use", [connect, migrate.upgrade])
-def test_missing_postgresql_database_is_told_from_a_missing_server(postgres_server, use):
+def test_missing_postgresql_database_asks_for_createdb(postgres_server, use):
     url = postgres.database_url(postgres_server, "nobody_made_this")
 
     with pytest.raises(
@@ -118,7 +122,7 @@ def test_missing_postgresql_database_is_told_from_a_missing_server(postgres_serv
         use(url)
 
 
-def test_server_that_does_not_answer_is_a_fault_that_passes(tmp_path):
+def test_missing_server_raises_storage_unreachable(tmp_path):
     with pytest.raises(StorageUnreachable, match=says("No connection to …. Is the server running")):
         connect(f"postgresql://postgres@/studies?host={tmp_path}")
 
@@ -127,7 +131,7 @@ def test_server_that_does_not_answer_is_a_fault_that_passes(tmp_path):
 
 
 @pytest.mark.parametrize("pooler", [False, True])
-def test_read_only_database_can_be_read_and_not_written(storage_url, pooler):
+def test_read_only_connection_can_read_and_not_write(storage_url, pooler):
     database = connect(storage_url)
     study = new_study(database)
     database.close()
@@ -154,7 +158,7 @@ def test_sqlite_says_what_to_check_when_it_cannot_write(sqlite_url):
     reader.close()
 
 
-def test_postgresql_user_without_the_right_is_told(postgres_url):
+def test_postgresql_user_without_a_right_gets_the_denial_of_the_server(postgres_url):
     owner = connect(postgres_url)
     change(
         owner,
@@ -170,7 +174,7 @@ def test_postgresql_user_without_the_right_is_told(postgres_url):
     owner.close()
 
 
-def test_server_that_has_become_a_standby_is_left_for_another_connection(postgres_url):
+def test_connection_to_a_server_that_became_a_standby_is_replaced(postgres_url):
     database = connect(postgres_url, connections=1)
     change(database, "SET default_transaction_read_only = on")
 
@@ -181,7 +185,7 @@ def test_server_that_has_become_a_standby_is_left_for_another_connection(postgre
     database.close()
 
 
-def test_worker_asks_for_the_primary_and_a_reader_takes_any():
+def test_worker_connects_only_to_the_primary_and_a_reader_to_any_server():
     url = urls.read_url("postgresql://ann@host/studies")
     given = url.update_query_dict({"target_session_attrs": "any"})
 
@@ -212,12 +216,12 @@ def test_network_file_system_is_refused(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "tmpfs", "overlay", "apfs", ""])
-def test_local_file_system_is_not(tmp_path, kind):
+def test_local_file_system_is_accepted(tmp_path, kind):
     urls.refuse_network_file_system(tmp_path / "study.db", kind_of=lambda _: kind)
 
 
 @pytest.mark.parametrize("use", [connect, migrate.upgrade, migrate.make_embedded])
-def test_nothing_is_made_on_a_network_file_system(tmp_path, monkeypatch, use):
+def test_no_file_is_made_on_a_network_file_system(tmp_path, monkeypatch, use):
     monkeypatch.setattr(urls.refuse_network_file_system, "__defaults__", (lambda _: "nfs4",))
 
     with pytest.raises(StorageError, match="network file system"):
@@ -247,14 +251,14 @@ server:/near {root}/near lustre rw 0 0
         ("nearby", "ext4"),
     ],
 )
-def test_file_system_is_that_of_the_innermost_mount(tmp_path, folder, kind):
+def test_file_system_of_a_path_is_of_the_innermost_mount(tmp_path, folder, kind):
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS.format(root=tmp_path))
 
     assert urls.file_system_of(tmp_path / folder, mounts) == kind
 
 
-def test_system_that_does_not_list_its_mounts_refuses_nothing(tmp_path):
+def test_file_system_is_empty_on_a_host_without_a_list_of_mounts(tmp_path):
     assert urls.file_system_of(tmp_path, tmp_path / "no mounts") == ""
 
 
@@ -281,7 +285,7 @@ def test_database_in_memory_is_refused(url):
         ("postgresql://h/d?pooler=session", "`pooler` can only be `transaction`"),
     ],
 )
-def test_url_that_is_none_of_ours_is_refused_without_its_password(url, why):
+def test_unsupported_url_is_refused_and_its_password_not_shown(url, why):
     with pytest.raises(UsageError, match=says(why)) as refusal:
         connect(url)
 

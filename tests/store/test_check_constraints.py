@@ -41,7 +41,7 @@ def test_contradictory_trial_is_refused(database, subtests):
             assert dump(database) == before
 
 
-def test_unknown_word_is_refused(database, subtests):
+def test_value_outside_an_enumeration_is_refused(database, subtests):
     trial_in(database, new_study(database), State.RUNNING)
 
     for check, statement in [
@@ -53,7 +53,7 @@ def test_unknown_word_is_refused(database, subtests):
             change(database, statement)
 
 
-def test_what_must_be_unique_is(database, subtests):
+def test_duplicate_of_a_unique_value_is_refused(database, subtests):
     for study in (new_study(database), new_study(database)):
         for _ in range(2):
             trial_in(database, study, State.RUNNING)

@@ -28,7 +28,7 @@ def test_after_adds_seconds(database, seconds):
     assert found == MOMENT + timedelta(seconds=seconds)
 
 
-def test_injected_clock_is_what_statements_and_transactions_go_by(database, clock):
+def test_statements_and_transactions_use_the_injected_clock(database, clock):
     with database.begin(write=False) as txn:
         assert txn.now == clock.now
     assert read(database, now()) == clock.now
@@ -37,7 +37,7 @@ def test_injected_clock_is_what_statements_and_transactions_go_by(database, cloc
         assert txn.all(sa.select(trial.c.started_at))[0].started_at == clock.now
 
 
-def test_clock_of_the_database_is_aware_and_moves_within_a_transaction(postgres_url):
+def test_clock_of_postgresql_has_a_time_zone_and_moves_within_a_transaction(postgres_url):
     database = connect(postgres_url)
     with database.begin(write=False) as txn:
         first, second = (txn.all(sa.select(now().label("at")))[0].at for _ in range(2))
@@ -47,7 +47,7 @@ def test_clock_of_the_database_is_aware_and_moves_within_a_transaction(postgres_
     assert abs(datetime.now(UTC) - first) < timedelta(minutes=1)
 
 
-def test_worker_with_a_wrong_clock_of_its_own_has_no_say(postgres_url, monkeypatch):
+def test_ask_on_postgresql_does_not_read_the_clock_of_the_host(postgres_url, monkeypatch):
     database = connect(postgres_url)
     study = new_study(database)
     monkeypatch.setattr("studydb.db.transaction.datetime", None)

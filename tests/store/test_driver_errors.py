@@ -64,7 +64,7 @@ def postgresql_error(code):
         ("42501", StorageDenied),
     ],
 )
-def test_sqlstate_has_a_meaning(code, meaning):
+def test_sqlstate_gives_the_error_class(code, meaning):
     found = translate(postgresql_error(code), url="the database")
 
     assert type(found) is meaning
@@ -84,18 +84,18 @@ UNFIT = ["22003", "22021", "22P05", "54000"]
         UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"),
     ],
 )
-def test_value_that_is_refused_is_neither_the_databases_fault_nor_the_connections(error):
+def test_refused_value_is_invalid_data_and_no_disconnect(error):
     assert type(translate(error, url="the database")) is InvalidData
     assert not is_disconnect(error)
     assert is_of_values(error)
 
 
 @pytest.mark.parametrize("code", [*BUSY, *GONE, *REFUSED, "42601", "42703", "XX000"])
-def test_fault_of_server_or_statement_is_no_values(code):
+def test_error_of_server_or_statement_is_not_caused_by_values(code):
     assert not is_of_values(postgresql_error(code))
 
 
-def test_refused_value_costs_no_connection(database):
+def test_connection_is_used_again_after_a_refused_value(database):
     study = new_study(database)
 
     with pytest.raises(InvalidData, match="cannot store a value"), database.begin() as txn:
@@ -105,7 +105,7 @@ def test_refused_value_costs_no_connection(database):
 
 
 @pytest.mark.parametrize("code", ["42601", "23514", "22012", "42703"])
-def test_bug_of_ours_stays_what_it_is(code):
+def test_error_of_a_wrong_statement_is_not_translated(code):
     assert translate(postgresql_error(code), url="the database") is None
 
 
@@ -119,17 +119,17 @@ def test_bug_of_ours_stays_what_it_is(code):
         (psycopg.OperationalError("fe_sendauth: no password supplied"), StorageError),
     ],
 )
-def test_fault_without_sqlstate_has_a_meaning(error, meaning):
+def test_error_without_sqlstate_gives_the_error_class(error, meaning):
     assert type(translate(error, url="the database")) is meaning
 
 
 @pytest.mark.parametrize("code", [*GONE, "25006"])
-def test_connection_is_given_up_when_it_is_of_no_more_use(code):
+def test_sqlstate_of_a_lost_connection_is_a_disconnect(code):
     assert is_disconnect(postgresql_error(code))
 
 
 @pytest.mark.parametrize("code", [*BUSY[:3], "55P03", "57014", "23505", "42P01"])
-def test_connection_is_kept_when_only_the_statement_failed(code):
+def test_sqlstate_of_a_failed_statement_is_no_disconnect(code):
     assert not is_disconnect(postgresql_error(code))
 
 
@@ -154,11 +154,11 @@ def sqlite_error(code, text="what happened", kind=sqlite3.OperationalError):
         (sqlite3.SQLITE_CORRUPT, StorageError),
     ],
 )
-def test_sqlite_code_has_a_meaning(code, meaning):
+def test_sqlite_code_gives_the_error_class(code, meaning):
     assert type(translate(sqlite_error(code), url="the file")) is meaning
 
 
-def test_other_sqlite_errors_are_bugs_of_ours():
+def test_sqlite_error_of_a_wrong_statement_is_not_translated():
     assert translate(sqlite_error(sqlite3.SQLITE_ERROR, "near x"), url="the file") is None
     assert type(translate(sqlite3.OperationalError("no such table: x"), url="")) is NoTables
 
@@ -186,7 +186,9 @@ def delete_events(database, *, then=None, write=True):
     ],
     ids=str,
 )
-def test_block_that_does_not_end_well_changes_nothing_and_leaves_nothing_open(database, failing):
+def test_failed_or_abandoned_block_changes_nothing_and_leaves_no_transaction_open(
+    database, failing
+):
     new_study(database)
     before = dump(database)
 
@@ -198,7 +200,7 @@ def test_block_that_does_not_end_well_changes_nothing_and_leaves_nothing_open(da
     assert rows(database, "SELECT name FROM study") == [("still here",)]
 
 
-def test_duplicate_that_is_known_at_the_commit_alone_is_told(database):
+def test_duplicate_that_is_found_at_the_commit_is_raised(database):
     study = new_study(database)
 
     def append(*tokens):
@@ -213,7 +215,7 @@ def test_duplicate_that_is_known_at_the_commit_alone_is_told(database):
     assert rows(database, "SELECT token FROM event WHERE kind = 'k'") == [("once",)]
 
 
-def test_statement_that_lacks_a_value_is_refused_before_it_is_sent(database):
+def test_statement_without_a_required_value_is_refused_before_it_is_sent(database):
     with database.begin() as txn, pytest.raises(TypeError, match="lacks actor, "):
         txn.run(events._APPEND, study_id=1)
 
@@ -221,7 +223,7 @@ def test_statement_that_lacks_a_value_is_refused_before_it_is_sent(database):
 PID = sqlalchemy.select(sqlalchemy.func.pg_backend_pid().label("pid"))
 
 
-def test_killed_connection_is_a_fault_that_passes(postgres_url):
+def test_killed_connection_raises_storage_unreachable(postgres_url):
     database, killer = connect(postgres_url), connect(postgres_url)
     new_study(database)
 
@@ -240,7 +242,7 @@ def test_killed_connection_is_a_fault_that_passes(postgres_url):
 
 
 @pytest.mark.parametrize("write", [True, False])
-def test_connection_that_dies_beside_another_error_is_not_used_again(postgres_url, write):
+def test_connection_killed_before_another_error_is_not_used_again(postgres_url, write):
     database, killer = connect(postgres_url, connections=1), connect(postgres_url)
 
     def be_killed_and_fail():
@@ -258,9 +260,7 @@ def test_connection_that_dies_beside_another_error_is_not_used_again(postgres_ur
 
 
 @pytest.mark.parametrize("frozen_while", ["idle", "sending"])
-def test_client_that_freezes_does_not_hold_its_rows_for_ever(
-    postgres_url, monkeypatch, frozen_while
-):
+def test_server_releases_the_row_locks_of_a_frozen_client(postgres_url, monkeypatch, frozen_while):
     if frozen_while == "idle":
         monkeypatch.setitem(sessions._TIMEOUTS_MS, "idle_in_transaction_session_timeout", 100)
     else:
@@ -316,7 +316,7 @@ def test_timeouts_are_set_in_every_transaction(postgres_url, pooler):
     database.close()
 
 
-def test_pooler_is_given_no_prepared_statements(postgres_url):
+def test_no_statement_is_prepared_behind_a_pooler(postgres_url):
     database = connect(f"{postgres_url}{'&' if '?' in postgres_url else '?'}pooler=transaction")
     for _ in range(7):
         new_study(database)
@@ -325,7 +325,7 @@ def test_pooler_is_given_no_prepared_statements(postgres_url):
     database.close()
 
 
-def test_lock_that_is_not_had_in_time_is_a_fault_that_passes(postgres_url, monkeypatch):
+def test_lock_timeout_raises_storage_busy(postgres_url, monkeypatch):
     monkeypatch.setitem(sessions._TIMEOUTS_MS, "lock_timeout", 50)
     holder, waiter = connect(postgres_url), connect(postgres_url)
     new_study(holder)
@@ -356,7 +356,7 @@ def test_writers_of_sqlite_take_turns_and_readers_do_not_wait(sqlite_url, monkey
     second.close()
 
 
-def test_pool_that_is_empty_is_a_fault_that_passes(storage_url, monkeypatch):
+def test_wait_for_an_empty_pool_raises_storage_busy(storage_url, monkeypatch):
     monkeypatch.setattr(connections, "WAIT_S", 0.05)
     database = connect(storage_url, connections=1)
 
@@ -370,7 +370,7 @@ def test_pool_that_is_empty_is_a_fault_that_passes(storage_url, monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, StorageBusy])
 @pytest.mark.parametrize("how", [{}, {"write": False}, {"single": True}], ids=str)
-def test_block_that_fails_gives_its_connection_back(storage_url, monkeypatch, error, how):
+def test_failed_block_returns_its_connection_to_the_pool(storage_url, monkeypatch, error, how):
     monkeypatch.setattr(connections, "WAIT_S", 0.05)
     database = connect(storage_url, connections=1)
 
@@ -381,7 +381,7 @@ def test_block_that_fails_gives_its_connection_back(storage_url, monkeypatch, er
     database.close()
 
 
-def test_block_that_fails_to_begin_gives_its_connection_back(storage_url, monkeypatch):
+def test_block_that_cannot_begin_returns_its_connection_to_the_pool(storage_url, monkeypatch):
     monkeypatch.setattr(connections, "WAIT_S", 0.05)
     database = connect(storage_url, connections=1)
 
@@ -397,7 +397,7 @@ def test_block_that_fails_to_begin_gives_its_connection_back(storage_url, monkey
     database.close()
 
 
-def test_block_that_is_used_again_leaves_alone_what_it_gave_back(storage_url, monkeypatch):
+def test_second_use_of_a_block_does_not_touch_the_connection_of_the_first(storage_url, monkeypatch):
     monkeypatch.setattr(connections, "WAIT_S", 0.05)
     database = connect(storage_url, connections=1)
     block = database.begin()
@@ -412,7 +412,7 @@ def test_block_that_is_used_again_leaves_alone_what_it_gave_back(storage_url, mo
     database.close()
 
 
-def test_row_that_is_read_later_is_not_the_next_transactions(storage_url):
+def test_row_of_a_chain_can_be_read_after_the_next_transaction(storage_url):
     database = connect(storage_url, connections=1)
     new_study(database)
     rename = sqlalchemy.update(STUDY).values(name="mine").returning(STUDY.c.name)
@@ -425,7 +425,7 @@ def test_row_that_is_read_later_is_not_the_next_transactions(storage_url):
     database.close()
 
 
-def test_fork_uses_none_of_its_parents_connections(database):
+def test_forked_process_uses_no_connection_of_its_parent(database):
     study = new_study(database)
 
     pid = os.fork()

@@ -52,7 +52,7 @@ def test_reports_and_renewals_are_hot(database):
     assert after[1] - before[1] == after[0] - before[0] == 101
 
 
-def test_index_on_the_lease_would_end_that(database):
+def test_reports_are_not_hot_with_an_index_on_the_lease(database):
     run = SimulatedWorker(database, new_study(database)).ask()
     change(database, "CREATE INDEX lease ON trial (lease_expires_at)")
     before = updates(database, "trial")
@@ -84,7 +84,7 @@ def test_hot_tables_leave_room_on_their_pages(database):
         assert "autovacuum" in found[table]
 
 
-def test_a_table_has_one_check(database):
+def test_each_table_has_one_check(database):
     found = rows(
         database,
         "SELECT conrelid::regclass::text, count(*) FROM pg_constraint"
@@ -96,7 +96,7 @@ def test_a_table_has_one_check(database):
     )
 
 
-def test_points_of_the_next_draws_are_not_compressed(database):
+def test_proposals_of_a_study_are_not_compressed(database):
     stored = rows(
         database,
         "SELECT attstorage FROM pg_attribute"

@@ -42,7 +42,7 @@ KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
 TRIAL_KEY = r"trial_pkey|SEARCH trial USING INTEGER PRIMARY KEY"
 """Not the key of `study`, whose status a fence reads."""
 
-FROM_END_TO_END = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! USING)"
+FULL_SCAN = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! USING)"
 
 SORT = r"Sort Key|TEMP B-TREE"
 
@@ -148,18 +148,18 @@ def plans(database, call):
 
 def is_good(name, statements):
     plan, index = "\n".join(statements), HOT[name][1]
-    bad = [FROM_END_TO_END, *([SORT] if name in SORTED else [])]
+    bad = [FULL_SCAN, *([SORT] if name in SORTED else [])]
     return re.search(index, plan) is not None and not any(re.search(one, plan) for one in bad)
 
 
-def test_every_hot_statement_goes_through_its_index(database, study):
+def test_every_hot_statement_uses_its_index(database, study):
     found = {name: plans(database, call) for name, (call, _) in HOT.items()}
 
     assert {name: plan for name, plan in found.items() if not is_good(name, plan)} == {}
 
 
 @pytest.mark.parametrize("name", OF_EACH_TRIAL)
-def test_plan_that_was_made_for_empty_tables_is_that_for_large_ones(database, name):
+def test_plan_made_for_empty_tables_uses_the_index_for_large_tables(database, name):
     new_study(database)
 
     plan = plans(database, HOT[name][0])
@@ -168,7 +168,7 @@ def test_plan_that_was_made_for_empty_tables_is_that_for_large_ones(database, na
 
 
 @pytest.mark.parametrize("state", [None, State.TERMINATED])
-def test_best_trials_come_in_the_order_of_their_index_without_a_sort(database, study, state):
+def test_best_trials_are_read_in_the_order_of_their_index_without_a_sort(database, study, state):
     call = partial(ranking.numbers, study_id=study.id, state=state, limit=3)
 
     of_ended, *_ = plans(database, call)

@@ -22,11 +22,11 @@ def assert_reads_are_of_one_moment(database):
         assert txn.raw(COUNT) != before
 
 
-def test_reads_of_a_snapshot_see_what_the_first_one_saw(database):
+def test_reads_of_a_snapshot_are_of_one_moment(database):
     assert_reads_are_of_one_moment(database)
 
 
-def test_reads_of_a_snapshot_do_so_with_the_settings_for_a_transaction_pooler(postgres_url):
+def test_reads_of_a_snapshot_are_of_one_moment_with_the_settings_for_a_pooler(postgres_url):
     with closing(connect(f"{postgres_url}&pooler=transaction")) as database:
         assert_reads_are_of_one_moment(database)
 
@@ -51,7 +51,7 @@ def after_the_first_read(reader, action):
     reader.observer = observe
 
 
-def test_best_trial_that_ends_meanwhile_stays_in_the_listing(postgres_url):
+def test_best_trial_that_ends_during_a_listing_stays_in_it(postgres_url):
     with closing(connect(postgres_url)) as database, closing(connect(postgres_url)) as reader:
         study = new_study(database)
         for loss in (5.0, 4.0):
@@ -64,7 +64,7 @@ def test_best_trial_that_ends_meanwhile_stays_in_the_listing(postgres_url):
         assert [row.number for row in found] == [2, 1, 0]
 
 
-def test_best_trial_that_ends_meanwhile_is_found(postgres_url):
+def test_best_trial_that_ends_during_the_read_is_found(postgres_url):
     with closing(connect(postgres_url)) as database, closing(connect(postgres_url)) as reader:
         study = new_study(database)
         judged(database, study, 5.0).finish()
@@ -74,7 +74,7 @@ def test_best_trial_that_ends_meanwhile_is_found(postgres_url):
         assert [row.number for row in best_trials(reader, study)] == [1]
 
 
-def test_overview_counts_and_lists_the_same_moment(postgres_url):
+def test_counts_and_trials_of_an_overview_are_of_one_moment(postgres_url):
     with closing(connect(postgres_url)) as database, closing(connect(postgres_url)) as reader:
         study = new_study(database)
         running = judged(database, study, 0.5)

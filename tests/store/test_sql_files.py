@@ -10,7 +10,7 @@ from harness.sql_layout import layout
 from studydb.db import connect
 
 
-def test_checked_in_statements_and_plans_are_what_is_sent(postgres_url, sqlite_url):
+def test_statements_and_plans_in_docs_sql_are_up_to_date(postgres_url, sqlite_url):
     with closing(connect(postgres_url)) as postgresql, closing(connect(sqlite_url)) as sqlite:
         made = sql_files.files(postgresql, sqlite)
 
@@ -20,7 +20,7 @@ def test_checked_in_statements_and_plans_are_what_is_sent(postgres_url, sqlite_u
     assert outdated == [], "Run scripts/sql, which rewrites docs/sql, and commit the difference."
 
 
-def test_each_clause_and_condition_has_a_line_and_short_subqueries_stay_in_it():
+def test_layout_gives_each_clause_and_condition_a_line_and_keeps_short_subqueries():
     sql = "UPDATE t SET a=1, b='x, y' WHERE t.id = (SELECT u.id FROM u) AND t.a IS DISTINCT FROM 2"
 
     assert layout(sql) == (

@@ -41,7 +41,7 @@ def pairs(targets):
     return [(source, target) for source in State for target in targets]
 
 
-def test_people_move_what_the_table_allows_and_nobody_runs(database, subtests):
+def test_person_moves_trials_as_the_table_allows_except_running_trials(database, subtests):
     for source, target in pairs(BY_PERSON):
         study = new_study(database)
         trial = trial_in(database, study, source)
@@ -57,7 +57,7 @@ def test_people_move_what_the_table_allows_and_nobody_runs(database, subtests):
                 assert dump(database) == before
 
 
-def test_an_attempts_end_moves_what_the_table_allows(database, subtests):
+def test_end_of_an_attempt_moves_trials_as_the_table_allows(database, subtests):
     for source, target in pairs(BY_END):
         study = new_study(database)
         trial = trial_in(database, study, source)

@@ -64,7 +64,7 @@ def test_request_without_an_answer_ends_and_can_be_made_again(line, database, ca
         assert rows(database, "SELECT count(*) FROM trial") == [(2,)]
 
 
-def test_answer_that_is_slow_within_the_bound_is_waited_for(line):
+def test_slow_answer_within_the_bound_is_awaited(line):
     database = connect(line.url(), longest_silence=lambda: 60.0)
 
     with database.begin(write=False) as txn:
@@ -72,7 +72,7 @@ def test_answer_that_is_slow_within_the_bound_is_waited_for(line):
     database.close()
 
 
-def test_wait_can_be_cut_short_while_it_lasts(line):
+def test_bound_can_be_shortened_during_a_wait(line):
     bound_s = [600.0]
     database = connect(line.url(), longest_silence=lambda: bound_s[0])
     threading.Timer(SHORT_S, bound_s.__setitem__, (0, 0.1)).start()
@@ -82,7 +82,7 @@ def test_wait_can_be_cut_short_while_it_lasts(line):
     database.close()
 
 
-def test_answer_that_came_too_late_is_not_taken_for_that_to_another_request(line, database):
+def test_late_answer_is_not_read_as_the_answer_to_the_next_request(line, database):
     study = new_study(database)
     line.freeze()
     with pytest.raises(StorageUnreachable), database.begin(write=False) as txn:
@@ -94,7 +94,7 @@ def test_answer_that_came_too_late_is_not_taken_for_that_to_another_request(line
     assert rows(database, "SELECT name FROM study") == [(study.name,)]
 
 
-def test_migration_waits_for_another_as_long_as_that_takes(empty_postgres_url, monkeypatch):
+def test_migration_waits_without_bound_for_another_migration(empty_postgres_url, monkeypatch):
     monkeypatch.setattr(sessions, "LONGEST_SILENCE_S", SHORT_S)
     with postgres.connect(empty_postgres_url) as other:
         other.execute(f"SELECT pg_advisory_lock({revisions.ADVISORY_LOCK})")

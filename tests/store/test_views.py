@@ -109,7 +109,7 @@ def at(value):
     return None if value is None else moment(str(value)[:19])
 
 
-def test_duration_is_the_sum_over_attempts(database, study):
+def test_duration_of_a_trial_is_the_sum_over_its_attempts(database, study):
     durations = {row["number"]: row["duration_s"] for row in view(database, "v_trial")}
 
     assert durations[0] == pytest.approx(10 + 5, abs=1e-3)
@@ -139,7 +139,7 @@ def test_v_result_equals_the_live_results(database, study):
     ]
 
 
-def test_result_without_other_metrics_shows_the_studys(database, study):
+def test_metrics_of_a_result_with_only_the_studys_metric_hold_that_metric(database, study):
     (row,) = [row for row in view(database, "v_result") if row["number"] == 2]
 
     assert math.isnan(as_json(row["metrics"])["loss"])
@@ -154,14 +154,14 @@ def test_value_among_the_metrics_has_all_its_digits(database, value):
 
 
 @pytest.mark.parametrize("metric", ["val/loss", "a.b", "with space", "ü", "$x", "[0]", "it's"])
-def test_any_name_of_a_metric_is_shown(database, metric):
+def test_metric_of_any_name_is_shown(database, metric):
     SimulatedWorker(database, new_study(database, metric=metric)).ask().report(0.5, acc=1)
 
     (row,) = view(database, "v_result")
     assert as_json(row["metrics"]) == {metric: 0.5, "acc": 1}
 
 
-def test_v_study_counts_and_tells_what_it_does(database, study):
+def test_v_study_shows_counts_status_objective_and_budget(database, study):
     row = next(row for row in view(database, "v_study") if row["study"] == "fates")
 
     counts = read_progress(database, study).counts
@@ -177,7 +177,7 @@ def test_v_study_counts_and_tells_what_it_does(database, study):
     )
 
 
-def test_v_study_and_look_agree_on_the_status_through_a_studys_life(database):
+def test_v_study_and_read_progress_give_the_same_status_through_a_studys_life(database):
     study = new_study(database, num_trials=1)
     worker = SimulatedWorker(database, study)
 
@@ -199,7 +199,7 @@ def test_v_study_and_look_agree_on_the_status_through_a_studys_life(database):
     assert seen == [(status, status) for status in statuses]
 
 
-def test_v_attempt_tells_who_ran_what_and_how_it_ended(database, study):
+def test_v_attempt_shows_process_first_step_end_and_error(database, study):
     found = [row for row in view(database, "v_attempt", "number, attempt") if row["number"] == 0]
 
     assert [(row["attempt"], row["reason"], row["start_step"]) for row in found] == [
@@ -214,7 +214,7 @@ def test_v_attempt_tells_who_ran_what_and_how_it_ended(database, study):
     assert [row["duration_s"] for row in found] == pytest.approx([10, 5], abs=1e-3)
 
 
-def test_v_checkpoint_shows_what_can_be_restored(database):
+def test_v_checkpoint_shows_restorable_checkpoints(database):
     run = SimulatedWorker(database, new_study(database)).ask()
     for step in (1, 2, 3):
         run.save(run.checkpoint(step=step))
@@ -223,7 +223,7 @@ def test_v_checkpoint_shows_what_can_be_restored(database):
     assert [(row["number"], row["step"]) for row in found] == [(0, 2), (0, 3)]
 
 
-def test_v_worker_counts_what_it_runs(database, study):
+def test_v_worker_counts_running_trials(database, study):
     (row,) = view(database, "v_worker")
 
     assert (row["study"], row["running"], row["ended_at"]) == ("fates", 1, None)
