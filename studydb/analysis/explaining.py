@@ -1,5 +1,6 @@
 """Say in a sentence why a trial ended."""
 
+from studydb.analysis.definition import rule_text
 from studydb.domain.life.rules import first_hit
 from studydb.domain.life.states import Reason
 from studydb.domain.listed_rows import Judgement
@@ -30,9 +31,7 @@ def _explain_judgement(study: Study, judged: Judgement) -> str:
 
 def _explain_rule(study: Study, last: Result) -> str | None:
     rule = first_hit(study.rules, last, objective=study.objective)
-    if rule is None:
-        return None
-    return f"step {last.step} met the rule {rule.metric}{rule.op}{rule.bound:g}"
+    return None if rule is None else f"step {last.step} met the rule {rule_text(rule)}"
 
 
 def _explain_failures(details: TrialDetails) -> str:

@@ -60,8 +60,7 @@ class ProgressLine:
         Show the newest counts and best value.
 
         Args:
-            counts: Trials by state.
-            best_value: The study's best value; None before any trial has a value.
+            best_value: None before any trial has a value.
             elapsed_s: Seconds since the run began.
             num_trials: The budget; None without a budget.
         """

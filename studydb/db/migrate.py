@@ -234,15 +234,11 @@ def _without_wide_views(connection: sa.Connection) -> Iterator[None]:
 
 
 def _config(connection: sa.Connection) -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    return config
-
-
-def _scripts() -> Path:
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "_alembic", package.parent / "alembic"):
         if (folder / "env.py").is_file():
-            return folder
+            config = Config()
+            config.set_main_option("script_location", str(folder).replace("%", "%%"))
+            config.attributes["connection"] = connection
+            return config
     raise StorageError("This installation of studydb lacks its migrations; install it again.")

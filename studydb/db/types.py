@@ -14,12 +14,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeDecorator
 
 _NUMBER_NAME = re.compile(r"\\*(NaN|Infinity|-Infinity)")
-
 
 _write_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -90,13 +89,8 @@ def dump_json(value: Any) -> str:
 class Json(TypeDecorator[Any]):
     """JSONB on PostgreSQL, text on SQLite; Python's None is NULL."""
 
-    impl = sa.JSON(none_as_null=True)
+    impl = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(postgresql.JSONB(none_as_null=True))
-        return dialect.type_descriptor(sa.JSON(none_as_null=True))
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> object:
         return None if value is None else encode_json(value)
@@ -137,13 +131,8 @@ def to_text(moment: datetime) -> str:
 class UtcDateTime(TypeDecorator[datetime]):
     """A moment in UTC with its time zone; a text on SQLite, which has no such type."""
 
-    impl = sa.DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True).with_variant(sa.Text, "sqlite")
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "sqlite":
-            return dialect.type_descriptor(sa.Text())
-        return dialect.type_descriptor(sa.DateTime(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | str | None:
         if value is None:

@@ -33,16 +33,7 @@ RELEASED = "The running trials were released; run the study again to continue th
 
 
 def run(database: Database, study: Record, *, workers: int) -> Counts:
-    """
-    Have worker processes run a study until it is done.
-
-    Returns:
-        Trials by state. If the study is already done or stopped, no worker is started.
-
-    Raises:
-        StudyFailed: No trial has completed, and the study is done or has paused itself.
-        StudydbError: All workers ended with an error; the message shows the output of one.
-    """
+    """Have worker processes run a study until it is done; see `Study.run`."""
     from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  brings the display
 
     if (progress := read_patiently(lambda: read_progress(database, study))).is_done:

@@ -1,8 +1,8 @@
 """
-What a user annotates with, as a type checker sees it.
+The public names as a type checker sees them.
 
-mypy checks this file with the package (see pyproject.toml), and nothing runs it. Each
-`type: ignore` marks a mistake of a user's: mypy fails when it no longer finds that mistake.
+mypy checks this file with the package (see pyproject.toml); no test runs it. Each `type: ignore`
+marks a mistake of a user; mypy fails when it no longer finds the mistake.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Paths and names that the documents put in backticks are in the repository."""
+"""Paths and names in backticks in the documents exist in the repository."""
 
 import ast
 import re
@@ -25,15 +25,15 @@ CODE = [file for folder in FOLDERS for file in folder.rglob("*.py") if file != P
 
 
 def quoted(document):
-    """What stands in backticks outside of code blocks, each with what stands so right before it."""
+    """Pairs of the previous and this piece in backticks; previous is "" if text is between them."""
     text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.MULTILINE | re.DOTALL)
-    pieces = ["", "", *text.split("`")]  # text and code in turns
+    pieces = ["", "", *text.split("`")]  # text and code alternate
     triples = zip(pieces[1::2], pieces[2::2], pieces[3::2], strict=False)
     return [(before if gap.isspace() else "", code) for before, gap, code in triples]
 
 
 def files(path):
-    """The files that a path stands for; NAME, NNNN and the like stand for any name."""
+    """Files that match a path, in which NAME, TABLE and NNNN stand for any name."""
     pattern = re.sub(r"\b(?:NAME|TABLE|NNNN\w*)\b", "*", path.rstrip("/"))
     if "/" not in path:
         return [*ROOT.glob(pattern), *(file for file in CODE if file.match(pattern))]
@@ -42,7 +42,7 @@ def files(path):
 
 @cache
 def names(file):
-    """Every name that a file defines, at any depth."""
+    """All names that a file defines, at any depth."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -56,7 +56,7 @@ def names(file):
 
 @cache
 def owners():
-    """The names in each module and in each class of the code, by the name of the module or class."""
+    """Names in the code, by the name of their module or class."""
     found = {}
     for file in CODE:
         found.setdefault(file.stem, set()).update(names(file))
@@ -87,11 +87,7 @@ def sources():
 
 @pytest.mark.parametrize("document", [name for name in TECHNICAL if (ROOT / name).exists()])
 def test_paths_and_names_in_a_document_exist(document):
-    wrong = [
-        f"{before} {this}".strip() for before, this in quoted(document) if is_wrong(before, this)
-    ]
-
-    assert wrong == []
+    assert [f"{before} {this}" for before, this in quoted(document) if is_wrong(before, this)] == []
 
 
 @pytest.mark.parametrize("page", [name for name in PAGES if (ROOT / name).exists()])

@@ -1,4 +1,4 @@
-"""The guards that scripts/mutations removes stand in the code as it is."""
+"""The entries in scripts/guards match the code."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ def test_every_guard_is_found_by_its_entry_and_its_removal_changes_the_program()
     wrong = []
     for guard in ALL:
         try:
-            wrong += [f"{guard.name}: the same program" for one in mutated(guard) if is_same(*one)]
+            wrong += [f"{guard.name}: no change" for sources in mutated(guard) if is_same(*sources)]
         except (ValueError, SyntaxError) as error:
             wrong.append(f"{guard.name}: {error}")
 
@@ -30,7 +30,7 @@ def test_every_guard_is_found_by_its_entry_and_its_removal_changes_the_program()
 
 
 def mutated(guard):
-    """The source of each file with the guard, and without it."""
+    """The sources of each file with and without the guard."""
     before = {patch.path: (ROOT / patch.path).read_text() for patch in guard.patches}
     after = dict(before)
     for patch in guard.patches:

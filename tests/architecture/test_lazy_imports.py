@@ -1,4 +1,4 @@
-"""What runs beside the user's code loads no database driver."""
+"""Packages that run in the process of the user's code load no database driver."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The server under the tests: survives crashes, leaves nothing behind."""
+"""The PostgreSQL server of the tests keeps commits in a crash, and deletes its files."""
 
 import signal
 import subprocess

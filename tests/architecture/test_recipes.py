@@ -1,4 +1,4 @@
-"""The recipes in workers/ hand signals on and exit codes back."""
+"""The scripts in workers/ pass signals on to the worker and return its exit code."""
 
 import configparser
 import os
@@ -24,7 +24,7 @@ echo "$@" > requeued
 
 
 def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
-    """Start the array script where `studydb` and `scontrol` are stand-ins that leave notes."""
+    """Start the array script with stand-ins for `studydb` and `scontrol` that write files."""
     for name, code in (("studydb", WORKER), ("scontrol", REQUEUE)):
         (folder / name).write_text(code)
         (folder / name).chmod(0o755)
@@ -56,25 +56,20 @@ def test_array_task_ends_with_the_exit_code_of_its_worker(tmp_path, code):
     assert not (tmp_path / "requeued").exists()
 
 
-def test_preempted_array_task_waits_for_its_worker_and_goes_back_to_the_queue(tmp_path):
-    task = start(tmp_path, "digits", AFTER_TERM="143")
+@pytest.mark.parametrize(("code", "is_requeued"), [(143, True), (0, False)])
+def test_preempted_array_task_is_requeued_unless_its_worker_ends_with_0(
+    tmp_path, code, is_requeued
+):
+    task = start(tmp_path, "digits", AFTER_TERM=str(code))
     await_file(tmp_path / "started")
 
     task.send_signal(signal.SIGTERM)
 
-    assert task.wait(30) == 143
+    assert task.wait(30) == code
     assert (tmp_path / "terminated").exists()
-    assert (tmp_path / "requeued").read_text() == "requeue 77_3\n"
-
-
-def test_array_task_whose_study_was_done_when_preempted_stays_out_of_the_queue(tmp_path):
-    task = start(tmp_path, "digits", AFTER_TERM="0")
-    await_file(tmp_path / "started")
-
-    task.send_signal(signal.SIGTERM)
-
-    assert task.wait(30) == 0
-    assert not (tmp_path / "requeued").exists()
+    requeued = tmp_path / "requeued"
+    assert requeued.exists() == is_requeued
+    assert not is_requeued or requeued.read_text() == "requeue 77_3\n"
 
 
 def test_array_script_without_a_study_is_a_usage_error(tmp_path):

@@ -1,4 +1,4 @@
-"""What a fresh clone, a wheel and a stranger's machine rely on."""
+"""What a fresh clone, a wheel and an sdist contain."""
 
 import os
 import re
@@ -24,7 +24,7 @@ ONE_MACHINE = re.compile(r"(?<![\w.~$}*])/(?:home|root|Users|work)/\w")
 
 
 def repository_files() -> list[Path]:
-    """What git tracks or would track; in an unpacked sdist, what is not hidden."""
+    """Files that git tracks or would track; in an unpacked sdist, files that are not hidden."""
     if not (ROOT / ".git").exists():
         shown = [path for path in ROOT.iterdir() if not path.name.startswith(".")]
         return [path for top in shown for path in [top, *top.rglob("*")] if path.is_file()]

@@ -18,9 +18,9 @@ TEXT = "\N{RIGHTWARDS ARROW}\N{GRINNING FACE}"
 
 
 @pytest.fixture(params=["SQL_ASCII", "LATIN1", "EUC_JP"])
-def narrow_url(request, postgres_server):
+def non_utf8_url(request, postgres_server):
     """A database with another encoding than UTF-8."""
-    name = f"studydb_narrow_{uuid.uuid4().hex}"
+    name = f"studydb_non_utf8_{uuid.uuid4().hex}"
     with postgres.connect(postgres_server) as connection:
         connection.execute(
             f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{request.param}' LOCALE 'C'"
@@ -29,43 +29,41 @@ def narrow_url(request, postgres_server):
     postgres.drop_database(postgres_server, name)
 
 
+def create_study(url, metric="loss", name="digits"):
+    return studydb.create_study(name, None, metric=metric, mode="min", num_trials=1, storage=url)
+
+
+def downgrade(url):
+    migrate.downgrade(url, "base")
+
+
 @pytest.mark.parametrize(
     "use",
-    [
-        connect,
-        migrate.check,
-        migrate.current,
-        migrate.upgrade,
-        lambda url: migrate.downgrade(url, "base"),
-        lambda url: studydb.create_study(
-            "digits", None, metric="loss", mode="min", num_trials=1, storage=url
-        ),
-    ],
-    ids=["connect", "check", "current", "upgrade", "downgrade", "create"],
+    [connect, migrate.check, migrate.current, migrate.upgrade, downgrade, create_study],
 )
-def test_database_that_is_not_utf8_is_refused(narrow_url, use):
+def test_database_that_is_not_utf8_is_refused(non_utf8_url, use):
     with pytest.raises(StorageError, match=r"cannot hold every text.*: createdb --host .*"):
-        use(narrow_url)
+        use(non_utf8_url)
 
-    with postgres.connect(narrow_url) as connection:
+    with postgres.connect(non_utf8_url) as connection:
         assert connection.execute(
             "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
         ).fetchone() == (0,)
 
 
-def test_createdb_line_in_the_error_makes_a_usable_database(narrow_url):
+def test_createdb_line_in_the_error_makes_a_usable_database(non_utf8_url):
     with pytest.raises(StorageError) as refusal:
-        migrate.upgrade(narrow_url)
+        migrate.upgrade(non_utf8_url)
     program, *words = shlex.split(str(refusal.value).partition(": createdb")[2])
     line = [str(postgres._wheel_binaries() / "createdb"), program, *words]
 
     subprocess.run(line, check=True, env=os.environ | {"PGCLIENTENCODING": "LATIN1"})
 
-    made = postgres.database_url(narrow_url, words[-1])
+    made = postgres.database_url(non_utf8_url, words[-1])
     try:
         assert migrate.upgrade(made) == ""
     finally:
-        postgres.drop_database(narrow_url, words[-1])
+        postgres.drop_database(non_utf8_url, words[-1])
 
 
 def test_error_about_the_encoding_shows_no_password():
@@ -81,9 +79,7 @@ def test_error_about_the_encoding_shows_no_password():
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
 def test_client_uses_utf8_whatever_pgclientencoding_says(postgres_url, encoding, monkeypatch):
     monkeypatch.setenv("PGCLIENTENCODING", encoding)
-    study = studydb.create_study(
-        TEXT, None, metric=TEXT, mode="min", num_trials=1, storage=postgres_url
-    )
+    study = create_study(postgres_url, metric=TEXT, name=TEXT)
 
     with study.ask() as trial:
         trial.report({TEXT: 0.5})
@@ -94,7 +90,7 @@ def test_client_uses_utf8_whatever_pgclientencoding_says(postgres_url, encoding,
 
 
 def test_sqlite_in_utf16_holds_every_text(tmp_path):
-    path = tmp_path / "wide.db"
+    path = tmp_path / "utf16.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("PRAGMA encoding='UTF-16'; CREATE TABLE x (y); DROP TABLE x")
     url = f"sqlite:///{path}"

@@ -1,5 +1,17 @@
 """Every test here that runs on both databases also runs through a transaction pooler."""
 
+from contextlib import ExitStack, closing
+
+import pytest
 from harness.pooler import pgbouncer, pooled_url, storage_url
 
+from studydb.db import connect
+
 __all__ = ["pgbouncer", "pooled_url", "storage_url"]
+
+
+@pytest.fixture
+def opened():
+    """Connects like `connect`; the databases are closed after the test."""
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(closing(connect(*args, **options)))

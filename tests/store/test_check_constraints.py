@@ -12,7 +12,7 @@ from studydb.domain.life.states import State
 CASES = [
     (State.PENDING, "trial_state_check", "state = 'DONE'"),
     (State.PENDING, "trial_lease_check", "state = 'RUNNING'"),
-    (State.PENDING, "trial_lease_check", "token = 'somebody'"),
+    (State.PENDING, "trial_lease_check", "token = 'text'"),
     (State.RUNNING, "trial_lease_check", "token = NULL"),
     (State.RUNNING, "trial_verdict_check", "verdict = 'DANCE', verdict_reason = 'CANCELLED'"),
     (State.RUNNING, "trial_verdict_why_check", "verdict = 'STOP'"),
@@ -24,7 +24,7 @@ CASES = [
     (State.TERMINATED, "trial_why_check", "reason = NULL"),
     (State.TERMINATED, "trial_reason_check", "reason = 'BORED'"),
     (State.RUNNING, "trial_request_check", "request = 'JUMP'"),
-    (State.PENDING, "trial_origin_check", "origin = 'heaven'"),
+    (State.PENDING, "trial_origin_check", "origin = 'UNKNOWN'"),
 ]
 
 

@@ -6,7 +6,6 @@ import pytest
 import sqlalchemy as sa
 from harness.arrange import SimulatedWorker, new_study
 
-from studydb.db import connect
 from studydb.db.dialect import after, is_listed, now
 from studydb.db.schema import trial
 from studydb.db.types import UtcDateTime
@@ -37,23 +36,20 @@ def test_statements_and_transactions_use_the_injected_clock(database, clock):
         assert txn.all(sa.select(trial.c.started_at))[0].started_at == clock.now
 
 
-def test_clock_of_postgresql_has_a_time_zone_and_moves_within_a_transaction(postgres_url):
-    database = connect(postgres_url)
-    with database.begin(write=False) as txn:
+def test_clock_of_postgresql_has_a_time_zone_and_moves_within_a_transaction(postgres_url, opened):
+    with opened(postgres_url).begin(write=False) as txn:
         first, second = (txn.all(sa.select(now().label("at")))[0].at for _ in range(2))
-    database.close()
 
     assert first < second
     assert abs(datetime.now(UTC) - first) < timedelta(minutes=1)
 
 
-def test_ask_on_postgresql_does_not_read_the_clock_of_the_host(postgres_url, monkeypatch):
-    database = connect(postgres_url)
+def test_ask_on_postgresql_does_not_read_the_clock_of_the_host(postgres_url, opened, monkeypatch):
+    database = opened(postgres_url)
     study = new_study(database)
     monkeypatch.setattr("studydb.db.transaction.datetime", None)
 
     assert SimulatedWorker(database, study).ask() is not None
-    database.close()
 
 
 @pytest.mark.parametrize("wanted", [[], [1], [1, 2, 2, 7]])

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy.exc
 from harness.arrange import change, dump, new_study, rows, token
 
-from studydb.db import Chain, connect, connections, sessions, sqlite_file
+from studydb.db import Chain, connections, sessions, sqlite_file
 from studydb.db.faults import (
     Duplicate,
     LockTimeout,
@@ -32,19 +32,8 @@ from studydb.domain.errors import (
 from studydb.store import events
 
 BUSY = ["40001", "40P01", "53300", "25006", "57014", "53100", "53200", "58030"]
-GONE = [
-    "57P01",
-    "57P02",
-    "57P03",
-    "57P04",
-    "57P05",
-    "25P03",
-    "25P04",
-    "08000",
-    "08003",
-    "08006",
-    "08P01",
-]
+GONE = [f"57P0{digit}" for digit in range(1, 6)]
+GONE += ["25P03", "25P04", "08000", "08003", "08006", "08P01"]
 REFUSED = ["28P01", "28000"]
 
 
@@ -163,9 +152,6 @@ def test_sqlite_error_of_a_wrong_statement_is_not_translated():
     assert type(translate(sqlite3.OperationalError("no such table: x"), url="")) is NoTables
 
 
-# --- with a database
-
-
 def delete_events(database, *, then=None, write=True):
     with database.begin(write=write) as txn:
         txn.raw("DELETE FROM event")
@@ -223,8 +209,8 @@ def test_statement_without_a_required_value_is_refused_before_it_is_sent(databas
 PID = sqlalchemy.select(sqlalchemy.func.pg_backend_pid().label("pid"))
 
 
-def test_killed_connection_raises_storage_unreachable(postgres_url):
-    database, killer = connect(postgres_url), connect(postgres_url)
+def test_killed_connection_raises_storage_unreachable(postgres_url, opened):
+    database, killer = opened(postgres_url), opened(postgres_url)
     new_study(database)
 
     def be_killed():
@@ -237,13 +223,11 @@ def test_killed_connection_raises_storage_unreachable(postgres_url):
         be_killed()
 
     assert rows(database, "SELECT count(*) FROM event") == [(1,)]
-    database.close()
-    killer.close()
 
 
 @pytest.mark.parametrize("write", [True, False])
-def test_connection_killed_before_another_error_is_not_used_again(postgres_url, write):
-    database, killer = connect(postgres_url, connections=1), connect(postgres_url)
+def test_connection_killed_before_another_error_is_not_used_again(postgres_url, opened, write):
+    database, killer = opened(postgres_url, connections=1), opened(postgres_url)
 
     def be_killed_and_fail():
         with database.begin(write=write) as txn:
@@ -255,19 +239,19 @@ def test_connection_killed_before_another_error_is_not_used_again(postgres_url, 
         be_killed_and_fail()
 
     assert rows(database, "SELECT 1") == [(1,)]
-    database.close()
-    killer.close()
 
 
 @pytest.mark.parametrize("frozen_while", ["idle", "sending"])
-def test_server_releases_the_row_locks_of_a_frozen_client(postgres_url, monkeypatch, frozen_while):
+def test_server_releases_the_row_locks_of_a_frozen_client(
+    postgres_url, opened, monkeypatch, frozen_while
+):
     if frozen_while == "idle":
         monkeypatch.setitem(sessions._TIMEOUTS_MS, "idle_in_transaction_session_timeout", 100)
     else:
         monkeypatch.setattr(sessions, "TRANSACTION_TIMEOUT_S", 0.4)
-    frozen = connect(postgres_url)
+    frozen = opened(postgres_url)
     monkeypatch.undo()
-    other = connect(postgres_url)
+    other = opened(postgres_url)
     new_study(other)
 
     def freeze():
@@ -278,22 +262,18 @@ def test_server_releases_the_row_locks_of_a_frozen_client(postgres_url, monkeypa
             else:
                 txn._cursor.connection.pgconn.flush()
                 await_writer(other)
-            change(other, "UPDATE study SET name = 'theirs'")  # has to wait for the server's help
+            change(other, "UPDATE study SET name = 'theirs'")  # waits until the server interferes
             txn.all(PID)
 
     with pytest.raises(StorageUnreachable):
         freeze()
 
     assert rows(other, "SELECT name FROM study") == [("theirs",)]
-    frozen.close()
-    other.close()
 
 
 def await_writer(watcher):
     deadline = time.monotonic() + 10
-    while rows(watcher, "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL") == [
-        (0,)
-    ]:
+    while not rows(watcher, "SELECT 1 FROM pg_stat_activity WHERE backend_xid IS NOT NULL"):
         assert time.monotonic() < deadline
 
 
@@ -302,8 +282,8 @@ RENAME = sqlalchemy.update(STUDY).values(name="mine")
 
 
 @pytest.mark.parametrize("pooler", ["", "pooler=transaction"])
-def test_timeouts_are_set_in_every_transaction(postgres_url, pooler):
-    database = connect(f"{postgres_url}{'&' if '?' in postgres_url else '?'}{pooler}")
+def test_timeouts_are_set_in_every_transaction(postgres_url, opened, pooler):
+    database = opened(f"{postgres_url}&{pooler}")
 
     found = rows(
         database,
@@ -313,21 +293,19 @@ def test_timeouts_are_set_in_every_transaction(postgres_url, pooler):
     )
 
     assert found == [("10s", "1min", "10s", "read committed")]
-    database.close()
 
 
-def test_no_statement_is_prepared_behind_a_pooler(postgres_url):
-    database = connect(f"{postgres_url}{'&' if '?' in postgres_url else '?'}pooler=transaction")
+def test_no_statement_is_prepared_behind_a_pooler(postgres_url, opened):
+    database = opened(f"{postgres_url}&pooler=transaction")
     for _ in range(7):
         new_study(database)
 
     assert rows(database, "SELECT count(*) FROM pg_prepared_statements") == [(0,)]
-    database.close()
 
 
-def test_lock_timeout_raises_storage_busy(postgres_url, monkeypatch):
+def test_lock_timeout_raises_storage_busy(postgres_url, opened, monkeypatch):
     monkeypatch.setitem(sessions._TIMEOUTS_MS, "lock_timeout", 50)
-    holder, waiter = connect(postgres_url), connect(postgres_url)
+    holder, waiter = opened(postgres_url), opened(postgres_url)
     new_study(holder)
 
     with holder.begin() as txn:
@@ -335,13 +313,11 @@ def test_lock_timeout_raises_storage_busy(postgres_url, monkeypatch):
         txn.all(PID)
         with pytest.raises(StorageBusy, match="lock timeout"):
             change(waiter, "UPDATE study SET name = 'theirs'")
-    holder.close()
-    waiter.close()
 
 
-def test_writers_of_sqlite_take_turns_and_readers_do_not_wait(sqlite_url, monkeypatch):
+def test_writers_of_sqlite_take_turns_and_readers_do_not_wait(sqlite_url, opened, monkeypatch):
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0)
-    first, second = connect(sqlite_url), connect(sqlite_url)
+    first, second = opened(sqlite_url), opened(sqlite_url)
     new_study(first, name="before")
 
     with first.begin() as txn:
@@ -352,68 +328,58 @@ def test_writers_of_sqlite_take_turns_and_readers_do_not_wait(sqlite_url, monkey
 
     assert seen == [("before",)]
     assert rows(second, "SELECT name FROM study") == [("after",)]
-    first.close()
-    second.close()
 
 
-def test_wait_for_an_empty_pool_raises_storage_busy(storage_url, monkeypatch):
+@pytest.fixture
+def only_connection(storage_url, opened, monkeypatch):
+    """A database with a pool of one connection; a wait for this connection fails after 50 ms."""
     monkeypatch.setattr(connections, "WAIT_S", 0.05)
-    database = connect(storage_url, connections=1)
+    return opened(storage_url, connections=1)
 
+
+def test_wait_for_an_empty_pool_raises_storage_busy(only_connection):
     with (
-        database.begin(write=False),
+        only_connection.begin(write=False),
         pytest.raises(StorageBusy, match="connections of this process"),
     ):
-        rows(database, "SELECT 1")
-    database.close()
+        rows(only_connection, "SELECT 1")
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, StorageBusy])
 @pytest.mark.parametrize("how", [{}, {"write": False}, {"single": True}], ids=str)
-def test_failed_block_returns_its_connection_to_the_pool(storage_url, monkeypatch, error, how):
-    monkeypatch.setattr(connections, "WAIT_S", 0.05)
-    database = connect(storage_url, connections=1)
-
-    with pytest.raises(error), database.begin(**how):
+def test_failed_block_returns_its_connection_to_the_pool(only_connection, error, how):
+    with pytest.raises(error), only_connection.begin(**how):
         raise error
 
-    assert rows(database, "SELECT 1") == [(1,)]
-    database.close()
+    assert rows(only_connection, "SELECT 1") == [(1,)]
 
 
-def test_block_that_cannot_begin_returns_its_connection_to_the_pool(storage_url, monkeypatch):
-    monkeypatch.setattr(connections, "WAIT_S", 0.05)
-    database = connect(storage_url, connections=1)
-
+def test_block_that_cannot_begin_returns_its_connection_to_the_pool(only_connection):
     def interrupt():
         raise KeyboardInterrupt
 
-    database.clock = interrupt
-    with pytest.raises(KeyboardInterrupt), database.begin():
+    only_connection.clock = interrupt
+    with pytest.raises(KeyboardInterrupt), only_connection.begin():
         pytest.fail("It has begun.")
 
-    database.clock = None
-    assert rows(database, "SELECT 1") == [(1,)]
-    database.close()
+    only_connection.clock = None
+    assert rows(only_connection, "SELECT 1") == [(1,)]
 
 
-def test_second_use_of_a_block_does_not_touch_the_connection_of_the_first(storage_url, monkeypatch):
-    monkeypatch.setattr(connections, "WAIT_S", 0.05)
-    database = connect(storage_url, connections=1)
-    block = database.begin()
+def test_second_use_of_a_block_does_not_touch_the_connection_of_the_first(only_connection):
+    block = only_connection.begin()
     with block as txn:
         txn.raw("SELECT 1")
 
-    with database.begin() as txn:
+    with only_connection.begin() as txn:
         txn.raw("CREATE TABLE mine (place integer)")
         with pytest.raises(StorageBusy), block:
             pytest.fail("It has begun.")
         assert txn.raw("SELECT * FROM mine")[1] == []
-    database.close()
 
 
-def test_row_of_a_chain_can_be_read_after_the_next_transaction(storage_url):
-    database = connect(storage_url, connections=1)
+def test_row_of_a_chain_can_be_read_after_the_next_transaction(storage_url, opened):
+    database = opened(storage_url, connections=1)
     new_study(database)
     rename = sqlalchemy.update(STUDY).values(name="mine").returning(STUDY.c.name)
 
@@ -422,7 +388,6 @@ def test_row_of_a_chain_can_be_read_after_the_next_transaction(storage_url):
     change(database, "UPDATE study SET name = 'theirs'")
 
     assert row_of().name == "mine"
-    database.close()
 
 
 def test_forked_process_uses_no_connection_of_its_parent(database):

@@ -1,22 +1,15 @@
-"""What "pgbouncer" in the name of a test stands for."""
-
-from contextlib import closing
+"""The transaction pooler of the tests with "pgbouncer" in their names."""
 
 import pytest
-
-from studydb.db import Database, connect
-
-BACKEND = "SELECT pg_backend_pid()"
+from harness.arrange import rows
 
 
 @pytest.mark.pgbouncer
-def test_two_clients_of_the_pooler_share_connections_to_the_server(pooled_url):
-    with closing(connect(pooled_url)) as one, closing(connect(pooled_url)) as other:
-        served = [(_backend(one), _backend(other)) for _ in range(5)]
+def test_two_clients_of_the_pooler_share_connections_to_the_server(pooled_url, opened):
+    one, other = opened(pooled_url), opened(pooled_url)
 
-    assert {backend for backend, _ in served} & {backend for _, backend in served}
+    pids = [
+        (rows(each, "SELECT pg_backend_pid()")[0], each) for _ in range(5) for each in (one, other)
+    ]
 
-
-def _backend(database: Database) -> int:
-    with database.begin() as txn:
-        return txn.raw(BACKEND)[1][0][0]
+    assert {pid for pid, each in pids if each is one} & {pid for pid, each in pids if each is other}

@@ -1,4 +1,4 @@
-"""The plans of the hot statements on many trials: each uses the index made for it."""
+"""The plans of the hot statements for large tables: each uses its index."""
 
 import re
 from datetime import UTC, datetime
@@ -40,14 +40,14 @@ def study(database):
 KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
 
 TRIAL_KEY = r"trial_pkey|SEARCH trial USING INTEGER PRIMARY KEY"
-"""Not the key of `study`, whose status a fence reads."""
+"""Excludes the key of `study`, which a fence also uses."""
 
 FULL_SCAN = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! USING)"
 
 SORT = r"Sort Key|TEMP B-TREE"
 
-SORTED = ("claim", "claim in a single statement", "look", "neighbours", "list", "fence")
-"""They read the first rows of an index; a sort would read all rows."""
+WITHOUT_SORT = ("claim", "claim in a single statement", "look", "neighbours", "list", "fence")
+"""Statements that read the first rows of an index; a sort would read all rows."""
 
 LEASE = Lease(1, 1, 0, 0, 1, "token", LEASE_S)
 CUT = Cut(n=ENTRIES, rank=ENTRIES // 2, entry=(ENTRIES / 2, 100_000 + ENTRIES // 2))
@@ -63,34 +63,30 @@ OF_EACH_TRIAL = (
     "renew",
     "earlier send",
 )
-"""Statements that run before the server has statistics; sweeps are rare and planned again later."""
+"""Statements that are planned before the server has statistics; sweeps are planned again later."""
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 
 
+STUDY = SimpleNamespace(id=1, space=Space.read({}), space_version=1, searcher=RandomSearch())
+
+
 def claim_in_single_statement(txn):
-    study = SimpleNamespace(id=1, space=Space.read({}))
-    single_statement.claim(txn, Claimant(1, token()), study=study, after_position=QUEUE_START)
+    single_statement.claim(txn, Claimant(1, token()), study=STUDY, after_position=QUEUE_START)
 
 
 def ask_in_single_statement(txn):
     if txn.postgresql:
-        study = SimpleNamespace(
-            id=1, space=Space.read({}), space_version=1, searcher=RandomSearch()
-        )
-        proposals.ask(txn, Claimant(1, token()), study=study, if_nothing_waits=True)
+        proposals.ask(txn, Claimant(1, token()), study=STUDY, if_nothing_waits=True)
     else:
         proposals.take(txn, study_id=1, if_nothing_waits=True)
 
 
-def report_in_single_statement(txn):
-    single_statement.report(txn, lease=LEASE, batch=BATCH, summary=Summary())
+REPORTED = {"lease": LEASE, "batch": BATCH, "summary": Summary()}
 
 
 def finish_in_single_statement(txn):
-    single_statement.finish(
-        txn, lease=LEASE, batch=BATCH, summary=Summary(), metric_summary=None, process=None
-    )
+    single_statement.finish(txn, **REPORTED, metric_summary=None, process=None)
 
 
 def best_listed(txn):
@@ -114,7 +110,10 @@ HOT = {
     "trials --sort best": (best_listed, "trial_rank"),
     "fence": (lambda txn: leases.hold(txn, lease=LEASE), TRIAL_KEY),
     "claim in a single statement": (claim_in_single_statement, "trial_claim"),
-    "report in a single statement": (report_in_single_statement, TRIAL_KEY),
+    "report in a single statement": (
+        lambda txn: single_statement.report(txn, **REPORTED),
+        TRIAL_KEY,
+    ),
     "finish in a single statement": (finish_in_single_statement, TRIAL_KEY),
     "draw": (lambda txn: proposals.take(txn, study_id=1, if_nothing_waits=True), "trial_claim"),
     "ask in a single statement": (ask_in_single_statement, "trial_claim"),
@@ -128,7 +127,7 @@ HOT = {
 
 
 def plans(database, call):
-    """How the database would run each statement of a call, as texts."""
+    """Return the database's plan of each statement of a call, as text."""
     explained = []
     with database.begin() as txn:
         execute = txn._execute
@@ -148,7 +147,7 @@ def plans(database, call):
 
 def is_good(name, statements):
     plan, index = "\n".join(statements), HOT[name][1]
-    bad = [FULL_SCAN, *([SORT] if name in SORTED else [])]
+    bad = [FULL_SCAN, *([SORT] if name in WITHOUT_SORT else [])]
     return re.search(index, plan) is not None and not any(re.search(one, plan) for one in bad)
 
 

@@ -1,4 +1,4 @@
-"""A server that takes requests and does not answer: every wait has a bound."""
+"""A server that accepts requests and does not answer: every wait has a bound."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from harness import arrange, postgres
 from harness.arrange import new_study, rows, token
 from harness.proxy import Proxy
 
-from studydb.db import connect, migrate, revisions, sessions
+from studydb.db import migrate, revisions, sessions
 from studydb.domain.errors import StorageUnreachable
 from studydb.domain.records import Request
 from studydb.operations import control
@@ -18,77 +18,72 @@ SHORT_S = 0.5
 
 
 @pytest.fixture
-def line(postgres_url):
+def proxy(postgres_url):
     """A proxy to the server that can be frozen."""
-    with Proxy(postgres_url) as line:
-        yield line
+    with Proxy(postgres_url) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def database(line):
-    """A database behind that proxy, with a short bound."""
-    database = connect(line.url(), connections=1, longest_silence=lambda: SHORT_S)
-    yield database
-    database.close()
+def database(proxy, opened):
+    """A database behind the proxy, with a short bound."""
+    return opened(proxy.url(), connections=1, longest_silence=lambda: SHORT_S)
 
 
-def enqueue(database, study, sent):
-    control.enqueue(database, study, {}, Request(sent, "test"))
+def enqueue(database, study, request_token):
+    control.enqueue(database, study, {}, Request(request_token, "test"))
 
 
-def read(database, study, sent):
+def read(database, study, request_token):
     with database.begin(write=False) as txn:
-        events.data_of(txn, token=sent)
+        events.data_of(txn, token=request_token)
 
 
-def claim(database, study, sent):
-    worker = arrange.SimulatedWorker(database, study)
-    worker.claim(sent)
+def claim(database, study, request_token):
+    arrange.SimulatedWorker(database, study).claim(request_token)
 
 
 @pytest.mark.parametrize("call", [enqueue, read, claim], ids=["pipeline", "reader", "chain"])
-def test_request_without_an_answer_ends_and_can_be_made_again(line, database, call):
+def test_request_without_an_answer_ends_and_can_be_made_again(proxy, database, call):
     study = new_study(database)
-    sent = token()
-    call(database, study, token())  # all is prepared, and the connection is open
-    line.freeze()
+    request_token = token()
+    call(database, study, token())  # opens the connection and prepares the statements
+    proxy.freeze()
 
     began_s = time.monotonic()
     with pytest.raises(StorageUnreachable, match=r"gives no answer for .* s.*standby"):
-        call(database, study, sent)
+        call(database, study, request_token)
 
     assert SHORT_S <= time.monotonic() - began_s < 20 * SHORT_S
-    line.mend()
-    call(database, study, sent)
+    proxy.mend()
+    call(database, study, request_token)
     if call is enqueue:
         assert rows(database, "SELECT count(*) FROM trial") == [(2,)]
 
 
-def test_slow_answer_within_the_bound_is_awaited(line):
-    database = connect(line.url(), longest_silence=lambda: 60.0)
+def test_slow_answer_within_the_bound_is_awaited(proxy, opened):
+    database = opened(proxy.url(), longest_silence=lambda: 60.0)
 
     with database.begin(write=False) as txn:
         assert txn.raw("SELECT pg_sleep(0.7), 1")[1][0][1] == 1
-    database.close()
 
 
-def test_bound_can_be_shortened_during_a_wait(line):
+def test_bound_can_be_shortened_during_a_wait(proxy, opened):
     bound_s = [600.0]
-    database = connect(line.url(), longest_silence=lambda: bound_s[0])
+    database = opened(proxy.url(), longest_silence=lambda: bound_s[0])
     threading.Timer(SHORT_S, bound_s.__setitem__, (0, 0.1)).start()
 
     with pytest.raises(StorageUnreachable), database.begin(write=False) as txn:
         txn.raw("SELECT pg_sleep(50)")
-    database.close()
 
 
-def test_late_answer_is_not_read_as_the_answer_to_the_next_request(line, database):
+def test_late_answer_is_not_read_as_the_answer_to_the_next_request(proxy, database):
     study = new_study(database)
-    line.freeze()
+    proxy.freeze()
     with pytest.raises(StorageUnreachable), database.begin(write=False) as txn:
         txn.raw("SELECT 'late'")
 
-    line.mend()
+    proxy.mend()
 
     assert rows(database, "SELECT 'next'") == [("next",)]
     assert rows(database, "SELECT name FROM study") == [(study.name,)]

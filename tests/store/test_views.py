@@ -48,8 +48,8 @@ def as_json(value):
 
 @pytest.fixture
 def study(database, clock):
-    """Trials with different endings, one of them with three attempts."""
-    study = new_study(database, name="fates", max_failures=2)
+    """Five trials with different ends; the first has two attempts."""
+    study = new_study(database, name="views", max_failures=2)
     worker = SimulatedWorker(database, study)
 
     run = worker.ask()
@@ -85,19 +85,16 @@ def test_v_trial_equals_the_trials(database, study):
     assert [row["number"] for row in found] == [trial.number for trial in trials]
     for row, trial in zip(found, trials, strict=True):
         summary = trial.summary
-        assert row["study"] == "fates"
+        assert row["study"] == "views"
         assert (row["state"], row["reason"]) == (trial.state, trial.reason)
         assert as_json(row["params"]) == trial.params
         assert number(row["value"]) == number(trial.value)
         assert number(row["best_value"]) == number(trial.best_value)
         assert (row["best_step"], row["last_step"]) == (summary.best_step, summary.last_step)
-        assert (row["attempt"], row["failures"], row["losses"]) == (
-            trial.attempt,
-            trial.failures,
-            trial.losses,
-        )
-        for name in ("started_at", "ended_at"):
-            assert at(row[name]) == at(getattr(trial, name))
+        for name in ("attempt", "failures", "losses"):
+            assert row[name] == getattr(trial, name)
+        assert at(row["started_at"]) == at(trial.started_at)
+        assert at(row["ended_at"]) == at(trial.ended_at)
 
 
 def number(value):
@@ -125,18 +122,13 @@ def test_v_result_equals_the_live_results(database, study):
         for trial in list_trials(database, study)
         for result in live_results(database, study, trial.number)
     ]
-    assert [(row["number"], row["step"]) for row in found] == [
-        (no, result.step) for no, result in expected
-    ]
-    for row, (_, result) in zip(found, expected, strict=True):
+    for row, (trial_number, result) in zip(found, expected, strict=True):
+        assert (row["number"], row["step"]) == (trial_number, result.step)
         metrics = as_json(row["metrics"])
         assert number(row["value"]) == number(result.value) == number(metrics.pop("loss"))
         assert metrics == result.metrics
-    assert [(row["step"], row["attempt"]) for row in found if row["number"] == 0] == [
-        (1, 1),
-        (2, 1),
-        (3, 2),
-    ]
+    first = [(row["step"], row["attempt"]) for row in found if row["number"] == 0]
+    assert first == [(1, 1), (2, 1), (3, 2)]
 
 
 def test_metrics_of_a_result_with_only_the_studys_metric_hold_that_metric(database, study):
@@ -162,19 +154,15 @@ def test_metric_of_any_name_is_shown(database, metric):
 
 
 def test_v_study_shows_counts_status_objective_and_budget(database, study):
-    row = next(row for row in view(database, "v_study") if row["study"] == "fates")
+    row = next(row for row in view(database, "v_study") if row["study"] == "views")
 
     counts = read_progress(database, study).counts
     assert {state: row[state.lower()] for state in State} == {
         state: states_of(database, study).count(state) for state in State
     }
     assert (row["pending"], row["running"]) == (counts.pending, counts.running)
-    assert (row["status"], row["metric"], row["mode"], row["num_trials"]) == (
-        "RUNNING",
-        "loss",
-        "min",
-        10,
-    )
+    shown = (row["status"], row["metric"], row["mode"], row["num_trials"])
+    assert shown == ("RUNNING", "loss", "min", 10)
 
 
 def test_v_study_and_read_progress_give_the_same_status_through_a_studys_life(database):
@@ -202,13 +190,10 @@ def test_v_study_and_read_progress_give_the_same_status_through_a_studys_life(da
 def test_v_attempt_shows_process_first_step_end_and_error(database, study):
     found = [row for row in view(database, "v_attempt", "number, attempt") if row["number"] == 0]
 
-    assert [(row["attempt"], row["reason"], row["start_step"]) for row in found] == [
-        (1, "PREEMPTED", 1),
-        (2, "FAILED", 3),
-    ]
-    assert [(row["error_type"], row["error_message"]) for row in found] == [
-        (None, None),
-        ("ValueError", "no"),
+    names = ("attempt", "reason", "start_step", "error_type", "error_message")
+    assert [tuple(row[name] for name in names) for row in found] == [
+        (1, "PREEMPTED", 1, None, None),
+        (2, "FAILED", 3, "ValueError", "no"),
     ]
     assert {(row["host"], row["pid"]) for row in found} == {("gpu1", 1)}
     assert [row["duration_s"] for row in found] == pytest.approx([10, 5], abs=1e-3)
@@ -226,5 +211,5 @@ def test_v_checkpoint_shows_restorable_checkpoints(database):
 def test_v_worker_counts_running_trials(database, study):
     (row,) = view(database, "v_worker")
 
-    assert (row["study"], row["running"], row["ended_at"]) == ("fates", 1, None)
+    assert (row["study"], row["running"], row["ended_at"]) == ("views", 1, None)
     assert rows(database, "SELECT count(*) FROM trial WHERE state = 'RUNNING'") == [(1,)]
