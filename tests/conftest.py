@@ -1,4 +1,4 @@
-"""Databases for every test: real, migrated, its own."""
+"""Fixtures for all tests: each test gets its own migrated database, SQLite or PostgreSQL."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # scripts/chaos finds `harness` the same way
+sys.path.insert(0, str(Path(__file__).parent))  # as scripts/chaos does
 
 from harness import pooler, postgres
 
@@ -32,7 +32,7 @@ class FakeClock:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs PgBouncer where there is none; everything else stays."""
+    """Deselect the tests that need PgBouncer if it is not installed."""
     if pooler.program() is not None:
         return
     left_out = [item for item in items if item.get_closest_marker("pgbouncer")]
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the developer's storage, signing key and threads out of the tests, and tests out of them."""
+    """Let tests neither use nor change the developer's storage and signing key; one thread for BLAS."""
     home = tmp_path_factory.mktemp("home")
     foreign = (
         ("STUDYDB_", "XDG_") if postgres.DSN_VARIABLE in os.environ else ("STUDYDB_", "XDG_", "PG")
@@ -57,8 +57,8 @@ def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 
 @pytest.fixture(scope="session", autouse=True)
-def heeded_interrupts() -> None:
-    """Heed SIGINT, which a script's background command (`pytest &`) and its children ignore."""
+def handled_interrupts() -> None:
+    """Handle SIGINT also where the shell lets it be ignored: in a script's `pytest &`."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -84,16 +84,15 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated file, to be copied."""
     path = tmp_path_factory.mktemp("template") / "studydb.db"
     migrate.upgrade(f"sqlite:///{path}")
-    assert not path.with_name("studydb.db-wal").exists()  # or the copies would lack what is in it
+    assert not path.with_name("studydb.db-wal").exists()  # copies would lack its rows
     return path
 
 
 @pytest.fixture
 def empty_postgres_url(postgres_server: str) -> Iterator[str]:
     """A fresh PostgreSQL database without tables."""
-    name = f"studydb_test_{uuid.uuid4().hex}"
-    yield postgres.create_database(postgres_server, name)
-    postgres.drop_database(postgres_server, name)
+    with postgres.temporary_database(postgres_server) as url:
+        yield url
 
 
 @pytest.fixture
@@ -105,9 +104,8 @@ def empty_sqlite_url(tmp_path: Path) -> str:
 @pytest.fixture
 def postgres_url(postgres_server: str, postgres_template: str) -> Iterator[str]:
     """A fresh, migrated PostgreSQL database."""
-    name = f"studydb_test_{uuid.uuid4().hex}"
-    yield postgres.create_database(postgres_server, name, template=postgres_template)
-    postgres.drop_database(postgres_server, name)
+    with postgres.temporary_database(postgres_server, template=postgres_template) as url:
+        yield url
 
 
 @pytest.fixture
@@ -126,7 +124,7 @@ def storage_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_storage_url(request: pytest.FixtureRequest) -> str:
-    """A database of either kind that no migration has seen."""
+    """A database of either kind without tables."""
     name = "empty_sqlite_url" if request.param == "sqlite" else "empty_postgres_url"
     return str(request.getfixturevalue(name))
 
@@ -141,7 +139,7 @@ def database(storage_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def clock(database: Database) -> FakeClock:
-    """The clock that `database` goes by."""
+    """The clock of `database`."""
     clock = FakeClock()
     database.clock = clock
     return clock
@@ -149,6 +147,6 @@ def clock(database: Database) -> FakeClock:
 
 @pytest.fixture
 def crashable_postgres() -> Iterator[postgres.PostgresServer]:
-    """A running server of the test's own, with fsync, which it may stop and start."""
+    """A running server with fsync, which the test may stop and start."""
     with postgres.PostgresServer(fsync=True) as server:
         yield server

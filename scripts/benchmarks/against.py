@@ -17,23 +17,26 @@ import click
 import numpy as np
 from click.core import ParameterSource
 from own_environment import ROOT
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks import places, version
+from benchmarks import output, places, version
+from benchmarks.options import Turns
 
 ROUNDS, PROCESSES = 9, (1, 8)
 WARM_UP_S = 0.5
 LEAST_RATIO = 0.95
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
+NOTE = (
+    "Medians of slices that took turns, their ratio, and its bootstrap interval. Slower: below "
+    f"{LEAST_RATIO}, and the interval does not hold 1."
+)
 
 
 @dataclass(frozen=True)
 class Subject:
     """
-    What a benchmark measures of both versions; both checkouts must have these names.
+    What a benchmark measures of both versions; both checkouts must have the named functions.
 
     Attributes:
         contenders: The steps of `build` that measure studydb.
@@ -83,15 +86,7 @@ class Comparison:
         return self.ratio < LEAST_RATIO and not low <= 1.0 <= high
 
 
-def compare(
-    subject: Subject,
-    commit: str,
-    *,
-    seconds: float,
-    fsync: bool,
-    as_json: bool,
-    storage: str = "postgresql",
-) -> None:
+def compare(subject: Subject, commit: str, turns: Turns, *, storage: str = "postgresql") -> None:
     """
     Measure the working tree and a commit in turns, and show the ratio of their speeds.
 
@@ -103,22 +98,22 @@ def compare(
     rounds, sizes = given("rounds", ROUNDS), given("processes", PROCESSES)
     with ExitStack() as stack:
         old_checkout = stack.enter_context(checkout_of(commit))
-        urls, conditions = stack.enter_context(_databases(storage, fsync=fsync))
+        urls, conditions = stack.enter_context(_databases(storage, fsync=turns.fsync))
         new = stack.enter_context(_Process(ROOT, "the working tree", subject, urls[0]))
         old = stack.enter_context(_Process(old_checkout, commit, subject, urls[1]))
         found = [
             comparison
             for size in sizes
-            for comparison in _measure(subject, new, old, size, rounds=rounds, seconds=seconds)
+            for comparison in _measure(
+                subject, new, old, size, rounds=rounds, seconds=turns.seconds
+            )
         ]
-    conditions |= {"rounds": rounds, "seconds": seconds, "against": commit}
-    show(subject.unit, found, conditions, as_json=as_json)
-    if any(comparison.is_slower() for comparison in found):
-        raise SystemExit(1)
+    conditions |= {"rounds": rounds, "seconds": turns.seconds, "against": commit}
+    show(subject.unit, found, conditions, as_json=turns.as_json)
 
 
 def given(name: str, otherwise: Any) -> Any:
-    """An option of the command line, or this in place of its default."""
+    """The value of an option, or `otherwise` if the command line does not have the option."""
     context = click.get_current_context()
     is_default = context.get_parameter_source(name) is ParameterSource.DEFAULT
     return otherwise if is_default else context.params[name]
@@ -131,9 +126,9 @@ def checkout_of(commit: str) -> Iterator[Path]:
     try:
         archived = subprocess.run(git, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        words = getattr(error, "stderr", None) or str(error).encode()
+        reason = getattr(error, "stderr", None) or str(error).encode()
         raise click.UsageError(
-            f"git has no commit {commit!r} of this checkout: {words.decode(errors='replace')}"
+            f"git has no commit {commit!r} of this checkout: {reason.decode(errors='replace')}"
         ) from error
     with tempfile.TemporaryDirectory(prefix="studydb-against-") as folder:
         with tarfile.open(fileobj=io.BytesIO(archived.stdout)) as archive:
@@ -156,11 +151,11 @@ def _databases(storage: str, *, fsync: bool) -> Iterator[tuple[list[str], dict[s
 
 
 class _Process:
-    """A version in a process of its own; see version.py."""
+    """A process that measures one version; see version.py."""
 
     def __init__(self, checkout: Path, name: str, subject: Subject, url: str) -> None:
         self._name = name
-        described = {
+        arguments = {
             "url": url,
             "build": subject.build,
             "options": subject.options(url),
@@ -168,7 +163,7 @@ class _Process:
             "fill_options": subject.fill_options,
         }
         self._process = subprocess.Popen(
-            [sys.executable, version.__file__, checkout, json.dumps(described)],
+            [sys.executable, version.__file__, checkout, json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -184,7 +179,7 @@ class _Process:
         self._process.communicate()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a method of its Version."""
+        """Call a method of the process's Version."""
         assert self._process.stdin is not None
         print(json.dumps([name, *arguments]), file=self._process.stdin, flush=True)
         return self._answer()
@@ -203,16 +198,16 @@ class _Process:
 def _measure(
     subject: Subject, new: _Process, old: _Process, size: int, *, rounds: int, seconds: float
 ) -> list[Comparison]:
-    for one in (new, old):
-        one.call("start", size)
+    for process in (new, old):
+        process.call("start", size)
         for contender in subject.contenders:
-            one.call("run", contender, min(seconds, WARM_UP_S))
+            process.call("run", contender, min(seconds, WARM_UP_S))
     found = [Comparison(size, contender, [], []) for contender in subject.contenders]
     for number in range(rounds):
         for comparison in found:
             turns = [(new, comparison.new), (old, comparison.old)]
-            for one, rates in turns if number % 2 else reversed(turns):
-                rates.append(one.call("run", comparison.contender, seconds))
+            for process, rates in turns if number % 2 else reversed(turns):
+                rates.append(process.call("run", comparison.contender, seconds))
     click.echo(f"Measured with {size} process(es).", err=True)
     return found
 
@@ -220,20 +215,20 @@ def _measure(
 def show(
     unit: str, found: Sequence[Comparison], conditions: Mapping[str, Any], *, as_json: bool
 ) -> None:
-    """Print the comparisons as a table, or as JSON with every slice."""
+    """
+    Print the comparisons as a table, or as JSON with every slice.
+
+    Raises:
+        SystemExit: The working tree is slower, with exit code 1.
+    """
     if as_json:
         rows = [_as_json(comparison) for comparison in found]
-        document = {"unit": unit, "conditions": dict(conditions), "comparisons": rows}
-        click.echo(json.dumps(document, indent=2))
-        return
-    console = Console()
-    console.print(_table(unit, found, str(conditions["against"])))
-    described = ", ".join(f"{name} {value}" for name, value in conditions.items())
-    console.print(
-        "Medians of slices that took turns, their ratio, and its bootstrap interval. Slower: below "
-        f"{LEAST_RATIO}, and the interval does not hold 1. {described}",
-        style="dim",
-    )
+        output.show_json({"unit": unit, "conditions": conditions, "comparisons": rows})
+    else:
+        table = _table(unit, found, str(conditions["against"]))
+        output.show_tables(table, note=NOTE, conditions=conditions)
+    if any(comparison.is_slower() for comparison in found):
+        raise SystemExit(1)
 
 
 def _as_json(comparison: Comparison) -> dict[str, Any]:
@@ -249,11 +244,7 @@ def _as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _table(unit: str, found: Sequence[Comparison], commit: str) -> Table:
-    table = Table(box=SIMPLE_HEAD)
-    headings = ("processes", "this tree", commit, "ratio", "95 % interval", "")
-    table.add_column(unit)
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    table = output.table(*(unit, "processes", "this tree", commit, "ratio", "95 % interval", ""))
     for comparison in found:
         low, high = comparison.interval()
         table.add_row(

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 import click
 from harness import postgres
 
-from benchmarks import ours, places, waiting
+from benchmarks import options, ours, places, waiting
 from benchmarks.client import Client
 from benchmarks.timing import WARM_UP_CALLS, Operation, Timings, show, take_turns
 
@@ -18,17 +18,17 @@ FREE, SNAPSHOT, BACKED_OFF = "free", "an old snapshot", "trials that back off"
     "--claims",
     type=click.IntRange(10),
     default=20_000,
-    help="How many are made in each place; the snapshot is as old as the first.",
+    help="Claims in each place; the snapshot is opened before the first.",
 )
 @click.option(
     "--backed-off",
     type=click.IntRange(1),
     default=20_000,
-    help="Trials that have failed and wait for their time.",
+    help="Trials that have failed and may not be claimed yet.",
 )
-@click.option("--rounds", type=click.IntRange(1, 1000), default=20, help="Slices of the claims.")
-@click.option("--fsync/--no-fsync", default=True, help="Whether our own PostgreSQL does.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, every slice included.")
+@options.number_of_rounds(20, "Slices of the claims.")
+@options.fsync
+@options.as_json
 def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: bool) -> None:
     """
     Milliseconds per claim with and without a burden, on PostgreSQL.
@@ -57,7 +57,7 @@ def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: b
                 name: {place: means[part] for place, means in slices.items()}
                 for name, part in _parts(rounds).items()
             },
-            place=FREE,
+            baseline=FREE,
             conditions={"claims": claims, "backed off": backed_off, **places.conditions(server)},
         )
     show(timings, as_json=as_json)

@@ -1,6 +1,7 @@
 """Claims of PENDING trials."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from typing import Any
 from uuid import uuid4
 
@@ -26,26 +27,18 @@ WAITING_PER_S = 10_000
 @click.command()
 @options.turns(processes=(1, 8, 32), rounds=5, seconds=1.0)
 @options.against
-def claim(
-    *,
-    processes: Sequence[int],
-    rounds: int,
-    seconds: float,
-    fsync: bool,
-    as_json: bool,
-    commit: str | None,
-) -> None:
+def claim(*, turns: options.Turns, commit: str | None) -> None:
     """
     Claims of PENDING trials per second, on PostgreSQL.
 
     Compared with one raw statement: SKIP LOCKED, the trial, its attempt, the counter.
     """
-    n = int(WAITING_PER_S * max(seconds, 0.5))
+    n = int(WAITING_PER_S * max(turns.seconds, 0.5))
     if commit is not None:
-        compare(_subject(n), commit, seconds=seconds, fsync=fsync, as_json=as_json)
+        compare(_subject(n), commit, turns)
         return
     with (
-        places.postgresql_server(fsync=fsync) as server,
+        places.postgresql_server(fsync=turns.fsync) as server,
         places.databases(server, *DATABASES.values()) as urls,
     ):
         for url in urls.values():
@@ -56,14 +49,8 @@ def claim(
             ours={OURS: [RAW]},
             before=lambda name: waiting.fill(urls[DATABASES[name]], n),
         )
-        outcome = measure(
-            contest,
-            processes=processes,
-            rounds=rounds,
-            seconds=seconds,
-            conditions=places.conditions(server),
-        )
-    show(outcome, as_json=as_json)
+        outcome = measure(contest, turns, places.conditions(server))
+    show(outcome, as_json=turns.as_json)
 
 
 def _subject(n_waiting: int) -> Subject:
@@ -77,30 +64,25 @@ def _subject(n_waiting: int) -> Subject:
     )
 
 
-def build(*, index: int, urls: Mapping[str, str]) -> tuple[Mapping[str, Step], Callable[[], None]]:
+def build(stack: ExitStack, *, index: int, urls: Mapping[str, str]) -> Mapping[str, Step]:
     """Claims through studydb's operation and in one statement."""
-    database = connect(urls["ours"], connections=1)
+    database = stack.enter_context(closing(connect(urls["ours"], connections=1)))
     study = load(database, STUDY)
-    connection = raw.connect(urls["raw"])
+    connection = stack.enter_context(raw.connect(urls["raw"]))
     common = {"study": 1, "worker": index + 1, "shard": index % raw.SHARDS}
 
     def claim_ours() -> int:
         claimant = Claimant(index + 1, uuid4().hex, LEASE_S)
-        claimed = operation.claim(database, study, claimant)
-        return _one(claimed)
+        return _one(operation.claim(database, study, claimant))
 
     def claim_raw() -> int:
         params: dict[str, Any] = {**common, "token": uuid4().hex}
         return _one(connection.execute(raw_sql.CLAIM, params, prepare=True).fetchone())
 
-    def close() -> None:
-        database.close()
-        connection.close()
-
-    return {OURS: claim_ours, RAW: claim_raw}, close
+    return {OURS: claim_ours, RAW: claim_raw}
 
 
 def _one(claimed: object) -> int:
     if claimed is None:
-        raise RuntimeError("No trial waits any more: the slice is too long for what was filled in.")
+        raise RuntimeError("No PENDING trial is left: the slice is too long for their number.")
     return 1

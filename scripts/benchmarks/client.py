@@ -1,7 +1,6 @@
 """One client of a study: each operation of a worker and each read of `studydb status` as a call."""
 
 import random
-from collections.abc import Callable
 from uuid import uuid4
 
 from benchmarks import loading
@@ -10,7 +9,7 @@ from benchmarks.timing import Operation
 from studydb.db import connect
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import LEASE_S, Batch, Claim, Claimant, Lease
+from studydb.domain.records import LEASE_S, Batch, Claimant, Lease
 from studydb.lease.acquire import Acquirer
 from studydb.operations.ask import ask
 from studydb.operations.create import load
@@ -37,8 +36,7 @@ class Client:
             lease_s=LEASE_S,
             version="0",
         )
-
-        self._acquirer = Acquirer(
+        self.acquirer = Acquirer(
             self.database, self.study, worker_id=self.worker_id, lease_s=LEASE_S
         )
 
@@ -57,23 +55,15 @@ class Client:
 
     def claim(self, _: object = None) -> Lease:
         """Claim a PENDING trial, as workers do."""
-        claimed = self._acquirer.acquire()
+        claimed = self.acquirer.acquire()
         assert claimed is not None
         return claimed.lease
 
     def ask(self, _: object = None) -> Lease:
         """Make a trial."""
-        return self._take(ask)
-
-    def _take(self, operation: Callable[..., Claim | None]) -> Lease:
-        claimed = operation(
-            self.database,
-            self.study,
-            Claimant(self.worker_id, uuid4().hex, LEASE_S),
-            again=False,
-        )
-        if claimed is None:
-            raise RuntimeError("No trial waits any more: fill in more of them.")
+        claimant = Claimant(self.worker_id, uuid4().hex, LEASE_S)
+        claimed = ask(self.database, self.study, claimant, again=False)
+        assert claimed is not None
         return claimed.lease
 
     def report(self, lease: Lease, step: int) -> Lease:

@@ -1,8 +1,9 @@
-"""Decisions of ASHA, all at one rung."""
+"""Decisions of ASHA at one rung."""
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from typing import Any
 
 import click
@@ -31,17 +32,9 @@ REPORTS_PER_S = 600
     "--entries",
     type=click.IntRange(10),
     default=1_000_000,
-    help="What stands at the rung before, loaded by COPY with the trials it belongs to.",
+    help="Entries of the rung at the start, loaded by COPY with their trials.",
 )
-def decide(
-    *,
-    entries: int,
-    processes: Sequence[int],
-    rounds: int,
-    seconds: float,
-    fsync: bool,
-    as_json: bool,
-) -> None:
+def decide(*, entries: int, turns: options.Turns) -> None:
     """
     ASHA decisions per second at one rung, on PostgreSQL.
 
@@ -49,39 +42,44 @@ def decide(
     the cut, one writes the result, the entry, the rung and the trial; then COMMIT.
     """
     with (
-        places.postgresql_server(fsync=fsync) as server,
+        places.postgresql_server(fsync=turns.fsync) as server,
         places.databases(server, "ours") as urls,
     ):
         loading.load(places.with_tables(urls["ours"]), trials=entries)
         with places.copy(server, urls["ours"]) as url:
             urls |= {"raw": url}
-            clients, each = max(processes), math.ceil(REPORTS_PER_S * max(seconds, 0.5))
+            clients = max(turns.processes)
+            each = math.ceil(REPORTS_PER_S * max(turns.seconds, 0.5))
             contest = Contest(
                 unit="decisions/s",
                 plans={(OURS, RAW): Plan(build, {"urls": urls})},
                 ours={OURS: [RAW]},
                 before=lambda name: running.fill(urls[DATABASES[name]], workers=clients, each=each),
             )
-            outcome = measure(
-                contest,
-                processes=processes,
-                rounds=rounds,
-                seconds=seconds,
-                conditions={"entries": entries, **places.conditions(server)},
-            )
-    show(outcome, as_json=as_json)
+            outcome = measure(contest, turns, {"entries": entries, **places.conditions(server)})
+    show(outcome, as_json=turns.as_json)
 
 
-def build(*, index: int, urls: Mapping[str, str]) -> tuple[Mapping[str, Step], Callable[[], None]]:
+def build(stack: ExitStack, *, index: int, urls: Mapping[str, str]) -> Mapping[str, Step]:
     """Decisions through studydb's operation and in raw statements."""
-    ours_step, ours_close = _ours(urls["ours"], index)
-    raw_step, raw_close = _raw(urls["raw"], index)
+    database = stack.enter_context(closing(connect(urls["ours"], connections=1)))
+    study = load(database, STUDY)
+    ours, theirs = (stack.enter_context(raw.connect(urls[name])) for name in ("ours", "raw"))
+    our_leases = running.Leases(ours, worker_id=index + 1)
+    raw_leases = running.Leases(theirs, worker_id=index + 1)
 
-    def close() -> None:
-        ours_close()
-        raw_close()
+    def decide_ours() -> int:
+        result = Result(loading.MILESTONE, _value(), {}, 1.0)
+        report(database, study, lease=our_leases.take(), batch=Batch(1, (result,), 0, Summary()))
+        return 1
 
-    return {OURS: ours_step, RAW: raw_step}, close
+    def decide_raw() -> int:
+        lease = raw_leases.take()
+        with theirs.transaction():
+            _decide_raw(theirs, lease, _value())
+        return 1
+
+    return {OURS: decide_ours, RAW: decide_raw}
 
 
 def _value() -> float:
@@ -89,51 +87,20 @@ def _value() -> float:
     return random.uniform(0.2, 1.2)
 
 
-def _ours(url: str, index: int) -> tuple[Step, Callable[[], None]]:
-    database = connect(url, connections=1)
-    study = load(database, STUDY)
-    looking = raw.connect(url)
-    stock = running.Stock(looking, worker_id=index + 1)
-
-    def step() -> int:
-        result = Result(loading.MILESTONE, _value(), {}, 1.0)
-        report(database, study, lease=stock.take(), batch=Batch(1, (result,), 0, Summary()))
-        return 1
-
-    def close() -> None:
-        database.close()
-        looking.close()
-
-    return step, close
-
-
-def _raw(url: str, index: int) -> tuple[Step, Callable[[], None]]:
-    connection = raw.connect(url)
-    stock = running.Stock(connection, worker_id=index + 1)
-
-    def step() -> int:
-        lease = stock.take()
-        with connection.transaction():
-            _decide_raw(connection, lease, _value())
-        return 1
-
-    return step, connection.close
-
-
 def _decide_raw(connection: Any, lease: Lease, value: float) -> None:
-    at = {"study": 1, "trial": lease.trial_id, "token": lease.token, "step": loading.MILESTONE}
-    locked = connection.execute(raw_sql.LOCK_RUNG, at, prepare=True).fetchone()
+    binds = {"study": 1, "trial": lease.trial_id, "token": lease.token, "step": loading.MILESTONE}
+    locked = connection.execute(raw_sql.LOCK_RUNG, binds, prepare=True).fetchone()
     rung, n_entries, n, rank, score, trial, quantile = locked
     cut = Cut(n, rank, None if trial is None else (score, trial))
-    at |= {"rung": rung, "score": score or 0.0, "cut": trial or 0}
-    beside = connection.execute(raw_sql.HOLD_BESIDE_CUT, at, prepare=True).fetchone()
-    worse, better = _entry(*beside[:2]), _entry(*beside[2:])
-    bar = cutoff(cut, better, quantile)
+    binds |= {"rung": rung, "score": score or 0.0, "cut": trial or 0}
+    neighbours = connection.execute(raw_sql.HOLD_BESIDE_CUT, binds, prepare=True).fetchone()
+    worse, better = _entry(*neighbours[:2]), _entry(*neighbours[2:])
+    limit = cutoff(cut, better, quantile)
     moved = insert(cut, (value, lease.trial_id), worse=worse, better=better, quantile=quantile)
-    stops = bar is not None and value > bar
-    at |= {
+    stops = limit is not None and value > limit
+    binds |= {
         "value": value,
-        "cutoff": bar,
+        "cutoff": limit,
         "ordinal": n_entries,
         "action": "STOP" if stops else "CONTINUE",
         "verdict": "STOP" if stops else None,
@@ -147,7 +114,7 @@ def _decide_raw(connection: Any, lease: Lease, value: float) -> None:
         "to_score": moved.entry and moved.entry[0],
         "to_trial": moved.entry and moved.entry[1],
     }
-    stored = connection.execute(raw_sql.DECIDE, at, prepare=True)
+    stored = connection.execute(raw_sql.DECIDE, binds, prepare=True)
     assert stored.rowcount == 1
 
 

@@ -11,12 +11,11 @@ import click
 import psycopg
 
 import studydb
-from benchmarks import loading, optuna_side, places
+from benchmarks import loading, options, optuna_side, places
 from benchmarks.space import STUDY
 from benchmarks.timing import MS, Timings, show
 
-OURS, RAW = "studydb", "raw fetch"
-OPTUNA = "Optuna"
+OURS, RAW, OPTUNA = "studydb", "raw fetch", "Optuna"
 
 SELECT = {
     "trials_dataframe": "SELECT * FROM v_trial WHERE study = %s ORDER BY number",
@@ -28,16 +27,16 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @click.command()
 @click.option("--trials", type=click.IntRange(10), default=50_000, help="With ten results each.")
-@click.option("--rounds", type=click.IntRange(1, 1000), default=5, help="How often each is read.")
+@options.number_of_rounds(5, "How often each is read.")
 @click.option("--with-optuna", is_flag=True, help="Optuna's trials_dataframe, too.")
-@click.option("--fsync/--no-fsync", default=True, help="Whether our own PostgreSQL does.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, every reading included.")
+@options.fsync
+@options.as_json
 def frames(*, trials: int, rounds: int, with_optuna: bool, fsync: bool, as_json: bool) -> None:
     """
     Milliseconds and peak memory of data frames, on PostgreSQL, each read in a fresh process.
 
-    Compared with fetching the rows of the same views by psycopg. The memory is that of the whole
-    process, with Python, pandas and the driver.
+    Compared with psycopg fetching the rows of the same views. The memory is the whole process's,
+    with Python, pandas and the driver.
     """
     if with_optuna:
         optuna_side.require()
@@ -52,13 +51,9 @@ def frames(*, trials: int, rounds: int, with_optuna: bool, fsync: bool, as_json:
         took, peaks = _take_turns(contenders, rounds)
         timings = Timings(
             took,
-            place=RAW,
-            conditions={
-                "trials": trials,
-                "peak_mb": peaks,
-                "rounds": rounds,
-                **places.conditions(server),
-            },
+            baseline=RAW,
+            conditions={"trials": trials, "peak_mb": peaks, "rounds": rounds}
+            | places.conditions(server),
         )
     show(timings, as_json=as_json)
 

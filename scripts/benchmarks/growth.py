@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import click
 
-from benchmarks import loading, places, waiting
+from benchmarks import loading, options, places, waiting
 from benchmarks.client import Client
 from benchmarks.timing import WARM_UP_CALLS, Timings, show, take_turns
 
@@ -17,16 +17,16 @@ from benchmarks.timing import WARM_UP_CALLS, Timings, show, take_turns
     default=(10_000, 1_000_000),
     help="In the small study and in the large one, with ten results each.",
 )
-@click.option("--rounds", type=click.IntRange(1, 1000), default=5, help="Slices of each call.")
+@options.number_of_rounds(5, "Slices of each call.")
 @click.option("--calls", type=click.IntRange(1, 10_000), default=200, help="Calls in a slice.")
-@click.option("--fsync/--no-fsync", default=True, help="Whether our own PostgreSQL does.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, every slice included.")
+@options.fsync
+@options.as_json
 def growth(*, trials: tuple[int, int], rounds: int, calls: int, fsync: bool, as_json: bool) -> None:
     """
     Milliseconds per call in a small study and in a large one, on PostgreSQL.
 
-    The operations are claim, ask, a report, a report that is judged at a rung which all trials have
-    passed, the reads of a status page, and the best trial. COPY loads the study's rows.
+    The operations are claim, ask, a report, a report judged at a rung with an entry of every trial,
+    the reads of a status page, and the best trial. COPY loads the study's rows.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
@@ -42,7 +42,7 @@ def growth(*, trials: tuple[int, int], rounds: int, calls: int, fsync: bool, as_
             click.echo(f"Loaded {n:,} trials.", err=True)
         timings = Timings(
             take_turns(operations, rounds=rounds, calls=calls),
-            place=f"{trials[0]:,} trials",
+            baseline=f"{trials[0]:,} trials",
             conditions={"rounds": rounds, "calls": calls, **places.conditions(server)},
         )
     show(timings, as_json=as_json)

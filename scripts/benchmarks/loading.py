@@ -2,7 +2,7 @@
 A large study, loaded by COPY: the rows of many completed trials with ten results each.
 
 Each trial is better at the rung than all before it. So every trial has passed the rung, and the
-rung's cut is known without replaying a million decisions.
+rung's cut is computed without a million decisions.
 """
 
 import json
@@ -35,7 +35,7 @@ AT = "2026-01-01 00:00:00+00"
 
 Row = Mapping[str, Any]
 
-COUNTED = (
+COUNT = (
     "UPDATE study SET next_number = %(n)s, next_draw = %(n)s, n_counted = %(n)s",
     "UPDATE counter SET terminated = %(n)s WHERE shard = 0",
     """UPDATE rung SET n_entries = %(n)s, n_ranked = %(n)s, cut_rank = %(rank)s,
@@ -48,7 +48,7 @@ def load(url: str, *, trials: int) -> None:
     """
     Create a study without a budget, judged by ASHA, with so many completed trials.
 
-    The database must have studydb's tables and no study: all ids are 1.
+    The database must have studydb's tables and no rows: the study and its rung get id 1.
     """
     ours.create(url, scheduler=SCHEDULER)
     with postgres.connect(url) as connection:
@@ -57,9 +57,9 @@ def load(url: str, *, trials: int) -> None:
                 _copy(connection, table, rows)
         cut = _cut(trials, trials)
         score, trial_id = cut.entry or (None, None)
-        place = {"n": trials, "rank": cut.rank, "score": score, "trial": trial_id}
-        for statement in COUNTED:
-            connection.execute(statement, place)
+        binds = {"n": trials, "rank": cut.rank, "score": score, "trial": trial_id}
+        for statement in COUNT:
+            connection.execute(statement, binds)
     settle(url)
 
 
@@ -90,9 +90,9 @@ def _block(numbers: Sequence[int], n_trials: int) -> Iterator[tuple[str, list[Ro
     yield (
         "result",
         [
-            _result(number, one)
-            for number, some in zip(numbers, reports, strict=True)
-            for one in some
+            _result(number, result)
+            for number, results in zip(numbers, reports, strict=True)
+            for result in results
         ],
     )
     yield "rung_entry", [_entry(number, n_trials) for number in numbers]
@@ -174,15 +174,15 @@ def _attempt(number: int, token: str, params: Row) -> Row:
     }
 
 
-def _result(number: int, one: Result) -> Row:
+def _result(number: int, result: Result) -> Row:
     return {
         "study_id": 1,
         "trial_id": number + 1,
         "attempt": 1,
-        "step": one.step,
-        "value": one.value,
-        "metrics": f'{{"accuracy": {one.metrics["accuracy"]}}}',
-        "time_total_s": one.time_total_s,
+        "step": result.step,
+        "value": result.value,
+        "metrics": f'{{"accuracy": {result.metrics["accuracy"]}}}',
+        "time_total_s": result.time_total_s,
         "reported_at": AT,
     }
 
@@ -207,7 +207,7 @@ def _entry(number: int, n_trials: int) -> Row:
 
 
 def _cut(arrived: int, n_trials: int) -> Cut:
-    """The rung's cut after so many trials; the worst came first, so rank is number."""
+    """The rung's cut after so many trials, whose ranks are their numbers: the worst came first."""
     if not arrived:
         return Cut()
     rank = math.floor((arrived - 1) * SCHEDULER.quantile)

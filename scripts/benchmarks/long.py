@@ -1,6 +1,5 @@
-"""One trial with a million results: its end, the worker's memory, and the commands that read it."""
+"""One trial with a million results: its end, the worker's memory, the commands that show it."""
 
-import json
 import os
 import threading
 import time
@@ -15,7 +14,7 @@ from fleet.workers import Fleet
 from rich.console import Console
 
 import studydb
-from benchmarks import cli_usage, places
+from benchmarks import cli_usage, options, output, places
 from studydb.db import Prepared
 from studydb.db.schema import attempt, result, trial
 
@@ -30,10 +29,10 @@ READS = {
 
 
 @click.command()
-@click.option("--storage", type=click.Choice(["postgresql", "sqlite"]), default="postgresql")
+@options.storage
 @click.option("--steps", type=click.IntRange(1), default=1_000_000, help="Results of the trial.")
 @click.option("--lost", is_flag=True, help="Kill the trial's process near its end, once.")
-@click.option("--json", "as_json", is_flag=True, help="JSON.")
+@options.as_json
 def long(*, storage: str, steps: int, lost: bool, as_json: bool) -> None:
     """
     A trial of a million results with ten metrics, through a real worker.
@@ -54,7 +53,7 @@ def long(*, storage: str, steps: int, lost: bool, as_json: bool) -> None:
         found = _run(fleet, study, steps if lost else None)
         found |= {name: _read(url, arguments) for name, arguments in READS.items()}
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        output.show_json(found)
         return
     console = Console()
     for name, figure in found.items():

@@ -1,6 +1,5 @@
 """Hundreds of worker loops on one database."""
 
-import json
 import multiprocessing
 import random
 import signal
@@ -17,20 +16,16 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import click
-import numpy.random  # noqa: F401  a searcher's, loaded once for all that are forked
+import numpy.random  # noqa: F401  imported by searchers: once here, not in each forked process
 from harness import postgres
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks import ours, places, waiting
+from benchmarks import options, ours, output, places, waiting
 from benchmarks.client import Client
 from benchmarks.space import REPORTS, loss
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import LEASE_S, Batch, Claim
+from studydb.domain.records import Batch, Claim
 from studydb.domain.tally import Tally
-from studydb.lease.acquire import Acquirer
 from studydb.operations.finish import finish
 from studydb.operations.report import report
 
@@ -39,7 +34,7 @@ SAMPLE_S = 0.5
 GRACE_S = 60.0
 START_TIMEOUT_S = 300.0
 START_SPREAD = 0.1
-"""The share of the time in which workers start one after another, so as not to run in step."""
+"""Each loop starts at a random time in this share of the run, so that loops do not run in step."""
 
 PERCENT = 100
 MS = 1e3
@@ -49,14 +44,14 @@ CONNECTIONS = """
     WHERE datname = current_database() AND pid <> pg_backend_pid()
         AND backend_type = 'client backend'"""
 
-UNTRUE = """
+WRONG_ROWS = """
     SELECT (SELECT count(*) FROM attempt WHERE attempt > 1),
         (SELECT count(*) FROM trial WHERE state <> 'PENDING' AND attempt <> 1),
         (SELECT sum(terminated) FROM counter)
             - (SELECT count(*) FROM trial WHERE state = 'TERMINATED')"""
 
-_LIGHT = multiprocessing.get_context("fork")
-"""Forked: hundreds of processes that import everything would measure the imports."""
+_FORK = multiprocessing.get_context("fork")
+"""With "spawn", hundreds of processes that import everything would measure the imports."""
 
 PER_PROCESS = 75
 """Loops per process; with one each, the system's scheduler would be measured."""
@@ -86,10 +81,10 @@ class Found:
     "rest_s",
     type=click.FloatRange(0, 3600),
     default=0.0,
-    help="Mean seconds that a loop trains before a batch; without, all wait for the cores.",
+    help="Mean seconds that a loop trains before a batch; with 0, all loops wait for the cores.",
 )
-@click.option("--fsync/--no-fsync", default=True, help="Whether our own PostgreSQL does.")
-@click.option("--json", "as_json", is_flag=True, help="JSON.")
+@options.fsync
+@options.as_json
 def loops(
     *, loops: int, seconds: float, n_waiting: int, rest_s: float, fsync: bool, as_json: bool
 ) -> None:
@@ -97,9 +92,9 @@ def loops(
     Latencies of hundreds of worker loops on one PostgreSQL.
 
     Each loop is a thread with one connection: it claims a PENDING trial or asks for a new one,
-    reports two batches, and finishes. Each has claimed and asked once before the clock starts,
-    because the server takes seconds to plan all their statements. Errors are counted, and nothing
-    is tried again. The exit code is 1 after an error, or if the rows do not match the counts.
+    reports two batches, and finishes. Each has claimed and asked once before the measurement,
+    because the server takes seconds to plan all their statements. Errors are counted, and no call
+    is sent again. The exit code is 1 after an error, or if the rows do not match the counters.
     """
     with (
         places.postgresql_server(fsync=fsync, connections=loops + SPARE_CONNECTIONS) as server,
@@ -116,8 +111,8 @@ def loops(
             {"loops": loops, "rest_s": rest_s, **places.conditions(server)},
         )
         with postgres.connect(url) as connection:
-            untrue = connection.execute(UNTRUE).fetchone() or ()
-    found.errors.update({"rows that do not add up": int(sum(map(abs, untrue)))})
+            wrong = connection.execute(WRONG_ROWS).fetchone() or ()
+    found.errors.update({"rows that do not add up": int(sum(map(abs, wrong)))})
     _show(found, as_json=as_json)
     if +found.errors:
         raise SystemExit(1)
@@ -149,9 +144,9 @@ def _processes(n: int, url: str, seconds: float, rest_s: float) -> Iterator[list
     pipes, processes = [], []
     try:
         for first in range(0, n, PER_PROCESS):
-            ours_end, theirs = _LIGHT.Pipe()
+            ours_end, theirs = _FORK.Pipe()
             several = min(PER_PROCESS, n - first)
-            process = _LIGHT.Process(
+            process = _FORK.Process(
                 target=_several_loops, args=(theirs, several, url, seconds, rest_s), daemon=True
             )
             process.start()
@@ -186,46 +181,34 @@ def _several_loops(pipe: Connection, n: int, url: str, seconds: float, rest_s: f
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the leading process
     took: Took = defaultdict(list)
     errors: Counter[str] = Counter()
-    workers = [_worker(url) for _ in range(n)]
-    for worker in workers:
-        _run_trial(worker, defaultdict(list), rest_s=0.0)
-        worker.client.finish(worker.client.ask())
+    clients = [Client(url) for _ in range(n)]
+    for client in clients:
+        _run_trial(client, defaultdict(list), rest_s=0.0)
+        client.finish(client.ask())
     pipe.send("ready")
     pipe.recv()
     with ThreadPoolExecutor(n) as threads:
-        list(threads.map(partial(_loop, seconds, rest_s, took, errors), workers))
+        list(threads.map(partial(_loop, seconds, rest_s, took, errors), clients))
     with suppress(OSError):
         pipe.send((dict(took), errors))
 
 
-@dataclass(frozen=True)
-class _Worker:
-    client: Client
-    acquirer: Acquirer
-
-
-def _worker(url: str) -> _Worker:
-    client = Client(url)
-    acquirer = Acquirer(client.database, client.study, worker_id=client.worker_id, lease_s=LEASE_S)
-    return _Worker(client, acquirer)
-
-
-def _loop(seconds: float, rest_s: float, took: Took, errors: Counter[str], worker: _Worker) -> None:
+def _loop(seconds: float, rest_s: float, took: Took, errors: Counter[str], client: Client) -> None:
     deadline = time.monotonic() + seconds
     time.sleep(random.uniform(0, seconds * START_SPREAD))
     while time.monotonic() < deadline:
         try:
-            _run_trial(worker, took, rest_s)
+            _run_trial(client, took, rest_s)
         except Exception as error:  # noqa: BLE001  whatever it is, it is counted
             errors[traceback.format_exception_only(error)[-1].strip()] += 1
 
 
-def _run_trial(worker: _Worker, took: Took, rest_s: float) -> None:
-    client, began_s = worker.client, time.perf_counter()
-    claim = worker.acquirer.acquire()
+def _run_trial(client: Client, took: Took, rest_s: float) -> None:
+    began_s = time.perf_counter()
+    claim = client.acquirer.acquire()
     took["claim or ask"].append(time.perf_counter() - began_s)
     if claim is None:
-        raise RuntimeError("Nothing was runnable in an endless study.")
+        raise RuntimeError("A study without a budget gave no trial.")
     half = REPORTS // 2
     batch = Batch(1, _results(claim, 1, half), 0, Summary())
     time.sleep(random.uniform(0, 2 * rest_s))
@@ -263,20 +246,15 @@ def _show(found: Found, *, as_json: bool) -> None:
             "connections": found.connections,
             "errors": dict(+found.errors),
         }
-        click.echo(json.dumps(document, indent=2))
+        output.show_json(document)
         return
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("ms", "calls", "median", "p99", "most"):
-        table.add_column(heading, justify="left" if heading == "ms" else "right")
+    table = output.table("ms", "calls", "median", "p99", "most")
     for name, row in latencies.items():
         cells = (row["calls"], row["median"], row["p99"], row["most"])
         table.add_row(name, *(f"{cell:,.0f}" for cell in cells))
-    console = Console()
-    console.print(table)
-    for name, n in (+found.errors).items():
-        console.print(f"{n} x {name}", style="red")
-    described = ", ".join(f"{name} {value}" for name, value in found.conditions.items())
-    console.print(f"{found.connections} connections at most. {described}", style="dim")
+    errors = "".join(f"{n} x {name}. " for name, n in (+found.errors).items())
+    note = f"{errors}{found.connections} connections at most."
+    output.show_tables(table, note=note, conditions=found.conditions)
 
 
 def _latencies(times_s: Sequence[float]) -> dict[str, float]:

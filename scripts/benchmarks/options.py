@@ -1,15 +1,51 @@
 """Options that the subcommands share."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
 from typing import Any
 
 import click
 
 Command = Callable[..., Any]
+Option = Callable[[Command], Command]
+
+fsync = click.option(
+    "--fsync/--no-fsync",
+    default=True,
+    help="Whether a PostgreSQL that is started waits for the disk, as it must in production.",
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="JSON, with every measurement.")
+storage = click.option(
+    "--storage", type=click.Choice(["postgresql", "sqlite"]), default="postgresql"
+)
+against = click.option(
+    "--against",
+    "commit",
+    metavar="COMMIT",
+    help="Measure this working tree beside that commit instead, in 9 rounds by default; exit "
+    "code 1 if it is slower by 5 % and by more than noise.",
+)
 
 
-def turns(*, processes: Sequence[int], rounds: int, seconds: float) -> Callable[[Command], Command]:
-    """The options for the number of processes, rounds and seconds."""
+def number_of_rounds(default: int, what: str) -> Option:
+    """The option `--rounds`, whose help says what is repeated."""
+    return click.option("--rounds", type=click.IntRange(1, 1000), default=default, help=what)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The options of a benchmark whose contenders take turns; see `turns`."""
+
+    processes: Sequence[int]
+    rounds: int
+    seconds: float
+    fsync: bool
+    as_json: bool
+
+
+def turns(*, processes: Sequence[int], rounds: int, seconds: float) -> Option:
+    """The options for processes, rounds, seconds, server and output; passed on as `turns`."""
     options = (
         click.option(
             "--processes",
@@ -18,40 +54,25 @@ def turns(*, processes: Sequence[int], rounds: int, seconds: float) -> Callable[
             default=processes,
             help="How many processes per contender; may be given several times.",
         ),
-        click.option(
-            "--rounds",
-            type=click.IntRange(1, 1000),
-            default=rounds,
-            help="How many slices each contender gets.",
-        ),
+        number_of_rounds(rounds, "How many slices each contender gets."),
         click.option(
             "--seconds",
             type=click.FloatRange(0.05, 600),
             default=seconds,
             help="The length of a slice.",
         ),
-        click.option(
-            "--fsync/--no-fsync",
-            default=True,
-            help="Whether our own PostgreSQL waits for the disk, as it must in production.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="JSON, every slice included."),
+        fsync,
+        as_json,
     )
 
     def add(command: Command) -> Command:
+        @wraps(command)
+        def called(**given: Any) -> Any:
+            taken = {field.name: given.pop(field.name) for field in fields(Turns)}
+            return command(turns=Turns(**taken), **given)
+
         for option in reversed(options):
-            command = option(command)
-        return command
+            called = option(called)
+        return called
 
     return add
-
-
-def against(command: Command) -> Command:
-    """The option that compares the working tree with an earlier commit; see against.py."""
-    return click.option(
-        "--against",
-        "commit",
-        metavar="COMMIT",
-        help="Measure this working tree beside that commit instead, in 9 rounds by default; exit "
-        "code 1 if it is slower by 5 % and by more than noise.",
-    )(command)

@@ -1,7 +1,8 @@
 """Optuna's storages: ask, three suggestions, ten reports, tell."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -24,10 +25,7 @@ _COPIES = (
         for table, columns in (
             ("trial_params", "param_name, param_value, distribution_json"),
             ("trial_values", "objective, value, value_type"),
-            (
-                "trial_intermediate_values",
-                "step, intermediate_value, intermediate_value_type",
-            ),
+            ("trial_intermediate_values", "step, intermediate_value, intermediate_value_type"),
         )
     ),
 )
@@ -58,9 +56,7 @@ def create(storages: Mapping[str, str]) -> None:
         optuna.create_study(study_name=STUDY, storage=_open(kind, place), direction="minimize")
 
 
-def build(
-    *, index: int, storages: Mapping[str, str]
-) -> tuple[Mapping[str, Step], Callable[[], None]]:
+def build(_stack: ExitStack, *, index: int, storages: Mapping[str, str]) -> Mapping[str, Step]:
     """
     Trials in each storage.
 
@@ -71,7 +67,7 @@ def build(
     import optuna  # noqa: PLC0415  an extra
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return {kind: _trials(kind, place) for kind, place in storages.items()}, lambda: None
+    return {kind: _trials(kind, place) for kind, place in storages.items()}
 
 
 def _trials(kind: str, place: str) -> Step:
@@ -98,7 +94,7 @@ def _trials(kind: str, place: str) -> Step:
 
 
 def fill(url: str, *, trials: int) -> None:
-    """Create a study with so many copies of one completed trial."""
+    """Create a study of so many trials, copied from one that was completed."""
     create({RDB: url})
     _trials(RDB, url)()
     with postgres.connect(url) as connection:
@@ -125,6 +121,5 @@ def _open(kind: str, place: str) -> Any:
     from optuna.storages.journal import JournalFileBackend  # noqa: PLC0415
 
     if kind == JOURNAL:
-        backend = JournalFileBackend(place)
-        return optuna.storages.JournalStorage(backend)
+        return optuna.storages.JournalStorage(JournalFileBackend(place))
     return optuna.storages.RDBStorage(place.replace("postgresql://", "postgresql+psycopg://"))

@@ -1,6 +1,7 @@
 """studydb as its users call it: one handle per process, ask, report, finish."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
@@ -24,15 +25,14 @@ def create(url: str, trainable: str | None = None, **specs: Any) -> None:
     study.close()
 
 
-def build(*, index: int, url: str) -> tuple[Mapping[str, Step], Callable[[], None]]:
-    """Trials with buffered reports, and with a flush after each."""
+def build(stack: ExitStack, *, index: int, url: str) -> Mapping[str, Step]:
+    """Trials with buffered reports, and with a flush after each report."""
     del index
-    study = studydb.load_study(STUDY, storage=url)
-    steps = {
+    study = stack.enter_context(closing(studydb.load_study(STUDY, storage=url)))
+    return {
         BUFFERED: partial(_run_trial, study, flush=False),
         FLUSHED: partial(_run_trial, study, flush=True),
     }
-    return steps, study.close
 
 
 def _run_trial(study: Any, *, flush: bool) -> int:

@@ -1,10 +1,9 @@
-"""Databases that exist for one run of a benchmark."""
+"""Servers, databases and folders that exist for one run of a benchmark."""
 
 import os
 import tempfile
-import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ from harness import postgres
 from studydb.db import migrate
 
 LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
-"""A contender must not pay for the checkpoint of another one's writes."""
+"""Settings without which one contender would pay for a checkpoint of another's writes."""
 
 
 @contextmanager
 def postgresql_server(*, fsync: bool, connections: int = 200) -> Iterator[str]:
     """
-    The URL of a PostgreSQL server: that of STUDYDB_TEST_DSN, else one that is started.
+    The URL of a PostgreSQL server: STUDYDB_TEST_DSN, else of a server that is started.
 
     Args:
         fsync: For a server that is started; True gives commits their real cost.
@@ -37,26 +36,15 @@ def postgresql_server(*, fsync: bool, connections: int = 200) -> Iterator[str]:
 
 @contextmanager
 def databases(server_url: str, *names: str) -> Iterator[dict[str, str]]:
-    """Create databases on a server; yield their URLs by purpose."""
+    """Create databases on a server; yield their URLs by name."""
     with ExitStack() as stack:
-        urls = {}
-        for name in names:
-            database = f"studydb_bench_{name}_{uuid.uuid4().hex[:12]}"
-            urls[name] = postgres.create_database(server_url, database)
-            stack.callback(postgres.drop_database, server_url, database)
-        yield urls
+        yield {name: stack.enter_context(postgres.temporary_database(server_url)) for name in names}
 
 
-@contextmanager
-def copy(server_url: str, url: str) -> Iterator[str]:
-    """Copy a database that has no connections; return the copy's URL."""
+def copy(server_url: str, url: str) -> AbstractContextManager[str]:
+    """Copy a database that has no connections; yield the copy's URL."""
     original = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
-    database = f"studydb_bench_copy_{uuid.uuid4().hex[:12]}"
-    made = postgres.create_database(server_url, database, template=str(original))
-    try:
-        yield made
-    finally:
-        postgres.drop_database(server_url, database)
+    return postgres.temporary_database(server_url, template=str(original))
 
 
 @contextmanager
@@ -73,7 +61,7 @@ def with_tables(url: str) -> str:
 
 
 def conditions(server_url: str) -> dict[str, Any]:
-    """The conditions of a server that a reader needs to judge its numbers."""
+    """The host's cores and the server's version and settings, to be shown with the figures."""
     with postgres.connect(server_url) as connection:
         shown = {
             name: connection.execute(f"SHOW {name}").fetchone()

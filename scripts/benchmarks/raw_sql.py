@@ -1,8 +1,8 @@
 """
 Handwritten statements of the raw contenders for PostgreSQL, which write studydb's rows.
 
-Each is used twice: as one of several statements in a transaction, and as a part of a single
-statement. `{drawn}`, `{made}` and `{held}` stand for parameters or for another part.
+Most are used twice: as one of several statements of a transaction (ALONE), and as a CTE of a single
+statement. `{drawn}`, `{made}` and `{held}` stand for binds or for the name of another CTE.
 """
 
 COUNT_IN = """
@@ -70,11 +70,18 @@ END_ATTEMPT = """
     UPDATE attempt SET flush_no = %(flush)s, reason = 'COMPLETED', ended_at = clock_timestamp()
     WHERE trial_id = {held} AND attempt = 1 AND ended_at IS NULL"""
 
-# Alone: rows and ids that an earlier statement of the transaction has returned.
-THIS_DRAW = "(VALUES (%(number)s::bigint, %(draw)s::bigint)) AS drawn (number, draw)"
-THIS_TRIAL = "(VALUES (%(trial)s::bigint)) AS held (id)"
-THIS_ID = "%(trial)s"
-NEW_TRIAL = "(VALUES (%(trial)s::bigint, 1, %(params)s::jsonb)) AS made (id, attempt, params)"
+_BOUND_TRIAL = "(VALUES (%(trial)s::bigint)) AS held (id)"
+
+INSERT_TRIAL_ALONE = INSERT_TRIAL.format(
+    drawn="(VALUES (%(number)s::bigint, %(draw)s::bigint)) AS drawn (number, draw)"
+)
+INSERT_ATTEMPT_ALONE = INSERT_ATTEMPT.format(
+    made="(VALUES (%(trial)s::bigint, 1, %(params)s::jsonb)) AS made (id, attempt, params)"
+)
+INSERT_RESULT_ALONE = INSERT_RESULT.format(held=_BOUND_TRIAL)
+RECORD_ALONE = RECORD.format(held="%(trial)s")
+END_TRIAL_ALONE = END_TRIAL.format(held="%(trial)s")
+END_ATTEMPT_ALONE = END_ATTEMPT.format(held="%(trial)s")
 
 _HELD = f"held AS MATERIALIZED ({HOLD})"
 _HELD_ID = "(SELECT id FROM held)"
@@ -133,7 +140,7 @@ LEFT JOIN LATERAL ({_BESIDE.format(side=">", order="ASC")}) AS worse ON true
 LEFT JOIN LATERAL ({_BESIDE.format(side="<", order="DESC")}) AS better ON true"""
 
 DECIDE = f"""
-WITH stored AS ({INSERT_RESULT.format(held=THIS_TRIAL)}), entered AS (
+WITH stored AS ({INSERT_RESULT_ALONE}), entered AS (
     INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal,
         action, cutoff, recorded_at)
     VALUES (%(rung)s, %(trial)s, 1, %(step)s, %(value)s, %(value)s, true, %(ordinal)s,

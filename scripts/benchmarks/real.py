@@ -10,38 +10,43 @@ import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks import options
+from benchmarks import options, output
 from benchmarks.contenders.task import SPACE
 from benchmarks.programs import Program, compare_programs
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 1800.0
+
+
+class Contender(NamedTuple):
+    """A module of `contenders`, the package it needs, and the extra that installs the package."""
+
+    module: str
+    package: str | None = None
+    extra: str | None = None
+
+
 CONTENDERS = {
-    "studydb": "studydb_side",
-    "Optuna": "optuna_side",
-    "Ray Tune": "ray_side",
-    "Syne Tune": "syne_tune_side",
+    "studydb": Contender("studydb_side"),
+    "Optuna": Contender("optuna_side", "optuna", "bench"),
+    "Ray Tune": Contender("ray_side", "ray", "oracle"),
+    "Syne Tune": Contender("syne_tune_side", "syne_tune", "oracle"),
 }
-NEEDED = {"Optuna": "optuna", "Ray Tune": "ray", "Syne Tune": "syne_tune"}
-WITHOUT = (
+MISSING = (
     "Without {}: .venv/bin/python -m pip install --constraint constraints.txt '.[{}]' adds it."
 )
-EXTRAS = {"Optuna": "bench", "Ray Tune": "oracle", "Syne Tune": "oracle"}
 
 
 @click.command()
 @click.option("--trials", type=click.IntRange(1), default=60, help="Configurations.")
 @click.option("--epochs", type=click.IntRange(1), default=27, help="Of each.")
 @click.option("--workers", type=click.IntRange(1), default=2, help="Trials at a time.")
-@click.option("--rounds", type=click.IntRange(1, 100), default=5, help="Runs of each, in turn.")
+@options.number_of_rounds(5, "Runs of each, in turn.")
 @click.option("--asha", is_flag=True, help="With ASHA, which stops most of them early.")
 @click.option(
     "--contender",
@@ -50,8 +55,8 @@ EXTRAS = {"Optuna": "bench", "Ray Tune": "oracle", "Syne Tune": "oracle"}
     multiple=True,
     help="Run these alone; more than one may be given.",
 )
-@click.option("--python", help="Another interpreter, which has Optuna, Ray and Syne Tune.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, every run included.")
+@click.option("--python", help="An interpreter that has Optuna, Ray and Syne Tune.")
+@options.as_json
 @options.against
 def real(
     *,
@@ -82,11 +87,11 @@ def real(
         "storage": None,
         "module": "studydb_train",
     }
-    there = [name for name in contenders or CONTENDERS if python or _is_there(name)]
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in there}
+    names = [name for name in contenders or CONTENDERS if python or _is_installed(name)]
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(rounds):
-        first = number % len(there)  # the order rotates
-        for name in there[first:] + there[:first]:
+        first = number % len(names)  # the order rotates
+        for name in names[first:] + names[:first]:
             interpreter = sys.executable if name == "studydb" else python or sys.executable
             runs[name].append(_run(name, task, interpreter))
     _show(runs, as_json=as_json)
@@ -103,15 +108,15 @@ def _compare(
 
 
 def _rates(trials: int, document: Any) -> dict[str, float]:
-    """Of studydb alone: the others are of no version of it."""
+    """The rate of studydb; the other contenders are the same in both versions."""
     return {"studydb": trials / document["studydb"][0]["times"]["run"]}
 
 
-def _is_there(name: str) -> bool:
-    module = NEEDED.get(name)
-    if module is None or importlib.util.find_spec(module):
+def _is_installed(name: str) -> bool:
+    _, package, extra = CONTENDERS[name]
+    if package is None or importlib.util.find_spec(package):
         return True
-    click.echo(WITHOUT.format(name, EXTRAS[name]), err=True)
+    click.echo(MISSING.format(name, extra), err=True)
     return False
 
 
@@ -142,7 +147,7 @@ def _run(name: str, task: Mapping[str, Any], python: str) -> dict[str, Any]:
             "STUDYDB_KEY_FILE": str(Path(folder) / "key"),
         }
         ran = subprocess.run(
-            [python, "-m", f"benchmarks.contenders.{CONTENDERS[name]}", str(described)],
+            [python, "-m", f"benchmarks.contenders.{CONTENDERS[name].module}", str(described)],
             cwd=folder,
             env=environment,
             capture_output=True,
@@ -160,15 +165,15 @@ def _run(name: str, task: Mapping[str, Any], python: str) -> dict[str, Any]:
 
 def _show(runs: Mapping[str, list[dict[str, Any]]], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(runs, indent=2))
+        output.show_json(runs)
         return
     medians = {
         name: statistics.median(run["times"]["run"] for run in each) for name, each in runs.items()
     }
     fastest = min(medians.values())
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("", "median", "runs", "/ fastest", "start-up", "trials", "epochs", "best"):
-        table.add_column(heading, justify="right")
+    table = output.table(
+        *("", "median", "runs", "/ fastest", "start-up", "trials", "epochs", "best")
+    )
     for name, each in runs.items():
         seconds = sorted(run["times"]["run"] for run in each)
         start_up = [run["times"]["start-up"] for run in each if "start-up" in run["times"]]
@@ -183,4 +188,4 @@ def _show(runs: Mapping[str, list[dict[str, Any]]], *, as_json: bool) -> None:
             str(last["epochs"]),
             f"{last['best']:.4f}",
         )
-    Console().print(table)
+    output.show_tables(table, note="Medians of runs that took turns.", conditions={})

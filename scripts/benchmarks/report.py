@@ -2,18 +2,20 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from typing import Any
 from uuid import uuid4
 
 import click
+import psycopg
 
 from benchmarks import options, ours, places, raw, raw_sql
 from benchmarks.against import Subject, compare
 from benchmarks.rounds import Contest, measure, show
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step
-from studydb.db import connect
+from studydb.db import Database, connect
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import LEASE_S, Batch, Claimant
 from studydb.operations import report as operation
@@ -27,26 +29,17 @@ OURS, RAW = "studydb", "raw, 1 call a batch"
 @options.turns(processes=(16,), rounds=5, seconds=1.0)
 @options.against
 @click.option("--rows", type=click.IntRange(1, 100_000), default=100, help="Results in a batch.")
-def report(
-    *,
-    rows: int,
-    processes: Sequence[int],
-    rounds: int,
-    seconds: float,
-    fsync: bool,
-    as_json: bool,
-    commit: str | None,
-) -> None:
+def report(*, rows: int, turns: options.Turns, commit: str | None) -> None:
     """
-    Results per second, in batches by clients that run a trial each, on PostgreSQL.
+    Results per second, in batches, on PostgreSQL; each client runs one trial.
 
     Compared with one raw statement per batch: the fence, the rows by unnest, the summary.
     """
     if commit is not None:
-        compare(_subject(rows), commit, seconds=seconds, fsync=fsync, as_json=as_json)
+        compare(_subject(rows), commit, turns)
         return
     with (
-        places.postgresql_server(fsync=fsync) as server,
+        places.postgresql_server(fsync=turns.fsync) as server,
         places.databases(server, "ours", "raw") as urls,
     ):
         for url in urls.values():
@@ -56,14 +49,8 @@ def report(
             plans={(OURS, RAW): Plan(build, {"urls": urls, "rows": rows})},
             ours={OURS: [RAW]},
         )
-        outcome = measure(
-            contest,
-            processes=processes,
-            rounds=rounds,
-            seconds=seconds,
-            conditions={"rows": rows, **places.conditions(server)},
-        )
-    show(outcome, as_json=as_json)
+        outcome = measure(contest, turns, {"rows": rows, **places.conditions(server)})
+    show(outcome, as_json=turns.as_json)
 
 
 def _subject(rows: int) -> Subject:
@@ -76,21 +63,15 @@ def _subject(rows: int) -> Subject:
 
 
 def build(
-    *, index: int, urls: Mapping[str, str], rows: int
-) -> tuple[Mapping[str, Step], Callable[[], None]]:
+    stack: ExitStack, *, index: int, urls: Mapping[str, str], rows: int
+) -> Mapping[str, Step]:
     """Batches through studydb's operation and in one statement."""
-    ours_step, ours_close = _ours(urls["ours"], index, rows)
-    raw_step, raw_close = _raw(urls["raw"], index, rows)
-
-    def close() -> None:
-        ours_close()
-        raw_close()
-
-    return {OURS: ours_step, RAW: raw_step}, close
+    database = stack.enter_context(closing(connect(urls["ours"], connections=1)))
+    connection = stack.enter_context(raw.connect(urls["raw"]))
+    return {OURS: _ours(database, index, rows), RAW: _raw(connection, index, rows)}
 
 
-def _ours(url: str, index: int, rows: int) -> tuple[Step, Callable[[], None]]:
-    database = connect(url, connections=1)
+def _ours(database: Database, index: int, rows: int) -> Step:
     study = load(database, STUDY)
     claim = ask(database, study, Claimant(index + 1, uuid4().hex, LEASE_S))
     assert claim is not None
@@ -109,11 +90,10 @@ def _ours(url: str, index: int, rows: int) -> tuple[Step, Callable[[], None]]:
         summary = answer.summary
         return rows
 
-    return step, database.close
+    return step
 
 
-def _raw(url: str, index: int, rows: int) -> tuple[Step, Callable[[], None]]:
-    connection = raw.connect(url)
+def _raw(connection: psycopg.Connection[Any], index: int, rows: int) -> Step:
     trial = raw.start(connection, {"study": 1, "worker": index + 1, "shard": index % raw.SHARDS})
     flush_no = 0
 
@@ -136,4 +116,4 @@ def _raw(url: str, index: int, rows: int) -> tuple[Step, Callable[[], None]]:
         assert stored.rowcount == 1
         return rows
 
-    return step, connection.close
+    return step

@@ -1,6 +1,5 @@
 """Rounds in which contenders take turns; medians, their ratios, a table."""
 
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -8,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from benchmarks import output
+from benchmarks.options import Turns
 from benchmarks.teams import Plan, Team
 
 WARM_UP_S = 0.5
@@ -24,7 +23,7 @@ class Contest:
 
     Attributes:
         unit: What is counted per second.
-        plans: The contenders of each plan; those of one plan share its processes.
+        plans: Each plan by the names of its contenders, which share its processes.
         ours: The contenders that are studydb, each with its baselines.
         before: Called before each slice of a contender, with its name.
     """
@@ -58,7 +57,7 @@ class Outcome:
         return statistics.median(self.rates[processes][contender])
 
     def ratios(self, processes: int) -> dict[str, dict[str, float]]:
-        """How many times as fast as each baseline, by contender of ours: ratios of medians."""
+        """The median of each contender of ours divided by that of each of its baselines."""
         return {
             ours: {
                 baseline: self.median(processes, ours) / self.median(processes, baseline)
@@ -68,17 +67,11 @@ class Outcome:
         }
 
 
-def measure(
-    contest: Contest,
-    *,
-    processes: Sequence[int],
-    rounds: int,
-    seconds: float,
-    conditions: Mapping[str, Any],
-) -> Outcome:
+def measure(contest: Contest, turns: Turns, conditions: Mapping[str, Any]) -> Outcome:
     """Measure a contest at each number of processes."""
-    outcome = Outcome(contest, {"rounds": rounds, "seconds": seconds, **conditions})
-    for size in processes:
+    measured = {"rounds": turns.rounds, "seconds": turns.seconds}
+    outcome = Outcome(contest, measured | dict(conditions))
+    for size in turns.processes:
         with ExitStack() as stack:
             teams: dict[str, Team] = {}
             for names, plan in contest.plans.items():
@@ -86,37 +79,35 @@ def measure(
                 teams |= dict.fromkeys(names, team)
             for team in set(teams.values()):
                 team.ready()
-            outcome.rates[size] = _take_turns(contest, teams, rounds=rounds, seconds=seconds)
+            outcome.rates[size] = _take_turns(contest, teams, turns)
         click.echo(f"Measured with {_processes(size)}.", err=True)
     return outcome
 
 
 def _take_turns(
-    contest: Contest, teams: Mapping[str, Team], *, rounds: int, seconds: float
+    contest: Contest, teams: Mapping[str, Team], turns: Turns
 ) -> dict[str, list[float]]:
     names = contest.contenders
     for name in names:
         contest.before(name)
-        teams[name].run(name, min(seconds, WARM_UP_S))
+        teams[name].run(name, min(turns.seconds, WARM_UP_S))
     rates: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds):
+    for number in range(turns.rounds):
         first = number % len(names)  # the order rotates
         for name in names[first:] + names[:first]:
             contest.before(name)
-            rates[name].append(teams[name].run(name, seconds))
+            rates[name].append(teams[name].run(name, turns.seconds))
     return rates
 
 
 def show(outcome: Outcome, *, as_json: bool) -> None:
     """Print the outcome, for people or for programs."""
     if as_json:
-        click.echo(json.dumps(_as_json(outcome), indent=2))
+        output.show_json(_as_json(outcome))
         return
-    console = Console()
-    for size in outcome.rates:
-        console.print(_table(outcome, size))
-    described = ", ".join(f"{name} {value}" for name, value in outcome.conditions.items())
-    console.print(f"Medians of slices that took turns; ratios of medians. {described}", style="dim")
+    tables = [_table(outcome, size) for size in outcome.rates]
+    note = "Medians of slices that took turns; ratios of medians."
+    output.show_tables(*tables, note=note, conditions=outcome.conditions)
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
@@ -136,18 +127,16 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
 
 def _table(outcome: Outcome, size: int) -> Table:
     ratios = outcome.ratios(size)
-    table = Table(title=_processes(size), title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("contender")
     over = [f"{ours.split()[-1]} /" for ours in ratios]
-    for heading in (outcome.contest.unit, "slices", *over):
-        table.add_column(heading, justify="right")
+    headings = ("contender", outcome.contest.unit, "slices", *over)
+    table = output.table(*headings, title=_processes(size))
     for name, slices in outcome.rates[size].items():
-        held_against = [baselines.get(name) for baselines in ratios.values()]
+        of_name = [baselines.get(name) for baselines in ratios.values()]
         table.add_row(
             name,
             f"{outcome.median(size, name):,.0f}",
             f"{min(slices):,.0f} to {max(slices):,.0f}",
-            *("" if ratio is None else f"{ratio:.2f} x" for ratio in held_against),
+            *("" if ratio is None else f"{ratio:.2f} x" for ratio in of_name),
         )
     return table
 

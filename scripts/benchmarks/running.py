@@ -1,4 +1,4 @@
-"""RUNNING trials without results, for clients that only report."""
+"""RUNNING trials without results, for clients that claim nothing."""
 
 from collections import deque
 from typing import Any
@@ -48,14 +48,14 @@ TAKE = """
 
 
 def fill(url: str, *, workers: int, each: int) -> None:
-    """Give each of the first workers so many RUNNING trials without a result."""
+    """Fill up the RUNNING trials without results of each worker, from 1 to `workers`, to `each`."""
     with postgres.connect(url) as connection:
         connection.execute(FILL, {"workers": workers, "each": each})
         connection.execute("VACUUM (ANALYZE) trial")
 
 
-class Stock:
-    """The leases of one worker, in order."""
+class Leases:
+    """The leases of one worker on RUNNING trials without results, in the order of their trials."""
 
     def __init__(self, connection: Any, *, worker_id: int) -> None:
         self._connection, self._worker_id = connection, worker_id
@@ -68,6 +68,6 @@ class Stock:
             for id_, number, token in self._connection.execute(TAKE, at).fetchall():
                 self._leases.append(Lease(1, id_, number, 0, 1, token, worker_id=self._worker_id))
             if not self._leases:
-                raise RuntimeError("No trial is left to report: fill in more of them.")
+                raise RuntimeError("No trial without results is left.")
             self._after = self._leases[-1].trial_id
         return self._leases.popleft()

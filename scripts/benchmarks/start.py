@@ -1,6 +1,5 @@
 """Warm and fresh starts of attempts, from the claim to the first line of the user's function."""
 
-import json
 import os
 import statistics
 from collections.abc import Mapping
@@ -11,11 +10,8 @@ from typing import Any
 import click
 from fleet.workers import Fleet
 from harness import postgres
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks import options, ours, places
+from benchmarks import options, ours, output, places
 from benchmarks.programs import Program, compare_programs
 from benchmarks.space import STUDY
 
@@ -31,8 +27,8 @@ STARTS = """
 
 @click.command()
 @click.option("--trials", type=click.IntRange(2), default=30, help="Of one run of the worker.")
-@click.option("--rounds", type=click.IntRange(1, 1000), default=3, help="Runs of each.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, every start included.")
+@options.number_of_rounds(3, "Runs of each.")
+@options.as_json
 @options.against
 def start(*, trials: int, rounds: int, as_json: bool, commit: str | None) -> None:
     """
@@ -65,7 +61,7 @@ def start(*, trials: int, rounds: int, as_json: bool, commit: str | None) -> Non
 
 
 def _rates(document: Any) -> dict[str, float]:
-    """How many such starts a second has, of each way to start."""
+    """Starts per second by `--start`."""
     return {mode: 1 / statistics.median(each) for mode, each in document["starts"].items()}
 
 
@@ -87,11 +83,9 @@ def _show(
     as_json: bool,
 ) -> None:
     if as_json:
-        click.echo(json.dumps({"conditions": conditions, "starts": starts, "first": first}))
+        output.show_json({"conditions": conditions, "starts": starts, "first": first})
         return
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("--start", "median", "90 %", "the first of a worker"):
-        table.add_column(heading, justify="right")
+    table = output.table("--start", "median", "90 %", "the first of a worker")
     for mode, seconds in starts.items():
         figures = (
             statistics.median(seconds),
@@ -99,7 +93,5 @@ def _show(
             statistics.median(first[mode]),
         )
         table.add_row(mode, *(f"{1000 * figure:.1f} ms" for figure in figures))
-    console = Console()
-    console.print(table)
-    described = ", ".join(f"{name} {value}" for name, value in conditions.items())
-    console.print(f"From the claim to the function's first line. {described}", style="dim")
+    note = "From the claim to the function's first line."
+    output.show_tables(table, note=note, conditions=conditions)

@@ -1,8 +1,8 @@
 """
-Processes that measure in short slices, whenever the leading process tells them to.
+Processes that measure in short slices, when the leading process asks for one.
 
-All of a benchmark's processes are started, connected and warm before the first slice counts; then
-one team at a time is woken, so that contenders take turns on the same machine within seconds.
+All of a benchmark's processes are started, connected and warm before the first slice counts. Then
+one team at a time works, so that contenders take turns on the same machine within seconds.
 """
 
 import multiprocessing
@@ -22,7 +22,7 @@ SLICE_GRACE_S = 60.0
 STOP_TIMEOUT_S = 10.0
 
 Step = Callable[[], int]
-"""Does a little work and returns its number of units (trials, rows)."""
+"""Does a little work; returns how many units it did (trials, rows)."""
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -33,11 +33,11 @@ class Plan:
     What the processes of a team do.
 
     Attributes:
-        build: Called in each process with `options` and `index`; returns its steps by contender,
-            and what to call at the end. Must be found by import.
+        build: Called in each process with an ExitStack that closes what it opens, the process's
+            `index` and `options`; returns the steps by contender. A function of a module.
     """
 
-    build: Callable[..., tuple[Mapping[str, Step], Callable[[], None]]]
+    build: Callable[..., Mapping[str, Step]]
     options: Mapping[str, Any]
 
 
@@ -84,11 +84,10 @@ class Team:
         return [answer for answer in answers if isinstance(answer, float)]
 
     def __enter__(self) -> Self:
-        """Hold the processes."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End them: they close what they hold, or are killed."""
+        """End the processes; kill those that do not end in time."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -110,16 +109,15 @@ def _serve(plan: Plan, index: int, pipe: Any, barrier: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the leading process
     try:
         with ExitStack() as stack:
-            steps, close = plan.build(index=index, **plan.options)
-            stack.callback(close)
+            steps = plan.build(stack, index=index, **plan.options)
             pipe.send(0.0)
             while True:
                 contender, seconds = pipe.recv()
                 barrier.wait(START_TIMEOUT_S)
                 pipe.send(_slice(steps[contender], seconds))
     except (EOFError, OSError, threading.BrokenBarrierError):
-        pass  # the process that leads is done or gone, or another one has failed and reported it
-    except Exception:  # noqa: BLE001  sent to the process that leads
+        pass  # the leading process is done or gone, or another process has failed and reported it
+    except Exception:  # noqa: BLE001  sent to the leading process
         barrier.abort()
         with suppress(OSError):
             pipe.send(traceback.format_exc())

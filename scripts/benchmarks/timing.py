@@ -1,16 +1,14 @@
-"""Single calls in several places by turns, and each place's time relative to the first."""
+"""Single calls in several places by turns, and each place's time relative to one of them."""
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import click
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
+
+from benchmarks import output
 
 WARM_UP_CALLS = 10
 """PostgreSQL plans a prepared statement again for each of its first five calls."""
@@ -25,7 +23,7 @@ def _nothing(_: object = None) -> None:
 @dataclass(frozen=True)
 class Operation:
     """
-    A timed call, between two that are not timed.
+    A timed call, and calls before and after it that are not timed.
 
     Attributes:
         call: Receives the result of `before`.
@@ -53,11 +51,11 @@ class Timings:
 
     Attributes:
         slices: By operation and place, the mean of each slice in milliseconds.
-        place: The place that the others are compared with.
+        baseline: The place that the others are compared with.
     """
 
     slices: Mapping[str, Mapping[str, Sequence[float]]]
-    place: str
+    baseline: str
     conditions: Mapping[str, Any]
 
     def median(self, operation: str, place: str) -> float:
@@ -65,12 +63,12 @@ class Timings:
         return statistics.median(self.slices[operation][place])
 
     def ratios(self, operation: str) -> dict[str, float]:
-        """The time of each place divided by that of the place that it is compared with."""
-        least = self.median(operation, self.place)
+        """The time in each other place divided by the time in the baseline."""
+        baseline_ms = self.median(operation, self.baseline)
         return {
-            place: self.median(operation, place) / least
+            place: self.median(operation, place) / baseline_ms
             for place in self.slices[operation]
-            if place != self.place
+            if place != self.baseline
         }
 
 
@@ -116,12 +114,10 @@ def _slices_ms(turns: Mapping[str, Operation], calls: int) -> dict[str, float]:
 def show(timings: Timings, *, as_json: bool) -> None:
     """Print timings, for people or for programs."""
     if as_json:
-        click.echo(json.dumps(_as_json(timings), indent=2))
+        output.show_json(_as_json(timings))
         return
-    console = Console()
-    console.print(_table(timings))
-    described = ", ".join(f"{name} {value}" for name, value in timings.conditions.items())
-    console.print(f"Medians of slices that took turns. {described}", style="dim")
+    note = "Medians of slices that took turns."
+    output.show_tables(_table(timings), note=note, conditions=timings.conditions)
 
 
 def _as_json(timings: Timings) -> dict[str, Any]:
@@ -140,18 +136,13 @@ def _as_json(timings: Timings) -> dict[str, Any]:
 
 
 def _table(timings: Timings) -> Table:
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("ms")
-    baselines = list(
-        dict.fromkeys(name for operation in timings.slices for name in timings.ratios(operation))
-    )
-    table.add_column(timings.place, justify="right")
-    for baseline in baselines:
-        table.add_column(baseline, justify="right")
-        table.add_column("x", justify="right")
-    for operation in timings.slices:
-        cells = [f"{timings.median(operation, timings.place):,.2f}"]
-        for baseline, ratio in timings.ratios(operation).items():
-            cells += [f"{timings.median(operation, baseline):,.2f}", f"{ratio:.2f} x"]
+    ratios = {operation: timings.ratios(operation) for operation in timings.slices}
+    others = dict.fromkeys(place for of_operation in ratios.values() for place in of_operation)
+    headings = [heading for place in others for heading in (place, "x")]
+    table = output.table("ms", timings.baseline, *headings)
+    for operation, of_operation in ratios.items():
+        cells = [f"{timings.median(operation, timings.baseline):,.2f}"]
+        for place, ratio in of_operation.items():
+            cells += [f"{timings.median(operation, place):,.2f}", f"{ratio:.2f} x"]
         table.add_row(operation, *cells)
     return table

@@ -1,6 +1,6 @@
 """Whole trials: claim, ten reports, finish."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,40 +22,28 @@ SUBJECT = Subject(
 @click.command()
 @options.turns(processes=(1, 8), rounds=7, seconds=1.0)
 @options.against
-@click.option("--storage", type=click.Choice(["postgresql", "sqlite"]), default="postgresql")
+@options.storage
 @click.option("--without-optuna", is_flag=True, help="Measure without Optuna.")
-def trial(
-    *,
-    storage: str,
-    without_optuna: bool,
-    processes: Sequence[int],
-    rounds: int,
-    seconds: float,
-    fsync: bool,
-    as_json: bool,
-    commit: str | None,
-) -> None:
+def trial(*, storage: str, without_optuna: bool, turns: options.Turns, commit: str | None) -> None:
     """
     Whole trials per second: claim, 10 reports, finish; random search of 3 params, FIFO.
 
     Compared on PostgreSQL with raw psycopg (a transaction of several statements per step; one
     statement per step; two statements per trial) and Optuna's RDBStorage, on SQLite with Optuna's
-    RDBStorage and JournalStorage. All write the same facts, each into its own database.
+    RDBStorage and JournalStorage. All store the same trials, each in its own database.
     """
     if commit is not None:
-        compare(SUBJECT, commit, seconds=seconds, fsync=fsync, as_json=as_json, storage=storage)
+        compare(SUBJECT, commit, turns, storage=storage)
         return
     if not without_optuna:
         optuna_side.require()
     if storage == "sqlite":
         arena = _on_sqlite(without_optuna=without_optuna)
     else:
-        arena = _on_postgresql(fsync=fsync, without_optuna=without_optuna)
+        arena = _on_postgresql(fsync=turns.fsync, without_optuna=without_optuna)
     with arena as (contest, conditions):
-        outcome = measure(
-            contest, processes=processes, rounds=rounds, seconds=seconds, conditions=conditions
-        )
-    show(outcome, as_json=as_json)
+        outcome = measure(contest, turns, conditions)
+    show(outcome, as_json=turns.as_json)
 
 
 @contextmanager
@@ -68,12 +56,13 @@ def _on_postgresql(
     ):
         for name in ("ours", "raw"):
             ours.create(places.with_tables(urls[name]))
-        raw_names = (raw.COMMITS, raw.STATEMENTS, raw.TWO)
+        per_step = (raw.TRANSACTION_PER_STEP, raw.STATEMENT_PER_STEP)
+        raw_names = (*per_step, raw.TWO_STATEMENTS_PER_TRIAL)
         plans: dict[tuple[str, ...], Plan] = {
             (ours.BUFFERED, ours.FLUSHED): Plan(ours.build, {"url": urls["ours"]}),
             raw_names: Plan(raw.build, {"url": urls["raw"]}),
         }
-        baselines = {ours.BUFFERED: [*raw_names], ours.FLUSHED: [raw.COMMITS, raw.STATEMENTS]}
+        baselines = {ours.BUFFERED: [*raw_names], ours.FLUSHED: [*per_step]}
         if not without_optuna:
             _add_optuna(plans, baselines, {optuna_side.RDB: urls["optuna"]})
         yield (

@@ -1,5 +1,5 @@
 """
-One version of studydb, measured by its own benchmarks in a separate process.
+A process that measures one version of studydb by this version's own benchmarks.
 
 `against.py` starts it with a checkout and a database, and calls it by lines of JSON. Only the
 standard library is imported before the checkout is first in sys.path: each version uses its own
@@ -42,7 +42,7 @@ class Version:
         self._team: Any = None
 
     def start(self, size: int) -> None:
-        """Start so many processes after ending those before."""
+        """End the processes, and start `size` new ones."""
         self.close()
         self._team = self._stack.enter_context(
             import_module("benchmarks.teams").Team(self._plan, size)
@@ -77,7 +77,7 @@ def main() -> None:
             answer = getattr(version, name)(*arguments)
             print(json.dumps({"answer": answer}), file=answers, flush=True)
         version.close()
-    except Exception as error:  # noqa: BLE001  the process that leads says it
+    except Exception as error:  # noqa: BLE001  the leading process reports it
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers, flush=True)
 
 

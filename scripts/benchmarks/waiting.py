@@ -24,7 +24,7 @@ WAITING = "SELECT count(*) FROM trial WHERE study_id = 1 AND state = 'PENDING' A
 
 def fill(url: str, n: int, *, ready: bool = True) -> None:
     """
-    Make so many PENDING trials, and vacuum their table.
+    Fill up the PENDING trials to `n`, and vacuum their table.
 
     Args:
         ready: False for trials that have failed and back off until tomorrow.

@@ -1,10 +1,9 @@
 """Workers: trials per second, started fresh and warm, memory when idle, CPU of commands."""
 
-import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,9 @@ from typing import Any
 import click
 from fleet.workers import Fleet, eventually
 from harness import postgres
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 import studydb
-from benchmarks import cli_usage, ours, places, raw
+from benchmarks import cli_usage, options, ours, output, places, raw
 from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step, Team
 
@@ -56,16 +52,16 @@ class Found:
 @click.command()
 @click.option("--trials", type=click.IntRange(2), default=300, help="Of one run of the worker.")
 @click.option("--slots", type=click.IntRange(1, 64), default=2, help="Trials at a time.")
-@click.option("--rounds", type=click.IntRange(1, 1000), default=5, help="Runs of each.")
-@click.option("--fsync/--no-fsync", default=True, help="Whether our own PostgreSQL does.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, every run included.")
+@options.number_of_rounds(5, "Runs of each.")
+@options.fsync
+@options.as_json
 def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) -> None:
     """
     A real worker on trials of ten reports that do nothing, on PostgreSQL.
 
     Fresh and warm starts are compared with as many processes that fork for each trial and write
-    its rows in two raw statements. Then the memory (PSS) of an idle worker of one slot is measured,
-    with its fork server, and the CPU time of commands.
+    its rows in two raw statements. Then the memory (PSS) of an idle worker of one slot and its fork
+    server is measured, and the CPU time of commands.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
@@ -107,18 +103,18 @@ def _rate(fleet: Fleet, url: str, start: str) -> float:
     return float(rate)
 
 
-def build(*, index: int, url: str) -> tuple[Mapping[str, Step], Callable[[], None]]:
-    """Raw trials, after a fork each."""
-    steps, close = raw.build(index=index, url=url)
+def build(stack: ExitStack, *, index: int, url: str) -> Mapping[str, Step]:
+    """Raw trials with a fork before each."""
+    steps = raw.build(stack, index=index, url=url)
 
     def fork_and_run() -> int:
         pid = os.fork()
         if pid == 0:
             os._exit(0)
         os.waitpid(pid, 0)
-        return steps[raw.TWO]()
+        return steps[raw.TWO_STATEMENTS_PER_TRIAL]()
 
-    return {FORKING: fork_and_run}, close
+    return {FORKING: fork_and_run}
 
 
 def _idle_mb(fleet: Fleet) -> dict[str, float]:
@@ -139,7 +135,7 @@ def _idle_mb(fleet: Fleet) -> dict[str, float]:
 
 
 def _cpu_s(url: str, rounds: int) -> dict[str, list[float]]:
-    """User and system time of each command, after a first call."""
+    """User and system time of each command; a first call is not measured."""
     for arguments in COMMANDS.values():
         _run(url, arguments)
     return {
@@ -164,18 +160,14 @@ def _show(found: Found, *, as_json: bool) -> None:
             "idle_pss_mb": {**found.idle_mb, "all": total_mb},
             "cpu_s": {"median": cpu_s, "runs": found.cpu_s},
         }
-        click.echo(json.dumps(document, indent=2))
+        output.show_json(document)
         return
-    table = Table(box=SIMPLE_HEAD, show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
+    table = output.table("", "")
     for name, rate in rates.items():
         table.add_row(name, f"{rate:.1f} trials/s")
     for name, mb in {**found.idle_mb, "all": total_mb}.items():
         table.add_row(f"idle, PSS: {name}", f"{mb:.1f} MB")
     for name, seconds in cpu_s.items():
         table.add_row(f"studydb {name}, CPU", f"{seconds:.2f} s")
-    console = Console()
-    console.print(table)
-    described = ", ".join(f"{name} {value}" for name, value in found.conditions.items())
-    console.print(f"Medians of runs that took turns. {described}", style="dim")
+    note = "Medians of runs that took turns."
+    output.show_tables(table, note=note, conditions=found.conditions)

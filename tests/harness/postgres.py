@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlsplit, urlunsplit
+from uuid import uuid4
 
 import psycopg
 from psycopg import sql
@@ -121,12 +121,7 @@ class PostgresServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -249,6 +244,17 @@ def create_database(server_url: str, name: str, *, template: str = "template1") 
         )
         connection.execute(statement)
     return database_url(server_url, name)
+
+
+@contextmanager
+def temporary_database(server_url: str, *, template: str = "template1") -> Iterator[str]:
+    """The URL of a database that exists until the block ends."""
+    name = f"studydb_test_{uuid4().hex}"
+    url = create_database(server_url, name, template=template)
+    try:
+        yield url
+    finally:
+        drop_database(server_url, name)
 
 
 def drop_database(server_url: str, name: str) -> None:

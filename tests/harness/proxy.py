@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
@@ -157,12 +156,7 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

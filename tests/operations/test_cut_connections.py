@@ -17,9 +17,8 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from uuid import uuid4
 
 import pytest
 from harness import postgres
@@ -63,18 +62,13 @@ class Side:
 @pytest.fixture(scope="module")
 def sides(postgres_server, postgres_template):
     """Two equal databases; only connections to the second are cut."""
-    names = [f"studydb_test_{uuid4().hex}" for _ in range(2)]
-    urls = [
-        postgres.create_database(postgres_server, name, template=postgres_template)
-        for name in names
-    ]
-    with Proxy(urls[0]) as one, Proxy(urls[1]) as other:
-        sides = [Side(proxy, connect(proxy.url())) for proxy in (one, other)]
+    with ExitStack() as stack:
+        sides = []
+        for _ in range(2):
+            database = postgres.temporary_database(postgres_server, template=postgres_template)
+            proxy = stack.enter_context(Proxy(stack.enter_context(database)))
+            sides.append(Side(proxy, stack.enter_context(closing(connect(proxy.url())))))
         yield sides
-        for side in sides:
-            side.database.close()
-    for name in names:
-        postgres.drop_database(postgres_server, name)
 
 
 @pytest.fixture(scope="module")

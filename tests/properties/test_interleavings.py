@@ -6,11 +6,10 @@ there is no deadlock. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import os
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from random import Random
-from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -107,13 +106,12 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(postgres_server, postgres_template):
-    name = f"studydb_test_{uuid4().hex}"
-    url = postgres.create_database(postgres_server, name, template=postgres_template)
-    database, interleaver = connect(url), Interleaver(url)
-    yield Stage(database, interleaver)
-    interleaver.close()
-    database.close()
-    postgres.drop_database(postgres_server, name)
+    with (
+        postgres.temporary_database(postgres_server, template=postgres_template) as url,
+        closing(connect(url)) as database,
+        closing(Interleaver(url)) as interleaver,
+    ):
+        yield Stage(database, interleaver)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=" ".join)

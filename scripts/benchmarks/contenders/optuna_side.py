@@ -30,7 +30,7 @@ def suggest(trial: optuna.Trial) -> dict[str, Any]:
 
 
 def work(task: dict[str, Any]) -> None:
-    """Run trials in one process until all processes together have ended so many."""
+    """Run trials in one process until none is enqueued any more."""
     import studydb.examples.digits  # noqa: F401, PLC0415  the imports that a user's script has
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -13,7 +13,7 @@ from benchmarks.contenders.task import METRIC, epochs_of, read_task, say, timed
 
 
 class Digits(tune.Trainable):  # type: ignore[misc]
-    """A trial as an actor that takes the next configuration without a new process."""
+    """A trial in an actor, which is reused for the next configuration."""
 
     def setup(self, config: dict[str, Any]) -> None:
         import studydb.examples.digits  # noqa: F401, PLC0415  in the actor
@@ -53,10 +53,7 @@ def main() -> None:
         )
     tuner = tune.Tuner(
         tune.with_resources(Digits, {"cpu": 1}),
-        param_space={
-            "config": tune.grid_search(task["configs"]),
-            "epochs": task["epochs"],
-        },
+        param_space={"config": tune.grid_search(task["configs"]), "epochs": task["epochs"]},
         tune_config=tune.TuneConfig(
             metric=METRIC,
             mode="min",

@@ -10,7 +10,7 @@ from benchmarks.contenders import syne_tune_train
 from benchmarks.contenders.task import METRIC, SPACE, read_task, say, timed
 
 POLLING_S = 0.1
-"""With its default of 5 s most trials run past the step at which they should stop."""
+"""With the default of 5 s most trials run past the step at which they should stop."""
 
 
 def scheduler_of(task: dict[str, Any]) -> Any:
@@ -56,13 +56,9 @@ def main() -> None:
     with timed(times, "run"):
         tuner.run()
     results = load_experiment(tuner.name).results
-    of_each = results.groupby("trial_id")["epoch"].max()
-    say(
-        times,
-        trials=len(of_each),
-        epochs=int(of_each.sum()),
-        best=float(results[METRIC].min()),
-    )
+    epochs = results.groupby("trial_id")["epoch"].max()
+    best = float(results[METRIC].min())
+    say(times, trials=len(epochs), epochs=int(epochs.sum()), best=best)
 
 
 if __name__ == "__main__":

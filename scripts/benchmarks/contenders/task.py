@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def read_task(path: str) -> dict[str, Any]:
 
 def epochs_of(config: dict[str, Any], epochs: int) -> Iterator[tuple[int, float]]:
     """Train one configuration; yield each epoch and the error after it."""
-    from studydb.examples import digits  # noqa: PLC0415  scikit-learn, where a trial runs only
+    from studydb.examples import digits  # noqa: PLC0415  only processes that train import scikit-learn
 
     images, unseen_images, labels, unseen_labels = digits.load()
     network = digits.make_network(config)
@@ -43,8 +43,5 @@ def timed(times: dict[str, float], name: str) -> Iterator[None]:
 
 
 def say(times: dict[str, float], *, trials: int, epochs: int, best: float) -> None:
-    """Print the outcome as the last line, which the measuring process reads."""
+    """Print the outcome as the last line, which real.py reads."""
     print(json.dumps({"times": times, "trials": trials, "epochs": epochs, "best": best}))
-
-
-Runner = Callable[[dict[str, Any]], None]
