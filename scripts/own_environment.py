@@ -1,4 +1,4 @@
-"""Restarts a script in the checkout's own environment, if another Python has started it."""
+"""Restarts a script in the checkout's .venv, if its Python lacks what the script needs."""
 
 import os
 import re
@@ -10,20 +10,20 @@ from typing import NoReturn
 
 try:
     import tomllib
-except ImportError:  # this Python is too old for studydb; .venv has another
+except ImportError:  # Python 3.10 or older; .venv has a newer one
     tomllib = None
 
 ROOT = Path(__file__).resolve().parents[1]
 
 STARTED = "STUDYDB_SCRIPT_STARTED"
-"""Set when a script has restarted itself, to the environment that it found or made."""
+"""Set by a script that restarts itself: "found" if .venv was there, "made" if it has made it."""
 
 
 def enter() -> Path:
     """
-    Continue in the checkout's own environment, unless this Python has what studydb[dev] installs.
+    Continue in the checkout's .venv, unless this Python has what studydb[dev] needs.
 
-    The environment is made if it is missing; that of scripts/quickstart gets the test tools.
+    Makes .venv if it is missing, and adds the test tools to the .venv of scripts/quickstart.
 
     Returns:
         The checkout.
@@ -59,7 +59,7 @@ def _is_installed(name: str) -> bool:
 def _start_again(started: str, lacking: list[str]) -> NoReturn:
     python = ROOT / ".venv" / "bin" / "python"
     if started == "made":
-        sys.exit(f".venv lacks {', '.join(lacking)} even now. Remove .venv, and run this again.")
+        sys.exit(f".venv still lacks {', '.join(lacking)}. Remove .venv, and run this again.")
     is_own = started == "found" or Path(sys.prefix) == ROOT / ".venv"
     if is_own or not python.exists():
         _make()

@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let tests neither use nor change the developer's storage and signing key; one thread for BLAS."""
+    """Keep tests and the developer's storage, signing key and threads apart."""
     home = tmp_path_factory.mktemp("home")
     foreign = (
         ("STUDYDB_", "XDG_") if postgres.DSN_VARIABLE in os.environ else ("STUDYDB_", "XDG_", "PG")

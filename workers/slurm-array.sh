@@ -11,7 +11,7 @@
 # Workers of a study as an array job: sbatch workers/slurm-array.sh STUDY [options of the worker]
 #
 # A minute before the time limit, and on preemption, Slurm sends TERM to this shell alone. The worker
-# then saves, flushes and releases its trials, for 30 s at most, and the task goes back to the queue.
+# lets its trials save, flushes and releases them within 30 s, and the task goes back to the queue.
 set -u
 
 if [ $# -eq 0 ]; then
@@ -21,7 +21,7 @@ fi
 study=$1
 shift
 
-# Set before the worker starts, so that no signal comes too early for it.
+# Set before the worker starts, so that a signal in between is not lost.
 trap 'interrupted=yes; [ -z "${!:-}" ] || kill -TERM "$!" 2>/dev/null' TERM
 studydb worker --study "$study" "$@" &
 worker=$!

@@ -441,7 +441,7 @@ STORAGE = {
     "result": "autovacuum_vacuum_insert_scale_factor=0.05",
 }
 
-# What the two databases spell differently in the views.
+# The parts of the views that differ between the two databases.
 SPELLING = {
     "postgresql": {
         "metrics": "coalesce(r.metrics, '{}'::jsonb) || jsonb_build_object(s.metric, r.value)",

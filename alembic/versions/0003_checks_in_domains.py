@@ -1,4 +1,4 @@
-"""Move PostgreSQL's CHECKs into domains, which are parsed once a connection, not each time."""
+"""Move PostgreSQL's CHECKs into domains, which a connection parses once, not at each write."""
 
 from alembic import op
 
@@ -66,7 +66,7 @@ def upgrade() -> None:
         op.execute(
             f"ALTER TABLE {table} {drops}, ADD CONSTRAINT {table}_facts_check CHECK ({cast})"
         )
-    # Every ask reads them: unpacking was a tenth of its work.
+    # Every ask reads the proposals: decompressing them took a tenth of its time.
     op.execute("ALTER TABLE study ALTER points SET STORAGE EXTERNAL")
 
 

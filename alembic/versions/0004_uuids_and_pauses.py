@@ -1,4 +1,4 @@
-"""Refuse other texts where paths are made of UUIDs; record who paused a study, and why."""
+"""Check the UUIDs of which paths are made; record who paused a study, and why."""
 
 import sqlalchemy as sa
 
@@ -24,7 +24,7 @@ WITH_DOMAIN = ("study", "trial")
 
 
 def upgrade() -> None:
-    """Look at the rows first; then add the checks and the columns."""
+    """Refuse rows without a valid UUID; then add the checks and the columns."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute(LOCK)
     for table in CHECKS:
@@ -58,9 +58,9 @@ def _refuse_rows_without_uuid(table: str) -> None:
     if found:
         rows = ", ".join(f"{identity} ({text[:60]!r})" for identity, text in found)
         raise util.CommandError(
-            f"The table {table} has rows whose uuid is no UUID, by id: {rows}. Files are found by "
-            "it, and studydb has not written it: find out who has, delete or mend these rows, and "
-            "run `studydb db upgrade` again. Nothing was changed."
+            f"The table {table} has rows whose uuid is not a valid UUID, by id: {rows}. Paths of "
+            "files are made of it, and studydb writes only valid UUIDs: find out who wrote these, "
+            "delete or correct the rows, and run `studydb db upgrade` again. Nothing was changed."
         )
 
 
@@ -68,7 +68,7 @@ def _all(sql: str) -> list[tuple[object, str]]:
     return [(row[0], row[1]) for row in op.get_bind().exec_driver_sql(sql)]
 
 
-# --- PostgreSQL: in the domain that the table's one CHECK casts to
+# --- PostgreSQL: the check joins the domain of the table's one CHECK
 
 
 def _add_to_domain(table: str) -> None:
@@ -107,7 +107,7 @@ def _check_facts(table: str) -> None:
     )
 
 
-# --- SQLite: which adds no CHECK to a table that is there
+# --- SQLite, which cannot add a CHECK to an existing table
 
 
 def _check(table: str) -> str:
@@ -125,9 +125,9 @@ def _create_statement(table: str) -> str:
 
 def _rebuild(table: str, sql: str) -> None:
     """
-    Copy a table to one that `sql` makes; views and foreign keys name it as before.
+    Replace a table by one that `sql` creates, with the same rows and indexes.
 
-    `legacy_alter_table` keeps SQLite from writing the old table's passing name into those.
+    `legacy_alter_table` keeps views and foreign keys on the name, when the old table is renamed.
     """
     indexes = _all(
         "SELECT name, sql FROM sqlite_master "
@@ -138,7 +138,7 @@ def _rebuild(table: str, sql: str) -> None:
     op.execute(f"ALTER TABLE {table} RENAME TO {table}_before")
     op.get_bind().exec_driver_sql(sql)
     op.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {table}_before")
-    # Ids are never used again, not those of rows that are gone either.
+    # Ids of deleted rows are not used again.
     op.execute(f"DELETE FROM sqlite_sequence WHERE name = '{table}'")
     op.execute(f"UPDATE sqlite_sequence SET name = '{table}' WHERE name = '{table}_before'")
     op.execute(f"DROP TABLE {table}_before")

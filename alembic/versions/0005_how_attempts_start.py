@@ -16,7 +16,7 @@ def upgrade() -> None:
     op.add_column("attempt", sa.Column("start", sa.Text()))
     op.add_column("attempt", sa.Column("start_s", sa.Double()))
     query = _query().replace(LAST, MORE)
-    if op.get_bind().dialect.name == "postgresql":  # keeps the view's owner and who may read it
+    if op.get_bind().dialect.name == "postgresql":  # keeps the view's owner and grants
         op.execute(_as_text(f"CREATE OR REPLACE VIEW v_attempt AS {query}"))
         _grant("attempt", ("start", "start_s"), like="log_tail")
         _grant("study", ("status", "paused_by", "pause_reason"), like="points")
@@ -32,7 +32,7 @@ def downgrade() -> None:
 
 
 def _grant(table: str, columns: tuple[str, ...], *, like: str) -> None:
-    """Let the roles that may write a column of the table write those of 0004 and 0005, too."""
+    """Grant UPDATE of the columns to the roles that have it for the column `like`."""
     found = _rows(
         "SELECT DISTINCT grantee FROM information_schema.column_privileges WHERE table_schema = "
         f"current_schema() AND table_name = '{table}' AND column_name = '{like}' "
@@ -67,7 +67,7 @@ def _rows(sql: str) -> list[str]:
 
 
 def _query() -> str:
-    """The present query of the view, with single spaces."""
+    """The view's query, with single spaces."""
     if op.get_bind().dialect.name == "postgresql":
         found = "SELECT pg_get_viewdef('v_attempt'::regclass)"
     else:

@@ -26,17 +26,7 @@ def bench() -> None:
 
 
 for command in (
-    trial,
-    claim,
-    report,
-    decide,
-    growth,
-    burden,
-    frames,
-    worker,
-    loops,
-    start,
-    real,
-    long,
+    *(trial, claim, report, decide, growth, burden),
+    *(frames, worker, loops, start, real, long),
 ):
     bench.add_command(command)

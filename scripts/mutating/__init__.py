@@ -1,1 +1,1 @@
-"""The parts of scripts/mutations: the guards, and copies of the checkout to remove them from."""
+"""The parts of scripts/mutations: the guards, and copies of the checkout without a guard."""

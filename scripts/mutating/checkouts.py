@@ -1,4 +1,4 @@
-"""Copies of the checkout from which one guard at a time is removed, and the tests run there."""
+"""Copies of the checkout in which one guard at a time is removed and tests are run."""
 
 import os
 import re
@@ -18,7 +18,7 @@ FAILED = 1
 """The exit code of pytest when tests have failed."""
 
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--timeout=120")
-"""A test that does not end without the guard has failed, too."""
+"""Without a guard a test may not end: the timeout makes it fail."""
 
 _FAILURE = re.compile(r"^(?:FAILED|ERROR|SUBFAIL\S*) (?:.*? )?(tests/.+?)(?: - |$)", re.MULTILINE)
 

@@ -22,7 +22,7 @@ REST = (
     "test_study_machine.py",
     "test_interleavings.py",
 )
-"""Tests to run when those that a guard names pass without it."""
+"""The tests that run last: those that a guard names, and their files, have passed without it."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _GAP = r"(?:\s|\#.*\n)"

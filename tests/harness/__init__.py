@@ -1,1 +1,1 @@
-"""What tests share: databases, a model of a study, interleavings, cut connections."""
+"""What tests share: servers, a model of a study, interleavings, cut connections."""

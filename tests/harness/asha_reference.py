@@ -1,9 +1,8 @@
 """
-Asynchronous successive halving, independent of the package: a list per rung and numpy's percentile.
+Asynchronous successive halving without the package's code: a list per rung, numpy's percentile.
 
-The rule is Ray Tune's: a reward is compared with the interpolated percentile of all rewards that the
-rung has recorded before it, and the first arrival continues. NaN, which Ray's rule would let
-continue, stops.
+The rule is Ray Tune's: a reward is compared with the interpolated percentile of the rung's earlier
+rewards, and the first trial continues. The one difference: NaN stops a trial.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import numpy as np
 def decisions(
     values: Sequence[float], mode: str, reduction_factor: float
 ) -> list[tuple[bool, float | None]]:
-    """Whether each value stops, in the order of arrival at one rung, and the cutoff it met."""
+    """Whether each value stops its trial, in the order of arrival at one rung, and the cutoff."""
     recorded: list[float] = []
     decided = []
     for value in values:

@@ -1,4 +1,4 @@
-"""Two concurrent connections that wait for each other, on PostgreSQL."""
+"""Calls on two connections to PostgreSQL, one of which waits for the other."""
 
 import threading
 import time
@@ -19,46 +19,48 @@ PATIENCE_S = 20.0
 @contextmanager
 def held_at(owner, name):
     """
-    Let the next call of a function wait; yields two events: the call is there, it may go on.
+    Hold the next call of a function.
 
-    The server has executed all statements of the transaction before the first event.
+    Yields two events: `arrived` is set when the call has begun, and the server has executed all
+    statements that were sent before; the test sets `go`, and the call continues.
     """
-    there, go = threading.Event(), threading.Event()
+    arrived, go = threading.Event(), threading.Event()
     function = getattr(owner, name)
 
     def held(*args, **kwargs):
-        if not there.is_set():
+        if not arrived.is_set():
             catch_up()
-            there.set()
+            arrived.set()
             assert go.wait(PATIENCE_S)
         return function(*args, **kwargs)
 
     with step_by_step(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, held)
         try:
-            yield there, go
+            yield arrived, go
         finally:
             go.set()
 
 
 def send_twice(call, first, second, url, *, at=None):
     """
-    The answers of both sends, and whether the second waited for the first.
+    Send a request again while its first send is held at its COMMIT, or `at` another function.
 
-    The first send is held where it commits, or `at` another function.
+    Returns:
+        Both answers, and whether the second send waited for a lock of the first.
     """
     answered = threading.Event()
-    with held_at(*at or (TransactionBlock, "_end")) as (there, go):
+    with held_at(*at or (TransactionBlock, "_end")) as (arrived, go):
 
         def send_again():
-            assert there.wait(PATIENCE_S)
+            assert arrived.wait(PATIENCE_S)
             try:
                 return call(second)
             finally:
                 answered.set()
 
         def let_go():
-            assert there.wait(PATIENCE_S)
+            assert arrived.wait(PATIENCE_S)
             waited = is_waiting_for_a_lock(url, unless=answered)
             go.set()
             return waited
@@ -67,7 +69,7 @@ def send_twice(call, first, second, url, *, at=None):
 
 
 def is_waiting_for_a_lock(url, *, unless=None, waiters=1):
-    """Whether so many connections come to wait for a lock, before the event `unless`."""
+    """Wait until so many connections wait for a lock; False if `unless` is set before."""
     unless = unless or threading.Event()
     deadline = time.monotonic() + PATIENCE_S
     with postgres.connect(url) as watcher:
@@ -81,10 +83,10 @@ def is_waiting_for_a_lock(url, *, unless=None, waiters=1):
 @contextmanager
 def kept_waiting(url, call, lock):
     """
-    Run a call while another connection holds a lock; within the block the call waits for it.
+    Start a call that waits within the block, because another connection has locked a row.
 
     Args:
-        lock: The condition of a row, as in "trial WHERE number = 1".
+        lock: The row, as in "trial WHERE number = 1".
     """
     answered, other = threading.Event(), postgres.connect(url)
 
@@ -104,7 +106,7 @@ def kept_waiting(url, call, lock):
 
 
 def is_free(url, lock):
-    """Whether no transaction has locked a row."""
+    """Whether no transaction has locked the row, given as in `kept_waiting`."""
     with postgres.connect(url) as connection:
         try:
             found = connection.execute(f"SELECT 1 FROM {lock} FOR NO KEY UPDATE NOWAIT").fetchall()

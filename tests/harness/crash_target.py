@@ -2,9 +2,9 @@
 Kills a process at each COMMIT of an operation on an SQLite file.
 
 Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. It reads an operation's name and
-"before" or "after" from each line, and answers with the numbers of the COMMITs at which it has killed
-a process. For each number it forks a process that arranges the operation in a copy of the template,
-and calls it. Every process draws the same tokens, so another one can send the same call again.
+"before" or "after" from each line, and answers with the numbers of the COMMITs at which it has
+killed a process. For each number it forks a process that arranges the operation in a copy of the
+template, and calls it. Every process draws the same tokens, so another can send the same call.
 """
 
 import json
@@ -152,7 +152,7 @@ def die_at(point: str, nth: int) -> None:
         if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  the observer is called before, never after
+    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  an observer is not called after it
 
 
 def is_killed(template: Path, path: Path, operation: str, point: str, nth: int) -> bool:

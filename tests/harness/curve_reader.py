@@ -1,4 +1,4 @@
-"""A worker that reports recorded curves to a scheduler, in place of training."""
+"""A worker that reports recorded curves instead of training."""
 
 import json
 import math
@@ -23,10 +23,10 @@ def read_curves() -> list[list[float]]:
 
 
 def report_curves(storage: str, name: str, together: Barrier) -> None:
-    """Ask for trials until the budget is spent and report their curves, as decided."""
+    """Ask for trials until the budget is spent; report each one's curve until it gets a verdict."""
     database, curves = connect(storage, connections=1), read_curves()
     worker = SimulatedWorker(database, load(database, name))
-    run = persist(worker.ask)  # one each, before any process continues
+    run = persist(worker.ask)  # each process has a trial before any continues
     together.wait(60)
     while run:
         train(run, curves[run.lease.number])
@@ -36,7 +36,7 @@ def report_curves(storage: str, name: str, together: Barrier) -> None:
 
 
 def train(run: Run, curve: list[float]) -> None:
-    """Report up to each decision, until a verdict stands."""
+    """Report the curve up to each decision, until a verdict."""
     due = run.claimed.next_decision_step
     while due is not None:
         values = curve[run.after_step : due]

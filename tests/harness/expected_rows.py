@@ -1,4 +1,4 @@
-"""The snapshot that a model expects of a database."""
+"""The snapshot of a database that agrees with a model."""
 
 import math
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from studydb.domain.life.states import State, Status
 
 
 def expected_rows(model: Model) -> Snapshot:
-    """As `take_snapshot` returns it, but without the params of trials, which a model lacks."""
+    """The result of `take_snapshot`, without the params of trials, which the model has not."""
     return {
         "study": [_study(model)],
         "trials": {trial.number: _trial(model, trial) for trial in model.trials},
@@ -125,10 +125,10 @@ def _attempt(model: Model, attempt: ModelAttempt) -> dict[str, Any]:
 
 
 def _results(trial: ModelTrial, attempt: ModelAttempt) -> dict[int, Any]:
-    """Each stored value, and whether it counts: no later attempt has begun at or below its step."""
-    later = [one.start_step for one in trial.attempts[attempt.no :] if one.stored]
+    """Each stored value, and whether no later attempt has begun at or below its step."""
+    starts = [one.start_step for one in trial.attempts[attempt.no :] if one.stored]
     return {
-        step: (plain(value), all(step < start for start in later))
+        step: (plain(value), all(step < start for start in starts))
         for step, value in attempt.stored.items()
     }
 

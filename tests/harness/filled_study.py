@@ -1,4 +1,4 @@
-"""A study with thousands of rows in each table, and the plans that the databases make then."""
+"""A study with thousands of rows in its tables, and the plans of statements on it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from studydb.domain.records import Study
 from studydb.schedulers import ASHA
 
 MANY = 5000
-"""Trials that have ended, trials that wait, and results."""
+"""How many ended trials, PENDING trials, attempts and results each."""
 
 ENTRIES = 3000
 """Entries of the first rung."""
@@ -18,22 +18,17 @@ ENTRIES = 3000
 _TRIAL = """
     INSERT INTO trial (uuid, study_id, number, state, reason, params, params_hash, space_version,
         origin, draw, counted, priority, ready, resource_class, bracket, attempt, failures, losses,
-        flush_no, checkpoint_step, n_results, best_value, best_score, rank_score, created_at, ended_at)
-    SELECT '{kind}0000-0000-4000-8000-' || substr(CAST(1000000000000 + n AS text), 2), {study}, n + {first}, '{state}', {reason}, '{{}}', 'h', 1,
-        'searcher', n + {first}, {true}, 0, {ready}, '', 0, 1, 0, 0,
+        flush_no, checkpoint_step, n_results, best_value, best_score, rank_score, created_at,
+        ended_at)
+    SELECT '{kind}0000-0000-4000-8000-' || substr(CAST(1000000000000 + n AS text), 2),
+        {study}, n + {first}, '{state}', {reason}, '{{}}', 'h', 1, 'searcher', n + {first}, {true}, 0, {ready}, '', 0, 1, 0, 0,
         0, 0, 1, n, n, n, {now}, {ended}
     FROM {numbers}
 """
 _ENDED = {"state": "TERMINATED", "reason": "'COMPLETED'", "ended": "{now}"}
 _ENDED |= {"ready": "{false}", "first": "1000", "kind": "eded"}
-_WAITING = {
-    "state": "PENDING",
-    "reason": "NULL",
-    "ended": "NULL",
-    "ready": "{true}",
-    "first": "90000",
-    "kind": "aaaa",
-}
+_PENDING = {"state": "PENDING", "reason": "NULL", "ended": "NULL"}
+_PENDING |= {"ready": "{true}", "first": "90000", "kind": "aaaa"}
 _ENTRY = """
     INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal, action,
         recorded_at)
@@ -60,15 +55,16 @@ _SQLITE = {
     "true": "1",
     "false": "0",
     "now": "'2026-01-01 00:00:00.000'",
-    "numbers": "(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT {limit}) SELECT n FROM c)",
+    "numbers": """(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT {limit})
+        SELECT n FROM c)""",
 }
 
 
 def filled_study(database: Database) -> Study:
-    """Thousands of trials that have ended, as many that wait, and three of each other kind."""
+    """A study with thousands of ended and PENDING trials, three RUNNING, three enqueued."""
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3), num_trials=None)
     _fill(database, study, _TRIAL, MANY, **_ENDED)
-    _fill(database, study, _TRIAL, MANY, **_WAITING)
+    _fill(database, study, _TRIAL, MANY, **_PENDING)
     _fill(database, study, _ATTEMPT, MANY)
     _fill(database, study, _ENTRY, ENTRIES)
     _fill(database, study, _RESULT, MANY)
@@ -87,7 +83,7 @@ def _fill(database: Database, study: Study, statement: str, limit: int, **more: 
     given = {
         "study": study.id,
         "numbers": spelling["numbers"].format(limit=limit),
-        **{name: word.format(**spelling) for name, word in more.items()},
+        **{name: text.format(**spelling) for name, text in more.items()},
     }
     with database.begin() as txn:
         txn.raw(statement.format(**spelling | given))
@@ -99,13 +95,13 @@ def explain_sqlite(cursor: Any, sql: str, bound: Mapping[str, Any]) -> str:
 
 
 def explain_postgresql(cursor: Any, sql: str, bound: Mapping[str, Any]) -> str:
-    """The plan for these values, and the generic one; binds are psycopg's."""
+    """The plan for these values, and the generic one, of a statement with psycopg's binds."""
     lines = cursor.execute(f"EXPLAIN {sql}", bound).fetchall()
     return "\n".join([*(row[0] for row in lines), *generic_plan(cursor, sql)])
 
 
 def generic_plan(cursor: Any, sql: str, options: Sequence[str] = ()) -> list[str]:
-    """The plan that a prepared statement has after a few executions, whatever its values."""
+    """The plan that PostgreSQL uses for a prepared statement after a few executions."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
     numbered = re.sub(r"%\((\w+)\)s", lambda name: f"${names.index(name[1]) + 1}", sql)
     values = f"({', '.join(['NULL'] * len(names))})" if names else ""

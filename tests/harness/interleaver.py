@@ -1,9 +1,9 @@
 """
-Runs calls on connections of their own, one statement at a time, in an order drawn from a seed.
+Runs concurrent calls one statement at a time, in an order drawn from a seed.
 
-Each call has a thread that stops before every statement until it is scheduled. While a call waits
-for a row lock, which pg_blocking_pids tells, another one is scheduled. So a seed gives the same
-schedule each time.
+Each call has a connection and a thread, which stops before every statement until it is scheduled.
+While a call waits for a row lock (pg_blocking_pids), another call is scheduled. So a seed gives the
+same schedule each time.
 """
 
 import threading
@@ -32,13 +32,13 @@ Call = Callable[[Database], Any]
 
 @dataclass
 class Client:
-    """A call, its connection, and where it is: "waiting" before a statement, "running", "done"."""
+    """A call and its connection; `state` is "running", "waiting" (for its turn) or "done"."""
 
     place: int
     call: Call
     database: Database
     pid: int
-    where: str = "running"
+    state: str = "running"
     answer: Any = None
     error: BaseException | None = None
     next_statement: str = ""
@@ -53,7 +53,7 @@ class Result:
     Attributes:
         answers: The answers of the calls, in their order; an error as its class.
         schedule: Which call sent which statement, for the message of a failure.
-        faults: The deadlocks for which calls were sent again.
+        faults: The messages of the deadlocks after which calls were made again.
     """
 
     answers: list[Any]
@@ -61,8 +61,8 @@ class Result:
     faults: list[str]
 
 
-_of_thread = threading.local()
-"""`sync` waits for the statements that the thread's pipeline has sent."""
+_pipeline = threading.local()
+"""`sync` waits until the server has executed what this thread has sent."""
 
 
 class Interleaver:
@@ -71,7 +71,7 @@ class Interleaver:
     def __init__(self, url: str, *, connections: int = 3) -> None:
         self._databases = [connect(url, connections=1) for _ in range(connections)]
         self._watcher = postgres.connect(url)
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
 
     def close(self) -> None:
         self._watcher.close()
@@ -109,23 +109,23 @@ class Interleaver:
     def _schedule(self, clients: list[Client], rng: Random, schedule: list[str]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while self._settle(clients, deadline):
-            waiting = [client for client in clients if client.where == "waiting"]
+            waiting = [client for client in clients if client.state == "waiting"]
             if not waiting:
                 continue  # all wait for locks; the server ends the deadlock
             client = rng.choice(waiting)
             schedule.append(f"{client.place}: {client.next_statement[:100]}")
-            with self._news:
-                client.where = "running"
-                self._news.notify_all()
+            with self._changed:
+                client.state = "running"
+                self._changed.notify_all()
 
     def _settle(self, clients: list[Client], deadline: float) -> bool:
         """Wait until every call waits for a statement or a lock; False when all are done."""
         while time.monotonic() < deadline:
-            with self._news:
-                running = [client for client in clients if client.where == "running"]
+            with self._changed:
+                running = [client for client in clients if client.state == "running"]
                 if not running:
-                    return any(client.where != "done" for client in clients)
-                if self._news.wait(0.002):
+                    return any(client.state != "done" for client in clients)
+                if self._changed.wait(0.002):
                     continue
             if self._are_blocked(running):
                 return True
@@ -135,14 +135,18 @@ class Interleaver:
         pids = [client.pid for client in running]
         query = "SELECT bool_and(cardinality(pg_blocking_pids(pid)) > 0) FROM unnest(%s::int[]) pid"
         row = self._watcher.execute(query, [pids]).fetchone()
-        return row is not None and bool(row[0]) and all(it.where == "running" for it in running)
+        return (
+            row is not None
+            and bool(row[0])
+            and all(client.state == "running" for client in running)
+        )
 
     def _release_all(self, clients: list[Client]) -> None:
-        with self._news:
+        with self._changed:
             for client in clients:
                 client.database.observer = None
-                client.where = "running" if client.where == "waiting" else client.where
-            self._news.notify_all()
+                client.state = "running" if client.state == "waiting" else client.state
+            self._changed.notify_all()
 
     def _run(self, client: Client) -> None:
         client.database.observer = lambda statement: self._wait_for_turn(client, statement)
@@ -152,21 +156,21 @@ class Interleaver:
             client.error = error
         finally:
             client.database.observer = None
-            with self._news:
-                client.where = "done"
-                self._news.notify_all()
+            with self._changed:
+                client.state = "done"
+                self._changed.notify_all()
 
     def _wait_for_turn(self, client: Client, statement: str) -> None:
         catch_up()
-        with self._news:
-            client.where, client.next_statement = "waiting", " ".join(statement.split())
-            self._news.notify_all()
-            while client.where == "waiting":
-                assert self._news.wait(2 * PATIENCE_S)
+        with self._changed:
+            client.state, client.next_statement = "waiting", " ".join(statement.split())
+            self._changed.notify_all()
+            while client.state == "waiting":
+                assert self._changed.wait(2 * PATIENCE_S)
 
 
 def _persist(client: Client) -> Any:
-    """Call again while the database is busy, as a worker does, and record why."""
+    """Call again while the database is busy, as a worker does, and record its messages."""
     while True:
         try:
             return client.call(client.database)
@@ -183,24 +187,24 @@ def _pid_of(database: Database) -> int:
 
 def catch_up() -> None:
     """Within `step_by_step`: wait until the server has executed what this thread has sent."""
-    getattr(_of_thread, "sync", no_pipeline)()
+    getattr(_pipeline, "sync", no_pipeline)()
 
 
 @contextmanager
 def step_by_step() -> Iterator[None]:
     """
-    A call that stops before a statement first waits until the server has executed those before.
+    Let `catch_up` wait for the statements in the pipeline of its thread.
 
-    Otherwise the server would execute them some time later, in an order left to chance.
+    Otherwise the server might execute them after a statement of another connection.
     """
     enter, leave = TransactionBlock._enter_pipeline, TransactionBlock._leave_pipeline
 
     def enter_synced(block: TransactionBlock) -> Callable[[], None]:
-        _of_thread.sync = enter(block)
-        return _of_thread.sync
+        _pipeline.sync = enter(block)
+        return _pipeline.sync
 
     def leave_synced(block: TransactionBlock) -> None:
-        _of_thread.sync = no_pipeline
+        _pipeline.sync = no_pipeline
         leave(block)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,7 @@
 """
-How a model's trials are judged: thresholds, then asynchronous halving over plain lists.
+Judges a model's trials: thresholds, then asynchronous successive halving over plain lists.
 
-Ray Tune's rule, by numpy's percentile of all that a rung holds; NaN stops where Ray's would go on.
+The rule is Ray Tune's, by numpy's percentile of a rung's values; but NaN stops a trial.
 """
 
 import math
@@ -23,7 +23,7 @@ class ModelJudge:
     Judges results as a study's rules and scheduler would.
 
     Attributes:
-        rungs: By milestone, what was recorded there in order of arrival.
+        rungs: By milestone, its entries in order of arrival.
     """
 
     def __init__(self, spec: NewStudy) -> None:
@@ -49,7 +49,7 @@ class ModelJudge:
         return Verdict(Action.STOP, Reason.EARLY_STOPPED, DecidedBy.SCHEDULER) if stops else None
 
     def _entry(self, entries: list[dict[str, Any]], result: Result) -> dict[str, Any]:
-        """Strictly worse than the percentile of what came before stops, and so does NaN."""
+        """Stop a value that is strictly worse than the cutoff of earlier entries, and NaN."""
         cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
         score, is_nan = self.score(result.value), math.isnan(result.value)
         stops = is_nan or (cutoff is not None and score > cutoff)
@@ -70,7 +70,7 @@ class ModelJudge:
             return -float(np.percentile([-score for score in scores], self._percentage))
 
     def cut_rank(self, n_ranked: int) -> int:
-        """Where a rung's cut stands, counted from the worst."""
+        """The rank of a rung's cut, counted from the worst."""
         return math.floor((n_ranked - 1) * (self._percentage / 100)) if n_ranked else 0
 
     @property
@@ -90,7 +90,7 @@ class ModelJudge:
         return steps
 
     def next_decision(self, step: int) -> int | None:
-        """The first milestone after a step, or the last step of all; None for none."""
+        """The first milestone after a step, or max_t; None if there is neither."""
         due = [one for one in (*self.rungs, self._max_t) if step < one < math.inf]
         return int(min(due)) if due else None
 

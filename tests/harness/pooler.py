@@ -1,26 +1,24 @@
 """
 A real PgBouncer in transaction mode, in front of the server that the tests use.
 
-It comes from the system's packages (Debian: pgbouncer). Where it is absent the tests that go
-through it are deselected.
+It comes from the system's packages (Debian: pgbouncer). If it is not installed, the tests that need
+it are deselected.
 """
 
 import os
-import pwd
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-START_TIMEOUT_S = 20.0
+from harness import postgres
+
 PORT = 6432
 
 _NAMES = ("host", "hostaddr", "port", "user", "password")
@@ -43,7 +41,7 @@ logfile = {directory}/log
 
 
 def program() -> str | None:
-    """Where PgBouncer is, None where it is not installed; Debian has it in /usr/sbin."""
+    """The path of PgBouncer, None if it is not installed; Debian has it in /usr/sbin."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
     return shutil.which("pgbouncer", path=path)
 
@@ -51,23 +49,24 @@ def program() -> str | None:
 @contextmanager
 def running(server_url: str) -> Iterator[Path]:
     """Run PgBouncer in front of a server; yields the directory of its socket."""
-    named = program()
-    assert named is not None
-    with tempfile.TemporaryDirectory(prefix="studydb-pgbouncer-") as place:
-        directory = Path(place)
-        account = _account(directory)
+    path = program()
+    assert path is not None
+    with tempfile.TemporaryDirectory(prefix="studydb-pgbouncer-") as name:
+        directory = Path(name)
         _configure(directory, server_url)
         popen = subprocess.Popen(
-            [named, "-q", directory / "ini"],
+            [path, "-q", directory / "ini"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=directory,
             start_new_session=True,
-            **account,
+            **postgres.unprivileged_account(directory),
         )
         try:
-            _await_answer(directory, popen)
+            url = make_conninfo(host=str(directory), port=PORT, dbname="postgres", user="postgres")
+            if not postgres.await_connection(popen, url):
+                raise RuntimeError("PgBouncer did not start.")
             yield directory
         finally:
             popen.kill()
@@ -83,39 +82,11 @@ def url_through(directory: Path, url: str) -> str:
     )
 
 
-def _account(directory: Path) -> dict[str, int]:
-    """PgBouncer refuses root."""
-    if os.geteuid() != 0:
-        return {}
-    nobody = pwd.getpwnam("nobody")
-    os.chown(directory, nobody.pw_uid, nobody.pw_gid)
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid}
-
-
 def _configure(directory: Path, server_url: str) -> None:
     given = conninfo_to_dict(server_url)
     server = make_conninfo(**{name: given[name] for name in _NAMES if name in given})
     text = _CONFIGURATION.format(server=server, directory=directory, port=PORT)
     (directory / "ini").write_text(text)
-
-
-def _await_answer(directory: Path, popen: subprocess.Popen[bytes]) -> None:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while True:
-        try:
-            psycopg.connect(
-                host=str(directory),
-                port=PORT,
-                dbname="postgres",
-                user="postgres",
-                connect_timeout=5,
-            ).close()
-        except psycopg.OperationalError as error:
-            if popen.poll() is None and time.monotonic() < deadline_s:
-                time.sleep(0.02)
-                continue
-            raise RuntimeError("PgBouncer did not start.") from error
-        return
 
 
 @pytest.fixture(scope="session")

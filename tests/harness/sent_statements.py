@@ -35,9 +35,9 @@ class Sent:
     One statement.
 
     Attributes:
-        sql: With named binds in the driver's spelling.
-        operation: The function whose transaction it is part of.
-        store: The function that sent it.
+        sql: With named binds in the driver's syntax.
+        operation: The function whose transaction the statement is part of.
+        store: The function that sent the statement.
         constants: The binds that have the same value at each execution.
     """
 
@@ -54,7 +54,7 @@ def path_of(module: str) -> str:
 
 @contextmanager
 def recorded() -> Iterator[list[Sent]]:
-    """Collect what is sent meanwhile, to any database of this process."""
+    """Collect the statements that this process sends to any database within the block."""
     sent: list[Sent] = []
 
     def observe(_: object, sql: str) -> None:

@@ -1,7 +1,7 @@
 """
-Whether concurrent actions gave what some serial order of their transactions gives.
+Finds a serial order of transactions that gives the answers and rows of concurrent actions.
 
-Every order is tried on copies of the model, until one gives the same answers and the same rows.
+Every order is tried on a copy of the model, until one gives the same answers and the same rows.
 """
 
 import copy
@@ -19,21 +19,21 @@ from studydb.domain.life.states import State
 Numbers = frozenset[int]
 
 MOST_LOCKED = 2
-"""The most trials that are taken to be locked by the other actions."""
+"""The most trials that a sweep may have skipped because other actions had locked them."""
 
 
 def explaining_order(
     model: Model, actions: Sequence[StudyAction], answers: Sequence[Any], shown: Snapshot
 ) -> tuple[int, ...] | None:
-    """The first order found that explains answers and rows, as places in `actions`; None if none."""
-    wanted = unordered(shown)
+    """An order that gives the answers and rows, as positions in `actions`; None without one."""
+    expected = unordered(shown)
     for skipped, skipped_later in _locked_by_others(model, actions):
         for order in _orders(model, actions):
-            rehearsed = copy.deepcopy(model)
-            rehearsed.picks = _picks(actions, answers)
-            turns = [_turns(action, rehearsed, skipped, skipped_later) for action in actions]
-            if _rehearse(turns, order) == list(answers) and (
-                unordered(expected_rows(rehearsed)) == wanted
+            tried = copy.deepcopy(model)
+            tried.picks = _picks(actions, answers)
+            turns = [_turns(action, tried, skipped, skipped_later) for action in actions]
+            if _run(turns, order) == list(answers) and (
+                unordered(expected_rows(tried)) == expected
             ):
                 return order
     return None
@@ -52,7 +52,7 @@ def unordered(shown: Snapshot) -> Snapshot:
     return shown | rows | {"trials": trials}
 
 
-def _rehearse(turns: Sequence[Generator[None, None, Any]], order: Sequence[int]) -> list[Any]:
+def _run(turns: Sequence[Generator[None, None, Any]], order: Sequence[int]) -> list[Any]:
     answers: list[Any] = [None] * len(turns)
     for place in order:
         try:
@@ -74,11 +74,11 @@ def _turns(
 
 def _one_turn(action: StudyAction, model: Model) -> Generator[None, None, Any]:
     return action.expect(model)
-    yield  # a generator all the same
+    yield  # makes this function a generator
 
 
 def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int, ...]]:
-    """All orders of the actions' transactions: one each, but a recovery a sweep and one per trial."""
+    """All orders of transactions: an action has one, a recovery one and one for each trial."""
     running = sum(trial.state is State.RUNNING for trial in model.trials)
     return _merged([running + 1 if action.turns else 1 for action in actions])
 
@@ -98,9 +98,9 @@ def _locked_by_others(
     """Which trials a recovery may have skipped because another action had locked them."""
     if not any(action.turns for action in actions):
         return iter([(frozenset(), frozenset())])
+    held = [trial.number for trial in model.trials if trial.held]
     swept = [one.number for one in model.trials if one.held or one.ready_at or one.paused_by]
-    taken = [one.number for one in model.trials if one.held]
-    pairs = itertools.product(_few(swept), _few(taken))
+    pairs = itertools.product(_few(swept), _few(held))
     return iter(sorted(pairs, key=lambda pair: sum(map(len, pair))))
 
 
@@ -113,7 +113,7 @@ def _few(numbers: Sequence[int]) -> list[Numbers]:
 
 
 def _picks(actions: Sequence[StudyAction], answers: Sequence[Any]) -> dict[str, int | None]:
-    """What each claim took: SKIP LOCKED may have let it pass over the first."""
+    """The trial of each claim by its token: SKIP LOCKED may have skipped the first one."""
     return {
         action.token: getattr(answer, "number", None)
         for action, answer in zip(actions, answers, strict=True)

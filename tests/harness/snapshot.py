@@ -34,59 +34,21 @@ Snapshot = dict[str, Any]
 """A dict per kind of row; each row is a dict of its columns."""
 
 GONE = "gone"
-"""In place of a checkpoint whose row has been deleted."""
+"""Stands for a checkpoint whose row has been deleted."""
 
 _STUDY = (
-    "status",
-    "paused_by",
-    "pause_reason",
-    "num_trials",
-    "next_number",
-    "next_draw",
-    "n_counted",
-    "n_running",
+    *("status", "paused_by", "pause_reason"),
+    *("num_trials", "next_number", "next_draw", "n_counted", "n_running"),
 )
+_VERDICT = ("verdict", "verdict_reason", "verdict_by")
 _TRIAL = (
-    "state",
-    "reason",
-    "origin",
-    "draw",
-    "priority",
-    "request",
-    "verdict",
-    "verdict_reason",
-    "verdict_by",
-    "paused_by",
-    "attempt",
-    "failures",
-    "losses",
-    "token",
-    "lease_s",
-    "lease_expires_at",
-    "suspect_at",
-    "checkpoint_step",
-    "n_results",
-    "last_step",
-    "last_value",
-    "best_value",
-    "best_step",
-    "best_score",
-    "time_total_s",
-    "created_at",
-    "started_at",
-    "ended_at",
+    *("state", "reason", "origin", "draw", "priority", "request", *_VERDICT, "paused_by"),
+    *("attempt", "failures", "losses"),
+    *("token", "lease_s", "lease_expires_at", "suspect_at", "checkpoint_step"),
+    *("n_results", "last_step", "last_value", "best_value", "best_step", "best_score"),
+    *("time_total_s", "created_at", "started_at", "ended_at"),
 )
-_ATTEMPT = (
-    "token",
-    "start_step",
-    "flush_no",
-    "started_at",
-    "ended_at",
-    "reason",
-    "verdict",
-    "verdict_reason",
-    "verdict_by",
-)
+_ATTEMPT = ("token", "start_step", "flush_no", "started_at", "ended_at", "reason", *_VERDICT)
 _CHECKPOINT = ("uuid", "attempt", "step", "pins")
 _ENTRY = ("attempt", "step", "value", "score", "ranked", "action", "cutoff")
 _EVENT = ("attempt", "kind", "actor", "token", "data")
@@ -148,7 +110,7 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
 
 
 def plain(value: Any) -> Any:
-    """A value that equals itself and the same value from another database."""
+    """A value that can be compared: NaN as a text, a time as seconds since `BEGINNING`."""
     if isinstance(value, float) and math.isnan(value):
         return "NaN"
     if isinstance(value, datetime):
@@ -213,9 +175,7 @@ def _rungs(txn: Txn, of: Study, numbers: dict[int, int]) -> dict[int, Any]:
             "n_entries": row.n_entries,
             "n_ranked": row.n_ranked,
             "cut_rank": row.cut_rank,
-            "cut": None
-            if row.cut_trial_id is None
-            else (row.cut_score, numbers.get(row.cut_trial_id)),
+            "cut": row.cut_trial_id and (row.cut_score, numbers.get(row.cut_trial_id)),
             "entries": entries[row.step],
         }
         for row in txn.all(_RUNGS, study=of.id)

@@ -1,4 +1,4 @@
-"""docs/sql: what each hot operation sends to PostgreSQL and SQLite, and PostgreSQL's plans."""
+"""docs/sql: each hot operation's statements on PostgreSQL and SQLite, with PostgreSQL's plans."""
 
 import io
 import re
@@ -107,12 +107,12 @@ def files(postgresql: Database, sqlite: Database) -> dict[str, str]:
 
 
 def without_plans(text: str) -> str:
-    """A file's text as any version of PostgreSQL has it."""
+    """A file's text without the plans, which differ between versions of PostgreSQL."""
     return re.sub(r"^-- Plan:\n(--   .*\n)+\n?", "", text, flags=re.MULTILINE)
 
 
 def _settle(database: Database) -> None:
-    """Fill the tables, and keep the server from vacuuming them: plans would change."""
+    """Fill the tables; switch autovacuum off, which would change the plans."""
     filled_study(database)
     with database.begin() as txn:
         for table in METADATA.sorted_tables:
@@ -174,7 +174,7 @@ _SQLITE_BIND = re.compile(r"(?<![\w:'%]):(\w+)")
 
 
 def _spelt(one: Sent) -> str:
-    """Its SQL with the same spelling of binds for both drivers, without casts and unused names."""
+    """A statement with `:name` for binds, values for constants, no casts and no unused aliases."""
     constants = dict(one.constants)
 
     def spelt(found: re.Match[str]) -> str:
@@ -193,7 +193,7 @@ def _literal(value: Any) -> str:
 
 
 def differing(made: Mapping[str, str], *, plans: bool = True) -> list[str]:
-    """The paths of files that are missing, out of date, or no operation's any more."""
+    """The paths of files that are missing, out of date, or left over from a removed operation."""
     found = {str(path.relative_to(FOLDER)): path.read_text() for path in FOLDER.glob("*/*.sql")}
     read = str if plans else without_plans
     paths = sorted(made.keys() | found.keys())
@@ -201,7 +201,7 @@ def differing(made: Mapping[str, str], *, plans: bool = True) -> list[str]:
 
 
 def write(made: Mapping[str, str]) -> None:
-    """Make the files what they should be."""
+    """Write, replace and delete files, so that docs/sql holds the given texts."""
     for path in differing(made):
         file = FOLDER / path
         if path in made:

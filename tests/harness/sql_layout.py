@@ -1,7 +1,7 @@
 """
-Statements laid out for people: a line per clause and condition, subqueries indented.
+Lays out statements for people: a line per clause and condition, subqueries indented.
 
-It knows the SQL that this project sends, not all of SQL.
+It handles the SQL that this project sends, not all of SQL.
 """
 
 import re
@@ -20,10 +20,10 @@ _CLAUSES = _QUERIES | {
     *("GROUP", "ORDER", "LIMIT", "OFFSET", "FOR"),
 }
 _CONTINUED = frozenset(("FOR", "KEY", "DELETE", "DISTINCT", "LEFT", "OUTER"))
-"""Words after which the name of a clause begins none: FOR UPDATE, IS DISTINCT FROM."""
+"""Words after which a clause's name begins no clause: FOR UPDATE, IS DISTINCT FROM."""
 
 _SPACE = "\0"
-"""Stands for a space at which no line may break."""
+"""Stands for a space within a text constant, at which no line may break."""
 
 
 def layout(sql: str) -> str:
@@ -34,7 +34,7 @@ def layout(sql: str) -> str:
 
 
 class _Page:
-    """The lines so far, the text of the line that is being written, and the tokens to come."""
+    """The finished lines, the text of the current line, and the tokens that are left."""
 
     def __init__(self, tokens: list[tuple[bool, str]]) -> None:
         self.lines: list[str] = []
@@ -76,7 +76,7 @@ class _Page:
         self._position += 1
 
     def _is_short(self) -> bool:
-        """Whether all up to the closing parenthesis, fits in a line."""
+        """Whether the tokens up to the closing parenthesis fit in a line."""
         length, open_ = 0, 1
         for after_space, token in self._tokens[self._position :]:
             length += len(token) + after_space

@@ -1,4 +1,4 @@
-"""A real slot of a worker; instead of children, threads send the messages that a test has written."""
+"""A real slot of a worker; threads instead of children send the messages of a test."""
 
 import socket
 import threading
