@@ -6,7 +6,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +98,13 @@ class Guard:
     patches: tuple[Patch, ...]
     tests: tuple[str, ...]
 
-    def tries(self) -> list[str]:
-        """The tests in the order of their runs: the named ones, their whole files, the rest."""
+    def tests_in_order(self) -> list[str]:
+        """The tests in the order of their runs: the named tests, their whole files, `REST`."""
         return paths([*self.tests, *(test.partition("::")[0] for test in self.tests), *REST])
 
 
 def read() -> list[Guard]:
-    """All guards, by promise."""
+    """All guards, in the order of their files."""
     return [
         guard
         for path in sorted((ROOT / "scripts" / "guards").glob("*.toml"))
@@ -144,18 +144,11 @@ def _definitions(source: str, name: str) -> list[tuple[int, int]]:
     """The begin and end of each definition of a name; overloads have several."""
     if not name:
         return [(0, len(source))]
-    starts = _line_starts(source)
+    starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
     return [
         (starts[_first_line(node) - 1], starts[node.end_lineno or 0])
         for node in _named(ast.parse(source), name.split("."))
     ]
-
-
-def _line_starts(source: str) -> list[int]:
-    starts = [0]
-    for line in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    return starts
 
 
 def _first_line(node: ast.stmt) -> int:
