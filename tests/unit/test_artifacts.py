@@ -1,4 +1,4 @@
-"""Checkpoint bytes: whole or not there, and known again by their digest."""
+"""Checkpoint bytes: stored whole or not at all, and checked by their digest."""
 
 import dataclasses
 import io
@@ -59,14 +59,14 @@ def contents(directory):
     }
 
 
-def everything_below(directory):
+def paths_below(directory):
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
 
 
 # bytes
 
 
-def test_bytes_come_back_from_where_the_layout_says(store):
+def test_bytes_are_stored_by_study_trial_and_attempt_and_read_back(store):
     where = place(step=7, attempt=2)
 
     stored = store.put_bytes(where, b"state")
@@ -78,7 +78,7 @@ def test_bytes_come_back_from_where_the_layout_says(store):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_changed_bytes_are_not_handed_out(store):
+def test_changed_bytes_are_refused_as_damaged(store):
     stored = store.put_bytes(place(), b"state")
     next(store.root.rglob("3-*")).write_bytes(b"stave")
 
@@ -86,15 +86,7 @@ def test_changed_bytes_are_not_handed_out(store):
         store.get_bytes(stored.url, digest=stored.digest)
 
 
-def test_missing_bytes_are_a_checkpoint_error(store):
-    stored = store.put_bytes(place(), b"state")
-    store.delete(stored.url)
-
-    with pytest.raises(CheckpointError, match="No such file"):
-        store.get_bytes(stored.url, digest=stored.digest)
-
-
-def test_delete_is_idempotent_and_takes_one_object(store, source):
+def test_delete_removes_one_object_and_may_be_repeated(store, source):
     kept = store.put_bytes(place(), b"kept")
     gone = [store.put_bytes(place(), b"gone"), store.put_directory(place(), source)]
 
@@ -104,17 +96,17 @@ def test_delete_is_idempotent_and_takes_one_object(store, source):
     assert [store.exists(stored.url) for stored in [kept, *gone]] == [True, False, False]
 
 
-def test_delete_leaves_no_empty_directories_of_trials(store):
+def test_delete_removes_empty_directories_of_attempts_and_trials(store):
     first, second = store.put_bytes(place(), b"1"), store.put_bytes(place(attempt=2), b"2")
 
     store.delete(first.url)
-    assert everything_below(store.root)[-1].startswith(f"{STUDY}/{TRIAL}/2/")
+    assert paths_below(store.root)[-1].startswith(f"{STUDY}/{TRIAL}/2/")
     store.delete(second.url)
 
-    assert everything_below(store.root) == [STUDY]
+    assert paths_below(store.root) == [STUDY]
 
 
-def test_delete_on_a_host_without_the_directory_says_so(store):
+def test_delete_on_a_host_without_the_stores_directory_says_to_mount_it(store):
     stored = store.put_bytes(place(), b"kept")
     unmounted = store.root.rename(store.root.with_name("elsewhere"))
 
@@ -125,7 +117,7 @@ def test_delete_on_a_host_without_the_directory_says_so(store):
     assert store.get_bytes(stored.url, digest=stored.digest) == b"kept"
 
 
-def test_deleting_a_study_leaves_the_others(store):
+def test_delete_study_keeps_other_studies(store):
     other = store.put_bytes(Place(str(uuid.uuid4()), TRIAL, 1, 1, str(uuid.uuid4())), b"x")
     store.put_bytes(place(), b"y")
 
@@ -137,26 +129,26 @@ def test_deleting_a_study_leaves_the_others(store):
 
 
 @pytest.mark.parametrize("study_uuid", ["", ".", "..", "/", "../other", "-" * 36, f"{STUDY}\n"])
-def test_deleting_what_is_no_study_is_refused(store, study_uuid):
+def test_delete_study_refuses_a_text_that_is_not_a_uuid(store, study_uuid):
     with pytest.raises(CheckpointError, match="is not a study's UUID"):
         store.delete_study(study_uuid)
 
 
 @pytest.mark.parametrize("field", ["study_uuid", "trial_uuid", "checkpoint_uuid"])
 @pytest.mark.parametrize("text", ["..", "/etc", "../../home", f"../{TRIAL}"])
-def test_place_is_made_of_uuids_alone(store, field, text):
+def test_put_refuses_a_place_with_a_text_that_is_not_a_uuid(store, field, text):
     with pytest.raises(CheckpointError, match="'s UUID: a program other"):
         store.put_bytes(dataclasses.replace(place(), **{field: text}), b"x")
 
     assert not store.root.exists()
 
 
-@pytest.mark.parametrize("planted", [1, 2, 3])
-def test_link_below_the_store_leads_nowhere_out_of_it(store, tmp_path, planted):
+@pytest.mark.parametrize("levels_up", [0, 1, 2])
+def test_link_to_a_directory_outside_the_store_is_refused(store, tmp_path, levels_up):
     stored = store.put_bytes(place(), b"state")
     outside = tmp_path / "outside"
     path = Path(unquote(urlsplit(stored.url).path))
-    replaced = [path.parents[2], path.parents[1], path.parents[0]][planted - 1]
+    replaced = path.parents[levels_up]
     replaced.rename(outside)
     replaced.symlink_to(outside)
 
@@ -165,10 +157,10 @@ def test_link_below_the_store_leads_nowhere_out_of_it(store, tmp_path, planted):
     with pytest.raises(CheckpointError, match="leads out of"):
         store.get_bytes(stored.url, digest=stored.digest)
 
-    assert [name for name in everything_below(outside) if name.endswith(path.name)]
+    assert [name for name in paths_below(outside) if name.endswith(path.name)]
 
 
-def test_deleting_a_study_removes_a_link_and_not_what_it_stands_for(store, tmp_path):
+def test_delete_study_removes_a_link_and_keeps_its_target(store, tmp_path):
     outside = tmp_path / "thesis"
     (outside / "chapters").mkdir(parents=True)
     store.root.mkdir()
@@ -176,17 +168,11 @@ def test_deleting_a_study_removes_a_link_and_not_what_it_stands_for(store, tmp_p
 
     store.delete_study(STUDY)
 
-    assert everything_below(store.root) == []
-    assert everything_below(outside) == ["chapters"]
+    assert paths_below(store.root) == []
+    assert paths_below(outside) == ["chapters"]
 
 
-@pytest.mark.parametrize("url", ["http://[", "", "file:///etc/passwd", "inline:", "a\0b"])
-def test_url_of_no_object_is_refused(store, url):
-    with pytest.raises(CheckpointError, match="names no checkpoint"):
-        store.delete(url)
-
-
-def test_moved_store_still_finds_its_objects(store, tmp_path):
+def test_moved_store_reads_objects_by_their_old_urls(store, tmp_path):
     stored = store.put_bytes(place(), b"state")
     store.root.rename(tmp_path / "moved")
 
@@ -198,25 +184,22 @@ def test_moved_store_still_finds_its_objects(store, tmp_path):
 @pytest.mark.parametrize(
     "url",
     [
-        "file:///etc/passwd",
-        "",
-        "inline:",
+        *("file:///etc/passwd", "", "inline:", "http://[", "a\0b"),
         f"file:///a/{STUDY}/{TRIAL}/1/..",
         f"file:///a/{STUDY}/{TRIAL}/../3-{STUDY}",
         f"file:///a/{STUDY}/{TRIAL}/1/3-{STUDY}%2F..%2F..",
     ],
-    ids=["elsewhere", "empty", "inline", "parent", "inside-parent", "quoted-parent"],
 )
-def test_url_from_a_row_cannot_reach_outside_the_store(store, url):
-    for reach in (store.delete, store.exists, lambda url: store.get_bytes(url, digest="")):
+def test_url_that_names_no_object_of_the_store_is_refused(store, url):
+    for access in (store.delete, store.exists, lambda url: store.get_bytes(url, digest="")):
         with pytest.raises(CheckpointError, match="names no checkpoint"):
-            reach(url)
+            access(url)
 
 
 # directories
 
 
-def test_directory_comes_back_as_a_copy(store, source, tmp_path):
+def test_each_read_of_a_directory_gives_a_new_copy(store, source, tmp_path):
     stored = store.put_directory(place(), source)
 
     copy = store.get_directory(stored.url, digest=stored.digest, target=tmp_path / "copy")
@@ -228,7 +211,7 @@ def test_directory_comes_back_as_a_copy(store, source, tmp_path):
     assert stored.size_bytes == (3 << 20) + 4
 
 
-def test_digest_is_of_names_and_contents_alone(store, source, tmp_path):
+def test_digest_of_a_directory_covers_only_names_and_contents(store, source, tmp_path):
     first = store.put_directory(place(), source)
     (source / "weights.bin").chmod(0o700)
     os.utime(source / "weights.bin", (1, 1))
@@ -240,18 +223,19 @@ def test_digest_is_of_names_and_contents_alone(store, source, tmp_path):
     assert first.digest != renamed.digest
 
 
-@pytest.mark.parametrize("damage", ["changed", "added", "removed", "renamed"])
-def test_damaged_directory_is_not_handed_out(store, source, tmp_path, damage):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(b"one!"),
+        lambda file: file.with_name("1.bin").write_bytes(b""),
+        lambda file: file.unlink(),
+        lambda file: file.rename(file.with_name("00.bin")),
+    ],
+    ids=["changed", "added", "removed", "renamed"],
+)
+def test_damaged_directory_is_refused(store, source, tmp_path, damage):
     stored = store.put_directory(place(), source)
-    victim = next(store.root.rglob("0.bin"))
-    if damage == "changed":
-        victim.write_bytes(b"one!")
-    elif damage == "added":
-        victim.with_name("1.bin").write_bytes(b"")
-    elif damage == "removed":
-        victim.unlink()
-    else:
-        victim.rename(victim.with_name("00.bin"))
+    damage(next(store.root.rglob("0.bin")))
 
     with pytest.raises(CheckpointError, match="is damaged"):
         store.get_directory(stored.url, digest=stored.digest, target=tmp_path / "copy")
@@ -259,15 +243,18 @@ def test_damaged_directory_is_not_handed_out(store, source, tmp_path, damage):
     assert not (tmp_path / "copy").exists()
 
 
-def test_missing_directory_is_a_checkpoint_error(store, source, tmp_path):
-    stored = store.put_directory(place(), source)
-    store.delete(stored.url)
+def test_reading_a_deleted_checkpoint_raises_checkpoint_error(store, source, tmp_path):
+    file, directory = store.put_bytes(place(), b"state"), store.put_directory(place(), source)
+    for stored in (file, directory):
+        store.delete(stored.url)
 
+    with pytest.raises(CheckpointError, match="No such file"):
+        store.get_bytes(file.url, digest=file.digest)
     with pytest.raises(CheckpointError, match="is missing"):
-        store.get_directory(stored.url, digest=stored.digest, target=tmp_path / "copy")
+        store.get_directory(directory.url, digest=directory.digest, target=tmp_path / "copy")
 
 
-def test_links_within_become_what_they_stand_for(store, source, tmp_path):
+def test_links_within_a_directory_are_stored_as_copies_of_their_targets(store, source, tmp_path):
     (source / "latest.bin").symlink_to("weights.bin")
     (source / "newest").symlink_to(source / "layers")
 
@@ -279,7 +266,7 @@ def test_links_within_become_what_they_stand_for(store, source, tmp_path):
     assert (copy / "newest" / "0.bin").read_bytes() == b"zero"
 
 
-def test_checkpoint_may_itself_be_reached_through_a_link(store, source, tmp_path):
+def test_directory_may_be_given_by_a_link_to_it(store, source, tmp_path):
     (tmp_path / "link").symlink_to(source)
 
     assert store.put_directory(place(), tmp_path / "link").size_bytes > 0
@@ -296,7 +283,9 @@ def test_checkpoint_may_itself_be_reached_through_a_link(store, source, tmp_path
         ("link", "has no existing target"),
     ],
 )
-def test_links_that_cannot_be_copied_are_refused(store, source, tmp_path, target, complaint):
+def test_link_to_outside_nowhere_or_its_parent_is_refused(
+    store, source, tmp_path, target, complaint
+):
     (tmp_path / "outside").write_text("secret")
     (source / "link").symlink_to(target)
 
@@ -306,21 +295,21 @@ def test_links_that_cannot_be_copied_are_refused(store, source, tmp_path, target
     assert not store.root.exists()
 
 
-def test_sockets_and_pipes_are_refused(store, source):
+def test_pipe_in_a_directory_is_refused(store, source):
     os.mkfifo(source / "pipe")
 
     with pytest.raises(CheckpointError, match="neither a file nor a directory"):
         store.put_directory(place(), source)
 
 
-def test_file_or_nothing_in_place_of_a_directory_is_refused(store, source):
+def test_path_of_a_file_or_of_nothing_is_refused_as_a_directory(store, source):
     with pytest.raises(CheckpointError, match="is a file; give a directory"):
         store.put_directory(place(), source / "weights.bin")
     with pytest.raises(CheckpointError, match="does not exist"):
         store.put_directory(place(), source / "nothing")
 
 
-def test_too_many_files_are_refused(source, monkeypatch):
+def test_directory_with_too_many_files_is_refused(source, monkeypatch):
     monkeypatch.setattr(trees, "MAX_FILES", 3)
 
     with pytest.raises(CheckpointError, match="more than 3 files"):
@@ -330,7 +319,7 @@ def test_too_many_files_are_refused(source, monkeypatch):
 # failures
 
 
-def put_with_little_room(store, source, results):
+def put_with_a_file_size_limit(store, source, results):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
     for put in (
         lambda: store.put_bytes(place(), bytes(2 << 20)),
@@ -343,52 +332,53 @@ def put_with_little_room(store, source, results):
             results.put(str(failure))
 
 
-def test_full_disk_is_an_error_with_its_cause_and_leaves_nothing(store, source):
+def test_full_disk_raises_its_cause_and_leaves_no_files(store, source):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    process = context.Process(target=put_with_little_room, args=(store, source, results))
+    process = context.Process(target=put_with_a_file_size_limit, args=(store, source, results))
 
     process.start()
     failures = [results.get(timeout=30) for _ in range(2)]
     process.join()
 
     assert all("File too large" in failure for failure in failures)
-    assert everything_below(store.root) == sorted([STUDY, f"{STUDY}/{TRIAL}", f"{STUDY}/{TRIAL}/1"])
+    assert paths_below(store.root) == sorted([STUDY, f"{STUDY}/{TRIAL}", f"{STUDY}/{TRIAL}/1"])
 
 
-def test_store_below_a_file_is_an_error_with_its_cause(tmp_path):
+def test_store_below_a_file_raises_the_cause(tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(CheckpointError, match="Not a directory"):
         DirectoryStore(tmp_path / "file").put_bytes(place(), b"")
 
 
-def test_every_file_is_on_disk_before_its_name_is(store, source, monkeypatch):
-    order = []
+def test_files_are_synced_before_their_directory_gets_its_final_name(store, source, monkeypatch):
+    synced, synced_before_rename = [], []
     fsync, rename = os.fsync, Path.rename
-    monkeypatch.setattr(
-        os,
-        "fsync",
-        lambda fd: (order.append(str(Path(f"/proc/self/fd/{fd}").readlink())), fsync(fd)),
-    )
-    monkeypatch.setattr(
-        Path, "rename", lambda path, to: (order.append(f"rename {to}"), rename(path, to))
-    )
 
-    store.put_directory(place(), source)
+    def recorded_fsync(descriptor):
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
 
-    renamed = next(index for index, entry in enumerate(order) if entry.startswith("rename"))
-    final = order[renamed].removeprefix("rename ")
-    written_before = " ".join(order[:renamed])
-    assert all(name in written_before for name in ("weights.bin", "0.bin", "läyer name"))
-    assert order[renamed + 1 :] == [str(Path(final).parent)]
-    assert str(store.root) in order[:renamed]
+    def recorded_rename(path, to):
+        synced_before_rename.extend(synced)
+        synced.clear()
+        rename(path, to)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "rename", recorded_rename)
+
+    stored = store.put_directory(place(), source)
+
+    names = {Path(path).name for path in synced_before_rename}
+    assert names > {"weights.bin", "0.bin", "läyer name", store.root.name}
+    assert synced == [str(Path(unquote(urlsplit(stored.url).path)).parent)]
 
 
 # inline
 
 
-def test_inline_directory_comes_back(source, tmp_path):
+def test_packed_directory_unpacks_to_equal_contents(source, tmp_path):
     (source / "latest.bin").symlink_to("weights.bin")
 
     packed = pack_directory(source)
@@ -406,7 +396,7 @@ def test_equal_directories_pack_to_equal_bytes(source):
     assert pack_directory(source) == first
 
 
-def test_what_does_not_fit_into_the_database_names_the_command(source):
+def test_checkpoint_too_large_for_the_database_is_refused_with_the_cure(source):
     with pytest.raises(CheckpointError, match=r"3\.0 MiB.* at most 1 MiB.*checkpoints=URL"):
         pack_directory(source, limit_bytes=1 << 20)
     with pytest.raises(CheckpointError, match="checkpoints=URL"):
@@ -428,7 +418,7 @@ def test_what_does_not_fit_into_the_database_names_the_command(source):
         ("sparse", tarfile.GNUTYPE_SPARSE),
     ],
 )
-def test_archive_holds_files_and_directories_within_its_target_alone(tmp_path, name, kind):
+def test_archive_with_links_devices_or_outside_paths_is_refused(tmp_path, name, kind):
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as writer:
         writer.addfile(tarfile.TarInfo("innocent"))
@@ -439,10 +429,10 @@ def test_archive_holds_files_and_directories_within_its_target_alone(tmp_path, n
     with pytest.raises(CheckpointError, match="cannot be unpacked"):
         unpack_directory(archive.getvalue(), tmp_path / "copy")
 
-    assert everything_below(tmp_path) == ["copy"]
+    assert paths_below(tmp_path) == ["copy"]
 
 
-def test_damaged_archive_is_a_checkpoint_error(tmp_path):
+def test_damaged_archive_raises_checkpoint_error(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be unpacked"):
         unpack_directory(b"no archive", tmp_path / "copy")
 
@@ -450,7 +440,7 @@ def test_damaged_archive_is_a_checkpoint_error(tmp_path):
 # stores by URL, signatures
 
 
-def test_url_or_path_names_a_directory(tmp_path):
+def test_store_is_opened_by_path_or_file_url(tmp_path):
     assert open_store(str(tmp_path)).root == tmp_path
     assert open_store(f"file://{tmp_path}/with%20space").root == tmp_path / "with space"
     assert open_store(DirectoryStore(tmp_path / "ä b").url).root == tmp_path / "ä b"
@@ -459,48 +449,42 @@ def test_url_or_path_names_a_directory(tmp_path):
 @pytest.mark.parametrize(
     "url", ["", "s3://bucket/path", "file://host/path", "file:", "inline:x://"]
 )
-def test_store_that_is_not_supported_is_refused(url):
+def test_url_of_an_unsupported_store_is_refused(url):
     with pytest.raises(UsageError, match="Give a directory"):
         open_store(url)
 
 
 SIGNED = {"kind": "dict", "trial_uuid": TRIAL, "attempt": 1, "step": 2, "digest": "d"}
-
-
-def test_signature_covers_kind_trial_attempt_step_and_digest():
-    base = SIGNED
-    other = {"trial_uuid": STUDY, "attempt": 2, "step": 3, "digest": "e", "kind": "directory"}
-    changes = [{}, *({name: value} for name, value in other.items())]
-
-    payloads = {checkpoint_payload(**{**base, **change}) for change in changes}
-
-    assert len(payloads) == len(changes)
-
-
 RING = Keyring((Key(b"k" * 32),), Path("keys"))
 
 
-def signed_as(payload, *, kind):
-    """A checkpoint's row with a signature for this payload."""
+def test_signature_covers_kind_trial_attempt_step_and_digest():
+    other = {"trial_uuid": STUDY, "attempt": 2, "step": 3, "digest": "e", "kind": "directory"}
+
+    payloads = {checkpoint_payload(**SIGNED | {name: other[name]}) for name in other}
+
+    assert len(payloads | {checkpoint_payload(**SIGNED)}) == len(other) + 1
+
+
+def signed_checkpoint(payload, *, kind):
     key_id, mac = RING.sign(payload)
-    told = {"url": "inline:", "size_bytes": 1, "key_id": key_id, "mac": mac, "trial_id": 1}
-    named = {name: SIGNED[name] for name in ("attempt", "step", "digest")}
-    return Checkpoint(uuid=str(uuid.uuid4()), kind=kind, **named, **told)
+    signature = {"key_id": key_id, "mac": mac}
+    return Checkpoint(str(uuid.uuid4()), 1, 1, 2, kind, "inline:", "d", 1, **signature)
 
 
 @pytest.mark.parametrize("kind", ["dict", "directory"])
-def test_signature_holds_for_one_kind(kind):
-    row = signed_as(checkpoint_payload(**SIGNED | {"kind": kind}), kind=kind)
+def test_signature_is_valid_for_one_checkpoint_kind_only(kind):
+    row = signed_checkpoint(checkpoint_payload(**SIGNED | {"kind": kind}), kind=kind)
 
     assert is_signed(RING, row, trial_uuid=TRIAL)
     for other in {"dict", "directory", "Dict", ""} - {kind}:
         assert not is_signed(RING, dataclasses.replace(row, kind=other), trial_uuid=TRIAL)
 
 
-def test_first_form_of_the_signature_holds_for_a_dict_alone():
-    first = frame("studydb checkpoint 1", TRIAL, "1", "2", "d")
+def test_signature_of_version_1_is_valid_for_dicts_only():
+    payload = frame("studydb checkpoint 1", TRIAL, "1", "2", "d")
 
-    assert is_signed(RING, signed_as(first, kind="dict"), trial_uuid=TRIAL)
-    assert not is_signed(RING, signed_as(first, kind="dict"), trial_uuid=STUDY)
-    assert not is_signed(RING, signed_as(first, kind="directory"), trial_uuid=TRIAL)
-    assert not is_signed(RING, signed_as(first, kind=""), trial_uuid=TRIAL)
+    assert is_signed(RING, signed_checkpoint(payload, kind="dict"), trial_uuid=TRIAL)
+    assert not is_signed(RING, signed_checkpoint(payload, kind="dict"), trial_uuid=STUDY)
+    assert not is_signed(RING, signed_checkpoint(payload, kind="directory"), trial_uuid=TRIAL)
+    assert not is_signed(RING, signed_checkpoint(payload, kind=""), trial_uuid=TRIAL)

@@ -18,7 +18,7 @@ STOP, EARLY = Action.STOP, Reason.EARLY_STOPPED
 
 @dataclass
 class View:
-    """A study with the rungs that a test gives, by step."""
+    """A study's rungs, by step."""
 
     rungs: dict[int, RungView] = field(default_factory=dict)
 
@@ -26,7 +26,8 @@ class View:
         return self.rungs.get(step, RungView(n=0, cutoff=None, entered=False))
 
 
-def judge(scheduler, step, value, *, cutoff=None, entered=False):
+def judge(step, value, *, cutoff=None, entered=False, grace_period=1):
+    scheduler = ASHA(max_t=9, grace_period=grace_period)
     milestone = scheduler.rung_of(step)
     view = View({} if milestone is None else {milestone: RungView(3, cutoff, entered)})
     is_nan = math.isnan(value)
@@ -50,7 +51,7 @@ def judge(scheduler, step, value, *, cutoff=None, entered=False):
         ({"max_t": 243, "reduction_factor": 3}, (1, 3, 9, 27, 81)),
     ],
 )
-def test_rungs_stand_at_powers_below_max_t(options, milestones):
+def test_rungs_are_at_powers_of_the_reduction_factor_below_max_t(options, milestones):
     scheduler = ASHA(**options)
 
     assert scheduler.milestones == milestones
@@ -59,12 +60,12 @@ def test_rungs_stand_at_powers_below_max_t(options, milestones):
 
 
 @pytest.mark.parametrize("reduction_factor", [2, 3, 4, 1.7])
-def test_rungs_are_those_that_ray_tune_can_reach(reduction_factor):
+def test_rungs_equal_the_ones_that_ray_tune_reaches(reduction_factor):
     for max_t in range(1, 200):
-        most = int(math.log(max_t) / math.log(reduction_factor) + 1)
-        ray = [reduction_factor**k for k in range(most)]
+        n_rungs = int(math.log(max_t) / math.log(reduction_factor) + 1)
+        rungs = [reduction_factor**k for k in range(n_rungs)]
 
-        reached = {step for step in range(1, max_t) for rung in ray if step - 1 < rung <= step}
+        reached = {step for step in range(1, max_t) for rung in rungs if step - 1 < rung <= step}
 
         assert set(ASHA(max_t=max_t, reduction_factor=reduction_factor).milestones) == reached
 
@@ -77,7 +78,7 @@ def test_next_decision_is_the_next_rung_or_the_end():
     assert due == [1, 3, 3, 9, 9, 9, 9, 9, 9, None]
 
 
-def test_rung_of_a_step_is_the_last_one_reached():
+def test_rung_of_a_step_is_the_last_milestone_up_to_it():
     scheduler = ASHA(max_t=27, grace_period=2, reduction_factor=3)
 
     reached = [scheduler.rung_of(step) for step in (1, 2, 5, 6, 17, 18, 26, 27, 99)]
@@ -89,7 +90,7 @@ def test_rung_of_a_step_is_the_last_one_reached():
 
 
 def test_first_trial_at_a_rung_continues_and_is_recorded():
-    assert judge(ASHA(max_t=9), 1, 0.5) == Decision(rung_step=1)
+    assert judge(1, 0.5) == Decision(rung_step=1)
 
 
 @pytest.mark.parametrize(
@@ -102,30 +103,30 @@ def test_first_trial_at_a_rung_continues_and_is_recorded():
         (-math.inf, Decision(rung_step=1, cutoff=0.5)),
     ],
 )
-def test_strictly_worse_than_the_cutoff_stops_and_ties_pass(value, decision):
-    assert judge(ASHA(max_t=9), 1, value, cutoff=0.5) == decision
+def test_value_strictly_worse_than_the_cutoff_stops_the_trial(value, decision):
+    assert judge(1, value, cutoff=0.5) == decision
 
 
 @pytest.mark.parametrize("cutoff", [None, 0.5, math.inf])
-def test_nan_stops_even_as_the_first(cutoff):
-    assert judge(ASHA(max_t=9), 1, math.nan, cutoff=cutoff).action is STOP
+def test_nan_stops_even_the_first_trial_at_a_rung(cutoff):
+    assert judge(1, math.nan, cutoff=cutoff).action is STOP
 
 
-def test_undefined_cutoff_between_infinities_stops_no_trial():
-    assert judge(ASHA(max_t=9), 1, 1e300, cutoff=math.nan).action is Action.CONTINUE
+def test_nan_cutoff_stops_no_trial():
+    assert judge(1, 1e300, cutoff=math.nan).action is Action.CONTINUE
 
 
 def test_trial_is_judged_once_at_a_rung():
-    assert judge(ASHA(max_t=9), 1, 9.0, cutoff=0.5, entered=True) == CONTINUE
+    assert judge(1, 9.0, cutoff=0.5, entered=True) == CONTINUE
 
 
 def test_step_before_the_grace_period_is_not_judged():
-    assert judge(ASHA(max_t=9, grace_period=3), 2, math.nan) == CONTINUE
+    assert judge(2, math.nan, grace_period=3) == CONTINUE
 
 
 @pytest.mark.parametrize("step", [9, 10])
 def test_max_t_completes_the_trial_whatever_its_value(step):
-    assert judge(ASHA(max_t=9), step, math.nan) == Decision(STOP, Reason.COMPLETED)
+    assert judge(step, math.nan) == Decision(STOP, Reason.COMPLETED)
 
 
 @pytest.mark.parametrize("reduction_factor", [2, 3, 4, 1.7])
@@ -155,17 +156,17 @@ def test_quantile_equals_numpys(reduction_factor):
         ({"max_t": 9, "reduction_factor": math.inf}, "must be greater than 1"),
     ],
 )
-def test_options_out_of_range_are_refused(options, why):
+def test_asha_options_out_of_range_are_refused(options, why):
     with pytest.raises(InvalidSpec, match=why):
         ASHA(**options)
 
 
 @pytest.mark.parametrize("scheduler", [ASHA(max_t=27, reduction_factor=1.5), ASHA(max_t=9), FIFO()])
-def test_scheduler_survives_its_row(scheduler):
+def test_scheduler_round_trips_as_json(scheduler):
     assert read(scheduler.to_json()) == scheduler
 
 
-def test_unknown_scheduler_and_options_are_refused_with_suggestions():
+def test_unknown_scheduler_or_option_is_refused_with_a_suggestion():
     with pytest.raises(InvalidSpec, match=r"no scheduler 'AHSA'.*ASHA"):
         from_call(parse_call("AHSA"))
     with pytest.raises(InvalidSpec, match=r"ASHA has no argument 'max'.*Did you mean 'max_t'"):
@@ -176,12 +177,12 @@ def test_unknown_scheduler_and_options_are_refused_with_suggestions():
         read({"max_t": 9})
 
 
-def test_fifo_judges_nothing():
+def test_fifo_has_no_rungs_and_stops_no_trial():
     assert FIFO().rungs() == ()
     assert FIFO().next_decision_step(5) is None
     assert FIFO().rung_of(5) is None
     assert FIFO().judge(Report(1, math.inf, is_nan=True, bracket=0), View()) == CONTINUE
 
 
-def test_step_that_never_comes_may_be_the_last():
+def test_max_t_may_exceed_64_bits():
     assert ASHA(max_t=2**64).to_json()["max_t"] == 2**64

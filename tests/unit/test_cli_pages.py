@@ -1,20 +1,12 @@
-"""Parts of pages: who gets how many rows, which columns fit, what a progress line says."""
-
-import io
-from contextlib import closing
+"""Parts of pages: the rows of each group, the columns that fit, and their names."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from studydb.analysis.expanding import expanded_names
-from studydb.analysis.progress_line import ProgressLine
 from studydb.cli.printing import _left_out
 from studydb.cli.query import _distinct
-from studydb.domain.life.states import Mode
-from studydb.domain.objective import Objective
-from studydb.domain.records import Counts
-from studydb.domain.text.display import duration_text
 from studydb.operations.overview import share
 
 
@@ -28,19 +20,19 @@ from studydb.operations.overview import share
         ({}, {}),
     ],
 )
-def test_page_is_shared_fairly(sizes, shares):
+def test_groups_share_a_page_evenly(sizes, shares):
     assert share(sizes, 20) == shares
 
 
 @given(st.dictionaries(st.integers(), st.integers(0, 40), max_size=6), st.integers(0, 30))
-def test_page_is_full_or_shows_everything(sizes, most):
+def test_page_is_full_or_shows_every_row(sizes, most):
     shares = share(sizes, most)
 
     assert sum(shares.values()) == min(most, sum(sizes.values()))
     assert all(shares[group] <= size for group, size in sizes.items())
 
 
-def test_narrow_terminal_loses_spare_columns_in_their_order_and_no_more_than_needed():
+def test_narrow_terminal_omits_as_few_optional_columns_as_possible_in_their_order():
     widths = {"number": 6, "value": 10, "params": 20}
 
     assert _left_out(widths, ["value", "number"], line_width=42) == []
@@ -65,66 +57,8 @@ def test_columns_of_the_same_name_are_numbered():
         (["lr", "lr"], ["lr"], {"lr": "lr"}),
     ],
 )
-def test_clashing_name_is_preceded_and_others_are_kept(first, others, columns):
+def test_only_a_name_equal_to_a_fixed_column_gets_a_prefix(first, others, columns):
     named = expanded_names(first, others, taken=["number", "state"], prefix="param/")
 
     assert named == columns
     assert list(named) == list(columns)
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_without_terminal_says_a_line_every_few_seconds_and_the_last_one():
-    seconds = [0.0]
-    stream = io.StringIO()
-    progress = ProgressLine(
-        "digits", Objective("error", Mode.MIN), stream=stream, clock=lambda: seconds[0]
-    )
-
-    with closing(progress):
-        for done in range(8):
-            progress.update(Counts(pending=7 - done, running=1, terminated=done), 0.5, seconds[0])
-            seconds[0] += 1
-        progress.update(Counts(terminated=8), 0.25, 75.0)
-
-    assert stream.getvalue().splitlines() == [
-        "digits: 7 PENDING, 1 RUNNING; best error (min): 0.5  [0 s]",
-        "digits: 2 PENDING, 1 RUNNING, 5 TERMINATED; best error (min): 0.5  [5 s]",
-        "digits: 0 RUNNING, 8 TERMINATED; best error (min): 0.25  [1 min 15 s]",
-    ]
-
-
-def test_progress_says_nothing_twice_and_nothing_before_an_update():
-    stream = io.StringIO()
-
-    ProgressLine("digits", Objective("error", Mode.MAX), stream=stream, clock=lambda: 0.0).close()
-    with closing(
-        ProgressLine("digits", Objective("error", Mode.MAX), stream=stream, clock=lambda: 0.0)
-    ) as progress:
-        progress.update(Counts(), None, 0)
-        progress.update(Counts(), None, 0)
-
-    assert stream.getvalue() == "digits: 0 RUNNING; best error (max): none yet  [0 s]\n"
-
-
-def test_progress_on_a_terminal_is_drawn_over_itself():
-    stream = Terminal()
-
-    with closing(
-        ProgressLine("digits[red]", Objective("error", Mode.MIN), stream=stream)
-    ) as progress:
-        progress.update(Counts(running=1), None, 0)
-        progress.update(Counts(running=2), 0.5, 1)
-
-    assert "\x1b[2K" in stream.getvalue()
-    assert "digits[red]: 2 RUNNING; best error (min): 0.5  [1 s]" in stream.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.9, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7265, "2 h 1 min")]
-)
-def test_durations_are_written_as_people_write_them(seconds, text):
-    assert duration_text(seconds) == text

@@ -49,7 +49,7 @@ VALUES = st.recursive(
         (timedelta(seconds=1), "0:00:01"),
     ],
 )
-def test_json_holds_every_value(value, written):
+def test_value_without_a_json_form_becomes_text(value, written):
     assert plain(value) == written
     json.dumps(plain(value), allow_nan=False)
 
@@ -65,7 +65,7 @@ def test_json_holds_every_value(value, written):
         ("a,b", "a,b"),
     ],
 )
-def test_csv_cell_is_nothing_for_none_and_json_for_what_is_no_number(value, written):
+def test_csv_cell_is_empty_for_none_and_json_for_booleans_and_dicts(value, written):
     assert csv_cell(value) == written
 
 
@@ -76,18 +76,18 @@ def test_table_cell_keeps_all_digits_unless_brief():
     assert table_cell({"lr": 0.1, "act": "relu"}) == "lr=0.1 act=relu"
 
 
-def test_text_that_could_steer_a_terminal_is_made_visible():
+def test_control_characters_are_escaped():
     assert visible("a\x1b[31m\nb\u202e") == "a\\x1b[31m\\nb\\u202e"
     assert table_cell("größe\t") == "größe\\t"
 
 
 @given(VALUES)
-def test_written_value_reads_as_itself(value):
+def test_formatted_value_parses_to_an_equal_value(value):
     assert parse_value(value_text(value)) == value
 
 
 @given(st.dictionaries(st.sampled_from(["lr", "net/act", "a b"]), VALUES, min_size=1))
-def test_written_parameter_reads_as_itself(values):
+def test_formatted_parameter_parses_to_an_equal_value(values):
     texts = [assignments({path: value}) for path, value in values.items()]
 
     tree = parse_parameters(texts)

@@ -23,25 +23,14 @@ documents = st.recursive(
 )
 
 
-def alike(left, right):
-    """Equal, NaN included, and of the same types all the way down."""
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(alike(left[key], right[key]) for key in left)
-    if isinstance(left, list):
-        return len(left) == len(right) and all(map(alike, left, right))
-    if isinstance(left, float) and math.isnan(left):
-        return isinstance(right, float) and math.isnan(right)
-    return type(left) is type(right) and left == right
-
-
 @given(documents)
 def test_json_round_trips_with_numbers_that_are_not_finite(document):
-    assert alike(document, decode_json(encode_json(document)))
-    assert alike(document, decode_json(json.loads(dump_json(document))))
+    assert repr(decode_json(encode_json(document))) == repr(document)
+    assert repr(decode_json(json.loads(dump_json(document)))) == repr(document)
 
 
 @given(documents)
-def test_stored_json_is_strict(document):
+def test_stored_json_has_no_nan_or_infinity_constants(document):
     def refuse(name):
         raise AssertionError(name)
 
@@ -59,59 +48,57 @@ def test_stored_json_is_strict(document):
         ({"NaN": 1}, '{"NaN":1}'),
     ],
 )
-def test_json_holds_the_names_that_postgresql_casts(value, stored):
+def test_json_has_nan_and_infinities_as_texts_that_postgresql_casts_to_doubles(value, stored):
     assert dump_json(value) == stored
 
 
 @DIALECTS
-def test_none_is_null_and_no_json(dialect):
+def test_none_is_stored_as_sql_null(dialect):
     assert Json().process_bind_param(None, dialect) is None
     assert Json().process_result_value(None, dialect) is None
 
 
-def bound(kind, value, dialect):
-    codec = kind.dialect_impl(dialect).bind_processor(dialect)
+def to_database(column_type, value, dialect):
+    codec = column_type.dialect_impl(dialect).bind_processor(dialect)
     return value if codec is None else codec(value)
 
 
-def read(kind, value, dialect):
-    codec = kind.dialect_impl(dialect).result_processor(dialect, None)
+def from_database(column_type, value, dialect):
+    codec = column_type.dialect_impl(dialect).result_processor(dialect, None)
     return value if codec is None else codec(value)
 
 
 @DIALECTS
 @pytest.mark.parametrize("value", [0.5, -0.0, math.nan, math.inf, -math.inf, 5e-324, None])
 def test_number_round_trips(dialect, value):
-    stored = bound(Number(), value, dialect)
+    stored = to_database(Number(), value, dialect)
 
-    found = read(Number(), stored, dialect)
-    assert str(found) == str(value)
-    assert type(found) is type(value)
+    assert repr(from_database(Number(), stored, dialect)) == repr(value)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_sqlite_holds_as_text_what_it_would_lose_as_a_double(value):
-    assert isinstance(bound(Number(), value, sqlite.dialect()), str)
+def test_sqlite_stores_nan_and_infinities_as_text(value):
+    assert isinstance(to_database(Number(), value, sqlite.dialect()), str)
 
 
 MOMENT = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=timezone(timedelta(hours=2)))
 
 
-def test_moment_is_text_in_utc_as_sqlite_writes_it():
+def test_time_is_stored_in_sqlite_as_text_in_utc_with_milliseconds():
     assert to_text(MOMENT) == "2026-01-01 10:30:00.123"
-    assert bound(UtcDateTime(), MOMENT, sqlite.dialect()) == "2026-01-01 10:30:00.123"
+    assert to_database(UtcDateTime(), MOMENT, sqlite.dialect()) == "2026-01-01 10:30:00.123"
 
 
 @given(st.lists(st.datetimes(datetime(1970, 1, 1), timezones=st.just(UTC)), min_size=2))  # noqa: DTZ001
-def test_moments_as_text_are_in_their_order(moments):
+def test_times_as_text_sort_by_time(moments):
     texts = [to_text(moment) for moment in sorted(moments)]
 
     assert texts == sorted(texts)
 
 
-def test_moment_is_read_aware_and_in_utc():
-    by_sqlite = read(UtcDateTime(), "2026-01-01 10:30:00.123", sqlite.dialect())
-    by_postgresql = read(UtcDateTime(), MOMENT, postgresql.dialect())
+def test_time_is_read_in_utc_with_its_zone():
+    by_sqlite = from_database(UtcDateTime(), "2026-01-01 10:30:00.123", sqlite.dialect())
+    by_postgresql = from_database(UtcDateTime(), MOMENT, postgresql.dialect())
 
     assert by_sqlite == datetime(2026, 1, 1, 10, 30, 0, 123000, tzinfo=UTC)
     assert by_sqlite.tzinfo is by_postgresql.tzinfo is UTC
@@ -119,6 +106,6 @@ def test_moment_is_read_aware_and_in_utc():
 
 
 @DIALECTS
-def test_naive_moment_is_refused(dialect):
+def test_time_without_a_zone_is_refused(dialect):
     with pytest.raises(ValueError, match="has no time zone; moments in the database are UTC"):
-        bound(UtcDateTime(), datetime(2026, 1, 1), dialect)  # noqa: DTZ001  the point
+        to_database(UtcDateTime(), datetime(2026, 1, 1), dialect)  # noqa: DTZ001  the point

@@ -1,4 +1,4 @@
-"""Whether a trainable reads its config is seen in its code, and never guessed."""
+"""`ignores_config` reads a trainable's bytecode; if in doubt, it is False."""
 
 # ruff: noqa: ARG002, FBT002, RUF015  functions as users write them
 
@@ -38,7 +38,7 @@ class Ignoring:
     "function",
     [never, default, overwritten, generator, lambda _: 1.0, Ignoring(), Ignoring().method],
 )
-def test_function_that_never_loads_its_first_parameter_ignores_it(function):
+def test_function_that_never_reads_its_first_parameter_ignores_its_config(function):
     assert ignores_config(function)
 
 
@@ -110,11 +110,11 @@ class Reading:
         *(any_arguments, in_both, Reading(), Reading().method, functools.partial(item), len),
     ],
 )
-def test_function_that_may_read_its_config_is_not_suspected(function):
+def test_function_that_may_read_its_first_parameter_does_not_ignore_its_config(function):
     assert not ignores_config(function)
 
 
-def test_wrapper_that_keeps_the_config_is_not_suspected_for_what_it_wraps():
+def test_wrapper_that_reads_its_config_does_not_ignore_it():
     kept = {}
 
     @functools.wraps(never)

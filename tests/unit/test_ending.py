@@ -58,38 +58,32 @@ def test_attempt_without_verdict_ends_by_its_outcome(outcome, state, reason):
 
 
 @pytest.mark.parametrize(
-    ("failures", "state"), [(0, State.PENDING), (1, State.PENDING), (2, State.ERROR)]
+    ("earlier", "state"), [(0, State.PENDING), (1, State.PENDING), (2, State.ERROR)]
 )
-def test_max_failures_are_survived(failures, state):
-    ending = end(Reason.FAILED, failures=failures, max_failures=2)
-
-    assert (ending.state, ending.failures) == (state, failures + 1)
-
-
 @pytest.mark.parametrize(
-    ("losses", "state"), [(0, State.PENDING), (1, State.PENDING), (2, State.ERROR)]
+    ("outcome", "counter"), [(Reason.FAILED, "failures"), (Reason.LOST, "losses")]
 )
-def test_max_losses_are_survived(losses, state):
-    ending = end(Reason.LOST, losses=losses, max_losses=2)
+def test_trial_survives_as_many_failures_and_losses_as_allowed(outcome, counter, earlier, state):
+    ending = end(outcome, **{counter: earlier, f"max_{counter}": 2})
 
-    assert (ending.state, ending.losses) == (state, losses + 1)
+    assert (ending.state, getattr(ending, counter)) == (state, earlier + 1)
 
 
 @pytest.mark.parametrize("failures", [0, 1, 1024, 10**6])
-def test_trial_may_fail_for_ever(failures):
+def test_trial_without_a_limit_is_retried_after_any_number_of_failures(failures):
     ending = end(Reason.FAILED, failures=failures, max_failures=NO_LIMIT)
 
     assert ending.state is State.PENDING
     assert ending.delay_s <= LONGEST_DELAY_S
 
 
-def test_release_counts_as_no_failure_and_has_no_delay():
+def test_release_is_not_counted_and_has_no_delay():
     assert end(Reason.PREEMPTED, failures=3, losses=4) == Ending(
         State.PENDING, None, Reason.PREEMPTED, failures=3, losses=4
     )
 
 
-def test_back_off_doubles_up_to_its_longest():
+def test_retry_delay_doubles_up_to_its_limit():
     assert [retry_delay_s(count) for count in range(12)] == [
         0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300,
     ]  # fmt: skip
@@ -100,7 +94,7 @@ def test_first_loss_has_no_delay():
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_verdict_to_stop_is_carried_out_however_the_attempt_ends(outcome):
+def test_verdict_to_stop_is_carried_out_whatever_the_outcome(outcome):
     ending = end(outcome, verdict=STOP)
 
     died = outcome in (Reason.FAILED, Reason.LOST)
@@ -115,12 +109,12 @@ def test_verdict_to_pause_is_carried_out_unless_the_trial_completes(outcome):
     assert (ending.state, ending.reason, ending.paused_by) == (State.PAUSED, None, "scheduler")
 
 
-def test_trial_that_completes_before_it_pauses_is_completed():
+def test_trial_that_completes_despite_a_verdict_to_pause_is_completed():
     assert end(Reason.COMPLETED, verdict=PAUSE) == end(Reason.COMPLETED)
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_trial_whose_attempt_ends_before_it_exploits_is_claimed_again(outcome):
+def test_trial_whose_attempt_ends_before_it_exploits_returns_to_pending(outcome):
     ending = end(outcome, verdict=EXPLOIT, max_failures=1)
 
     assert (ending.state, ending.reason) == (State.PENDING, None)
@@ -129,20 +123,15 @@ def test_trial_whose_attempt_ends_before_it_exploits_is_claimed_again(outcome):
 @pytest.mark.parametrize(
     ("outcome", "spent"), [(Reason.FAILED, "failures"), (Reason.LOST, "losses")]
 )
-def test_decision_to_exploit_spares_no_trial_its_limits(outcome, spent):
+def test_verdict_to_exploit_does_not_lift_the_limits_of_failures_and_losses(outcome, spent):
     ending = end(outcome, verdict=EXPLOIT, **{spent: 99})
 
     assert (ending.state, ending.reason) == (State.ERROR, outcome)
 
 
-@pytest.mark.parametrize("asked", [BY_PERSON, BY_STUDY, PAUSE_BY_PERSON, PAUSE_BY_STUDY])
-def test_request_replaces_an_exploit_that_the_attempt_never_carried_out(asked):
-    assert final_verdict(EXPLOIT, asked) == asked
-
-
 @pytest.mark.parametrize("outcome", OUTCOMES)
 @pytest.mark.parametrize("verdict", [None, STOP, PAUSE, EXPLOIT])
-def test_every_ending_is_an_allowed_move_and_consistent(outcome, verdict):
+def test_every_ending_is_an_allowed_move_with_matching_reason_and_delay(outcome, verdict):
     for failures, losses in itertools.product((0, 9), (0, 99)):
         ending = end(outcome, verdict=verdict, failures=failures, losses=losses)
 
@@ -165,15 +154,14 @@ def test_every_ending_is_an_allowed_move_and_consistent(outcome, verdict):
         (None, Status.STOPPED, BY_STUDY),
     ],
 )
-def test_request_for_a_trial_precedes_the_studys_pause_and_a_stop_precedes_both(
-    request_, status, verdict
-):
+def test_stop_precedes_pause_and_a_trials_request_precedes_the_studys(request_, status, verdict):
     assert requested_verdict(request_, status) == verdict
 
 
 @pytest.mark.parametrize(
-    ("verdict", "asked", "settled"),
+    ("verdict", "request_", "carried_out"),
     [
+        *((EXPLOIT, one, one) for one in (BY_PERSON, BY_STUDY, PAUSE_BY_PERSON, PAUSE_BY_STUDY)),
         (None, None, None),
         (None, BY_PERSON, BY_PERSON),
         (STOP, BY_PERSON, STOP),
@@ -189,5 +177,5 @@ def test_request_for_a_trial_precedes_the_studys_pause_and_a_stop_precedes_both(
         (PAUSE, PAUSE_BY_STUDY, PAUSE),
     ],
 )
-def test_last_request_is_carried_out_and_precedes_a_schedulers_pause(verdict, asked, settled):
-    assert final_verdict(verdict, asked) == settled
+def test_last_request_precedes_a_schedulers_pause_or_exploit(verdict, request_, carried_out):
+    assert final_verdict(verdict, request_) == carried_out

@@ -1,4 +1,4 @@
-"""The examples train, and go on from a checkpoint as if nothing had happened."""
+"""The examples train, and continue from a checkpoint."""
 
 import pickle
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Checkpoint:
 
 @dataclass
 class Trial:
-    """Keeps what a trainable reports; checkpoints are pickled at once, as the real one does."""
+    """Keeps the reports of a trainable; like a real trial, it pickles each checkpoint at once."""
 
     checkpoint: Checkpoint | None = None
     metrics: list[dict[str, float]] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Trial:
             self.checkpoints.append(Checkpoint(step, pickle.dumps(checkpoint)))
 
 
-def test_digits_are_learned_in_27_epochs():
+def test_digits_reaches_an_error_below_8_percent_in_27_epochs():
     trial = Trial()
 
     digits.train(GOOD_NETWORK, trial)
@@ -49,7 +49,7 @@ def test_digits_are_learned_in_27_epochs():
     [(digits.train, GOOD_NETWORK), (quadratic.train, {"x": 7.0, "rate": 0.1})],
     ids=["digits", "quadratic"],
 )
-def test_example_resumed_from_a_checkpoint_reports_what_it_would_have(train, config):
+def test_example_resumed_from_a_checkpoint_reports_the_same_metrics(train, config):
     whole = Trial()
     train(config, whole)
     middle = whole.checkpoints[len(whole.checkpoints) // 2]
@@ -62,7 +62,7 @@ def test_example_resumed_from_a_checkpoint_reports_what_it_would_have(train, con
 
 @pytest.mark.parametrize("lr", [1e-4, 1.0])
 @pytest.mark.parametrize("mom", [0.0, 0.99])
-def test_digits_at_the_corners_of_the_space_end_with_an_error_rate(lr, mom):
+def test_digits_trains_with_the_extreme_values_of_its_space(lr, mom):
     trial = Trial()
 
     digits.train({"lr": lr, "h": 256, "alpha": 1.0, "bs": 256, "mom": mom}, trial)
@@ -70,7 +70,7 @@ def test_digits_at_the_corners_of_the_space_end_with_an_error_rate(lr, mom):
     assert 0 <= trial.metrics[-1]["error"] <= 1
 
 
-def test_quadratic_comes_closer_to_its_lowest_point_with_every_step():
+def test_quadratic_reports_a_lower_loss_at_every_step():
     trial = Trial()
 
     quadratic.train({"x": -4.0, "rate": 0.2}, trial)

@@ -19,15 +19,15 @@ def read(report, *, metric="loss", last_step=0):
 # --- one report
 
 
-def test_report_is_split_into_step_value_and_the_others():
+def test_report_is_split_into_step_value_and_other_metrics():
     assert read({"loss": 0.5, "acc": 1, "training_iteration": 3}) == Result(3, 0.5, {"acc": 1})
 
 
-def test_step_counts_on_when_it_is_not_given():
+def test_report_without_a_step_gets_the_next_step():
     assert read({"loss": 0.5}, last_step=4).step == 5
 
 
-def test_nested_names_are_joined():
+def test_nested_metric_names_are_joined_by_slashes():
     report = {"val": {"loss": 0.5, "deep": {"er": 1}}, "a/b": 2}
 
     assert read(report, metric="val/loss") == Result(1, 0.5, {"val/deep/er": 1, "a/b": 2})
@@ -36,27 +36,26 @@ def test_nested_names_are_joined():
 @pytest.mark.parametrize(
     "value", [1, 0.5, np.float32(0.5), np.float64(0.5), np.int64(3), np.array(2)]
 )
-def test_value_becomes_a_plain_float(value):
+def test_value_of_the_study_metric_becomes_a_float(value):
     found = read({"loss": value}).value
 
-    assert type(found) is float
-    assert found == float(value)
+    assert (found, type(found)) == (float(value), float)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_values_that_are_not_finite_are_legal(value):
+def test_study_metric_may_be_nan_or_infinite(value):
     assert str(read({"loss": value}).value) == str(value)
 
 
 @pytest.mark.parametrize("step", [3, 3.0, np.int64(3), np.float64(3.0)])
-def test_step_may_come_as_any_whole_number(step):
+def test_step_may_be_a_float_or_numpy_number_without_a_fraction(step):
     found = read({"loss": 0.5, "training_iteration": step}).step
 
     assert (found, type(found)) == (3, int)
 
 
 @pytest.mark.parametrize("step", [1.5, "3", True, None, math.nan, math.inf, [3]])
-def test_step_that_is_no_whole_number_is_refused(step):
+def test_step_that_is_not_a_whole_number_is_refused(step):
     with pytest.raises(InvalidReport, match="a step is an integer that rises from 1"):
         read({"loss": 0.5, "training_iteration": step})
 
@@ -69,12 +68,7 @@ def test_step_that_does_not_rise_is_refused(step):
         read({"loss": 0.5, "training_iteration": step}, last_step=4)
 
 
-def test_step_of_more_than_62_bits_is_refused():
-    with pytest.raises(InvalidReport):
-        read({"loss": 0.5, "training_iteration": 2**62})
-
-
-def test_report_without_the_study_metric_names_what_it_has():
+def test_report_without_the_study_metric_is_refused_with_its_metrics():
     with pytest.raises(
         InvalidReport, match="at step 1 has no 'loss', the study's metric; it has 'acc'"
     ):
@@ -84,13 +78,13 @@ def test_report_without_the_study_metric_names_what_it_has():
 
 
 @pytest.mark.parametrize("value", ["0.5", None, True, [0.5], np.array([0.5, 1]), np.bool_(True)])
-def test_study_metric_that_is_no_number_is_refused(value):
+def test_study_metric_that_is_not_a_number_is_refused(value):
     with pytest.raises(InvalidReport, match="the study's metric must be a number"):
         read({"loss": value})
 
 
 @pytest.mark.parametrize("report", [None, 0.5, [("loss", 0.5)], "loss"])
-def test_report_that_is_no_dict_is_refused(report):
+def test_report_that_is_not_a_dict_is_refused(report):
     with pytest.raises(InvalidReport, match="give a dict such as"):
         read(report)
 
@@ -131,13 +125,13 @@ def test_other_metrics_become_json_values(value, stored):
     ],
     ids=range(10),
 )
-def test_what_json_or_sql_cannot_hold_is_refused(value, why):
+def test_metric_that_json_or_sql_cannot_hold_is_refused(value, why):
     with pytest.raises(InvalidReport, match=f"'m'.* {why}|'m' is {why}"):
         read({"loss": 0.5, "m": value})
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0b"])
-def test_name_that_sql_cannot_hold_is_refused(name):
+def test_metric_name_that_sql_cannot_hold_is_refused(name):
     with pytest.raises(InvalidReport):
         read({"loss": 0.5, name: 1})
 
@@ -145,11 +139,6 @@ def test_name_that_sql_cannot_hold_is_refused(name):
 def test_study_metric_too_large_for_a_double_is_refused():
     with pytest.raises(InvalidReport, match="'loss' is an integer too large for a double"):
         read({"loss": 10**400})
-
-
-def test_refused_report_is_a_value_error():
-    with pytest.raises(ValueError, match="steps must rise"):
-        read({"loss": 0.5, "training_iteration": 0})
 
 
 # --- ranks
@@ -179,39 +168,39 @@ def test_zero_has_one_score(zero, mode):
 # --- summaries
 
 
-def summed(*values, mode=Mode.MIN):
+def summary_of(*values, mode=Mode.MIN):
     summary = Summary()
     for step, value in enumerate(values, 1):
         summary = summary.add([Result(step, value, {})], Objective("loss", mode))
     return summary
 
 
-def test_first_of_equals_stays_best():
-    assert summed(2.0, 1.0, 1.0, 3.0) == Summary(4, 4, 3.0, 1.0, 2, 1.0)
+def test_first_of_equal_values_stays_the_best():
+    assert summary_of(2.0, 1.0, 1.0, 3.0) == Summary(4, 4, 3.0, 1.0, 2, 1.0)
 
 
-def test_best_follows_the_mode():
-    assert summed(2.0, 1.0, 3.0, mode=Mode.MAX) == Summary(3, 3, 3.0, 3.0, 3, -3.0)
+def test_best_value_depends_on_the_mode():
+    assert summary_of(2.0, 1.0, 3.0, mode=Mode.MAX) == Summary(3, 3, 3.0, 3.0, 3, -3.0)
 
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("values", [(math.nan, None), (None, math.nan)])
-def test_nan_is_never_best_not_even_beside_the_worst_infinity(values, mode):
+def test_worst_infinity_is_better_than_nan(values, mode):
     worst = math.inf if mode is Mode.MIN else -math.inf
 
-    summary = summed(*(worst if value is None else value for value in values), mode=mode)
+    summary = summary_of(*(worst if value is None else value for value in values), mode=mode)
 
     assert summary.best_value == worst
     assert summary.rank_score == math.inf
 
 
-def test_trial_without_results_or_with_nan_alone_has_no_rank():
+def test_trial_without_results_or_with_only_nan_has_no_rank_score():
     assert Summary().rank_score is None
-    assert summed(math.nan, math.nan).rank_score is None
-    assert summed(math.nan).n_results == 1
+    assert summary_of(math.nan, math.nan).rank_score is None
+    assert summary_of(math.nan).n_results == 1
 
 
-def test_each_metric_is_summed_up_over_the_steps_that_have_it():
+def test_each_metric_is_summarized_over_the_steps_that_have_it():
     results = [
         Result(1, 4.0, {"acc": 1, "tag": "x", "flag": True, "late": None}),
         Result(2, 2.0, {"acc": math.nan, "late": 5}),
@@ -225,7 +214,7 @@ def test_each_metric_is_summed_up_over_the_steps_that_have_it():
     assert (found["acc"]["avg"], math.isnan(found["acc"]["last"])) == (1.0, True)
 
 
-def test_average_is_exact_and_undefined_between_infinities():
+def test_average_is_exact_and_nan_for_opposite_infinities():
     exact = Tally("loss").analysis([Result(step, 0.1, {}) for step in range(1, 11)])
     odd = Tally("loss").analysis([Result(1, math.inf, {}), Result(2, -math.inf, {})])
 
@@ -242,7 +231,7 @@ def nested(depth, kind):
 
 
 @pytest.mark.parametrize("kind", [list, dict])
-def test_depth_of_a_metric_is_bounded(kind):
+def test_metric_nested_more_than_32_levels_deep_is_refused(kind):
     assert read({"loss": 0.5, "deep": nested(32, kind)})
 
     for depth in (33, 900, 100_000):
@@ -250,7 +239,7 @@ def test_depth_of_a_metric_is_bounded(kind):
             read({"loss": 0.5, "deep": nested(depth, kind)})
 
 
-def test_metric_that_holds_itself_is_refused():
+def test_metric_that_contains_itself_is_refused():
     circle = {}
     circle["itself"] = [circle]
 
@@ -258,20 +247,17 @@ def test_metric_that_holds_itself_is_refused():
         read({"loss": 0.5, "circle": circle})
 
 
-@pytest.mark.parametrize("number", [2**63 - 1, -(2**63) + 1])
-def test_integer_of_64_bits_stays_one(number):
-    assert read({"loss": 0.5, "n": number}).metrics == {"n": number}
-
-
-@pytest.mark.parametrize("number", [2**63, -(2**63), 10**300])
-def test_larger_integer_becomes_the_nearest_double(number):
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(2**63 - 1, int), (-(2**63) + 1, int), (2**63, float), (-(2**63), float), (10**300, float)],
+)
+def test_integer_of_more_than_64_bits_becomes_the_nearest_double(number, kind):
     (found,) = read({"loss": 0.5, "n": number}).metrics.values()
 
-    assert type(found) is float
-    assert found == float(number)
+    assert (found, type(found)) == (kind(number), kind)
 
 
-def test_values_of_derived_classes_become_plain():
+def test_metrics_of_derived_classes_become_builtin_types():
     class Text(str):
         __slots__ = ()
 
@@ -280,13 +266,13 @@ def test_values_of_derived_classes_become_plain():
 
     given = {"f": np.float64(0.5), "s": Text("x"), "i": Whole(3), "l": [np.float64(1), Text("y")]}
 
-    found = read({"loss": np.float64(0.5), **given}).metrics
+    found = read({"loss": 0.5, **given}).metrics
 
     assert [type(value) for value in found.values()] == [float, str, int, list]
     assert [type(item) for item in found["l"]] == [float, str]
 
 
 @pytest.mark.parametrize("step", [2**62, -(2**62), -(10**300)])
-def test_step_of_any_size_is_refused_with_a_sentence(step):
-    with pytest.raises(InvalidReport, match="more than 62 bits"):
+def test_step_of_more_than_62_bits_is_refused_with_a_value_error(step):
+    with pytest.raises(ValueError, match="more than 62 bits"):
         read({"loss": 0.5, "training_iteration": step})

@@ -18,14 +18,14 @@ def test_wait_is_bounded_by_the_time_since_the_last_trial():
         idle_s += wait_s
 
 
-def test_waits_grow_to_the_longest_and_stay_there():
+def test_waits_grow_to_the_longest_wait_and_are_jittered():
     drawn = waits(PollInterval(), 40)
 
     assert all(wait_s >= LONGEST_WAIT_S / 2 for wait_s in drawn[-20:])
     assert len({*pairwise(drawn[-20:])}) > 1  # jittered: idle workers do not look in step
 
 
-def test_trial_begins_the_waits_anew_and_lost_races_do_not():
+def test_reset_gives_the_shortest_wait_and_shorten_at_most_one_second():
     poll_interval = PollInterval()
     waits(poll_interval, 20)
     poll_interval.shorten()

@@ -32,7 +32,7 @@ def test_cutoff_lies_between_the_cut_and_its_better_neighbour():
     ("entry", "place"),
     [((0.5, 5), (1.0, 1)), ((1.5, 5), (1.5, 5)), ((3.0, 5), (2.0, 9))],
 )
-def test_median_of_three_is_the_middle(entry, place):
+def test_cut_at_the_median_of_three_entries_is_the_middle_one(entry, place):
     two = Cut(n=2, rank=0, entry=(2.0, 9))
 
     cut = insert(two, entry, worse=None, better=(1.0, 1), quantile=0.5)
@@ -40,7 +40,7 @@ def test_median_of_three_is_the_middle(entry, place):
     assert cut == Cut(n=3, rank=1, entry=place)
 
 
-def test_equal_scores_are_ordered_by_trial_and_pass():
+def test_equal_scores_are_ordered_by_trial_id():
     cut = insert(Cut(1, 0, (1.0, 5)), (1.0, 6), worse=None, better=None, quantile=0.5)
 
     assert cut == Cut(n=2, rank=0, entry=(1.0, 6))

@@ -34,24 +34,24 @@ def hit(stop, one):
         ({"loss": "inf"}, (Threshold("loss", ">=", math.inf),)),
     ],
 )
-def test_rules_are_read(stop, rules):
+def test_rules_are_parsed_from_dicts_and_texts(stop, rules):
     assert read_rules(stop) == rules
 
 
 @pytest.mark.parametrize("stop", ["loss", "loss=3", ">=3", "", "a b >= c d"])
-def test_text_that_is_no_comparison_is_refused(stop):
+def test_rule_that_is_not_a_comparison_is_refused(stop):
     with pytest.raises(InvalidSpec, match=r"is not a comparison; write for example 'loss>=3'"):
         read_rules(stop)
 
 
 @pytest.mark.parametrize("bound", [True, None, "three", math.nan, "nan", [1], 10**400])
-def test_bound_that_is_no_number_is_refused(bound):
+def test_rule_with_a_bound_that_is_not_a_number_is_refused(bound):
     with pytest.raises(InvalidSpec, match="for 'loss' needs a number"):
         read_rules({"loss": bound})
 
 
 @pytest.mark.parametrize("stop", ["loss>=", "loss>>3", "loss>=3>=4", "loss<nan"])
-def test_text_without_a_number_is_refused(stop):
+def test_rule_text_without_a_number_is_refused(stop):
     with pytest.raises(InvalidSpec, match="for 'loss' needs a number"):
         read_rules(stop)
 
@@ -85,14 +85,14 @@ def test_study_metric_is_not_read_from_the_other_metrics():
     assert not hit("loss>=1", Result(1, 0.5, {"loss": 2.0}))
 
 
-def test_first_rule_that_is_hit_is_named():
+def test_first_hit_rule_is_returned():
     rules = read_rules(["acc>=1", "loss<1", "loss<2"])
 
     assert first_hit(rules, result(value=0.5), objective=LOSS) == Threshold("loss", "<", 1.0)
     assert first_hit(rules, result(value=5.0), objective=LOSS) is None
 
 
-def test_rule_survives_its_row():
+def test_rule_round_trips_as_json():
     (rule,) = read_rules("loss>=0.1")
 
     assert Threshold(**rule.to_json()) == rule

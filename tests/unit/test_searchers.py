@@ -8,8 +8,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from harness.refusal import check_refused
 
-from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.search_space import (
     Space,
     choice,
@@ -43,14 +43,14 @@ def test_points_are_nested_and_without_constants():
     assert list(point["model"]) == ["width", "act"]
 
 
-def test_points_are_pinned():
+def test_proposed_values_never_change_between_versions():
     assert RandomSearch().propose(SPACE, seed=0, draw=0) == {
         "lr": 0.6337239784955337,
         "model": {"width": 1, "act": "tanh"},
     }
 
 
-def test_points_do_not_depend_on_order_or_process():
+def test_points_are_equal_in_another_process_and_order():
     script = (
         "from studydb.domain.space.search_space import Space\n"
         "from studydb.searchers import RandomSearch\n"
@@ -70,7 +70,7 @@ def test_seeds_and_draws_give_different_points():
     assert points(SPACE, seed=7) != points(SPACE, seed=8)
 
 
-def test_a_new_parameter_does_not_change_the_values_of_others():
+def test_new_parameter_does_not_change_the_values_of_others():
     wider = Space.read({"first": uniform(0, 1), "lr": loguniform(1e-4, 1.0)})
 
     assert [point["lr"] for point in points(wider)] == [point["lr"] for point in points(SPACE)]
@@ -92,7 +92,7 @@ def test_draws_are_the_first_word_of_numpys_philox():
     assert unit_draw(seed=3, path="model/width", draw=5) == (stream.random_raw() >> 11) / 2**53
 
 
-def test_a_draw_costs_less_than_50_microseconds_a_parameter():
+def test_draw_takes_less_than_50_microseconds_per_parameter():
     space = Space.read({f"p{index}": loguniform(1e-4, 1.0) for index in range(20)})
     search = RandomSearch()
     search.propose(space, seed=0, draw=0)
@@ -108,19 +108,19 @@ def _time_of(action):
     return time.perf_counter() - start
 
 
-def test_an_empty_space_gives_empty_points_without_end():
+def test_empty_space_gives_empty_points_without_limit():
     space = Space.read(None)
 
     assert RandomSearch().size(space) is None
     assert RandomSearch().propose(space, seed=0, draw=10**9) == {}
 
 
-def test_a_negative_or_huge_seed_still_draws():
+def test_seed_may_be_negative_or_exceed_64_bits():
     for seed in (-1, 2**70, 0):
         assert 0 <= unit_draw(seed=seed, path="lr", draw=2**40) < 1
 
 
-def test_a_grid_is_the_product_with_the_last_parameter_fastest():
+def test_grid_is_the_product_in_which_the_last_parameter_changes_fastest():
     space = Space.read(
         {"a": choice(["x", "y"]), "m": {"b": randint(1, 3)}, "c": quniform(0, 1, 0.5)}
     )
@@ -132,7 +132,7 @@ def test_a_grid_is_the_product_with_the_last_parameter_fastest():
     assert walked == [{"a": a, "m": {"b": b}, "c": c} for a, b, c in expected]
 
 
-def test_a_grid_ends():
+def test_draw_outside_the_grid_raises_index_error():
     space = Space.read({"a": randint(1, 3)})
 
     for draw in (3, -1):
@@ -157,10 +157,7 @@ def test_grid_of_an_empty_space_has_one_point():
     ],
 )
 def test_space_that_cannot_be_enumerated_is_refused(mapping, words):
-    with pytest.raises(InvalidSpec) as caught:
-        GridSearch().size(Space.read(mapping))
-
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+    check_refused(words, GridSearch().size, Space.read(mapping))
 
 
 @pytest.mark.parametrize("searcher", [RandomSearch(), RandomSearch(seed=5), GridSearch(seed=2)])
@@ -168,11 +165,11 @@ def test_searchers_round_trip_as_json(searcher):
     assert read(searcher.to_json()) == searcher
 
 
-def test_a_study_without_a_searcher_reads_none():
+def test_searcher_of_a_study_without_one_is_none():
     assert read(None) is None
 
 
-def test_searchers_from_text():
+def test_searcher_is_made_from_a_call():
     assert from_call(parse_call("RandomSearch(seed=0)")) == RandomSearch(seed=0)
     assert from_call(parse_call("RandomSearch(3)")).seed == 3
     assert from_call(parse_call("GridSearch")) == GridSearch()
@@ -190,18 +187,14 @@ def test_searchers_from_text():
         ("RandomSearch(1, 2)", ["too many"]),
     ],
 )
-def test_bad_searchers_are_refused(text, words):
-    with pytest.raises(InvalidSpec) as caught:
-        from_call(parse_call(text))
-
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+def test_wrong_call_of_a_searcher_is_refused(text, words):
+    check_refused(words, from_call, parse_call(text))
 
 
-def test_a_stored_searcher_without_a_name_is_refused():
-    with pytest.raises(InvalidSpec, match="no name"):
-        read({"seed": 1})
+def test_stored_searcher_without_a_name_is_refused():
+    check_refused(["no name"], read, {"seed": 1})
 
 
-def test_a_numpy_seed_is_stored_as_an_int():
+def test_numpy_seed_is_stored_as_an_int():
     assert RandomSearch(seed=np.int64(4)).to_json() == {"name": "RandomSearch", "seed": 4}
     assert type(RandomSearch(seed=np.int64(4)).seed) is int

@@ -1,4 +1,4 @@
-"""Environment, defaults, and the keys that make trust."""
+"""Environment variables, defaults, and signing keys."""
 
 import multiprocessing
 import stat
@@ -49,13 +49,13 @@ def test_scrubbed_environment_has_no_credentials():
     assert scrubbed == {"PATH": "/bin", "STUDYDB_KEY_FILE": "/keys"}
 
 
-def test_storage_is_what_was_named_then_the_environment_then_a_file():
+def test_storage_is_the_explicit_url_else_the_environments_else_a_file():
     assert storage_url("sqlite:///a.db", {"STUDYDB_STORAGE": "sqlite:///b.db"}) == "sqlite:///a.db"
     assert storage_url(None, {"STUDYDB_STORAGE": "sqlite:///b.db"}) == "sqlite:///b.db"
     assert storage_url(None, {}) == "sqlite:///studydb.db"
 
 
-def test_key_file_follows_xdg_and_its_own_variable(monkeypatch, tmp_path):
+def test_key_file_path_depends_on_xdg_config_home_and_studydb_key_file(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
 
     assert key_file_path({}) == tmp_path / ".config" / "studydb" / "keys"
@@ -64,7 +64,7 @@ def test_key_file_follows_xdg_and_its_own_variable(monkeypatch, tmp_path):
     assert key_file_path({"STUDYDB_KEY_FILE": "~/k"}) == tmp_path / "k"
 
 
-def test_first_use_makes_a_key_for_this_user_alone(environ):
+def test_first_use_makes_a_key_file_that_only_this_user_can_read(environ):
     first = load_keyring(environ)
     second = load_keyring(environ)
 
@@ -93,7 +93,7 @@ def test_simultaneous_first_uses_share_one_key(environ):
     assert ids == {load_keyring(environ).keys[0].id}
 
 
-def test_looking_without_creating_leaves_no_file(environ):
+def test_keyring_without_create_makes_no_file(environ):
     assert load_keyring(environ, create=False).keys == ()
     assert not key_file_path(environ).exists()
 
@@ -110,7 +110,7 @@ def test_environment_key_comes_first_and_needs_no_file(environ):
 
 
 @pytest.mark.parametrize("text", ["secret", "abcd", "ffff:" + KEY])
-def test_environment_key_that_is_none_is_refused_without_showing_it(environ, text):
+def test_invalid_environment_key_is_refused_without_showing_it(environ, text):
     environ["STUDYDB_SIGNING_KEY"] = text
 
     with pytest.raises(UsageError, match="openssl rand -hex 32") as refusal:
@@ -134,7 +134,7 @@ def test_damaged_key_file_names_the_line(environ):
         load_keyring(environ)
 
 
-def test_key_file_that_cannot_be_made_names_the_ways_out(environ, tmp_path):
+def test_key_file_that_cannot_be_made_is_refused_with_the_cure(environ, tmp_path):
     (tmp_path / "config").write_text("a file where a directory should be")
 
     with pytest.raises(UsageError, match="STUDYDB_KEY_FILE"):
@@ -151,7 +151,7 @@ def test_key_id_is_a_fingerprint_and_the_secret_is_not_shown(environ):
     assert "abab" not in repr(load_keyring(environ))
 
 
-def test_first_key_signs_and_all_verify():
+def test_first_or_preferred_key_signs_and_all_keys_verify():
     one, other = Key(bytes.fromhex(KEY)), Key(bytes.fromhex(OTHER))
     ring, colleague = Keyring((one, other), Path("k")), Keyring((other,), Path("k"))
 
@@ -173,11 +173,11 @@ def test_wrong_signature_never_verifies(mac):
     assert not Keyring((key,), Path("k")).verify(b"payload", {key.id: mac})
 
 
-def test_without_a_key_signing_says_what_to_do():
+def test_signing_without_a_key_is_refused_with_the_cure():
     with pytest.raises(UsageError, match="STUDYDB_SIGNING_KEY"):
         Keyring((), Path("k")).sign(b"payload")
 
 
-def test_framed_fields_cannot_be_shifted_into_each_other():
+def test_frame_differs_when_bytes_move_between_fields():
     assert frame("ab", "c") != frame("a", "bc")
     assert frame("ab") != frame("ab", "")

@@ -1,4 +1,4 @@
-"""The base of all specs: options are checked by their annotations and stored by name."""
+"""The base class of specs: options are checked by their annotations and stored by name."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,17 +41,17 @@ class Sample(Spec):
         ({"seed": "3"}, "it must be an integer or None"),
     ],
 )
-def test_option_of_another_type_is_refused_by_its_name(option, why):
+def test_option_of_a_wrong_type_is_refused_with_its_name(option, why):
     with pytest.raises(InvalidSpec, match=why):
         Sample(**option)
 
 
-def test_options_are_checked_together_once_each_has_its_type():
+def test_options_of_right_types_are_checked_by_the_class():
     with pytest.raises(InvalidSpec, match="too many"):
         Sample(steps=10)
 
 
-def test_whole_and_numpy_numbers_become_plain():
+def test_whole_floats_and_numpy_numbers_become_builtin_types():
     sample = Sample(steps=3.0, factor=np.float32(0.5), seed=np.int64(4))
 
     assert [type(option) for option in (sample.steps, sample.factor, sample.seed)] == [
@@ -59,7 +59,7 @@ def test_whole_and_numpy_numbers_become_plain():
     ]  # fmt: skip
 
 
-def test_spec_survives_its_row():
+def test_spec_round_trips_as_json():
     sample = Sample(steps=3, hard=False, values=[1, "a"])
 
     assert sample.to_json() == {

@@ -15,7 +15,7 @@ DRAWN = {
 }
 
 
-def test_moves_are_those_of_the_drawing():
+def test_moves_equal_the_drawing():
     targets = {source: {to for at, to in MOVES if at is source} for source in State}
 
     assert targets == DRAWN
@@ -34,7 +34,7 @@ def test_every_state_is_in_the_drawing():
     assert all(state in states.__doc__ for state in State)
 
 
-def test_every_state_is_known_to_the_database():
+def test_check_constraint_of_the_trial_table_has_every_state():
     (check,) = (one for one in trial.constraints if one.name == "trial_state_check")
 
     assert all(f"'{state}'" in str(check.sqltext) for state in State)

@@ -1,6 +1,6 @@
-"""What a study runs: how it is named, signed, found again and called."""
+"""Trainables: describing, signing, finding and calling the function that a study runs."""
 
-# The functions here are such as users write, and their modules appear while the tests run.
+# The functions here are written as users write them, and tests import modules that they write.
 # ruff: noqa: ARG002, ARG005, PLC0415
 
 import dataclasses
@@ -14,6 +14,7 @@ from pathlib import Path
 import cloudpickle
 import numpy as np
 import pytest
+from harness.refusal import check_refused
 
 from studydb.domain.errors import TrainableError, Untrusted
 from studydb.domain.records import Trainable, TrainableKind
@@ -39,7 +40,7 @@ def import_trainable(name, workdir="/recorded"):
 
 
 @pytest.fixture(autouse=True)
-def interpreter_as_it_was(monkeypatch):
+def restored_imports(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
     yield
@@ -72,7 +73,7 @@ def forget(module, directory):
 # describe
 
 
-def test_function_that_a_fresh_interpreter_finds_is_named(project):
+def test_function_that_a_fresh_interpreter_finds_is_described_by_its_path(project):
     sys.path.insert(0, str(project))
     import plain
 
@@ -86,17 +87,17 @@ def test_function_that_a_fresh_interpreter_finds_is_named(project):
     assert load(trainable, [project]) is plain.train
 
 
-def test_function_of_a_module_that_is_elsewhere_is_sent_by_value(project, tmp_path):
+def test_function_of_a_module_outside_the_workdir_is_pickled(project, tmp_path):
     sys.path.insert(0, str(project))
     import plain
 
     trainable = describe(plain.train, workdir=tmp_path)
 
     assert (trainable.kind, trainable.name) == ("pickle", "plain:train")
-    assert opened_elsewhere(trainable) == 0.5
+    assert returned_elsewhere(trainable) == 0.5
 
 
-def test_module_of_the_same_name_at_another_place_is_not_the_same_object(project, tmp_path):
+def test_function_of_a_module_hidden_by_one_of_the_same_name_is_pickled(project, tmp_path):
     (tmp_path / "plain.py").write_text("def train(config): return 'impostor'\n")
     sys.path.insert(0, str(project))
     import plain
@@ -104,7 +105,7 @@ def test_module_of_the_same_name_at_another_place_is_not_the_same_object(project
     assert describe(plain.train, workdir=tmp_path).kind == "pickle"
 
 
-def test_functions_without_a_findable_name_are_sent_by_value(project):
+def test_local_functions_and_lambdas_are_pickled(project):
     offset = 1
 
     def local(config):
@@ -114,10 +115,10 @@ def test_functions_without_a_findable_name_are_sent_by_value(project):
         trainable = describe(function, workdir=project)
         assert trainable.kind == "pickle"
         assert trainable.python_version == "{}.{}".format(*sys.version_info)
-        assert opened_elsewhere(trainable) == value
+        assert returned_elsewhere(trainable) == value
 
 
-def test_function_of_main_is_sent_by_value(project):
+def test_function_of_main_is_pickled(project):
     script = (
         "import sys; from studydb.trainables import describe\n"
         "def train(config): return 1\n"
@@ -131,7 +132,7 @@ def test_function_of_main_is_sent_by_value(project):
     assert answer.stdout.strip() == "pickle"
 
 
-def test_replaced_function_is_not_taken_for_the_one_that_has_its_name(project):
+def test_function_whose_name_refers_to_another_function_is_pickled(project):
     sys.path.insert(0, str(project))
     import plain
 
@@ -141,7 +142,7 @@ def test_replaced_function_is_not_taken_for_the_one_that_has_its_name(project):
     assert describe(original, workdir=project).kind == "pickle"
 
 
-def test_helpers_in_modules_that_workers_cannot_find_travel_along(project, tmp_path):
+def test_modules_that_workers_cannot_find_are_pickled_with_the_function(project, tmp_path):
     sys.path.insert(0, str(project))
     (project / "user.py").write_text(
         "import plain\ndef train(config):\n    return plain.train(config) * plain.NUMBER\n"
@@ -151,12 +152,12 @@ def test_helpers_in_modules_that_workers_cannot_find_travel_along(project, tmp_p
     trainable = describe(user.train, workdir=tmp_path)
 
     assert trainable.kind == "pickle"
-    assert opened_elsewhere(trainable) == 1.5
+    assert returned_elsewhere(trainable) == 1.5
     assert "plain" not in cloudpickle.list_registry_pickle_by_value()
 
 
-def opened_elsewhere(trainable):
-    """What a function sent by value returns in an interpreter that cannot import its module."""
+def returned_elsewhere(trainable):
+    """The value that a pickled function returns in an interpreter that cannot import its module."""
     script = (
         "import pickle, sys\n"
         "function = pickle.load(sys.stdin.buffer)\n"
@@ -190,12 +191,12 @@ def test_path_is_checked_without_running_the_module(project):
         ("plain:trian", "has no 'trian'"),
     ],
 )
-def test_path_to_nothing_is_refused(project, path, complaint):
+def test_path_that_names_no_function_is_refused(project, path, complaint):
     with pytest.raises(TrainableError, match=complaint):
         describe(path, workdir=project)
 
 
-def test_function_that_cannot_be_pickled_names_the_way_out(project):
+def test_function_that_cannot_be_pickled_is_refused_with_the_cure(project):
     lock = threading.Lock()
 
     def train(config):
@@ -205,7 +206,7 @@ def test_function_that_cannot_be_pickled_names_the_way_out(project):
         describe(train, workdir=project)
 
 
-def test_function_that_carries_its_data_with_it_is_refused(project):
+def test_function_that_pickles_to_more_than_16_mib_is_refused(project):
     data = np.zeros(3 << 20)
 
     with pytest.raises(TrainableError, match="24 MiB of data"):
@@ -215,7 +216,7 @@ def test_function_that_carries_its_data_with_it_is_refused(project):
 # load
 
 
-def test_import_looks_in_the_workers_directory_then_in_the_recorded_one(project, tmp_path):
+def test_worker_directory_is_searched_before_the_studys(project, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "plain.py").write_text("def train(config): return 'the worker'\n")
@@ -230,48 +231,43 @@ def test_import_looks_in_the_workers_directory_then_in_the_recorded_one(project,
 
 
 def test_missing_module_names_both_directories(project, tmp_path):
-    with pytest.raises(TrainableError) as refusal:
-        load(import_trainable("nowhere:train"), [tmp_path, project])
-
-    assert f"neither in {tmp_path} nor in {project}" in str(refusal.value)
-    assert "--workdir" in str(refusal.value)
+    words = [f"neither in {tmp_path} nor in {project}", "--workdir"]
+    trainable = import_trainable("nowhere:train")
+    check_refused(words, load, trainable, [tmp_path, project], error=TrainableError)
 
 
-def test_error_inside_the_module_comes_through(project):
+def test_error_raised_by_the_module_is_not_wrapped(project):
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
         load(import_trainable("broken:train"), [project])
 
 
-def test_missing_function_suggests_a_near_name(project):
+def test_missing_function_is_refused_with_a_similar_name(project):
     with pytest.raises(TrainableError, match="Did you mean 'train'"):
         load(import_trainable("plain:trian"), [project])
 
 
-def test_name_of_something_else_than_a_function_is_refused(project):
+def test_name_of_an_integer_is_refused(project):
     with pytest.raises(TrainableError, match="is a int"):
         load(import_trainable("plain:NUMBER"), [project])
 
 
-def test_unknown_kind_is_refused(project):
+def test_unknown_trainable_kind_is_refused(project):
     unknown = dataclasses.replace(import_trainable("plain:train"), kind="command")
 
     with pytest.raises(TrainableError, match="'command'"):
         load(unknown, [project])
 
 
-def test_pickle_of_another_python_names_both_versions(project):
+def test_pickle_of_another_python_is_refused_with_both_versions(project):
     trainable = dataclasses.replace(
         describe(lambda config: 1, workdir=project), python_version="3.4"
     )
 
-    with pytest.raises(TrainableError) as refusal:
-        load(trainable, [project])
-
-    assert "Python 3.4" in str(refusal.value)
-    assert "Python {}.{}".format(*sys.version_info) in str(refusal.value)
+    words = ["Python 3.4", "Python {}.{}".format(*sys.version_info)]
+    check_refused(words, load, trainable, [project], error=TrainableError)
 
 
-def test_pickle_that_needs_a_missing_module_names_it(project, tmp_path):
+def test_pickle_that_needs_a_missing_module_is_refused_with_its_name(project, tmp_path):
     sys.path.insert(0, str(project))
     import plain
 
@@ -285,14 +281,14 @@ def test_pickle_that_needs_a_missing_module_names_it(project, tmp_path):
         load(trainable, [tmp_path, tmp_path / "empty"])
 
 
-def test_damaged_pickle_is_a_trainable_error(project):
+def test_damaged_pickle_raises_trainable_error(project):
     trainable = describe(lambda config: 1, workdir=project)
 
     with pytest.raises(TrainableError, match="cannot be opened"):
         load(dataclasses.replace(trainable, source=trainable.source[:-5]), [project])
 
 
-def test_name_that_is_only_allowed_cannot_reach_what_the_module_imported(project):
+def test_own_only_refuses_a_function_that_the_module_imported(project):
     with pytest.raises(TrainableError, match="is not defined in plain"):
         load(import_trainable("plain:system"), [project], own_only=True)
 
@@ -302,13 +298,13 @@ def test_name_that_is_only_allowed_cannot_reach_what_the_module_imported(project
 # trust
 
 
-def test_what_a_key_of_ones_own_signed_may_run():
+def test_trainable_signed_by_an_own_key_is_trusted():
     trainable = sign(import_trainable("train:main"), STUDY, RING)
 
     assert check_trusted(trainable, STUDY, RING) is Trust.SIGNED
 
 
-def test_colleagues_can_sign_the_same_source():
+def test_trainable_signed_by_two_users_is_trusted_by_both():
     colleague = Keyring((Key(b"c" * 32),), Path("/srv/you/keys"))
     trainable = sign(sign(import_trainable("train:main"), STUDY, RING), STUDY, colleague)
 
@@ -326,37 +322,35 @@ def test_colleagues_can_sign_the_same_source():
         {"source": b"cos\nsystem\n."},
     ],
 )
-def test_every_change_of_a_signed_row_is_noticed(change):
+def test_changed_trainable_is_refused_despite_its_signature(change):
     trainable = sign(import_trainable("train:main"), STUDY, RING)
 
     with pytest.raises(Untrusted, match="changed after it was signed"):
         check_trusted(dataclasses.replace(trainable, **change), STUDY, RING)
 
 
-def test_signature_holds_for_one_study_alone():
+def test_signature_is_valid_for_one_study_only():
     trainable = sign(import_trainable("train:main"), STUDY, RING)
 
     with pytest.raises(Untrusted):
         check_trusted(trainable, str(uuid.uuid4()), RING)
 
 
-def test_payload_keeps_its_fields_apart():
+def test_signed_payload_differs_when_bytes_move_between_fields():
     one = dataclasses.replace(import_trainable("a:bc"), uuid="u", workdir="d")
     other = dataclasses.replace(one, name="a:b", workdir="cd")
 
     assert signed_payload(one, STUDY) != signed_payload(other, STUDY)
 
 
-def test_unsigned_is_refused_with_the_cure():
-    with pytest.raises(Untrusted) as refusal:
-        check_trusted(import_trainable("subprocess:check_output"), STUDY, RING)
-
-    assert "/srv/me/keys" in str(refusal.value)
-    assert "--allow-import subprocess" in str(refusal.value)
+def test_unsigned_trainable_is_refused_with_the_cure():
+    words = ["/srv/me/keys", "--allow-import subprocess"]
+    trainable = import_trainable("subprocess:check_output")
+    check_refused(words, check_trusted, trainable, STUDY, RING, error=Untrusted)
 
 
 @pytest.mark.parametrize("prefix", ["lab", "lab.vision", "lab.vision:train"])
-def test_allowed_prefix_covers_what_is_below_it(prefix):
+def test_allowed_prefix_covers_package_module_or_function(prefix):
     trainable = import_trainable("lab.vision:train")
 
     assert check_trusted(trainable, STUDY, RING, [prefix]) is Trust.ALLOWED
@@ -375,7 +369,7 @@ def test_allowed_prefix_covers_what_is_below_it(prefix):
         ("lab:train", ""),
     ],
 )
-def test_allowed_prefix_covers_nothing_else(name, prefix):
+def test_allowed_prefix_does_not_cover_other_names(name, prefix):
     with pytest.raises(Untrusted):
         check_trusted(import_trainable(name), STUDY, RING, [prefix])
 
@@ -406,7 +400,7 @@ class FakeCheckpoint:
     path = Path("/some/where")
 
 
-def test_every_known_signature_gets_what_it_asks_for():
+def test_call_passes_trial_reporter_and_checkpoint_dir_by_name():
     trial = FakeTrial(FakeCheckpoint())
 
     def with_all(config, reporter, *, checkpoint_dir=None, trial, verbose=False, **others):
@@ -426,7 +420,7 @@ def test_every_known_signature_gets_what_it_asks_for():
     assert call(lambda *values: values, {}, trial) == ({},)
 
 
-def test_generator_reports_what_it_yields_and_returns_the_rest():
+def test_generator_reports_the_yielded_metrics_and_returns_its_value():
     trial = FakeTrial()
 
     def train(config):
@@ -479,16 +473,16 @@ async def async_generator(config):
         (3, "is a int"),
     ],
 )
-def test_signature_that_cannot_be_served_is_refused_before_a_worker_sees_it(function, complaint):
+def test_signature_that_studydb_cannot_call_is_refused(function, complaint):
     with pytest.raises(TrainableError, match=complaint):
         check_signature(function)
 
 
-def test_function_without_a_signature_is_given_the_config():
+def test_function_without_a_signature_is_called_with_the_config():
     assert call([].extend, {"a": 1}, FakeTrial()) is None
 
 
-def test_returned_values_become_metrics():
+def test_returned_number_or_dict_becomes_metrics():
     assert returned_metrics(None, "loss") is None
     assert returned_metrics(2, "loss") == {"loss": 2}
     assert returned_metrics(np.float32(0.5), "loss") == {"loss": 0.5}
@@ -496,6 +490,6 @@ def test_returned_values_become_metrics():
 
 
 @pytest.mark.parametrize("value", ["0.5", True, [0.5], object()])
-def test_returned_value_that_is_no_metric_is_refused(value):
+def test_returned_value_that_is_not_a_metric_is_refused(value):
     with pytest.raises(TrainableError, match="return a dict of metrics"):
         returned_metrics(value, "loss")
