@@ -54,18 +54,22 @@ def test_step_may_be_a_float_or_numpy_number_without_a_fraction(step):
     assert (found, type(found)) == (3, int)
 
 
-@pytest.mark.parametrize("step", [1.5, "3", True, None, math.nan, math.inf, [3]])
-def test_step_that_is_not_a_whole_number_is_refused(step):
-    with pytest.raises(InvalidReport, match="a step is an integer that rises from 1"):
-        read({"loss": 0.5, "training_iteration": step})
-
-
-@pytest.mark.parametrize("step", [4, 3, 0, -1])
-def test_step_that_does_not_rise_is_refused(step):
-    with pytest.raises(
-        InvalidReport, match=f"is {step}, and the step before was 4; steps must rise"
-    ):
-        read({"loss": 0.5, "training_iteration": step}, last_step=4)
+@pytest.mark.parametrize(
+    ("why", "steps"),
+    [
+        (
+            "a step is an integer that rises from 1",
+            [1.5, "3", True, None, math.nan, math.inf, [5]],
+        ),
+        ("and the step before was 4; steps must rise", [4, 3, 0, -1]),
+        ("more than 62 bits", [2**62, -(2**62), -(10**300)]),
+    ],
+)
+def test_step_that_is_not_a_rising_integer_is_refused_with_a_value_error(why, steps):
+    assert issubclass(InvalidReport, ValueError)
+    for step in steps:
+        with pytest.raises(InvalidReport, match=why):
+            read({"loss": 0.5, "training_iteration": step}, last_step=4)
 
 
 def test_report_without_the_study_metric_is_refused_with_its_metrics():
@@ -234,17 +238,11 @@ def nested(depth, kind):
 def test_metric_nested_more_than_32_levels_deep_is_refused(kind):
     assert read({"loss": 0.5, "deep": nested(32, kind)})
 
-    for depth in (33, 900, 100_000):
+    endless = {}
+    endless["again"] = [endless]
+    for deep in (nested(33, kind), nested(900, kind), nested(100_000, kind), endless):
         with pytest.raises(InvalidReport, match="more than 32 levels deep"):
-            read({"loss": 0.5, "deep": nested(depth, kind)})
-
-
-def test_metric_that_contains_itself_is_refused():
-    circle = {}
-    circle["itself"] = [circle]
-
-    with pytest.raises(InvalidReport, match="more than 32 levels deep"):
-        read({"loss": 0.5, "circle": circle})
+            read({"loss": 0.5, "deep": deep})
 
 
 @pytest.mark.parametrize(
@@ -270,9 +268,3 @@ def test_metrics_of_derived_classes_become_builtin_types():
 
     assert [type(value) for value in found.values()] == [float, str, int, list]
     assert [type(item) for item in found["l"]] == [float, str]
-
-
-@pytest.mark.parametrize("step", [2**62, -(2**62), -(10**300)])
-def test_step_of_more_than_62_bits_is_refused_with_a_value_error(step):
-    with pytest.raises(ValueError, match="more than 62 bits"):
-        read({"loss": 0.5, "training_iteration": step})

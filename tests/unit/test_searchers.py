@@ -165,8 +165,9 @@ def test_searchers_round_trip_as_json(searcher):
     assert read(searcher.to_json()) == searcher
 
 
-def test_searcher_of_a_study_without_one_is_none():
+def test_stored_spec_is_none_for_no_searcher_and_refused_without_a_name():
     assert read(None) is None
+    check_refused(["no name"], read, {"seed": 1})
 
 
 def test_searcher_is_made_from_a_call():
@@ -189,10 +190,6 @@ def test_searcher_is_made_from_a_call():
 )
 def test_wrong_call_of_a_searcher_is_refused(text, words):
     check_refused(words, from_call, parse_call(text))
-
-
-def test_stored_searcher_without_a_name_is_refused():
-    check_refused(["no name"], read, {"seed": 1})
 
 
 def test_numpy_seed_is_stored_as_an_int():

@@ -26,23 +26,20 @@ LAST = 1 - 2**-53
 """The largest draw."""
 
 
-def sample_space():
-    return Space.read(
-        {
-            "lr": loguniform(1e-4, 1.0),
-            "model": {"width": randint(1, 4), "act": choice(["relu", None, {"leaky": 0.1}])},
-            "epochs": 27,
-            "z": {"deep": {"tags": constant(["a", 1])}},
-            "empty": {},
-        }
-    )
+SPACE = Space.read(
+    {
+        "lr": loguniform(1e-4, 1.0),
+        "model": {"width": randint(1, 4), "act": choice(["relu", None, {"leaky": 0.1}])},
+        "epochs": 27,
+        "z": {"deep": {"tags": constant(["a", 1])}},
+        "empty": {},
+    }
+)
 
 
 def test_parameters_are_paths_in_the_users_order():
-    space = sample_space()
-
-    assert list(space.parameters) == ["lr", "model/width", "model/act"]
-    assert list(space.constants) == ["epochs", "z/deep/tags", "empty"]
+    assert list(SPACE.parameters) == ["lr", "model/width", "model/act"]
+    assert list(SPACE.constants) == ["epochs", "z/deep/tags", "empty"]
 
 
 def test_json_form_of_a_space_is_nested():
@@ -57,12 +54,10 @@ def test_json_form_of_a_space_is_nested():
 
 
 def test_space_round_trips_as_json_in_order():
-    space = sample_space()
+    again = Space.from_json(json.loads(json.dumps(SPACE.to_json())))
 
-    again = Space.from_json(json.loads(json.dumps(space.to_json())))
-
-    assert again == space
-    assert list(again.leaves) == list(space.leaves)
+    assert again == SPACE
+    assert list(again.leaves) == list(SPACE.leaves)
 
 
 def test_order_of_parameters_survives_json_with_sorted_keys():
@@ -73,22 +68,15 @@ def test_order_of_parameters_survives_json_with_sorted_keys():
     assert list(again.parameters) == ["z", "m/y", "a"]
 
 
-def test_space_of_none_is_empty():
+def test_read_returns_a_space_unchanged_and_an_empty_one_for_none():
+    assert Space.read(SPACE) is SPACE
     assert Space.read(None) == Space.read({})
     assert Space.read(None).to_json() == {}
     assert Space.from_json({}).config({}) == {}
 
 
-def test_reading_a_space_returns_it():
-    space = sample_space()
-
-    assert Space.read(space) is space
-
-
 def test_config_has_params_and_constants_in_the_spaces_order():
-    space = sample_space()
-
-    config = space.config({"model": {"act": {"leaky": 0.1}, "width": 2}, "lr": 0.1})
+    config = SPACE.config({"model": {"act": {"leaky": 0.1}, "width": 2}, "lr": 0.1})
 
     assert config == {
         "lr": 0.1,
@@ -167,9 +155,7 @@ def test_change_of_a_config_does_not_change_the_space():
 
 
 def test_check_params_accepts_nested_names_and_paths_and_converts_values():
-    space = sample_space()
-
-    checked = space.check_params({"lr": 1, "model/width": np.int64(3), "model": {"act": None}})
+    checked = SPACE.check_params({"lr": 1, "model/width": np.int64(3), "model": {"act": None}})
 
     assert checked == {"lr": 1.0, "model": {"width": 3, "act": None}}
     assert type(checked["lr"]) is float
@@ -177,9 +163,7 @@ def test_check_params_accepts_nested_names_and_paths_and_converts_values():
 
 
 def test_check_params_drops_constants_of_the_same_value():
-    space = sample_space()
-
-    assert space.check_params({"epochs": 27, "z": {"deep": {"tags": ["a", 1]}}, "lr": 0.5}) == {
+    assert SPACE.check_params({"epochs": 27, "z": {"deep": {"tags": ["a", 1]}}, "lr": 0.5}) == {
         "lr": 0.5
     }
 
@@ -202,27 +186,25 @@ def test_check_params_drops_constants_of_the_same_value():
     ],
 )
 def test_check_params_names_the_wrong_parameter(params, words):
-    check_refused(words, sample_space().check_params, params)
+    check_refused(words, SPACE.check_params, params)
 
 
 def test_complete_adds_missing_parameters_from_the_draw():
-    space = sample_space()
     drawn = {"lr": 0.2, "model": {"width": 1, "act": {"leaky": 0.1}}}
 
-    assert space.complete({"model": {"width": 4}}, drawn) == {
+    assert SPACE.complete({"model": {"width": 4}}, drawn) == {
         "lr": 0.2,
         "model": {"width": 4, "act": {"leaky": 0.1}},
     }
 
 
 def test_flatten_keeps_a_choice_of_dicts_whole():
-    space = sample_space()
     params = {"lr": 0.2, "model": {"width": 1, "act": {"leaky": 0.1}}}
 
-    flat = space.flatten(params)
+    flat = SPACE.flatten(params)
 
     assert flat == {"lr": 0.2, "model/width": 1, "model/act": {"leaky": 0.1}}
-    assert space.nest(flat) == params
+    assert SPACE.nest(flat) == params
 
 
 @pytest.mark.parametrize(
@@ -287,7 +269,7 @@ def test_dict_or_list_that_contains_itself_is_refused():
     for call, value in [
         (Space.read, loop),
         (Space.read, {"ring": ring}),
-        (sample_space().check_params, loop),
+        (SPACE.check_params, loop),
     ]:
         check_refused(["32 levels"], call, value)
 
@@ -390,7 +372,8 @@ def test_loguniform_is_uniform_on_a_logarithmic_scale():
     assert domain.from_unit(LAST) <= 1.0
 
 
-def test_values_of_draws_never_change_between_versions():
+def test_values_and_hashes_never_change_between_versions():
+    assert params_hash({"lr": 0.1}) == "9c9ba942d8bb6213cd855c3e8ddfeb66"
     assert uniform(-1, 3).from_unit(0.3) == 0.19999999999999996
     assert loguniform(1e-5, 10).from_unit(0.3) == 0.0006309573444801932
     assert randint(1, 10).from_unit(0.3) == 3
@@ -428,10 +411,6 @@ def test_params_hash_ignores_key_order_and_the_type_of_whole_numbers():
     assert first == params_hash({"b": {"d": "x", "c": 0.5}, "a": 1.0})
     assert first != params_hash({"a": 1, "b": {"c": 0.5, "d": "y"}})
     assert len(first) == 32
-
-
-def test_params_hash_never_changes_between_versions():
-    assert params_hash({"lr": 0.1}) == "9c9ba942d8bb6213cd855c3e8ddfeb66"
 
 
 def test_suggestions_ignore_case_and_are_empty_without_a_similar_name():

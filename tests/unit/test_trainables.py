@@ -4,6 +4,7 @@
 # ruff: noqa: ARG002, ARG005, PLC0415
 
 import dataclasses
+import importlib
 import pickle
 import subprocess
 import sys
@@ -65,6 +66,12 @@ def project(tmp_path):
     return directory
 
 
+@pytest.fixture
+def plain(project):
+    sys.path.insert(0, str(project))
+    return importlib.import_module("plain")
+
+
 def forget(module, directory):
     del sys.modules[module]
     sys.path.remove(str(directory))
@@ -73,10 +80,7 @@ def forget(module, directory):
 # describe
 
 
-def test_function_that_a_fresh_interpreter_finds_is_described_by_its_path(project):
-    sys.path.insert(0, str(project))
-    import plain
-
+def test_function_that_a_fresh_interpreter_finds_is_described_by_its_path(project, plain):
     trainable = describe(plain.train, workdir=project)
     static = describe(plain.Holder.train, workdir=project)
 
@@ -87,21 +91,15 @@ def test_function_that_a_fresh_interpreter_finds_is_described_by_its_path(projec
     assert load(trainable, [project]) is plain.train
 
 
-def test_function_of_a_module_outside_the_workdir_is_pickled(project, tmp_path):
-    sys.path.insert(0, str(project))
-    import plain
-
+def test_function_of_a_module_outside_the_workdir_is_pickled(project, plain, tmp_path):
     trainable = describe(plain.train, workdir=tmp_path)
 
     assert (trainable.kind, trainable.name) == ("pickle", "plain:train")
     assert returned_elsewhere(trainable) == 0.5
 
 
-def test_function_of_a_module_hidden_by_one_of_the_same_name_is_pickled(project, tmp_path):
+def test_function_of_a_module_hidden_by_one_of_the_same_name_is_pickled(project, plain, tmp_path):
     (tmp_path / "plain.py").write_text("def train(config): return 'impostor'\n")
-    sys.path.insert(0, str(project))
-    import plain
-
     assert describe(plain.train, workdir=tmp_path).kind == "pickle"
 
 
@@ -132,10 +130,7 @@ def test_function_of_main_is_pickled(project):
     assert answer.stdout.strip() == "pickle"
 
 
-def test_function_whose_name_refers_to_another_function_is_pickled(project):
-    sys.path.insert(0, str(project))
-    import plain
-
+def test_function_whose_name_refers_to_another_function_is_pickled(project, plain):
     original = plain.train
     plain.train = lambda config: None
 
@@ -241,21 +236,17 @@ def test_error_raised_by_the_module_is_not_wrapped(project):
         load(import_trainable("broken:train"), [project])
 
 
-def test_missing_function_is_refused_with_a_similar_name(project):
-    with pytest.raises(TrainableError, match="Did you mean 'train'"):
-        load(import_trainable("plain:trian"), [project])
-
-
-def test_name_of_an_integer_is_refused(project):
-    with pytest.raises(TrainableError, match="is a int"):
-        load(import_trainable("plain:NUMBER"), [project])
-
-
-def test_unknown_trainable_kind_is_refused(project):
-    unknown = dataclasses.replace(import_trainable("plain:train"), kind="command")
-
-    with pytest.raises(TrainableError, match="'command'"):
-        load(unknown, [project])
+@pytest.mark.parametrize(
+    ("name", "kind", "why"),
+    [
+        ("plain:trian", "import", "Did you mean 'train'"),
+        ("plain:NUMBER", "import", "is a int"),
+        ("plain:train", "command", "'command'"),
+    ],
+)
+def test_wrong_name_or_kind_of_a_trainable_is_refused_by_load(project, name, kind, why):
+    with pytest.raises(TrainableError, match=why):
+        load(dataclasses.replace(import_trainable(name), kind=kind), [project])
 
 
 def test_pickle_of_another_python_is_refused_with_both_versions(project):
@@ -267,10 +258,7 @@ def test_pickle_of_another_python_is_refused_with_both_versions(project):
     check_refused(words, load, trainable, [project], error=TrainableError)
 
 
-def test_pickle_that_needs_a_missing_module_is_refused_with_its_name(project, tmp_path):
-    sys.path.insert(0, str(project))
-    import plain
-
+def test_pickle_that_needs_a_missing_module_is_refused_with_its_name(project, plain, tmp_path):
     source = pickle.dumps(plain.train)
     trainable = Trainable(
         "u", TrainableKind.PICKLE, "f", "/", "{}.{}".format(*sys.version_info), source
