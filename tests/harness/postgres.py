@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -267,6 +267,21 @@ def drop_database(server_url: str, name: str) -> None:
     with connect(server_url) as connection:
         statement = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
         connection.execute(statement)
+
+
+def database_in(url: str) -> str:
+    """The name of the database in a URL of a `PostgresServer`."""
+    return url.split("@/")[1].partition("?")[0]
+
+
+def drop_roles(url: str, names: Sequence[str]) -> None:
+    """Drop roles; what they own in this database becomes the property of postgres."""
+    with connect(url) as connection:
+        for name in names:
+            connection.execute(f"REASSIGN OWNED BY {name} TO postgres")
+            connection.execute(f"DROP OWNED BY {name}")
+        for name in names:
+            connection.execute(f"DROP ROLE {name}")
 
 
 def connect(url: str) -> psycopg.Connection[Any]:

@@ -1,14 +1,18 @@
-"""The console as a test types it: in this process, with an exit code instead of an exit."""
+"""The command line in this process, and handles on studies that are closed after the test."""
 
+import csv
+import io
 import json
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import studydb
 from studydb.__main__ import main
 
 Console = Callable[..., "Ran"]
@@ -16,7 +20,7 @@ Console = Callable[..., "Ran"]
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command left behind."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -27,13 +31,25 @@ class Ran:
         return json.loads(self.out)
 
     @property
+    def csv(self) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(self.out)))
+
+    @property
+    def error(self) -> str:
+        """The message of an error: one line on stderr, and nothing else is printed."""
+        assert self.out == ""
+        assert self.err.startswith("studydb: ")
+        assert self.err.count("\n") == 1
+        return self.err
+
+    @property
     def lines(self) -> list[str]:
         return self.out.splitlines()
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, empty."""
+    """The working directory: a new, empty folder."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -43,7 +59,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def bare_console(here: Path, capsys: pytest.CaptureFixture[str]) -> Console:
-    """Run commands; no database is named."""
+    """Run commands; the environment names no database."""
 
     def run(*arguments: str, code: int = 0) -> Ran:
         with pytest.raises(SystemExit) as exit_:
@@ -61,3 +77,28 @@ def console(bare_console: Console, storage_url: str, monkeypatch: pytest.MonkeyP
     """Run commands on a migrated database of either kind."""
     monkeypatch.setenv("STUDYDB_STORAGE", storage_url)
     return bare_console
+
+
+@pytest.fixture
+def handles():
+    """Keep handles on studies until the end of the test, and close them then."""
+    with ExitStack() as stack:
+        yield lambda handle: stack.enter_context(closing(handle))
+
+
+@pytest.fixture
+def create_study(handles):
+    """Call `studydb.create_study`, by default for an own loop that minimises "loss"."""
+
+    def create(name, trainable=None, **options):
+        return handles(
+            studydb.create_study(name, trainable, **({"metric": "loss", "mode": "min"} | options))
+        )
+
+    return create
+
+
+@pytest.fixture
+def load_study(handles):
+    """Call `studydb.load_study`."""
+    return lambda name, storage: handles(studydb.load_study(name, storage=storage))

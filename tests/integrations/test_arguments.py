@@ -1,4 +1,4 @@
-"""Arguments that make no sense in Python: what is wrong and what to write, and nothing is made."""
+"""A wrong argument in Python raises an error that names the cure, and nothing is created."""
 
 from pathlib import Path
 
@@ -39,24 +39,20 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("argument", "words"), WRONG, ids=lambda value: str(value)[:40])
-def test_wrong_argument_raises_an_error_with_its_cure_and_creates_nothing(here, argument, words):
+@pytest.mark.parametrize(("argument", "message"), WRONG, ids=lambda value: str(value)[:40])
+def test_wrong_argument_raises_an_error_with_its_cure_and_creates_nothing(here, argument, message):
     given = {"name": "digits", "metric": "loss", "mode": "min", **argument}
 
     with pytest.raises(UsageError) as error:
         studydb.create_study(given.pop("name"), None, **given)
 
-    assert words in str(error.value)
+    assert message in str(error.value)
     assert list(here.iterdir()) == []
 
 
 @pytest.fixture
-def study(sqlite_url):
-    study = studydb.create_study(
-        "digits", None, metric="loss", mode="min", num_trials=np.int64(2), storage=sqlite_url
-    )
-    yield study
-    study.close()
+def study(create_study, sqlite_url):
+    return create_study("digits", num_trials=np.int64(2), storage=sqlite_url)
 
 
 REFUSED = [
@@ -72,12 +68,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words[:30] for _, words in REFUSED])
-def test_wrong_argument_of_a_study_method_raises_an_error_and_changes_nothing(study, call, words):
+@pytest.mark.parametrize(("call", "message"), REFUSED, ids=[message[:30] for _, message in REFUSED])
+def test_wrong_argument_of_a_study_method_raises_an_error_and_changes_nothing(study, call, message):
     with pytest.raises(UsageError) as error:
         call(study)
 
-    assert words in str(error.value)
+    assert message in str(error.value)
     assert study.record.num_trials == 2
     assert study.counts.total == 0
 
@@ -89,21 +85,15 @@ def test_numpy_integers_are_accepted_as_integers(study):
     assert study.counts.terminated == 1
 
 
-def test_checkpoints_may_be_kept_in_the_rows_of_any_database(sqlite_url):
-    study = studydb.create_study(
-        "digits", None, metric="loss", mode="min", storage=sqlite_url, checkpoints="inline:"
-    )
+@pytest.mark.parametrize(
+    ("checkpoints", "url"),
+    [("inline:", "inline:"), (Path("/nonexistent/kept"), "file:///nonexistent/kept")],
+    ids=["inline", "path"],
+)
+def test_checkpoints_may_be_inline_or_a_path(create_study, sqlite_url, checkpoints, url):
+    study = create_study("digits", storage=sqlite_url, checkpoints=checkpoints)
 
-    assert study.record.checkpoints == "inline:"
-
-
-def test_checkpoints_may_be_given_as_a_path(sqlite_url, tmp_path):
-    study = studydb.create_study(
-        "digits", None, metric="loss", mode="min", storage=sqlite_url, checkpoints=tmp_path / "kept"
-    )
-
-    assert study.record.checkpoints == f"file://{tmp_path}/kept"
-    study.close()
+    assert study.record.checkpoints == url
 
 
 def test_loading_or_deleting_by_a_name_of_a_wrong_type_raises_a_usage_error(sqlite_url):

@@ -1,10 +1,9 @@
 """
-Attacks by a login that has no more than the worker role, on workers and on those who look.
+Attacks by a login with the worker role alone, on workers and on people who read.
 
-SQLite has no roles: there the attacker writes the same rows, and the same must not happen.
+SQLite has no roles: there the attacker writes the same rows, and they must do no harm either.
 """
 
-import contextlib
 import hashlib
 import io
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 from fleet.stage import Stage
 from harness import arrange, postgres
+from harness.commands import reading_commands
 
 import studydb
 from studydb.artifacts import DirectoryStore, Place
@@ -27,24 +27,19 @@ from studydb.domain.roles import Role
 
 @pytest.fixture
 def attacker_url(storage_url):
-    """A URL for the attacker: a login with the worker role, where there are roles."""
+    """The attacker's URL; on PostgreSQL, of a login with the worker role."""
     if storage_url.startswith("sqlite"):
         yield storage_url
         return
     suffix = uuid.uuid4().hex[:8]
     groups = {str(role): f"studydb_{role}_{suffix}" for role in Role}
     login = f"mallory_{suffix}"
-    database = storage_url.split("@/")[1].partition("?")[0]
+    database = postgres.database_in(storage_url)
     with postgres.connect(storage_url) as connection:
         script = Roles(database, "public", **groups, members=((login, Role.WORKER),)).script()
         connection.execute(script)
     yield storage_url.replace("postgres@", f"{login}@")
-    with postgres.connect(storage_url) as connection:
-        for name in (*groups.values(), login):
-            connection.execute(f"REASSIGN OWNED BY {name} TO postgres")
-            connection.execute(f"DROP OWNED BY {name}")
-        for name in (*groups.values(), login):
-            connection.execute(f"DROP ROLE {name}")
+    postgres.drop_roles(storage_url, [*groups.values(), login])
 
 
 @pytest.fixture
@@ -57,18 +52,10 @@ def attack(attacker_url):
 
 @pytest.fixture
 def stage(storage_url, attacker_url, tmp_path):
-    """A study of the owner's, whose workers have the worker role."""
+    """A study that the owner creates; its workers log in as the attacker."""
     with Stage(storage_url, tmp_path) as stage:
         stage.worker_url = attacker_url
         yield stage
-
-
-@pytest.fixture
-def postgres_stage(stage):
-    """As `stage`, where proposals are kept in the study's row."""
-    if stage.storage.startswith("sqlite"):
-        pytest.skip("SQLite keeps no proposals")
-    return stage
 
 
 def create(stage, trainable, **options):
@@ -77,13 +64,10 @@ def create(stage, trainable, **options):
     return study
 
 
-def literal(data):
-    return f"'\\x{data.hex()}'"
-
-
-def planted_sql(stage, data, *, kind, url, mac="00" * 32, key_id="0" * 16, step=1):
-    """A checkpoint's row, as any login of the worker role can write it."""
-    blob = literal(data) if stage.study.database.postgresql else f"x'{data.hex()}'"
+def insert_checkpoint_sql(stage, data, *, kind, url, mac="00" * 32, key_id="0" * 16, step=1):
+    """A statement that inserts a checkpoint's row; a login with the worker role may run it."""
+    prefix = r"'\x" if stage.study.database.postgresql else "x'"
+    blob = f"{prefix}{data.hex()}'"
     digest = hashlib.sha256(data).hexdigest()
     return (
         "INSERT INTO checkpoint (uuid, study_id, trial_id, attempt, step, kind, url, digest, "
@@ -94,7 +78,7 @@ def planted_sql(stage, data, *, kind, url, mac="00" * 32, key_id="0" * 16, step=
 
 
 class Evil:
-    """What leaves a file behind when its pickle is opened."""
+    """Its pickle creates a file when it is opened."""
 
     def __init__(self, path):
         self.path = path
@@ -115,17 +99,15 @@ def archive_of(name, data):
 # --- checkpoints
 
 
-@pytest.mark.parametrize("relabelled", [False, True], ids=["invented", "signature of another"])
-def test_unsigned_archive_in_a_checkpoint_row_is_not_opened(stage, attack, relabelled):
+@pytest.mark.parametrize("is_signed", [False, True], ids=["no signature", "a false signature"])
+def test_unsigned_archive_in_a_checkpoint_row_is_not_opened(stage, attack, is_signed):
     study = create(stage, "loading:unpickling", max_failures=1)
     study.enqueue({})
     harm = stage.folder / "harm"
     data = archive_of("model", pickle.dumps(Evil(harm)))
-    told = {"kind": "directory", "url": "inline:"}
-    if relabelled:
-        told |= {"key_id": "whatever", "mac": "ff" * 32}
+    signature = {"key_id": "whatever", "mac": "ff" * 32} if is_signed else {}
 
-    attack(planted_sql(stage, data, **told))
+    attack(insert_checkpoint_sql(stage, data, kind="directory", url="inline:", **signature))
     attack("UPDATE trial SET checkpoint_step = 1, checkpoint_id = (SELECT max(id) FROM checkpoint)")
     worker = stage.start()
 
@@ -154,7 +136,7 @@ def test_checkpoint_row_with_the_url_of_another_study_does_not_delete_that_objec
     study = create(stage, "obedient:gated", checkpoints=store.url)
     study.enqueue({})
 
-    attack(planted_sql(stage, b"x", kind="dict", url=theirs.url))
+    attack(insert_checkpoint_sql(stage, b"x", kind="dict", url=theirs.url))
     stage.open("all")
     assert stage.run() == 0
 
@@ -230,9 +212,9 @@ TRIAL = (
 COUNTED = "UPDATE counter SET pending = pending + 1 WHERE shard = (SELECT min(shard) FROM counter)"
 
 
-def planted_trial(attack, params):
-    """A PENDING trial, the first in the queue."""
-    attack(TRIAL.format(uuid=uuid.uuid4(), params=params))
+def insert_trial(attack, params):
+    """Insert a PENDING trial, the first in the queue."""
+    attack(TRIAL.format(uuid=uuid.uuid4(), params=f"'{params}'"))
     attack(COUNTED)
 
 
@@ -240,11 +222,7 @@ def nested(levels):
     return "[" * levels + "]" * levels
 
 
-def params_sql(text):
-    return f"'{text}'"
-
-
-PLANTED = {
+INVALID_PARAMS = {
     "constant": ('{"command": "rm -rf", "lr": 0.5}', "'command' is the constant 'ls' in this"),
     "outside": ('{"lr": 7}', "'lr' is 7, which is not in"),
     "unknown": ('{"lr": 0.5, "hook": "os:system"}', "no parameter 'hook'"),
@@ -256,95 +234,70 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_inserted_trial_with_invalid_params_fails_before_it_runs(stage, attack, name):
-    params, why = PLANTED[name]
-    create(
-        stage,
-        "loading:commanding",
-        space={"command": "ls", "lr": studydb.loguniform(0.1, 1.0)},
-        num_trials=2,
-    )
+COMMANDING = {"space": {"command": "ls", "lr": studydb.loguniform(0.1, 1.0)}, "num_trials": 2}
 
-    planted_trial(attack, params_sql(params))
+
+@pytest.mark.parametrize(("params", "why"), INVALID_PARAMS.values(), ids=INVALID_PARAMS)
+def test_inserted_trial_with_invalid_params_fails_before_it_runs(stage, attack, params, why):
+    create(stage, "loading:commanding", **COMMANDING)
+
+    insert_trial(attack, params)
     worker = stage.start()
 
     assert worker.exit_code(60) == 0, worker.output()
-    (told,) = stage.attempts(500)
-    assert told.reason == "FAILED"
-    assert told.error_type == "studydb.InvalidSpec"
-    assert isinstance(told.config, dict), told.config
-    assert why in told.error_message or "JSON that studydb cannot read" in told.error_message
-    assert "find out who has written this row" in told.error_message
+    (failed,) = stage.attempts(500)
+    assert failed.reason == "FAILED"
+    assert failed.error_type == "studydb.InvalidSpec"
+    assert isinstance(failed.config, dict), failed.config
+    assert why in failed.error_message or "JSON that studydb cannot read" in failed.error_message
+    assert "find out who wrote this row" in failed.error_message
     assert (stage.folder / "ran").read_text() == "ls"
     assert [stage.trial(number).reason for number in (0, 1)] == ["COMPLETED"] * 2
 
 
-def test_trial_of_a_changed_proposal_fails_before_it_runs(postgres_stage, attack):
-    create(
-        postgres_stage,
-        "loading:commanding",
-        space={"command": "ls", "lr": studydb.loguniform(0.1, 1.0)},
-        num_trials=2,
-    )
+def test_trial_of_a_changed_proposal_fails_before_it_runs(stage, attack):
+    if stage.storage.startswith("sqlite"):
+        pytest.skip("SQLite keeps no proposals")
+    create(stage, "loading:commanding", **COMMANDING)
 
     point = '{"params": {"lr": 0.5, "command": "rm -rf"}, "hash": "h"}'
     points = ", ".join([point] * 64)
     attack(f"""UPDATE study SET points = '{{"0": [{points}]}}'""")
-    assert postgres_stage.run() == 3  # none has completed
+    assert stage.run() == 3  # no trial has completed
 
-    assert [postgres_stage.trial(number).reason for number in (0, 1)] == ["FAILED"] * 2
-    assert not (postgres_stage.folder / "ran").exists()
+    assert [stage.trial(number).reason for number in (0, 1)] == ["FAILED"] * 2
+    assert not (stage.folder / "ran").exists()
 
 
-def test_own_loop_receives_no_inserted_trial_with_invalid_params(attacker_url, attack, storage_url):
-    made = studydb.create_study(
-        *("mine", None),
-        space={"lr": studydb.loguniform(0.1, 1.0), "command": "ls"},
-        metric="loss",
-        mode="min",
-        num_trials=1,
-        storage=storage_url,
-    )
-    planted_trial(attack, params_sql('{"lr": 0.5, "command": "rm -rf"}'))
+def test_own_loop_receives_no_inserted_trial_with_invalid_params(
+    attacker_url, attack, storage_url, create_study, load_study
+):
+    made = create_study("mine", storage=storage_url, **COMMANDING | {"num_trials": 1})
+    insert_trial(attack, '{"lr": 0.5, "command": "rm -rf"}')
 
-    with contextlib.closing(studydb.load_study("mine", storage=attacker_url)) as study:
-        seen = []
-        while trial := study.ask():
-            with trial:
-                seen.append((trial.number, trial.config["command"]))
-                trial.report({"loss": 0.5})
+    study, seen = load_study("mine", storage=attacker_url), []
+    while trial := study.ask():
+        with trial:
+            seen.append((trial.number, trial.config["command"]))
+            trial.report({"loss": 0.5})
 
     assert seen == [(0, "ls")]
     assert made.trials[1].reason == "FAILED"
-    made.close()
 
 
-# --- those who look
+# --- reading
 
 
-LOOKS = [
-    ("studies",),
-    ("status", "staged"),
-    ("trials", "staged"),
-    ("trials", "staged", "--sort", "best"),
-    ("show", "staged"),
-    ("show", "staged", "0"),
-    ("show", "staged", "500"),
-    ("results", "staged", "0"),
-    ("best", "staged"),
-    ("workers", "staged"),
-    ("logs", "staged", "0"),
-]
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_reading_commands_print_rows_of_any_content(stage, attack, bare_console, monkeypatch, name):
+@pytest.mark.parametrize(
+    "params", [params for params, _ in INVALID_PARAMS.values()], ids=INVALID_PARAMS
+)
+def test_reading_commands_print_rows_of_any_content(
+    stage, attack, bare_console, monkeypatch, params
+):
     study = create(stage, "obedient:one_step")
     assert stage.run() == 0
-    params, _ = PLANTED[name]
 
-    planted_trial(attack, params_sql(params))
+    insert_trial(attack, params)
     attack(f"UPDATE trial SET metric_summary = '{params}'")
     attack(
         "INSERT INTO event (study_id, trial_id, kind, actor, data, at) SELECT study_id, id, "
@@ -356,8 +309,7 @@ def test_reading_commands_print_rows_of_any_content(stage, attack, bare_console,
     )
     monkeypatch.setenv("STUDYDB_STORAGE", stage.storage)
 
-    for arguments in LOOKS:
-        for form in ("table", "json") if arguments[0] != "logs" else ():
-            ran = bare_console(*arguments, "--format", form)
-            assert ran.out
+    for arguments in (*reading_commands("staged"), ("show", "staged", "500")):
+        for form in ("table", "json"):
+            assert bare_console(*arguments, "--format", form).out
     assert {trial.number for trial in study.trials} == {0, 500}

@@ -1,4 +1,4 @@
-"""A database that went back in time hands out attempt numbers again; tokens tell them apart."""
+"""A restored database gives attempt numbers a second time; tokens distinguish the attempts."""
 
 import sqlite3
 import uuid
@@ -13,8 +13,8 @@ from studydb.operations.report import report
 
 
 @pytest.fixture
-def backed_up(database, storage_url, request):
-    """Copy the database as it is now; the copy as one that is connected to."""
+def copy_database(database, storage_url, request):
+    """Copy the database as it is now, and connect to the copy."""
     copies = []
 
     def copy():
@@ -26,10 +26,10 @@ def backed_up(database, storage_url, request):
             ):
                 source.backup(target)
         else:
-            database.close()  # a template is copied while nobody is connected
+            database.close()  # a template must have no connections
             server = request.getfixturevalue("postgres_server")
             name = f"studydb_copy_{uuid.uuid4().hex}"
-            template = storage_url.split("@/")[1].partition("?")[0]
+            template = postgres.database_in(storage_url)
             url = postgres.create_database(server, name, template=template)
             request.addfinalizer(lambda: postgres.drop_database(server, name))
         copies.append(connect(url))
@@ -41,11 +41,11 @@ def backed_up(database, storage_url, request):
 
 
 def test_attempt_claimed_after_the_backup_changes_nothing_in_the_restored_database(
-    database, backed_up
+    database, copy_database
 ):
     study = arrange.new_study(database)
     arrange.enqueued(database, study)
-    restored = backed_up()
+    restored = copy_database()
     stale = arrange.SimulatedWorker(database, study).take()
     stale.report(0.5)
 
@@ -55,18 +55,18 @@ def test_attempt_claimed_after_the_backup_changes_nothing_in_the_restored_databa
     with pytest.raises(LeaseLost):
         report(restored, study, lease=stale.lease, batch=stale.batch(0.125))
 
-    assert (other.lease.trial_id, other.lease.attempt) == (
-        stale.lease.trial_id,
-        stale.lease.attempt,
-    )
+    leases = (other.lease, stale.lease)
+    assert len({(lease.trial_id, lease.attempt) for lease in leases}) == 1
     assert arrange.dump(restored) == before
 
 
-def test_attempt_running_at_the_backup_continues_after_the_restore_with_a_gap(database, backed_up):
+def test_attempt_running_at_the_backup_continues_after_the_restore_with_a_gap(
+    database, copy_database
+):
     study = arrange.new_study(database)
     run = arrange.SimulatedWorker(database, study).take()
     run.report(0.5)
-    restored = backed_up()
+    restored = copy_database()
     run.report(0.25)
 
     report(restored, study, lease=run.lease, batch=run.batch(0.125))
@@ -75,11 +75,11 @@ def test_attempt_running_at_the_backup_continues_after_the_restore_with_a_gap(da
 
 
 def test_trial_running_at_the_backup_is_recovered_when_its_lease_expires(
-    database, backed_up, clock
+    database, copy_database, clock
 ):
     study = arrange.new_study(database)
     arrange.SimulatedWorker(database, study).take()
-    restored = backed_up()
+    restored = copy_database()
     restored.clock = clock
 
     arrange.recover_after_expiry(clock, restored, study)

@@ -1,8 +1,7 @@
-"""scripts/bench measures a little of everything and says what it measured."""
+"""Each command of scripts/bench, run for a moment, reports what it measured."""
 
 import json
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from fleet import invariants
 from harness import postgres
+from harness.commands import run_command
 
 import studydb
 from studydb.domain.life.states import Mode
@@ -20,20 +20,14 @@ sys.path.append(str(ROOT / "scripts"))
 
 from benchmarks import loading, space  # noqa: E402  the folder of a script
 
-A_MOMENT = ("--rounds", "1", "--seconds", "0.05", "--json")
+ONE_SHORT_ROUND = ("--rounds", "1", "--seconds", "0.05", "--json")
 
 needs_optuna = pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is an extra")
 
 
 def run(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts" / "bench", *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, ROOT / "scripts" / "bench", *arguments]
+    return run_command(command, env={**os.environ, **environment})
 
 
 @pytest.mark.parametrize(
@@ -49,7 +43,9 @@ def run(*arguments, **environment):
     ids=["trial", "claim", "report"],
 )
 def test_benchmark_measures_every_baseline_beside_studydb(postgres_server, command, baselines):
-    ran = run(*command, *A_MOMENT, "--processes", "2", **{postgres.DSN_VARIABLE: postgres_server})
+    ran = run(
+        *command, *ONE_SHORT_ROUND, "--processes", "2", **{postgres.DSN_VARIABLE: postgres_server}
+    )
 
     assert ran.returncode == 0, ran.stderr
     measured = json.loads(ran.stdout)["processes"]["2"]
@@ -58,26 +54,25 @@ def test_benchmark_measures_every_baseline_beside_studydb(postgres_server, comma
     assert baselines < set(measured["median"])
 
 
-def measured_of(postgres_server, *arguments):
-    """What one short run on the tests' server measured."""
+def measure(postgres_server, *arguments):
     ran = run(*arguments, "--json", **{postgres.DSN_VARIABLE: postgres_server})
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
 
 def test_decide_measures_at_a_rung_with_the_given_number_of_entries(postgres_server):
-    turns = ("--rounds", "1", "--seconds", "0.05", "--processes", "2", "--entries", "50")
+    options = ("--rounds", "1", "--seconds", "0.05", "--processes", "2", "--entries", "50")
 
-    measured = measured_of(postgres_server, "decide", *turns)
+    measured = measure(postgres_server, "decide", *options)
 
     assert measured["conditions"]["entries"] == 50
     assert measured["processes"]["2"]["ratios"]["studydb"].keys() == {"raw, 4 calls"}
 
 
 def test_growth_compares_each_call_in_a_large_study_with_a_small_one(postgres_server):
-    sizes = ("--trials", "20", "60", "--rounds", "3", "--calls", "2")
+    options = ("--trials", "20", "60", "--rounds", "3", "--calls", "2")
 
-    measured = measured_of(postgres_server, "growth", *sizes)["operations"]
+    measured = measure(postgres_server, "growth", *options)["operations"]
 
     assert set(measured) == {"claim", "ask", "report", "decide", "status", "best"}
     for operation in measured.values():
@@ -87,9 +82,9 @@ def test_growth_compares_each_call_in_a_large_study_with_a_small_one(postgres_se
 
 
 def test_burden_compares_claims_under_each_burden_with_free_claims(postgres_server):
-    few = ("--claims", "40", "--backed-off", "30", "--rounds", "4")
+    options = ("--claims", "40", "--backed-off", "30", "--rounds", "4")
 
-    measured = measured_of(postgres_server, "burden", *few)["operations"]
+    measured = measure(postgres_server, "burden", *options)["operations"]
 
     assert set(measured) == {"all claims", "first quarter", "last quarter"}
     assert len(measured["all claims"]["slices"]["free"]) == 4
@@ -97,7 +92,7 @@ def test_burden_compares_claims_under_each_burden_with_free_claims(postgres_serv
 
 
 def test_frames_reports_the_peak_memory_of_each_reader(postgres_server):
-    measured = measured_of(postgres_server, "frames", "--trials", "30", "--rounds", "1")
+    measured = measure(postgres_server, "frames", "--trials", "30", "--rounds", "1")
 
     assert set(measured["operations"]) == {"trials_dataframe", "results_dataframe"}
     for frame, peaks in measured["conditions"]["peak_mb"].items():
@@ -106,9 +101,9 @@ def test_frames_reports_the_peak_memory_of_each_reader(postgres_server):
 
 
 def test_worker_benchmark_measures_a_busy_and_an_idle_worker(postgres_server):
-    few = ("--trials", "4", "--rounds", "1", "--slots", "2")
+    options = ("--trials", "4", "--rounds", "1", "--slots", "2")
 
-    measured = measured_of(postgres_server, "worker", *few)
+    measured = measure(postgres_server, "worker", *options)
 
     assert measured["trials_per_s"]["median"]["studydb worker, warm starts"] > 0
     assert measured["idle_pss_mb"].keys() == {"supervisor", "fork server", "all"}
@@ -116,9 +111,9 @@ def test_worker_benchmark_measures_a_busy_and_an_idle_worker(postgres_server):
 
 
 def test_loops_reports_no_errors_and_one_connection_per_loop(postgres_server):
-    few = ("--loops", "6", "--seconds", "0.5", "--waiting", "10")
+    options = ("--loops", "6", "--seconds", "0.5", "--waiting", "10")
 
-    measured = measured_of(postgres_server, "loops", *few)
+    measured = measure(postgres_server, "loops", *options)
 
     assert measured["errors"] == {}
     assert measured["connections"] <= 6
@@ -126,11 +121,10 @@ def test_loops_reports_no_errors_and_one_connection_per_loop(postgres_server):
 
 
 def test_loaded_study_satisfies_the_invariants_of_a_real_study(postgres_url):
-    """By the arithmetic of the crash tests: counters, summaries, numbers, decisions."""
     loading.load(postgres_url, trials=300)
     study = studydb.load_study(space.STUDY, storage=postgres_url)
 
-    with study.ask() as trial:  # one more, judged by what was loaded
+    with study.ask() as trial:  # one more trial, judged against the loaded ones
         for step in range(1, space.REPORTS + 1):
             trial.report({space.METRIC: 0.01 / step})
 
@@ -145,9 +139,9 @@ def test_loaded_study_satisfies_the_invariants_of_a_real_study(postgres_url):
 
 
 def test_each_number_of_processes_has_one_slice_per_round():
-    turns = ("--rounds", "3", "--seconds", "0.05", "--processes", "1", "--processes", "2")
+    options = ("--rounds", "3", "--seconds", "0.05", "--processes", "1", "--processes", "2")
 
-    ran = run("trial", "--storage", "sqlite", "--without-optuna", "--json", *turns)
+    ran = run("trial", "--storage", "sqlite", "--without-optuna", "--json", *options)
 
     assert ran.returncode == 0, ran.stderr
     measured = json.loads(ran.stdout)["processes"]
@@ -157,7 +151,7 @@ def test_each_number_of_processes_has_one_slice_per_round():
 
 @needs_optuna
 def test_optuna_is_measured_with_both_of_its_storages_on_sqlite():
-    ran = run("trial", "--storage", "sqlite", *A_MOMENT, "--processes", "1")
+    ran = run("trial", "--storage", "sqlite", *ONE_SHORT_ROUND, "--processes", "1")
 
     assert ran.returncode == 0, ran.stderr
     baselines = json.loads(ran.stdout)["processes"]["1"]["ratios"]["studydb"]
@@ -166,7 +160,13 @@ def test_optuna_is_measured_with_both_of_its_storages_on_sqlite():
 
 def test_bench_without_json_prints_a_table():
     ran = run(
-        "trial", "--storage", "sqlite", "--without-optuna", *A_MOMENT[:-1], "--processes", "1"
+        "trial",
+        "--storage",
+        "sqlite",
+        "--without-optuna",
+        *ONE_SHORT_ROUND[:-1],
+        "--processes",
+        "1",
     )
 
     assert ran.returncode == 0, ran.stderr
@@ -197,13 +197,7 @@ def test_error_of_a_measured_process_is_printed_and_ends_the_run(tmp_path):
     script = tmp_path / "failing.py"
     script.write_text(code)
 
-    ran = subprocess.run(
-        [sys.executable, script, ROOT, tmp_path / "missing.db"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ran = run_command([sys.executable, script, ROOT, tmp_path / "missing.db"])
 
     assert ran.returncode == 1
     assert "There is no database at" in ran.stderr

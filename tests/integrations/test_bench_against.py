@@ -1,4 +1,4 @@
-"""scripts/bench --against measures the working tree beside an earlier commit."""
+"""scripts/bench --against compares the working tree with an earlier commit."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import postgres
+from harness.commands import run_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,12 +32,12 @@ def finish(*arguments, **options):
 
 CACHES = shutil.ignore_patterns("__pycache__", ".hypothesis")
 
-A_MOMENT = ("--rounds", "2", "--seconds", "0.05", "--processes", "1", "--json")
+TWO_SHORT_ROUNDS = ("--rounds", "2", "--seconds", "0.05", "--processes", "1", "--json")
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A repository of one commit: the files that are measured, as they are here."""
+    """A repository with one commit: a copy of the measured files."""
     target = tmp_path / "checkout"
     for folder in ("studydb", "alembic", "scripts", "tests"):
         shutil.copytree(ROOT / folder, target / folder, ignore=CACHES)
@@ -53,14 +54,8 @@ def git(checkout, *arguments):
 
 
 def bench(checkout, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, checkout / "scripts" / "bench", *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    command = [sys.executable, checkout / "scripts" / "bench", *arguments]
+    return run_command(command, env={**os.environ, **environment}, timeout=240)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +71,7 @@ def test_against_measures_working_tree_and_commit_in_turns(
 ):
     server = {postgres.DSN_VARIABLE: postgres_server}
 
-    ran = bench(checkout, *command, "--against", "HEAD", *A_MOMENT, **server)
+    ran = bench(checkout, *command, "--against", "HEAD", *TWO_SHORT_ROUNDS, **server)
 
     measured = json.loads(ran.stdout)
     assert [one["contender"] for one in measured["comparisons"]] == contenders
@@ -105,7 +100,7 @@ def test_each_version_is_measured_with_its_own_schema_client_and_benchmark(
         path.write_text(re.sub(r"\bpriority\b", "precedence", path.read_text()))
     server = {postgres.DSN_VARIABLE: postgres_server}
 
-    ran = bench(checkout, "claim", "--against", "HEAD", *A_MOMENT, **server)
+    ran = bench(checkout, "claim", "--against", "HEAD", *TWO_SHORT_ROUNDS, **server)
 
     assert ran.stdout, ran.stderr
     (measured,) = json.loads(ran.stdout)["comparisons"]

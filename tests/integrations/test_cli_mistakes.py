@@ -1,4 +1,4 @@
-"""A user's mistake is one line and an exit code, never a traceback."""
+"""A user's mistake gives one line and an exit code, never a traceback."""
 
 import sqlite3
 from contextlib import closing
@@ -10,8 +10,9 @@ from studydb.db import connect, revisions
 from studydb.study import storage
 
 CREATE = ("create", "digits", "--metric", "error", "--mode", "min")
+WORKER = ("worker", "--study", "digits")
 
-SPELLING = [
+INVALID = [
     (("crate",), "There is no command 'crate'. Did you mean 'create'?"),
     (("xyz",), "There is no command 'xyz'."),
     (("--bogus",), "No such option"),
@@ -36,7 +37,10 @@ SPELLING = [
     ((*CREATE, "--scheduler", "ASHA"), "Cannot make ASHA"),
     ((*CREATE, "--scheduler", "ASHA(max_t=0)"), "it needs 1 <= grace_period <= max_t"),
     ((*CREATE, "--searcher", "Random"), "no searcher 'Random'"),
-    ((*CREATE, "--searcher", "GridSearch", "--param", "lr=uniform(0,1)"), "A grid cannot walk"),
+    (
+        (*CREATE, "--searcher", "GridSearch", "--param", "lr=uniform(0,1)"),
+        "A grid cannot enumerate",
+    ),
     ((*CREATE, "--stop", "loss"), "is not a comparison; write for example 'loss>=3'"),
     ((*CREATE, "--stop", "loss>=much"), "needs a number, not 'much'"),
     (("create", "a/b", *CREATE[2:]), "The study name 'a/b' holds a '/'"),
@@ -52,33 +56,26 @@ SPELLING = [
     (("trials", "digits", "--state", "DONE"), "'DONE' is not one of"),
     (("trials", "digits", "--format", "xml"), "'xml' is not one of 'table', 'json', 'csv'"),
     (("worker",), "Missing option '--study'"),
-    (("worker", "--study", "digits", "--slots", "0"), "0 is not in the range"),
-    (
-        ("worker", "--study", "digits", "--lease", "0.1"),
-        "A lease cannot be 0.1 s; give 1 s or more",
-    ),
-    (
-        ("worker", "--study", "digits", "--lease", "nan"),
-        "A lease cannot be nan s; give 1 s or more",
-    ),
-    (
-        ("worker", "--study", "digits", "--lease", "inf"),
-        "A lease cannot be inf s; give 1 s or more",
-    ),
-    (("worker", "--study", "digits", "--patience", "nan"), "--patience is nan; give 0 seconds"),
-    (("worker", "--study", "digits", "--workdir", "nowhere"), "nowhere does not exist"),
+    ((*WORKER, "--slots", "0"), "0 is not in the range"),
+    ((*WORKER, "--lease", "0.1"), "A lease cannot be 0.1 s; give 1 s or more"),
+    ((*WORKER, "--lease", "nan"), "A lease cannot be nan s; give 1 s or more"),
+    ((*WORKER, "--lease", "inf"), "A lease cannot be inf s; give 1 s or more"),
+    ((*WORKER, "--patience", "nan"), "--patience is nan; give 0 seconds"),
+    ((*WORKER, "--workdir", "nowhere"), "nowhere does not exist"),
     (("db", "downgrade", "base"), "Add --yes to confirm"),
     (("query",), "Missing argument 'SQL'"),
+    (("completion", "tcsh"), "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
+    (("db", "roles"), "SQLite has no roles"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), SPELLING, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("arguments", "message"), INVALID, ids=lambda value: str(value)[:60])
 def test_invalid_command_line_exits_with_2_and_creates_nothing(
-    bare_console, here, arguments, words
+    bare_console, here, arguments, message
 ):
     ran = bare_console(*arguments, code=2)
 
-    assert_one_line(ran, words)
+    assert message in ran.error
     assert list(here.iterdir()) == []
 
 
@@ -101,34 +98,23 @@ URLS = [
 ]
 
 
-@pytest.mark.parametrize(("url", "code", "words"), URLS, ids=[url for url, *_ in URLS])
-def test_error_for_a_wrong_url_hides_its_password(bare_console, here, url, code, words):
+@pytest.mark.parametrize(("url", "code", "message"), URLS, ids=[url for url, *_ in URLS])
+def test_error_for_a_wrong_url_hides_its_password(bare_console, here, url, code, message):
     looked = bare_console("status", "--storage", url, code=code)
-    worked = bare_console(
-        "worker", "--study", "digits", "--patience", "0", "--storage", url, code=code
-    )
+    worked = bare_console(*WORKER, "--patience", "0", "--storage", url, code=code)
 
     for ran in (looked, worked):
-        assert_one_line(ran, words)
+        assert message in ran.error
         assert "ter2" not in ran.err
     assert list(here.iterdir()) == []
 
 
 def test_error_for_a_file_that_cannot_be_created_is_one_line(bare_console, here):
-    (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # rights do not bind root
+    (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # root may write to any folder
 
     for command in (CREATE, ("hello",), ("db", "upgrade")):
-        assert_one_line(bare_console(*command, code=1), "cannot be opened. Check the path and its")
-
-
-def test_password_is_masked_in_what_create_prints_too(bare_console, postgres_url, here):
-    with_password = postgres_url.replace("postgres@", "postgres:hunter2@", 1)
-
-    ran = bare_console(*CREATE, "--storage", with_password)
-    told = bare_console("status", "digits", "--storage", with_password)
-
-    assert "hunter2" not in ran.out + told.out
-    assert "***" in ran.out
+        ran = bare_console(*command, code=1)
+        assert "cannot be opened. Check the path and its" in ran.error
 
 
 def test_error_for_a_refused_login_is_one_line(bare_console, postgres_url):
@@ -136,7 +122,7 @@ def test_error_for_a_refused_login_is_one_line(bare_console, postgres_url):
         "status", "--storage", postgres_url.replace("postgres@", "nobody-here@", 1), code=1
     )
 
-    assert_one_line(ran, "refuses the login. Check user and password")
+    assert "refuses the login. Check user and password" in ran.error
 
 
 def test_error_for_a_missing_database_names_createdb(bare_console, postgres_url):
@@ -144,7 +130,7 @@ def test_error_for_a_missing_database_names_createdb(bare_console, postgres_url)
 
     ran = bare_console("status", "--storage", f"{head.rpartition('/')[0]}/nowhere?{tail}", code=1)
 
-    assert_one_line(ran, "Create it with `createdb`")
+    assert "Create it with `createdb`" in ran.error
 
 
 @pytest.mark.parametrize("command", ["status", "studies", "workers", "query"])
@@ -155,7 +141,7 @@ def test_error_for_a_database_without_tables_names_db_upgrade(
 
     ran = bare_console(*arguments, "--storage", empty_postgres_url, code=1)
 
-    assert_one_line(ran, "has no studydb tables. Run `studydb db upgrade` on it")
+    assert "has no studydb tables. Run `studydb db upgrade` on it" in ran.error
 
 
 def test_error_for_an_sqlite_file_of_another_program_names_db_upgrade(bare_console, here):
@@ -164,7 +150,7 @@ def test_error_for_an_sqlite_file_of_another_program_names_db_upgrade(bare_conso
 
     ran = bare_console("status", "--storage", "sqlite:///other.db", code=1)
 
-    assert_one_line(ran, "has no studydb tables. Run `studydb db upgrade` on it")
+    assert "has no studydb tables. Run `studydb db upgrade` on it" in ran.error
 
 
 def test_error_for_a_file_that_is_no_database_is_one_line(bare_console, here):
@@ -172,24 +158,24 @@ def test_error_for_a_file_that_is_no_database_is_one_line(bare_console, here):
 
     ran = bare_console("status", "--storage", "sqlite:///notes.db", code=1)
 
-    assert_one_line(ran, "not an SQLite database, or it is damaged")
+    assert "not an SQLite database, or it is damaged" in ran.error
 
 
 @pytest.mark.parametrize(
-    ("revision", "words"),
+    ("revision", "message"),
     [
         ("9999", f"has schema 9999, this studydb knows {revisions.HEAD} at most. Upgrade studydb"),
         ("0000", f"has schema 0000, this studydb needs {revisions.HEAD}. Run `studydb db upgrade`"),
     ],
 )
 def test_error_for_another_schema_names_the_command_to_run(
-    console, database, monkeypatch, revision, words
+    console, database, monkeypatch, revision, message
 ):
     monkeypatch.setattr("studydb.db.revisions.REVISIONS", ("0000", *revisions.REVISIONS))
     arrange.change(database, f"UPDATE studydb_version SET version_num = '{revision}'")
 
-    for command in (["status"], ["worker", "--study", "digits"], CREATE, ["db", "check"]):
-        assert_one_line(console(*command, code=1), words)
+    for command in (["status"], WORKER, CREATE, ["db", "check"]):
+        assert message in console(*command, code=1).error
 
 
 def test_write_by_a_login_that_may_only_read_fails_without_retries(
@@ -205,7 +191,7 @@ def test_write_by_a_login_that_may_only_read_fails_without_retries(
 
     ran = bare_console("enqueue", study.name, code=1)
 
-    assert_one_line(ran, "lets 'postgres' only read: its default_transaction_read_only is on. ")
+    assert "lets 'postgres' only read: its default_transaction_read_only is on. " in ran.error
     assert "status   RUNNING" in bare_console("status", study.name).lines
 
 
@@ -222,13 +208,16 @@ def test_unwritable_sqlite_file_refuses_writes_and_can_be_read(
     ran = bare_console("enqueue", study.name, code=1)
     best = bare_console("best", study.name)
 
-    assert_one_line(ran, "cannot be written: check the rights of file and folder")
+    assert "cannot be written: check the rights of file and folder" in ran.error
     assert "0.5" in best.out
 
 
-STUDY = [
+REFUSED = [
     (("status", "digts"), 1, "There is no study 'digts' in {url}. Did you mean 'digits'?"),
     (("worker", "--study", "digts"), 1, "Did you mean 'digits'?"),
+    (("rename", "digts", "new"), 1, "Did you mean 'digits'?"),
+    (("delete", "digts"), 1, "Did you mean 'digits'?"),
+    (("delete", "digts", "--yes"), 1, "Did you mean 'digits'?"),
     (("trials", "unheard"), 1, "There is no study 'unheard' in {url}. `studydb studies` lists"),
     (("show", "digits", "99"), 1, "Study 'digits' has no trial 99"),
     (("results", "digits", "99"), 1, "Study 'digits' has no trial 99"),
@@ -246,19 +235,11 @@ STUDY = [
     (("enqueue", "digits", "epochs=3"), 2, "is the constant 27 in this study, not 3"),
     (("extend", "digits", "--trials", "0"), 2, "1 trial or more, not by 0"),
     (("extend", "endless", "--trials", "5"), 1, "has no num_trials: it never runs out"),
-    (
-        ("worker", "--study", "digits"),
-        1,
-        "has no trainable: its trials are run by the user's own program",
-    ),
+    (WORKER, 1, "has no trainable: its trials are run by the user's own program"),
     (CREATE, 1, "A study 'digits' already exists in {url}. Choose another name"),
     ((*CREATE, "--if-not-exists"), 1, "Study 'digits' exists with another metric"),
     (("create", "x", *CREATE[2:], "--trainable", "nope:f"), 1, "Python finds no module 'nope'"),
-    (
-        ("create", "x", *CREATE[2:], "--trainable", "nope"),
-        1,
-        "is not an import path; write 'module:",
-    ),
+    (("create", "x", *CREATE[2:], "--trainable", "nope"), 1, "is not an import path; write 'modu"),
     (("query", "SELECT nope FROM v_trial"), 2, "The database refuses the query: "),
     (("query", "SELECT * FROM nope"), 2, "The database refuses the query: "),
     (("query", "SELECT FROM FROM"), 2, "syntax error"),
@@ -272,9 +253,11 @@ STUDY = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "words"), STUDY, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"), REFUSED, ids=lambda value: str(value)[:60]
+)
 def test_refused_request_prints_one_line_and_changes_nothing(
-    console, database, arguments, code, words
+    console, database, arguments, code, message
 ):
     study = arrange.new_study(database, name="digits", num_trials=2)
     arrange.new_study(database, name="endless", num_trials=None)
@@ -285,19 +268,12 @@ def test_refused_request_prints_one_line_and_changes_nothing(
 
     ran = console(*arguments, code=code)
 
-    assert_one_line(ran, words.format(url=database.url))
+    assert message.format(url=database.url) in ran.error
     assert arrange.dump(database) == before
 
 
-def assert_one_line(ran, words):
-    assert ran.out == ""
-    assert ran.err.startswith("studydb: ")
-    assert ran.err.count("\n") == 1
-    assert words in ran.err
-
-
 def forbid_writing(path):
-    """By a file format that this SQLite may only read: rights do not bind root."""
+    """Give the file a format that SQLite only reads: root may write whatever the mode is."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("r+b") as file:
@@ -306,25 +282,22 @@ def forbid_writing(path):
 
 
 @pytest.mark.parametrize(
-    ("typed", "words"),
+    ("arguments", "message"),
     [
         (("ls",), "There is no command 'ls'. In studydb: `studydb studies`"),
         (("run",), "`studydb worker --study NAME`"),
         (("init",), "`studydb create NAME …`"),
         (("list",), "`studydb studies`"),
         (("optimize",), "`studydb worker --study NAME`"),
-        (
-            (*CREATE, "--num-samples", "3"),
-            "In studydb: num_trials=N of create_study (`--num-trials",
-        ),
+        ((*CREATE, "--num-samples", "3"), "In studydb: num_trials=N of create_study (`--num-tr"),
         ((*CREATE, "--n-trials", "3"), "`--num-trials N`"),
         ((*CREATE, "--direction", "minimize"), 'mode="min" of create_study'),
     ],
 )
 def test_command_or_option_of_another_tool_is_answered_with_that_of_studydb(
-    bare_console, here, typed, words
+    bare_console, here, arguments, message
 ):
-    ran = bare_console(*typed, code=2)
+    ran = bare_console(*arguments, code=2)
 
-    assert_one_line(ran, words)
+    assert message in ran.error
     assert list(here.iterdir()) == []

@@ -1,16 +1,18 @@
-"""The console as a process: what it loads, how it ends, what workers it starts."""
+"""`studydb` as a process: what it imports, its exit codes, the workers it starts."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from fleet.workers import eventually
+from harness.commands import run_command
 
-from studydb.db import connect, migrate
+from studydb.cli.commands import COMMANDS
+from studydb.db import connect
 from studydb.domain.records import Request
 from studydb.operations import control, reads
 from studydb.operations.create import load
@@ -41,25 +43,18 @@ def folder(tmp_path):
 
 @pytest.fixture
 def processes(folder):
-    """Start commands in the folder; what still runs at the end is killed."""
+    """Start commands in the folder; kill those that still run at the end."""
     started = []
 
-    def start(*arguments, **options):
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "STUDYDB_STORAGE": f"sqlite:///{folder}/studydb.db",
-        }
+    def start(*arguments):
+        storage = f"sqlite:///{folder}/studydb.db"
         process = subprocess.Popen(
             [sys.executable, "-m", "studydb", *arguments],
-            **{
-                "cwd": folder,
-                "env": environment,
-                "text": True,
-                "stdout": subprocess.PIPE,
-                "stderr": subprocess.PIPE,
-            }
-            | options,
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "STUDYDB_STORAGE": storage},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         started.append(process)
         return process
@@ -95,9 +90,7 @@ except SystemExit as end:
 loaded = sorted({name.partition(".")[0] for name in sys.modules})
 print(json.dumps([loaded, time.process_time()]), file=sys.stderr)
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    ran = run_command([sys.executable, "-c", code], cwd=ROOT)
 
     loaded, cpu_s = json.loads(ran.stderr)
     assert not set(loaded) & {"sqlalchemy", "psycopg", "alembic", "numpy", "rich", "pandas"}
@@ -105,13 +98,7 @@ print(json.dumps([loaded, time.process_time()]), file=sys.stderr)
     assert "  hello " in ran.stdout
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("hello", "create", "worker", "studies", "status", "trials", "show", "results", "best"),
-        *("workers", "logs", "pause", "resume", "stop", "enqueue", "extend", "query", "db"),
-    ],
-)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_prints_its_help_without_a_database(bare_console, name):
     ran = bare_console(name, "--help")
 
@@ -135,8 +122,8 @@ def test_working_directory_comes_first_on_sys_path(bare_console, here):
 
 
 def test_listing_ends_without_an_error_when_its_reader_closes_the_pipe(command, processes, folder):
-    database = connect_new(folder)
     command("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x=uniform(0,1)")
+    database = connect(f"sqlite:///{folder}/studydb.db")
     study = load(database, "digits")
     for number in range(400):
         control.enqueue(database, study, {}, Request(f"{number:032x}", "ada"))
@@ -163,29 +150,32 @@ def test_table_in_a_pipe_has_whole_cells_without_colours(command):
     assert f"{long[:200]}  RUNNING  {long[:200]}" in out
 
 
-def test_interrupted_commands_exit_with_130(command, processes, folder):
+@pytest.fixture
+def followed(command, processes):
+    """A worker whose trial waits for the file `go`, and a `logs --follow` of that trial."""
     command(*CREATE, "--param", "wait=true", "--num-trials", "1")
-    worker = processes("worker", "--study", "mine")
-    await_(lambda: json.loads(command("status", "mine", "--format", "json")[0])["running"] == 1)
-    follower = processes("logs", "mine", "0", "-f")
+    worker = processes("worker", "--study", "mine", "--slots", "2", "--lease", "30")
+    eventually(lambda: json.loads(command("status", "mine", "--format", "json")[0])["running"])
+    follower = processes("logs", "mine", "0", "--follow")
     assert follower.stdout.readline() == "step 1\n"
+    return worker, follower
+
+
+def test_interrupted_commands_exit_with_130(command, followed):
+    worker, follower = followed
 
     follower.send_signal(signal.SIGINT)
     _, err = follower.communicate(timeout=30)
     worker.send_signal(signal.SIGINT)
-    _, said = worker.communicate(timeout=60)
+    _, worker_err = worker.communicate(timeout=60)
 
     assert (follower.returncode, worker.returncode) == (130, 130)
-    assert "Traceback" not in err + said
+    assert "Traceback" not in err + worker_err
     assert command("trials", "mine", "--format", "json")[0].count("PENDING") == 1
 
 
-def test_logs_follows_a_trial_of_a_running_worker_to_its_end(command, processes, folder):
-    command(*CREATE, "--param", "wait=true", "--num-trials", "1")
-    worker = processes("worker", "--study", "mine", "--slots", "2", "--lease", "30")
-    await_(lambda: json.loads(command("status", "mine", "--format", "json")[0])["running"] == 1)
-    follower = processes("logs", "mine", "0", "--follow")
-    assert follower.stdout.readline() == "step 1\n"
+def test_logs_follows_a_trial_of_a_running_worker_to_its_end(command, followed, folder):
+    worker, follower = followed
 
     (folder / "go").touch()
     out, err = follower.stdout.read(), follower.stderr.read()
@@ -212,27 +202,7 @@ def test_hello_runs_a_study_and_extends_it_when_run_again(command, folder):
     database.close()
 
 
-@pytest.mark.parametrize("line", [["hello"], ["create", "x", "--metric", "m", "--mode", "min"]])
-def test_sqlite_file_is_made_where_it_is_missing(command, folder, line):
-    command(*line)
-
-    assert (folder / "studydb.db").exists()
-
-
 CREATE = (
     *("create", "mine", "--trainable", "mine:train", "--metric", "loss", "--mode", "min"),
     *("--param", "x=uniform(0, 1)"),
 )
-
-
-def connect_new(folder):
-    url = f"sqlite:///{folder}/studydb.db"
-    migrate.upgrade(url)
-    return connect(url)
-
-
-def await_(condition, timeout_s=60):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -1,7 +1,5 @@
-"""What the commands do and print, on both databases."""
+"""What each command does and prints, on both databases."""
 
-import csv
-import io
 import json
 import math
 
@@ -36,10 +34,8 @@ def test_create_stores_its_options_and_prints_the_next_commands(console, databas
         {"net": {"act": choice(["relu", "tanh"])}, "lr": loguniform(1e-4, 1), "epochs": 27}
     )
     assert study.scheduler == ASHA(max_t=27, reduction_factor=3)
-    assert [(rule.metric, rule.op, rule.bound) for rule in study.rules] == [
-        ("loss", ">=", 3),
-        ("t", "<", 0),
-    ]
+    rules = [(rule.metric, rule.op, rule.bound) for rule in study.rules]
+    assert rules == [("loss", ">=", 3), ("t", "<", 0)]
     assert (study.num_trials, study.max_concurrent, study.max_failures) == (60, 4, 2)
     assert study.trainable.workdir == str(here)
     assert "  studydb worker --study digits" in ran.lines
@@ -92,13 +88,11 @@ def test_environment_sets_options_and_separates_list_items_by_semicolons(
 def test_enqueue_extend_pause_resume_and_stop(console, database):
     study = arrange.new_study(database, name="digits", space=SPACE, num_trials=2)
 
-    assert console("enqueue", "digits", "lr=0.1", "net/act=relu").lines == [
-        "Study 'digits': enqueued trial 0."
-    ]
+    enqueued = console("enqueue", "digits", "lr=0.1", "net/act=relu")
+    assert enqueued.lines == ["Study 'digits': enqueued trial 0."]
     console("enqueue", "digits")
-    assert console("extend", "digits", "--trials", "3").lines == [
-        "Study 'digits': 5 trials in all."
-    ]
+    extended = console("extend", "digits", "--trials", "3")
+    assert extended.lines == ["Study 'digits': 5 trials in all."]
     console("pause", "digits", "0")
     console("stop", "digits", "1")
     assert arrange.states_of(database, study) == ["PAUSED", "TERMINATED"]
@@ -133,25 +127,20 @@ def test_best_first_listing_orders_nan_after_infinity_and_trials_without_results
     ]
     assert "-Infinity" in table.lines[3]
     assert "NaN" in table.lines[2]
-    assert [row["number"] for row in csv.DictReader(io.StringIO(two.out))] == ["3", "0"]
-    assert (
-        console("trials", "digits", "--state", "pending", "--format", "json").json[0]["number"] == 4
-    )
+    assert [row["number"] for row in two.csv] == ["3", "0"]
+    pending = console("trials", "digits", "--state", "pending", "--format", "json").json
+    assert [row["number"] for row in pending] == [4]
 
 
 def test_csv_of_trials_has_a_column_per_parameter(console, database):
-    study = arrange.new_study(
-        database,
-        name="digits",
-        space=Space.read({"state": choice([1]), "net": {"h": choice([2])}}),
-    )
+    space = Space.read({"state": choice([1]), "net": {"h": choice([2])}})
+    study = arrange.new_study(database, name="digits", space=space)
     arrange.SimulatedWorker(database, study).take().finish(0.5)
 
-    rows = list(csv.DictReader(io.StringIO(console("trials", "digits", "--format", "csv").out)))
+    rows = console("trials", "digits", "--format", "csv").csv
 
-    assert [(row["state"], row["param/state"], row["net/h"]) for row in rows] == [
-        ("TERMINATED", "1", "2")
-    ]
+    (row,) = rows
+    assert (row["state"], row["param/state"], row["net/h"]) == ("TERMINATED", "1", "2")
 
 
 def test_results_list_live_steps_with_a_column_per_metric(console, database):
@@ -161,9 +150,7 @@ def test_results_list_live_steps_with_a_column_per_metric(console, database):
     run.report(0.125, note="a b")
 
     table = console("results", "digits", "0")
-    rows = list(
-        csv.DictReader(io.StringIO(console("results", "digits", "0", "--format", "csv").out))
-    )
+    rows = console("results", "digits", "0", "--format", "csv").csv
     document = console("results", "digits", "0", "--format", "json").json
 
     assert table.lines[0].split() == ["step", "loss", "acc", "note", "attempt", "reported_at"]
@@ -180,7 +167,7 @@ def test_best_states_metric_and_mode_in_every_format(console, database):
 
     table = console("best", "digits")
     document = console("best", "digits", "--format", "json").json
-    row = next(csv.DictReader(io.StringIO(console("best", "digits", "--format", "csv").out)))
+    row = console("best", "digits", "--format", "csv").csv[0]
 
     assert table.lines[0].split() == ["best", "loss", "(max)", "0.7"]
     assert (document["metric"], document["mode"], document["number"]) == ("loss", "max", 0)
@@ -202,12 +189,9 @@ def test_show_says_why_a_scheduler_stopped_a_trial(console, database):
     document = console("show", "digits", "1", "--format", "json").json
 
     assert "TERMINATED: EARLY_STOPPED" in page.out
-    assert (
-        "loss (max) at rung 1 was 0.25, worse than the cutoff 0.5 of the earlier trials" in page.out
-    )
-    assert document["judged"] == [
-        {"rung": 1, "step": 1, "value": 0.25, "cutoff": 0.5, "action": "STOP"}
-    ]
+    assert "loss (max) at rung 1 was 0.25, worse than the cutoff 0.5 of the earlier" in page.out
+    judged = {"rung": 1, "step": 1, "value": 0.25, "cutoff": 0.5, "action": "STOP"}
+    assert document["judged"] == [judged]
 
 
 def test_show_says_which_rule_stopped_a_trial(console, database):
@@ -244,7 +228,9 @@ def test_logs_prints_the_files_of_the_given_attempt(console, database, tmp_path)
     study = arrange.new_study(database, name="digits", max_failures=1)
     worker = arrange.SimulatedWorker(database, study)
     for attempt in (1, 2):
-        folder = tmp_path / "logs" / study.uuid / "0" / str(attempt)  # of a worker's other home
+        folder = (
+            tmp_path / "logs" / study.uuid / "0" / str(attempt)
+        )  # a worker with another home wrote it
         folder.mkdir(parents=True)
         (folder / "stdout.1").write_text("before ")
         (folder / "stdout").write_text(f"out {attempt}\n")
@@ -260,9 +246,8 @@ def test_logs_prints_the_files_of_the_given_attempt(console, database, tmp_path)
 
     assert (newest.out, newest.err) == ("before out 2\n", "err 2\n")
     assert (first.out, first.err) == ("before out 1\n", "err 1\n")
-    assert (
-        "has no attempt 3; it has 2" in console("logs", "digits", "0", "--attempt", "3", code=1).err
-    )
+    missing = console("logs", "digits", "0", "--attempt", "3", code=1)
+    assert "has no attempt 3; it has 2" in missing.error
 
 
 def test_logs_says_that_an_attempt_printed_nothing(console, database):
@@ -273,9 +258,8 @@ def test_logs_says_that_an_attempt_printed_nothing(console, database):
     run.finish(0.5)
 
     assert running.startswith("(attempt 1 of trial 0 is running; no output of it")
-    assert console("logs", "digits", "0", "-f").err == (
-        "(attempt 1 of trial 0 has printed nothing)\n"
-    )
+    ended = console("logs", "digits", "0", "-f").err
+    assert ended == "(attempt 1 of trial 0 has printed nothing)\n"
 
 
 def test_status_lists_twenty_unfinished_trials_of_all_states(console, database):
@@ -332,11 +316,9 @@ def test_workers_are_alive_silent_or_ended(console, database, clock):
     everywhere = console("workers", "--format", "json").json
     here = console("workers", "digits", "--limit", "1", "--format", "json").json
 
-    assert [(row["pid"], row["health"]) for row in everywhere] == [
-        (9, "alive"),
-        (8, "silent"),
-        (7, "ended"),
-    ]
+    health = {row["pid"]: row["health"] for row in everywhere}
+    assert health == {9: "alive", 8: "silent", 7: "ended"}
+    assert list(health) == [9, 8, 7]
     assert [row["pid"] for row in here] == [9]
 
 
@@ -347,12 +329,10 @@ def test_query_prints_rows_in_every_format(console, database):
 
     assert console("query", sql).lines == ["number  best_value  value", "     0         0.5    NaN"]
     assert console("query", sql, "--format", "csv").lines[1] == "0,0.5,NaN"
-    assert console("query", sql, "--format", "json").json == [
-        {"number": 0, "best_value": 0.5, "value": "NaN"}
-    ]
-    assert console("query", "SELECT 1 AS a, 2 AS a", "--format", "json").json == [
-        {"a": 1, "a_2": 2}
-    ]
+    (row,) = console("query", sql, "--format", "json").json
+    assert row == {"number": 0, "best_value": 0.5, "value": "NaN"}
+    same_name = console("query", "SELECT 1 AS a, 2 AS a", "--format", "json").json
+    assert same_name == [{"a": 1, "a_2": 2}]
     assert console("query", f"{sql} WHERE number = 7").lines == ["no rows"]
 
 

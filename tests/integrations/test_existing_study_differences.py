@@ -1,4 +1,4 @@
-"""`load_if_exists` warns in one line of arguments that differ, and says what changes them."""
+"""`load_if_exists` warns of different arguments in one line that says how to change them."""
 
 import warnings
 
@@ -6,7 +6,7 @@ import pytest
 
 import studydb
 
-ASK = {
+OPTIONS = {
     "metric": "loss",
     "mode": "min",
     "space": {"x": studydb.uniform(0, 1)},
@@ -16,12 +16,9 @@ CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("others", "message"),
     [
-        (
-            {"num_trials": 50},
-            "num_trials is 30, not 50. To change it: study.extend(num_trials=20)",
-        ),
+        ({"num_trials": 50}, "is 30, not 50. To change it: study.extend(num_trials=20)"),
         ({"scheduler": studydb.ASHA(max_t=9)}, "scheduler is FIFO(), not ASHA(max_t=9,"),
         ({"searcher": studydb.RandomSearch(seed=3)}, "not RandomSearch(seed=3)"),
         ({"stop": {"loss": 3}}, "stop is none, not loss>=3. To change it: another name"),
@@ -33,38 +30,38 @@ CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x
     ids=lambda value: str(value)[:30],
 )
 def test_different_limit_or_spec_gives_a_warning_at_the_callers_line(
-    storage_url, here, asked, words
+    storage_url, here, others, message
 ):
-    studydb.create_study("digits", None, num_trials=30, storage=storage_url, **ASK).close()
+    studydb.create_study("digits", None, num_trials=30, storage=storage_url, **OPTIONS).close()
 
-    with pytest.warns(studydb.StudyDiffers) as told:
-        study = studydb.create_study("digits", None, storage=storage_url, **ASK, **asked)
+    with pytest.warns(studydb.StudyDiffers) as warned:
+        study = studydb.create_study("digits", None, storage=storage_url, **OPTIONS, **others)
 
-    assert [warning.filename for warning in told] == [__file__]
-    assert str(told[0].message).startswith("Study 'digits' continues as it was created: ")
-    assert words in str(told[0].message)
+    assert [warning.filename for warning in warned] == [__file__]
+    assert str(warned[0].message).startswith("Study 'digits' continues as it was created: ")
+    assert message in str(warned[0].message)
     assert study.record.num_trials == 30
     study.close()
 
 
-@pytest.mark.parametrize("asked", [{}, {"num_trials": 30}, {"searcher": studydb.RandomSearch()}])
-def test_omitted_or_equal_argument_gives_no_warning(storage_url, asked):
+@pytest.mark.parametrize("others", [{}, {"num_trials": 30}, {"searcher": studydb.RandomSearch()}])
+def test_omitted_or_equal_argument_gives_no_warning(storage_url, others):
     options = {"storage": storage_url, "searcher": studydb.RandomSearch(seed=3), "num_trials": 30}
-    studydb.create_study("digits", None, **ASK | options).close()
+    studydb.create_study("digits", None, **OPTIONS | options).close()
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        studydb.create_study("digits", None, storage=storage_url, **ASK, **asked).close()
+        studydb.create_study("digits", None, storage=storage_url, **OPTIONS, **others).close()
 
 
 @pytest.mark.parametrize(
-    "asked", [{"metric": "acc"}, {"mode": "max"}, {"space": {"x": studydb.uniform(0, 2)}}], ids=str
+    "others", [{"metric": "acc"}, {"mode": "max"}, {"space": {"x": studydb.uniform(0, 2)}}], ids=str
 )
-def test_different_objective_or_space_is_refused(storage_url, asked):
-    studydb.create_study("digits", None, num_trials=30, storage=storage_url, **ASK).close()
+def test_different_objective_or_space_is_refused(storage_url, others):
+    studydb.create_study("digits", None, num_trials=30, storage=storage_url, **OPTIONS).close()
 
     with pytest.raises(studydb.StudyExists, match="Choose another name"):
-        studydb.create_study("digits", None, num_trials=30, storage=storage_url, **ASK | asked)
+        studydb.create_study("digits", None, num_trials=30, storage=storage_url, **OPTIONS | others)
 
 
 def test_create_with_if_not_exists_prints_the_warning_as_one_line(console):

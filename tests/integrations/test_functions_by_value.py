@@ -1,17 +1,16 @@
-"""Functions on their way to workers: by value where they have no name, signed, and nothing else."""
+"""Workers run signed functions only; a function without an import path is sent by value."""
 
 import os
 import pickle
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from harness import arrange
+from harness.commands import run_command
 
 import studydb
-from studydb.db import connect
 from studydb.db.schema import trainable
 from studydb.domain.errors import StudyExists, Untrusted
 from studydb.operations.create import load
@@ -23,7 +22,6 @@ FACTOR = 3
 
 
 def scaled(config):
-    """Refers to what this module holds."""
     return {"loss": config["x"] * FACTOR}
 
 
@@ -34,9 +32,14 @@ def scaled_by(factor):
     return train
 
 
+def create(storage, trainable, name="digits", **options):
+    given = {"metric": "loss", "mode": "min", "space": {"x": 0.25}, "num_trials": 1}
+    return studydb.create_study(name, trainable, storage=storage, **(given | options))
+
+
 @dataclass
 class Machine:
-    """A user's account on a host: a home, a working directory, an environment."""
+    """A user's account on a host, with its home, working directory and environment."""
 
     root: Path
     storage: str
@@ -52,27 +55,16 @@ class Machine:
         return self.home / ".config" / "studydb" / "keys"
 
     def trust(self, database, allow_imports=()):
-        """Decide as a worker of this account does before it begins."""
+        """Check the study's function as a worker of this account does when it starts."""
         study = load(database, "digits")
         keyring = load_keyring({"HOME": str(self.home), "STUDYDB_KEY_FILE": str(self.keys)})
         return check_trusted(study.trainable, study.uuid, keyring, allow_imports)
 
-    def run(self, *arguments, code=0):
-        """Run Python with these arguments; what it printed."""
-        ran = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.workdir,
-            env={
-                **os.environ,
-                "HOME": str(self.home),
-                "STUDYDB_STORAGE": self.storage,
-                **self.environment,
-            },
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def run(self, *arguments, code=0, stdin=None):
+        """Run Python with these arguments and return what it printed."""
+        own = {"HOME": str(self.home), "STUDYDB_STORAGE": self.storage, **self.environment}
+        command = [sys.executable, *arguments]
+        ran = run_command(command, cwd=self.workdir, env=os.environ | own, input=stdin)
         assert ran.returncode == code, ran
         assert "Traceback" not in ran.stderr or code
         return ran.stdout + ran.stderr
@@ -82,40 +74,28 @@ class Machine:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOME", str(self.home))
             patch.chdir(self.workdir)
-            study = studydb.create_study(
-                name,
-                trainable,
-                space={"x": x},
-                metric="loss",
-                mode="min",
-                num_trials=1,
-                storage=self.storage,
-            )
-        study.close()
+            create(self.storage, trainable, name, space={"x": x}).close()
 
     def work(self, study="digits", *options, code=0):
         return self.run("-m", "studydb", "worker", "--study", study, *options, code=code)
 
 
 @pytest.fixture
-def first(tmp_path, sqlite_url):
-    return Machine(tmp_path / "first", sqlite_url)
+def storage_url(sqlite_url):
+    return sqlite_url
 
 
 @pytest.fixture
-def second(tmp_path, sqlite_url):
-    return Machine(tmp_path / "second", sqlite_url)
+def first(tmp_path, storage_url):
+    return Machine(tmp_path / "first", storage_url)
 
 
 @pytest.fixture
-def database(sqlite_url):
-    database = connect(sqlite_url)
-    yield database
-    database.close()
+def second(tmp_path, storage_url):
+    return Machine(tmp_path / "second", storage_url)
 
 
 def train(config):
-    """What most tests send."""
     return config["x"] * FACTOR
 
 
@@ -126,14 +106,13 @@ def train(config):
 """
 
 
-def sent(database):
-    """The one trainable's row."""
+def trainable_row(database):
     with database.begin(write=False) as txn:
         (row,) = txn.all(trainable.select())
     return row
 
 
-def reasons(database):
+def trial_rows(database):
     return arrange.rows(database, "SELECT state, reason, best_value FROM v_trial ORDER BY number")
 
 
@@ -171,21 +150,11 @@ study.close()
 
 
 def test_notebook_function_is_sent_with_the_definitions_of_other_cells(first, database):
-    ran = subprocess.run(
-        [sys.executable, "-c", KERNEL],
-        input=CELLS,
-        cwd=first.workdir,
-        env={**os.environ, "HOME": str(first.home), "STUDYDB_STORAGE": first.storage},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    printed = first.run("-c", KERNEL, stdin=CELLS)
 
-    assert ran.returncode == 0, ran
-    assert "terminated=2" in ran.stdout
-    assert "best 3.0" in ran.stdout
-    assert sent(database).kind == "pickle"
+    assert "terminated=2" in printed
+    assert "best 3.0" in printed
+    assert trainable_row(database).kind == "pickle"
 
 
 SCRIPT = """
@@ -209,7 +178,7 @@ def test_script_without_a_main_guard_runs_once_and_workers_run_its_function(firs
 
     assert "best 0.75" in printed
     assert (first.workdir / "times.txt").read_text() == "once\n"
-    assert reasons(database) == DONE * 3
+    assert trial_rows(database) == DONE * 3
 
 
 @pytest.mark.parametrize(
@@ -221,110 +190,90 @@ def test_script_without_a_main_guard_runs_once_and_workers_run_its_function(firs
     ],
     ids=["function", "closure", "lambda"],
 )
-def test_function_of_a_test_module_is_sent_by_value_and_signed(sqlite_url, function, value):
-    study = studydb.create_study(
-        "digits",
-        function,
-        space={"x": 0.25},
-        metric="loss",
-        mode="min",
-        num_trials=1,
-        storage=sqlite_url,
-    )
+def test_function_of_a_test_module_is_sent_by_value_and_signed(storage_url, function, value):
+    study = create(storage_url, function)
 
     study.run()
 
     assert study.best_value == value
-    sent = study.record.trainable
-    assert (sent.kind, sent.python_version) == ("pickle", PYTHON_VERSION)
-    assert sent.signatures.keys() == {load_keyring().keys[0].id}
-    assert load_keyring().keys[0].secret not in sent.source
+    stored, key = study.record.trainable, load_keyring().keys[0]
+    assert (stored.kind, stored.python_version) == ("pickle", PYTHON_VERSION)
+    assert stored.signatures.keys() == {key.id}
+    assert key.secret not in stored.source
     study.close()
 
 
-def edited(factor):
-    """A function of the same name, as an edited cell of a notebook has it."""
-    return scaled_by(factor)
+def create_or_load(storage, function):
+    return create(storage, function, load_if_exists=True)
 
 
-def go_on(storage, function, **options):
-    given = {"metric": "loss", "mode": "min", "space": {"x": 0.25}, "num_trials": 1}
-    given["load_if_exists"] = True
-    return studydb.create_study("digits", function, storage=storage, **(given | options))
-
-
-def test_edited_function_is_sent_again_and_runs_from_then_on(sqlite_url, database):
-    first = go_on(sqlite_url, edited(1), num_trials=1)
+def test_edited_function_is_sent_again_and_runs_from_then_on(storage_url, database):
+    first = create_or_load(storage_url, scaled_by(1))
     first.run()
     first.close()
 
-    again = go_on(sqlite_url, edited(2), num_trials=1)
+    again = create_or_load(storage_url, scaled_by(2))
     again.extend(num_trials=1)
     again.run()
 
     assert [trial.best_value for trial in again.trials] == [0.25, 0.5]
-    assert sent(database).source == again.record.trainable.source
+    assert trainable_row(database).source == again.record.trainable.source
     assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'revised'") == [(1,)]
     again.close()
 
 
-def test_unchanged_function_is_not_sent_again(sqlite_url, database):
+def test_unchanged_function_is_not_sent_again(storage_url, database):
     function = scaled_by(2)
     for _ in range(2):
-        go_on(sqlite_url, function).close()
+        create_or_load(storage_url, function).close()
 
     assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'revised'") == [(0,)]
 
 
-def test_function_of_another_name_is_refused_for_an_existing_study(sqlite_url):
-    go_on(sqlite_url, scaled).close()
+def test_function_of_another_name_is_refused_for_an_existing_study(storage_url):
+    create_or_load(storage_url, scaled).close()
 
     for other in (train, None):
         with pytest.raises(StudyExists, match="'digits' exists with another trainable"):
-            go_on(sqlite_url, other)
+            create_or_load(storage_url, other)
 
 
-def test_function_signed_by_another_key_is_not_replaced(sqlite_url, database, monkeypatch):
-    go_on(sqlite_url, edited(1)).close()
-    before = sent(database)
+def test_function_signed_by_another_key_is_not_replaced(storage_url, database, monkeypatch):
+    create_or_load(storage_url, scaled_by(1)).close()
+    before = trainable_row(database)
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
     monkeypatch.setenv("STUDYDB_KEY_FILE", "/nonexistent/keys")
 
-    go_on(sqlite_url, edited(2)).close()
+    create_or_load(storage_url, scaled_by(2)).close()
 
-    assert sent(database) == before
+    assert trainable_row(database) == before
 
 
-def test_second_machine_runs_it_with_a_copy_of_the_key_file(first, second, database):
-    first.create(train)
+def copy_key_file(first, second):
     second.keys.parent.mkdir(parents=True)
     second.keys.write_bytes(first.keys.read_bytes())
     second.keys.chmod(0o600)
 
-    second.work()
 
-    assert reasons(database) == DONE
-
-
-def test_second_machine_runs_it_with_the_first_ones_line_among_its_own(first, second, database):
-    first.create(train)
+def append_key_line(first, second):
     second.run("-c", "from studydb.settings import load_keyring; load_keyring()")
     with second.keys.open("a") as keys:
         keys.write(first.keys.read_text())
 
-    second.work()
 
-    assert reasons(database) == DONE
-
-
-def test_second_machine_runs_it_with_the_key_in_its_environment(first, second, database):
-    first.create(train)
+def set_key_variable(first, second):
     second.environment["STUDYDB_SIGNING_KEY"] = first.keys.read_text().partition(":")[2].strip()
 
+
+@pytest.mark.parametrize("give_key", [copy_key_file, append_key_line, set_key_variable])
+def test_second_machine_with_the_key_runs_the_function(first, second, database, give_key):
+    first.create(train)
+    give_key(first, second)
+
     second.work()
 
-    assert reasons(database) == DONE
-    assert not second.keys.exists()
+    assert trial_rows(database) == DONE
+    assert second.keys.exists() == (give_key is not set_key_variable)
 
 
 def test_worker_without_the_key_is_refused_and_the_error_names_the_key_file(
@@ -332,16 +281,16 @@ def test_worker_without_the_key_is_refused_and_the_error_names_the_key_file(
 ):
     first.create(train)
 
-    told = second.work(
+    printed = second.work(
         "digits", "--allow-import", "train", "--allow-import", train.__module__, code=1
     )
 
-    assert told == (
+    assert printed == (
         f"studydb: The trainable {train.__module__ + ':train'!r} is not signed by a key in "
         f"{second.keys}. Copy that file from the account that created the study (its lines can be "
         "added to yours).\n"
     )
-    assert reasons(database) == []
+    assert trial_rows(database) == []
 
 
 def test_import_path_runs_without_the_key_if_its_module_is_allowed(first, second, database):
@@ -353,18 +302,18 @@ def test_import_path_runs_without_the_key_if_its_module_is_allowed(first, second
     second.work("digits", "--allow-import", "mytrain")
 
     assert refused.endswith("or start the worker with --allow-import mytrain.\n")
-    assert sent(database).kind == "import"
-    assert reasons(database) == DONE
+    assert trainable_row(database).kind == "import"
+    assert trial_rows(database) == DONE
 
 
 def test_function_sent_by_another_python_version_is_refused_before_a_claim(first, database):
     first.create(train)
     arrange.change(database, "UPDATE trainable SET python_version = '3.99'")
 
-    told = first.work(code=1)
+    printed = first.work(code=1)
 
-    assert f"from Python 3.99, and this worker runs Python {PYTHON_VERSION}. Use the" in told
-    assert reasons(database) == []
+    assert f"from Python 3.99, and this worker runs Python {PYTHON_VERSION}. Use the" in printed
+    assert trial_rows(database) == []
     assert arrange.rows(database, "SELECT count(*) FROM worker") == [(0,)]
 
 
@@ -375,11 +324,11 @@ def test_import_path_runs_whatever_python_version_created_the_study(first, datab
 
     first.work()
 
-    assert reasons(database) == DONE
+    assert trial_rows(database) == DONE
 
 
 EVIL = b"\x80\x04cposix\nsystem\n\x8c\x0ctouch opened\x85R."
-"""A pickle that runs `touch opened` when it is opened."""
+"""A pickle that runs `touch opened` when it is unpickled."""
 
 CHANGES = [
     "DELETE FROM signature",
@@ -394,10 +343,10 @@ def test_changed_bytes_of_a_function_are_never_unpickled(first, database):
     first.create(train)
     arrange.change(database, f"UPDATE trainable SET source = x'{EVIL.hex()}'")
 
-    told = first.work("digits", "--allow-import", train.__module__, code=1)
+    printed = first.work("digits", "--allow-import", train.__module__, code=1)
 
-    assert "was changed after it was signed. Find out who wrote" in told
-    assert reasons(database) == []
+    assert "was changed after it was signed. Find out who wrote" in printed
+    assert trial_rows(database) == []
     for change in CHANGES:
         arrange.change(database, change)
         with pytest.raises(Untrusted):
@@ -422,7 +371,7 @@ def test_bytes_signed_for_one_study_are_refused_in_another(first, database):
     for study in ("digits", "other"):
         assert "was changed after it was signed" in first.work(study, code=1)
 
-    assert reasons(database) == []
+    assert trial_rows(database) == []
 
 
 NAMES = ["subprocess:check_output", "os:system", "mytrain:system", "mytrain:train.__globals__"]
@@ -442,11 +391,11 @@ def test_import_path_changed_by_sql_is_not_run(first, database):
         with pytest.raises(Untrusted, match="is not signed by a key"):
             first.trust(database)
     arrange.change(database, "UPDATE trainable SET name = 'subprocess:check_output'")
-    told = first.work("digits", "--allow-import", "mytrain", code=1)
+    printed = first.work("digits", "--allow-import", "mytrain", code=1)
 
-    assert "'subprocess:check_output' is not signed by a key" in told
+    assert "'subprocess:check_output' is not signed by a key" in printed
     assert not list(first.root.rglob("opened"))
-    assert reasons(database) == []
+    assert trial_rows(database) == []
 
 
 def test_allow_import_refuses_functions_that_the_module_only_imports(first, database):
@@ -455,7 +404,7 @@ def test_allow_import_refuses_functions_that_the_module_only_imports(first, data
     arrange.change(database, "UPDATE trainable SET name = 'mytrain:system'")
     arrange.change(database, "DELETE FROM signature")
 
-    told = first.work("digits", "--allow-import", "mytrain", code=1)
+    printed = first.work("digits", "--allow-import", "mytrain", code=1)
 
-    assert "'mytrain:system' is not defined in mytrain, and the study is not signed." in told
-    assert [state for state, *_ in reasons(database)] == ["PENDING"]
+    assert "'mytrain:system' is not defined in mytrain, and the study is not signed." in printed
+    assert [state for state, *_ in trial_rows(database)] == ["PENDING"]

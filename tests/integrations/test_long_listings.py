@@ -1,4 +1,4 @@
-"""Listings of a trial with many results: in pages, and the same rows as the view has."""
+"""The results of a long trial are read in pages, and are the rows of v_result."""
 
 import json
 
@@ -22,7 +22,7 @@ def small_pages(monkeypatch):
 
 @pytest.fixture
 def study(database):
-    """A study whose trial has three attempts: the second one has superseded some of the first's."""
+    """A trial with three attempts; the second has superseded results of the first."""
     study = arrange.new_study(database, name="digits", num_trials=1, rules=read_rules(["loss>=3"]))
     worker = arrange.SimulatedWorker(database, study)
     for first, last in ((1, 80), (61, 90), (91, N)):
@@ -34,7 +34,7 @@ def study(database):
     return study
 
 
-def of_view(database):
+def view_rows(database):
     with database.begin(write=False) as txn:
         names, rows = txn.raw("SELECT number, step, value, attempt FROM v_result ORDER BY step")
     return [dict(zip(names, row, strict=True)) for row in rows]
@@ -45,7 +45,7 @@ def test_paged_results_equal_the_rows_of_v_result(console, database, study):
 
     assert [
         {name: row[name] for name in ("number", "step", "value", "attempt")} for row in document
-    ] == of_view(database)
+    ] == view_rows(database)
     assert document[0]["metrics"] == {"acc": 0.5, "loss": 1.0}
     assert document[0].keys() == dict.fromkeys(ListedResult._fields).keys()
 
@@ -54,7 +54,7 @@ def test_paged_results_equal_the_rows_of_v_result(console, database, study):
 def test_limit_prints_the_last_results(console, database, study, n):
     document = console("results", "digits", "0", "--limit", str(n), "--format", "json").json
 
-    assert [row["step"] for row in document] == [row["step"] for row in of_view(database)][-n:]
+    assert [row["step"] for row in document] == [row["step"] for row in view_rows(database)][-n:]
 
 
 def test_json_of_results_is_an_indented_list(console, database, study):

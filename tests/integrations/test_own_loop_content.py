@@ -1,4 +1,4 @@
-"""An own loop whose trial has odd content: the user's error is seen, and counted as a failure."""
+"""An own loop raises the user's error and counts it as a failure, whatever the error contains."""
 
 import gc
 
@@ -11,18 +11,9 @@ from studydb.lease import own_trial
 
 
 @pytest.fixture
-def study(storage_url):
-    study = studydb.create_study(
-        "own",
-        None,
-        metric="loss",
-        mode="min",
-        num_trials=3,
-        space={"x": studydb.uniform(0, 1)},
-        storage=storage_url,
-    )
-    yield study
-    study.close()
+def study(create_study, storage_url):
+    space = {"x": studydb.uniform(0, 1)}
+    return create_study("own", num_trials=3, space=space, storage=storage_url)
 
 
 def attempts(study):
@@ -32,15 +23,15 @@ def attempts(study):
     )
 
 
-class Mute(Exception):
+class Unprintable(Exception):
     def __str__(self):
         raise TypeError
 
 
-ERRORS = [ValueError("a\0b"), ValueError("\ud800"), ValueError("x" * 10_000_000), Mute()]
+ERRORS = [ValueError("a\0b"), ValueError("\ud800"), ValueError("x" * 10_000_000), Unprintable()]
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=["nul", "surrogate", "huge", "mute"])
+@pytest.mark.parametrize("error", ERRORS, ids=["nul", "surrogate", "huge", "str raises"])
 def test_exception_with_any_message_is_raised_and_counted_as_a_failure(study, error):
     with pytest.raises(type(error)) as seen, study.ask():
         raise error
@@ -65,18 +56,18 @@ def test_fail_with_any_message_is_counted_as_a_failure(study, text):
 
 
 @pytest.fixture
-def unfit(monkeypatch):
-    """Let a step through that no database holds."""
-    genuine = own_trial.read_report
+def unstorable(monkeypatch):
+    """Replace the step of each report by one that no database can store."""
+    original = own_trial.read_report
 
     def read_report(report, **more):
-        return type(genuine(report, **more))(2**70, 0.5, {})
+        return type(original(report, **more))(2**70, 0.5, {})
 
     monkeypatch.setattr(own_trial, "read_report", read_report)
 
 
 @pytest.mark.parametrize("call", ["flush", "finish", "release"])
-def test_value_that_the_database_refuses_fails_its_trial(study, unfit, call):
+def test_value_that_the_database_refuses_fails_its_trial(study, unstorable, call):
     trial = study.ask()
     trial.report({"loss": 0.5})
 
@@ -89,7 +80,7 @@ def test_value_that_the_database_refuses_fails_its_trial(study, unfit, call):
     assert study.ask().number == 1
 
 
-def test_error_while_storing_does_not_hide_the_users_exception(study, unfit):
+def test_error_while_storing_does_not_hide_the_users_exception(study, unstorable):
     trial = study.ask()
     trial.report({"loss": 0.5})
 
@@ -101,7 +92,7 @@ def test_error_while_storing_does_not_hide_the_users_exception(study, unfit):
     assert study.ask().number == 1
 
 
-def test_garbage_collected_trial_with_a_value_that_cannot_be_stored_fails(study, unfit):
+def test_garbage_collected_trial_with_a_value_that_cannot_be_stored_fails(study, unstorable):
     trial = study.ask()
     trial.report({"loss": 0.5})
     del trial

@@ -1,7 +1,6 @@
-"""A password is in the URL that the user wrote, in the environment of workers, and nowhere else."""
+"""A password is in the user's URL and in the environment of workers, and nowhere else."""
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from fleet.workers import TRAINABLES, Fleet
 from harness import arrange
+from harness.commands import run_command
 
 import studydb
 from studydb.cli.options import Storage
@@ -21,40 +21,36 @@ from studydb.worker.worker_options import WorkerOptions
 
 SECRET = "hunter2"
 PASSWORD = f"{SECRET}/:@% é"
-"""What a URL has to escape is in it, and what nobody would write by chance."""
+"""It contains characters that a URL has to escape."""
 
 
 @pytest.fixture
 def url(postgres_url):
-    """With a password; the server trusts everybody, so any will do."""
+    """A URL with a password; the server accepts any password."""
     return postgres_url.replace("postgres@", f"postgres:{quote(PASSWORD, safe='')}@", 1)
 
 
 @pytest.fixture
 def commands(url, tmp_path):
-    """Run commands in processes of their own; everything that was ever printed."""
+    """Run commands as processes; `printed` has the output of all of them."""
     printed = []
 
-    def run(*arguments, storage=url):
-        ran = subprocess.run(
-            [sys.executable, "-X", "dev", "-m", "studydb", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "STUDYDB_STORAGE": storage},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def run(*arguments):
+        command = [sys.executable, "-X", "dev", "-m", "studydb", *arguments]
+        ran = run_command(command, cwd=tmp_path, env={**os.environ, "STUDYDB_STORAGE": url})
         printed.append(f"{arguments} -> {ran.returncode}\n{ran.stdout}{ran.stderr}")
-        return ran
 
     run.printed = printed
     return run
 
 
-def create(url, **options):
-    given = {"metric": "loss", "mode": "min", "num_trials": 2, "workdir": TRAINABLES}
-    return studydb.create_study("digits", "nosy:train", storage=url, **(given | options))
+@pytest.fixture
+def create(create_study, url):
+    def create(n_trials=2):
+        options = {"num_trials": n_trials, "storage": url, "workdir": TRAINABLES}
+        return create_study("digits", "nosy:train", **options)
+
+    return create
 
 
 def assert_masked(*texts):
@@ -63,7 +59,7 @@ def assert_masked(*texts):
         assert place < 0, text[max(0, place - 200) : place + 20]
 
 
-def argvs():
+def command_lines():
     """The command lines of all processes of this host."""
     lines = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
@@ -74,23 +70,16 @@ def argvs():
     return lines
 
 
-IN_ONE_PROCESS = [
+METRIC = ("--metric", "loss", "--mode", "min")
+
+COMMANDS = [
     ("db", "upgrade"),
     ("db", "check"),
     ("db", "current"),
     ("db", "roles"),
-    ("create", "mine", "--metric", "loss", "--mode", "min"),
-    (
-        "create",
-        "other",
-        "--metric",
-        "m",
-        "--mode",
-        "min",
-        "--trainable",
-        "studydb.examples.quadratic:train",
-    ),
-    ("create", "mine", "--metric", "loss", "--mode", "min"),
+    ("create", "mine", *METRIC),
+    ("create", "other", *METRIC, "--trainable", "studydb.examples.quadratic:train"),
+    ("create", "mine", *METRIC),
     ("studies",),
     ("status",),
     ("status", "digits"),
@@ -122,32 +111,35 @@ IN_ONE_PROCESS = [
 ]
 
 
-def console_says(console, *arguments):
-    """What a command prints, whatever its exit code."""
+@pytest.fixture
+def console(bare_console, url, tmp_path, monkeypatch):
+    monkeypatch.setenv("STUDYDB_STORAGE", url)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return bare_console
+
+
+def output_of(console, *arguments):
+    """Run a command, whatever its exit code, and return what it printed."""
     try:
         return str(console(*arguments))
     except AssertionError as error:
         return str(error)
 
 
-def test_commands_and_workers_print_and_store_no_password(
-    url, commands, bare_console, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("STUDYDB_STORAGE", url)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    study = create(url)
+def test_commands_and_workers_print_and_store_no_password(create, url, commands, console, tmp_path):
+    study = create()
     with Fleet(url, "digits", tmp_path) as fleet:
         worker = fleet.start(slots=2)
         seen = []
         while worker.runs:
-            seen += argvs()
+            seen += command_lines()
             time.sleep(0.02)
         worker.exit_code()
         words = worker.output()
 
-    for arguments in IN_ONE_PROCESS:
+    for arguments in COMMANDS:
         for options in ((), ("--storage", url)):
-            assert_masked(console_says(bare_console, *arguments, *options))
+            assert_masked(output_of(console, *arguments, *options))
     for arguments in (("status", "digits"), ("status", "nothing"), ("worker", "--study", "mine")):
         commands(*arguments)
 
@@ -157,20 +149,18 @@ def test_commands_and_workers_print_and_store_no_password(
     assert any("deliberately" in text for text in output)
     assert any("nosy" in line or "worker" in line for line in seen)
     assert_masked(words, *seen, *output, *stored, *commands.printed)
-    assert_masked(
-        repr(study), study.storage, repr(study.record), str(vars(study)), repr(study.database)
-    )
-    study.close()
+    assert_masked(*map(repr, (study, study.record, study.database)), str(vars(study)))
+    assert_masked(study.storage)
 
 
-def test_study_run_prints_no_password(url, capfd):
-    study = create(url, num_trials=1)
+def test_study_run_prints_no_password(create, capfd):
+    study = create(n_trials=1)
     seen = []
     done = threading.Event()
 
     def watch():
         while not done.is_set():
-            seen.extend(argvs())
+            seen.extend(command_lines())
             time.sleep(0.02)
 
     watcher = threading.Thread(target=watch)
@@ -183,7 +173,6 @@ def test_study_run_prints_no_password(url, capfd):
     captured = capfd.readouterr()
     assert any("--study=digits" in line for line in seen)
     assert_masked(captured.out, captured.err, str(raised.value), *seen)
-    study.close()
 
 
 STORAGES = {
@@ -213,14 +202,13 @@ def test_tracebacks_of_storage_errors_contain_no_password(url, storage, capfd):
     assert_masked(captured.out, captured.err)
 
 
-def test_traceback_for_an_existing_name_contains_no_password(url):
-    study = create(url)
+def test_traceback_for_an_existing_name_contains_no_password(create):
+    create()
 
     with pytest.raises(StudyExists) as error:
-        create(url)
+        create()
 
     assert_masked(*traceback.format_exception(error.value))
-    study.close()
 
 
 def test_repr_of_objects_with_a_url_contains_no_password(url):
@@ -229,14 +217,12 @@ def test_repr_of_objects_with_a_url_contains_no_password(url):
     assert_masked(repr(options), repr(Storage(url, typed=True)), repr(read_url(url)))
 
 
-def test_url_with_the_scheme_postgres_is_accepted(url, bare_console):
-    study = create(url)
+def test_url_with_the_scheme_postgres_is_accepted(create, load_study, url, bare_console):
+    study = create()
     other = url.replace("postgresql://", "postgres://", 1)
 
-    found = studydb.load_study("digits", storage=other)
+    found = load_study("digits", storage=other)
     ran = bare_console("status", "digits", "--storage", other)
 
     assert found.record.uuid == study.record.uuid
     assert "postgresql://postgres:***@" in ran.out
-    for handle in (study, found):
-        handle.close()

@@ -1,4 +1,4 @@
-"""An SQLite file that may only be read: everybody who may read it can look."""
+"""Reading commands need no right to write the SQLite file or its folder."""
 
 import os
 import shutil
@@ -10,12 +10,13 @@ from contextlib import closing
 
 import pytest
 from harness import arrange
+from harness.commands import reading_commands
 
 from studydb.db import connect, sqlite_file
 from studydb.domain.errors import StorageBusy
 from studydb.study import load_study
 
-BOUND_BY_RIGHTS = """
+WITHOUT_CAPABILITIES = """
 import ctypes, os, sys
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 if os.geteuid() == 0:
@@ -23,18 +24,10 @@ if os.geteuid() == 0:
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-"""Runs an interpreter that lacks what lets root pass the rights of files."""
+"""Runs Python without the capabilities by which root ignores the modes of files."""
 
-LOOKS = [
-    ("studies",),
-    ("status",),
-    ("status", "digits"),
-    ("best", "digits"),
-    ("trials", "digits"),
-    ("show", "digits"),
-    ("show", "digits", "0"),
-    ("results", "digits", "0"),
-    ("workers",),
+READS = [
+    *reading_commands("digits"),
     ("db", "check"),
     ("query", "SELECT number FROM v_trial"),
 ]
@@ -50,7 +43,7 @@ WRITES = [
 
 @pytest.fixture
 def archive(sqlite_url, tmp_path):
-    """The folder of a study's file, as nothing has it open; closed to writing by `close`."""
+    """A folder with the file of a study, which no process has open."""
     database = connect(sqlite_url)
     study = arrange.new_study(database, name="digits")
     arrange.SimulatedWorker(database, study).take().report(0.5)
@@ -62,15 +55,15 @@ def archive(sqlite_url, tmp_path):
     folder.chmod(0o755)
 
 
-def close(folder):
+def make_read_only(folder):
     for path in folder.iterdir():
         path.chmod(0o444)
     folder.chmod(0o555)
 
 
-def start_bound(folder, *arguments):
+def start_python(folder, *arguments):
     return subprocess.Popen(
-        [sys.executable, "-c", BOUND_BY_RIGHTS, *arguments],
+        [sys.executable, "-c", WITHOUT_CAPABILITIES, *arguments],
         env=os.environ | {"STUDYDB_STORAGE": f"sqlite:///{folder / 'studies.db'}"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -80,13 +73,13 @@ def start_bound(folder, *arguments):
 
 
 def studydb(folder, *arguments):
-    command = start_bound(folder, "-m", "studydb", *arguments)
+    command = start_python(folder, "-m", "studydb", *arguments)
     out, err = command.communicate(timeout=60)
     return subprocess.CompletedProcess(arguments, command.returncode, out, err)
 
 
 def leave_wal(folder):
-    """Change the file as a process that is killed before its change is out of the `-wal`."""
+    """Change the file by a process that is killed while the change is in the `-wal` only."""
     script = (
         "import os, signal, sqlite3, sys\n"
         "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
@@ -99,43 +92,43 @@ def leave_wal(folder):
     (folder / "studies.db-shm").unlink()
 
 
-@pytest.mark.parametrize("arguments", LOOKS, ids=" ".join)
+@pytest.mark.parametrize("arguments", READS, ids=" ".join)
 def test_reading_commands_work_in_a_read_only_folder(archive, arguments):
-    close(archive)
+    make_read_only(archive)
 
-    looked = studydb(archive, *arguments)
+    ran = studydb(archive, *arguments)
 
-    assert (looked.returncode, looked.stderr) == (0, "")
+    assert (ran.returncode, ran.stderr) == (0, "")
     assert os.listdir(archive) == ["studies.db"]  # noqa: PTH208  names
 
 
 @pytest.mark.parametrize("arguments", WRITES, ids=" ".join)
 def test_writing_commands_are_refused_in_a_read_only_folder(archive, arguments):
-    close(archive)
+    make_read_only(archive)
 
-    refused = studydb(archive, *arguments)
+    ran = studydb(archive, *arguments)
 
-    assert refused.returncode == 1
-    assert "cannot be written: check the rights of file and folder." in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
+    assert ran.returncode == 1
+    assert "cannot be written: check the rights of file and folder." in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
 
 
 def test_read_only_file_in_a_writable_folder_can_be_read(archive):
     (archive / "studies.db").chmod(0o444)
 
-    looked = studydb(archive, "status", "digits")
+    ran = studydb(archive, "status", "digits")
 
-    assert (looked.returncode, looked.stderr) == (0, "")
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_read_only_folder_shows_the_changes_of_a_connected_writer(archive):
     with closing(sqlite3.connect(archive / "studies.db", isolation_level=None)) as writer:
         writer.execute("UPDATE study SET name = 'changed'")
-        close(archive)
+        make_read_only(archive)
 
-        looked = studydb(archive, "status", "changed")
+        ran = studydb(archive, "status", "changed")
 
-    assert (looked.returncode, looked.stderr) == (0, "")
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("query", "SELECT 1")], ids=" ".join)
@@ -143,13 +136,13 @@ def test_reading_is_refused_while_a_wal_file_holds_changes_that_cannot_be_read(
     archive, tmp_path, arguments
 ):
     leave_wal(archive)
-    close(archive)
+    make_read_only(archive)
 
-    refused = studydb(archive, *arguments)
+    ran = studydb(archive, *arguments)
 
-    assert refused.returncode == 1
-    assert "Copy both files, studies.db and studies.db-wal, to a folder of yours" in refused.stderr
-    assert len(refused.stderr.splitlines()) == 1
+    assert ran.returncode == 1
+    assert "Copy both files, studies.db and studies.db-wal, to a folder of yours" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
     mine = tmp_path / "mine"
     mine.mkdir()
     for name in ("studies.db", "studies.db-wal"):
@@ -158,7 +151,7 @@ def test_reading_is_refused_while_a_wal_file_holds_changes_that_cannot_be_read(
 
 
 def test_open_handle_sees_later_changes_of_another_process(archive):
-    close(archive)
+    make_read_only(archive)
     script = (
         "import os, sys, studydb\n"
         "study = studydb.load_study('digits')\n"
@@ -166,13 +159,13 @@ def test_open_handle_sees_later_changes_of_another_process(archive):
         "sys.stdin.readline()\n"
         "print(len(study.trials), flush=True)\n"
     )
-    reader = start_bound(archive, "-c", script)
+    reader = start_python(archive, "-c", script)
     assert reader.stdout.readline() == "1\n"
     archive.chmod(0o755)
     (archive / "studies.db").chmod(0o644)
     writer = load_study("digits", storage=f"sqlite:///{archive / 'studies.db'}")
     writer.enqueue({"lr": 0.5})
-    close(archive)
+    make_read_only(archive)
 
     seen, _ = reader.communicate("\n", timeout=60)
 
@@ -183,12 +176,15 @@ def test_open_handle_sees_later_changes_of_another_process(archive):
 def test_read_during_which_another_process_writes_raises_storage_busy(archive, monkeypatch):
     path = archive / "studies.db"
     monkeypatch.setattr(sqlite_file, "_is_closed_to_us", lambda _: True)
-    normal, refusal = sqlite_file._opened, sqlite3.OperationalError("unable to open database file")
+    original, refusal = (
+        sqlite_file._opened,
+        sqlite3.OperationalError("unable to open database file"),
+    )
     refusal.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
 
     def refuse(path, how, **options):
         if "immutable" in how:
-            return normal(path, how, **options)
+            return original(path, how, **options)
         raise refusal
 
     monkeypatch.setattr(sqlite_file, "_opened", refuse)

@@ -1,28 +1,30 @@
-"""What the README tells a newcomer to type is typed here, in the order of the page."""
+"""Run the code blocks of the README, section by section."""
 
 import os
 import re
-import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from subprocess import DEVNULL
 
 import pytest
 from harness import arrange, postgres
+from harness.commands import run_command
 
 from studydb.db import connect
 
 README = Path(__file__).parents[2] / "README.md"
-NOT_HERE = ("pip install", "studydb hello")
-"""Lines that need the network; `hello` has tests of its own."""
+NOT_RUN = ("pip install", "studydb hello")
+"""Lines that begin so are left out: pip needs the network, and `hello` has other tests."""
 
 SCP = """#!/bin/sh
-# scp -p first:FROM TO, where the first machine is another home on this one.
+# scp -p first:FROM TO: copy from $FIRST_HOME, a folder that stands for the first machine.
 exec cp -p "$FIRST_HOME/${2#first:}" "$3"
 """
 
 
 def blocks(title):
-    """The code blocks of one section: language and text; not what is printed, a `text`."""
+    """The language and text of each code block of a section; a `text` block is output."""
     section = README.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
     found = re.findall(r"^```(\w+)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     assert found, title
@@ -30,7 +32,7 @@ def blocks(title):
 
 
 class Newcomer:
-    """Types blocks into a shell of their own, in one folder, and keeps what was printed."""
+    """A person who runs code blocks in one folder; exported variables stay set."""
 
     def __init__(self, folder, *, server=None, **environment):
         self.folder, self.server = folder, server
@@ -44,7 +46,7 @@ class Newcomer:
         }
 
     def follow(self, title):
-        """Do what a section says; what it printed."""
+        """Run the blocks of a section and return what each printed."""
         return [self.do(kind, text) for kind, text in blocks(title)]
 
     def do(self, kind, text, *, code=0):
@@ -56,17 +58,9 @@ class Newcomer:
             text = f"python {name}"
         if self.server is not None:
             text = re.sub(r"(postgresql://\w+@)dbhost(/\w+)", rf"\1\2?host={self.server}", text)
-        lines = [line for line in text.splitlines() if not line.startswith(NOT_HERE)]
-        ran = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        lines = [line for line in text.splitlines() if not line.startswith(NOT_RUN)]
+        command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
+        ran = run_command(command, cwd=self.folder, env=self.environment, stdin=DEVNULL)
         assert ran.returncode == code, f"{text}\n{ran.stdout}{ran.stderr}"
         assert "Traceback" not in ran.stderr, ran.stderr
         for name, value in re.findall(r"^export (\w+)=(\S+)", "\n".join(lines), re.MULTILINE):
@@ -74,23 +68,20 @@ class Newcomer:
         return ran.stdout + ran.stderr
 
 
-def counts(url):
-    database = connect(url)
-    try:
+def terminated_by_study(url):
+    with closing(connect(url)) as database:
         return dict(arrange.rows(database, "SELECT study, terminated FROM v_study"))
-    finally:
-        database.close()
 
 
 def test_sections_five_minutes_and_a_loop_of_your_own(tmp_path):
     newcomer = Newcomer(tmp_path)
 
-    told = "\n".join(newcomer.follow("Five minutes") + newcomer.follow("A loop of your own"))
+    printed = "\n".join(newcomer.follow("Five minutes") + newcomer.follow("A loop of your own"))
 
-    assert "study 'more' is FINISHED: 40 TERMINATED" in told
-    assert "made v_trial_more and v_result_more" in told
+    assert "study 'more' is FINISHED: 40 TERMINATED" in printed
+    assert "made v_trial_more and v_result_more" in printed
     url = f"sqlite:///{tmp_path}/studydb.db"
-    assert counts(url) == {"digits": 30, "more": 40, "mine": 20}
+    assert terminated_by_study(url) == {"digits": 30, "more": 40, "mine": 20}
 
 
 def login(url, name):
@@ -99,8 +90,8 @@ def login(url, name):
 
 @pytest.fixture
 def machines(tmp_path):
-    """An administrator of a server of its own, and the homes of two machines that reach it."""
-    with postgres.PostgresServer() as server:  # its own: roles belong to a whole server
+    """An administrator of a new server, and two machines that reach it."""
+    with postgres.PostgresServer() as server:  # a new one, because its databases share the roles
         at = {"server": str(server.directory)}
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "scp").write_text(SCP)
@@ -136,7 +127,7 @@ def test_sections_second_machine_roles_and_backup(machines):
     assert "/restored?" in url
     for name in ("me", "ann", "bob"):
         for database in (url, url.replace("/restored?", "/studies?")):
-            assert counts(login(database, name)) == {"digits": 35}
+            assert terminated_by_study(login(database, name)) == {"digits": 35}
     with postgres.connect(login(url, "bob")) as connection:
         limits = [
             connection.execute(f"SHOW {name}").fetchone()[0]
@@ -162,7 +153,7 @@ def test_backup_can_be_restored_into_the_old_database(machines):
 
 def test_error_for_a_missing_right_names_the_role_that_has_it(machines):
     admin, first, second = machines
-    create, upgrade, _copy_key, roles, *_ = blocks("The second machine")
+    create, upgrade, copy_key, roles, *_ = blocks("The second machine")
     for machine, block in ((admin, create), (first, upgrade), (first, roles)):
         machine.do(*block)
     url = first.environment["STUDYDB_STORAGE"]
@@ -176,13 +167,13 @@ def test_error_for_a_missing_right_names_the_role_that_has_it(machines):
         ],
         "worker": [("bob", "studydb worker --study digits")],
     }
-    second.do("sh", "\n".join(blocks("The second machine")[2][1].splitlines()[:2]))
+    second.do("sh", "\n".join(copy_key[1].splitlines()[:2]))
     for role, lines in refusals.items():
         for name, line in lines:
             second.environment["STUDYDB_STORAGE"] = login(url, name)
-            said = second.do("sh", line, code=1)
-            assert f"log in as a member of studydb_{role}" in said
-            assert len(said.splitlines()) == 1
+            printed = second.do("sh", line, code=1)
+            assert f"log in as a member of studydb_{role}" in printed
+            assert len(printed.splitlines()) == 1
     first.do("sh", "studydb db downgrade 0003 --yes")
     second.environment["STUDYDB_STORAGE"] = login(url, "ann")
     assert "log in as a member of studydb_owner" in second.do("sh", "studydb db upgrade", code=1)
@@ -195,10 +186,10 @@ def test_copy_of_an_sqlite_file_in_use_is_complete_and_can_be_restored(tmp_path,
     _dump, _restore, copy, put_back = blocks("Backup and restore")
 
     newcomer.do(*copy)
-    assert counts(f"sqlite:///{tmp_path}/copy.db") == {"digits": 0}
+    assert terminated_by_study(f"sqlite:///{tmp_path}/copy.db") == {"digits": 0}
     arrange.SimulatedWorker(database, study).ask().finish(0.5)
     database.close()
-    assert counts(sqlite_url) == {"digits": 1}
+    assert terminated_by_study(sqlite_url) == {"digits": 1}
     newcomer.do(*put_back)
 
-    assert counts(sqlite_url) == {"digits": 0}
+    assert terminated_by_study(sqlite_url) == {"digits": 0}

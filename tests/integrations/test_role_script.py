@@ -1,13 +1,13 @@
-"""The script of `db roles` through psql: as the database's owner, as anybody else, again, on 16 and 18."""
+"""The script of `db roles`, run by psql as several logins, on two releases of PostgreSQL."""
 
-import subprocess
 import uuid
 
 import psycopg
 import pytest
 from harness import arrange, postgres
+from harness.commands import run_command
+from harness.postgres import database_in
 
-import studydb
 from studydb.analysis.wide import make_wide_views
 from studydb.db import connect, migrate, revisions
 from studydb.db.role_script import Roles
@@ -19,7 +19,7 @@ PEOPLE = (("ann", Role.OWNER), ("bob", Role.WORKER), ("Cyd E", Role.VIEWER))
 
 @pytest.fixture(scope="module", params=["pginstall18", "pginstall"])
 def server(request):
-    """A server of its own: roles belong to a whole server; of both releases that the wheel has."""
+    """A server and its programs; a new server, because its databases share the roles."""
     binaries = postgres._wheel_binaries()
     other = binaries.parent.with_name(request.param) / "bin"
     if not other.is_dir():
@@ -32,7 +32,7 @@ def server(request):
 
 @pytest.fixture
 def lab(server):
-    """A database whose owner may make roles but is no superuser; its URL."""
+    """The URL of a database as its owner, who has CREATEROLE but is no superuser."""
     running, _ = server
     name = f"lab_{uuid.uuid4().hex[:8]}"
     with postgres.connect(running.url()) as connection:
@@ -54,33 +54,24 @@ def lab(server):
 
 @pytest.fixture
 def psql(server):
-    """Pipe a script to psql, as the README does."""
+    """Pipe a script to psql, as the README does, and return its messages."""
     _, binaries = server
 
     def run(url, script, *, code=0):
-        ran = subprocess.run(
-            [binaries / "psql", "-X", "-v", "ON_ERROR_STOP=1", url],
-            input=script,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [binaries / "psql", "-X", "-v", "ON_ERROR_STOP=1", url]
+        ran = run_command(command, input=script)
         assert ran.returncode == code, ran.stderr
         return ran.stderr
 
     return run
 
 
-def name_in(url):
-    return url.split("@/")[1].partition("?")[0]
-
-
 def as_(login, url):
-    return url.replace(f"{name_in(url)}@", f"{login.replace(' ', '%20')}@")
+    return url.replace(f"{database_in(url)}@", f"{login.replace(' ', '%20')}@")
 
 
 def script(url, *members, **options):
-    return Roles(name_in(url), members=members, **options).script()
+    return Roles(database_in(url), members=members, **options).script()
 
 
 def settings_of(url):
@@ -95,29 +86,32 @@ def settings_of(url):
 LIMITS, FREE = ["on", "1min", "1min"], ["off", "0", "0"]
 
 
-def work(url, name="digits"):
-    """Make a study and run it as far as the login may."""
-    study = studydb.create_study(
-        name, None, metric="loss", mode="min", num_trials=2, storage=url, load_if_exists=True
-    )
+@pytest.fixture
+def work(create_study):
+    """Create a study as a login, and run its trials."""
+
+    def work(url, name="digits"):
+        run_own_loop(create_study(name, num_trials=2, storage=url))
+
+    return work
+
+
+def run_own_loop(study):
     while trial := study.ask():
         with trial:
             trial.report({"loss": 0.5})
-    study.close()
 
 
-def test_database_owner_may_run_the_script_twice_and_keeps_an_owners_rights(lab, psql):
+def test_database_owner_may_run_the_script_twice_and_keeps_an_owners_rights(
+    lab, psql, create_study
+):
     for _ in range(2):
-        said = psql(lab, script(lab, *PEOPLE))
-        assert "ERROR" not in said
+        assert "ERROR" not in psql(lab, script(lab, *PEOPLE))
 
     for url in (lab, as_("ann", lab)):
-        study = studydb.create_study(
-            name_in(url) + url[13:16], None, metric="loss", mode="min", num_trials=2, storage=url
-        )
+        study = create_study(uuid.uuid4().hex, num_trials=2, storage=url)
         study.pause()
         study.resume()
-        study.close()
         migrate.downgrade(url, "0001")
         migrate.upgrade(url)
         psql(url, script(lab))
@@ -125,26 +119,19 @@ def test_database_owner_may_run_the_script_twice_and_keeps_an_owners_rights(lab,
     assert settings_of(as_("bob", lab)) == settings_of(as_("ann", lab)) == FREE
 
 
-def test_members_have_the_rights_of_their_roles(lab, psql):
+def test_members_have_the_rights_of_their_roles(lab, psql, create_study, load_study):
     psql(lab, script(lab, *PEOPLE))
-    owner = studydb.create_study(
-        "digits", None, metric="loss", mode="min", num_trials=2, storage=as_("ann", lab)
-    )
+    create_study("digits", num_trials=2, storage=as_("ann", lab))
 
-    loop = studydb.load_study("digits", storage=as_("bob", lab))
-    while trial := loop.ask():
-        with trial:
-            trial.report({"loss": 0.5})
+    loop = load_study("digits", storage=as_("bob", lab))
+    run_own_loop(loop)
     with pytest.raises(StorageDenied, match=r"rights of an owner.*studydb_owner"):
         loop.extend(num_trials=1)
-    reading = studydb.load_study("digits", storage=as_("Cyd E", lab))
 
-    assert reading.best_value == 0.5
-    for study in (owner, loop, reading):
-        study.close()
+    assert load_study("digits", storage=as_("Cyd E", lab)).best_value == 0.5
 
 
-def test_new_role_of_a_member_replaces_the_former_role(lab, psql):
+def test_new_role_of_a_member_replaces_the_former_role(lab, psql, work):
     psql(lab, script(lab, ("bob", Role.VIEWER)))
     work(lab)
     assert settings_of(as_("bob", lab)) == LIMITS
@@ -170,15 +157,15 @@ def test_login_granted_the_viewer_role_has_its_limits_after_the_next_run(lab, ps
     assert settings_of(as_("dan", lab)) == LIMITS
 
 
-def test_script_run_by_a_superuser_keeps_the_table_owner_an_owner(lab, psql, server):
+def test_script_run_by_a_superuser_keeps_the_table_owner_an_owner(lab, psql, server, work):
     work(lab)
-    admin = server[0].url(name_in(lab))
+    admin = server[0].url(database_in(lab))
 
     psql(admin, script(lab, *PEOPLE))
 
     work(lab, "more")
     migrate.downgrade(admin, "0001")
-    migrate.upgrade(admin)  # what is new is the owner's, too
+    migrate.upgrade(admin)  # the owner owns new tables, too
     psql(as_("ann", lab), script(lab))
     work(lab, "most")
     with postgres.connect(admin) as connection:
@@ -189,33 +176,33 @@ def test_script_run_by_a_superuser_keeps_the_table_owner_an_owner(lab, psql, ser
     assert owners == [("studydb_owner",)]
 
 
-def test_caller_without_createrole_is_shown_the_statements_to_ask_for(lab, psql, server):
-    admin = server[0].url(name_in(lab))
-    psql(admin, f"ALTER ROLE {name_in(lab)} NOCREATEROLE")
+def test_caller_without_createrole_is_shown_the_statements_to_ask_for(lab, psql, server, work):
+    admin = server[0].url(database_in(lab))
+    psql(admin, f"ALTER ROLE {database_in(lab)} NOCREATEROLE")
 
-    said = psql(lab, script(lab, *PEOPLE), code=3)
-    assert f"There is no role studydb_owner, and {name_in(lab)} may not create roles." in said
-    asked = said.partition("as far as it is missing: ")[2].partition(" Then run")[0]
+    printed = psql(lab, script(lab, *PEOPLE), code=3)
+    assert (
+        f"There is no role studydb_owner, and {database_in(lab)} may not create roles." in printed
+    )
+    asked = printed.partition("as far as it is missing: ")[2].partition(" Then run")[0]
     psql(admin, asked)
-    said = psql(lab, script(lab, *PEOPLE))
+    printed = psql(lab, script(lab, *PEOPLE))
 
-    assert 'Cyd E or an administrator can run: ALTER ROLE "Cyd E" IN DATABASE' in said
-    for line in said.splitlines():
+    assert 'Cyd E or an administrator can run: ALTER ROLE "Cyd E" IN DATABASE' in printed
+    for line in printed.splitlines():
         if "can run: " in line:
             psql(as_("Cyd E", lab).replace("Cyd%20E@", "postgres@"), line.partition("can run: ")[2])
     assert settings_of(as_("Cyd E", lab)) == LIMITS
     work(as_("ann", lab))
 
 
-def test_wide_views_of_one_owner_can_be_replaced_by_another(lab, psql):
+def test_wide_views_of_one_owner_can_be_replaced_by_another(lab, psql, work, load_study):
     psql(lab, script(lab, *PEOPLE, ("eve", Role.OWNER)))
     work(lab)
 
     for login in ("ann", "eve"):
         database = connect(as_(login, lab))
-        study = studydb.load_study("digits", storage=as_(login, lab))
-        make_wide_views(database, study.record)
-        study.close()
+        make_wide_views(database, load_study("digits", storage=as_(login, lab)).record)
         database.close()
 
     reader = connect(as_("Cyd E", lab))

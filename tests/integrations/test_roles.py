@@ -1,9 +1,10 @@
-"""Roles on PostgreSQL: enough for what each is to do, and not a column more."""
+"""Roles on PostgreSQL: each has the rights that its commands need, and no others."""
 
 import importlib
 import pkgutil
 import uuid
 from collections import defaultdict
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import psycopg
@@ -11,12 +12,13 @@ import pytest
 import sqlalchemy as sa
 from fleet.workers import TRAINABLES, Fleet
 from harness import arrange, postgres
+from harness.commands import reading_commands
 
 import studydb
 import studydb.store
 from studydb.analysis.wide import make_wide_views
-from studydb.db import Chain, Prepared, connect, migrate, revisions
-from studydb.db.role_script import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES, Roles
+from studydb.db import Chain, Prepared, connect, migrate, revisions, role_script
+from studydb.db.role_script import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES
 from studydb.db.schema import METADATA
 from studydb.domain.errors import StorageReadOnly
 from studydb.domain.life.states import Mode, Reason, Status
@@ -29,7 +31,7 @@ from studydb.operations.register import leave
 from studydb.operations.restore import restore
 from studydb.store import checkpoints
 
-PEOPLES = {
+NOT_OF_WORKERS = {
     ("counters", "_INSERT"),
     ("studies", "_ADMIT"),
     ("studies", "_SET_STATUS"),
@@ -43,12 +45,12 @@ PEOPLES = {
     ("trials", "_MOVES"),
     ("trials", "_KEEP_PAUSED"),
 }
-"""Statements of operations that people call, not workers; `deletion` is theirs altogether."""
+"""Statements that workers never send, beside all those of `deletion`."""
 
 
 @dataclass(frozen=True)
-class Three:
-    """The URLs of a member of each role on one database."""
+class Roles:
+    """The URLs of the superuser and of a member of each role, for one database."""
 
     admin: str
     owner: str
@@ -60,56 +62,35 @@ class Three:
         return getattr(self, name).split("//")[1].partition("@")[0]
 
     def script(self, **options):
-        return Roles(name_in(self.admin), **self.groups, **options).script()
+        name = postgres.database_in(self.admin)
+        return role_script.Roles(name, **self.groups, **options).script()
 
 
 @pytest.fixture
 def roles(postgres_url):
-    """The three roles as `db roles` has made them, and a person who is a member of each."""
+    """The three roles that `db roles` makes, and a member of each."""
     suffix = uuid.uuid4().hex[:8]
     groups = {str(role): f"studydb_{role}_{suffix}" for role in Role}
     people = {str(role): f"{role}_person_{suffix}" for role in Role}
     urls = {name: postgres_url.replace("postgres@", f"{login}@") for name, login in people.items()}
-    three = Three(postgres_url, **urls, groups=groups)
+    roles = Roles(postgres_url, **urls, groups=groups)
     with postgres.connect(postgres_url) as connection:
-        connection.execute(three.script(members=tuple(zip(people.values(), Role, strict=True))))
-    yield three
-    drop_roles(postgres_url, [*groups.values(), *people.values()])
-
-
-def drop_roles(admin, names):
-    with postgres.connect(admin) as connection:
-        for name in names:
-            connection.execute(f"REASSIGN OWNED BY {name} TO postgres")
-            connection.execute(f"DROP OWNED BY {name}")
-        for name in names:
-            connection.execute(f"DROP ROLE {name}")
-
-
-def name_in(url):
-    return url.split("@/")[1].partition("?")[0]
+        connection.execute(roles.script(members=tuple(zip(people.values(), Role, strict=True))))
+    yield roles
+    postgres.drop_roles(postgres_url, [*groups.values(), *people.values()])
 
 
 @pytest.fixture
 def opened():
-    """Open databases that are closed again."""
-    databases = []
-
-    def open_(url, **options):
-        databases.append(connect(url, **options))
-        return databases[-1]
-
-    yield open_
-    for database in databases:
-        database.close()
+    """Connect to databases; they are closed after the test."""
+    with ExitStack() as stack:
+        yield lambda url: stack.enter_context(closing(connect(url)))
 
 
-def test_worker_process_with_the_worker_role_completes_a_study(roles, tmp_path):
-    study = studydb.create_study(
+def test_worker_process_with_the_worker_role_completes_a_study(roles, tmp_path, create_study):
+    study = create_study(
         "digits",
         "talkative:train",
-        metric="loss",
-        mode="min",
         num_trials=4,
         max_concurrent=2,
         scheduler=studydb.ASHA(max_t=3),
@@ -124,20 +105,12 @@ def test_worker_process_with_the_worker_role_completes_a_study(roles, tmp_path):
     assert code == 0, worker.output()
     assert study.status is Status.FINISHED
     assert study.counts.terminated == 4
-    study.close()
 
 
-def test_study_pauses_itself_under_a_worker_with_the_worker_role(roles, tmp_path):
-    study = studydb.create_study(
-        "cursed",
-        "misbehaving:raises",
-        workdir=TRAINABLES,
-        space={"x": studydb.uniform(0.0, 1.0)},
-        metric="loss",
-        mode="min",
-        num_trials=200,
-        storage=roles.owner,
-    )
+def test_study_pauses_itself_under_a_worker_with_the_worker_role(roles, tmp_path, create_study):
+    space = {"x": studydb.uniform(0.0, 1.0)}
+    options = {"space": space, "num_trials": 200, "workdir": TRAINABLES}
+    study = create_study("cursed", "misbehaving:raises", storage=roles.owner, **options)
     with Fleet(roles.worker, "cursed", tmp_path) as fleet:
         worker = fleet.start(slots=2)
         code = worker.exit_code(60)
@@ -145,7 +118,6 @@ def test_study_pauses_itself_under_a_worker_with_the_worker_role(roles, tmp_path
     assert code == 3, worker.output()
     assert "has paused itself: 5 trials failed alike" in worker.output()
     assert study.progress.status == "PAUSED"
-    study.close()
 
 
 def test_worker_role_allows_every_operation_of_a_worker(roles, opened):
@@ -187,21 +159,6 @@ def test_worker_role_allows_every_operation_of_a_worker(roles, opened):
     arrange.recover(database, study)
     worker.take().report(0.125)
     leave(database, worker_id=worker.id)
-
-
-def test_own_loop_runs_as_a_worker(roles):
-    made = studydb.create_study(
-        "mine", None, metric="loss", mode="min", num_trials=3, storage=roles.owner
-    )
-    study = studydb.load_study("mine", storage=roles.worker)
-
-    while trial := study.ask():
-        with trial:
-            trial.report({"loss": 0.5})
-
-    assert study.counts.terminated == 3
-    study.close()
-    made.close()
 
 
 FORBIDDEN = [
@@ -249,7 +206,7 @@ FORBIDDEN = [
 
 
 def test_worker_role_forbids_ddl_and_writes_that_workers_do_not_need(roles, opened):
-    lived_in(opened(roles.owner))
+    study_with_rows(opened(roles.owner))
     before = arrange.dump(opened(roles.owner))
 
     with postgres.connect(roles.worker) as connection:
@@ -284,7 +241,7 @@ def test_worker_role_has_exactly_the_listed_rights(roles):
 def test_listed_rights_are_those_that_statements_of_workers_need():
     written, inserted, deleted = defaultdict(set), {"result"}, set()
     for room, name, statement in statements():
-        if (room, name) in PEOPLES or room == "deletion":
+        if (room, name) in NOT_OF_WORKERS or room == "deletion":
             continue
         if isinstance(statement, sa.Update):
             written[statement.table.name] |= {column_name(each) for each in statement._values}
@@ -299,7 +256,7 @@ def test_listed_rights_are_those_that_statements_of_workers_need():
 
 
 def statements():
-    """Every constant statement of the store: its file, its name, and itself."""
+    """The file, the constant's name and the statement of every statement of the store."""
     for found in pkgutil.iter_modules(studydb.store.__path__):
         module = importlib.import_module(f"studydb.store.{found.name}")
         for name, value in vars(module).items():
@@ -316,43 +273,30 @@ def column_name(column):
     return column if isinstance(column, str) else column.name
 
 
-def lived_in(database):
-    """A study with a row in most tables."""
-    study = arrange.new_study(
-        database, name="digits", mode=Mode.MAX, scheduler=studydb.ASHA(max_t=9)
-    )
-    worker = arrange.SimulatedWorker(database, study)
-    run = worker.take()
+def study_with_rows(database):
+    """A study that has rows in most tables."""
+    scheduler = studydb.ASHA(max_t=9)
+    study = arrange.new_study(database, name="digits", mode=Mode.MAX, scheduler=scheduler)
+    run = arrange.SimulatedWorker(database, study).take()
     run.report(0.5)
     run.save()
     run.finish(0.75)
     return study
 
 
-READING = [
-    ("studies",),
-    ("status",),
-    ("status", "digits"),
-    ("trials", "digits", "--sort", "best"),
-    ("show", "digits", "0"),
-    ("results", "digits", "0"),
-    ("best", "digits"),
-    ("workers",),
-    ("workers", "digits"),
+READS = [
+    *reading_commands("digits"),
     ("logs", "digits", "0"),
     ("db", "check"),
-    *(
-        ("query", f"SELECT * FROM v_{view}")
-        for view in ("study", "trial", "result", "attempt", "checkpoint", "worker")
-    ),
+    *(("query", f"SELECT * FROM v_{view}") for view in ("attempt", "checkpoint", "worker")),
 ]
 
 
 def test_viewer_can_run_every_reading_command(roles, opened, bare_console, monkeypatch):
-    lived_in(opened(roles.owner))
+    study_with_rows(opened(roles.owner))
     monkeypatch.setenv("STUDYDB_STORAGE", roles.viewer)
 
-    for arguments in READING:
+    for arguments in READS:
         bare_console(*arguments)
 
     (row,) = bare_console("query", "SELECT best_value FROM v_trial", "--format", "json").json
@@ -360,13 +304,9 @@ def test_viewer_can_run_every_reading_command(roles, opened, bare_console, monke
 
 
 def test_viewer_can_neither_write_nor_lock_rows(roles, opened):
-    lived_in(opened(roles.owner))
+    study_with_rows(opened(roles.owner))
 
     with postgres.connect(roles.viewer) as connection:
-        settings = [
-            connection.execute(f"SHOW {name}").fetchone()[0]
-            for name in ("default_transaction_read_only", "statement_timeout")
-        ]
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             connection.execute("CREATE TABLE mine (x int)")
         connection.execute("SET default_transaction_read_only = off")
@@ -378,8 +318,6 @@ def test_viewer_can_neither_write_nor_lock_rows(roles, opened):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("CREATE TABLE mine (x int)")
 
-    assert settings == ["on", "1min"]
-
 
 def test_owner_may_downgrade_and_upgrade_the_schema(roles):
     migrate.downgrade(roles.owner, "base")
@@ -390,18 +328,16 @@ def test_owner_may_downgrade_and_upgrade_the_schema(roles):
 
 def test_viewer_reads_wide_views_of_the_owner_also_after_they_are_replaced(roles, opened):
     owned = opened(roles.owner)
-    study = lived_in(owned)
+    study = study_with_rows(owned)
 
     for _ in range(2):
         make_wide_views(owned, study)
-        assert arrange.rows(opened(roles.viewer), "SELECT loss FROM v_result_digits") == [
-            (0.5,),
-            (0.75,),
-        ]
+        shown = arrange.rows(opened(roles.viewer), "SELECT loss FROM v_result_digits")
+        assert shown == [(0.5,), (0.75,)]
 
 
 def test_wide_views_made_before_the_roles_become_the_owners(roles, opened):
-    study = lived_in(opened(roles.admin))
+    study = study_with_rows(opened(roles.admin))
     make_wide_views(opened(roles.admin), study)
     with postgres.connect(roles.admin) as connection:
         connection.execute(roles.script())
@@ -417,7 +353,7 @@ def test_wide_views_made_before_the_roles_become_the_owners(roles, opened):
 def test_error_for_an_owners_command_by_a_worker_is_one_line(
     roles, opened, bare_console, monkeypatch
 ):
-    lived_in(opened(roles.owner))
+    study_with_rows(opened(roles.owner))
     monkeypatch.setenv("STUDYDB_STORAGE", roles.worker)
 
     for arguments in (
@@ -428,14 +364,12 @@ def test_error_for_an_owners_command_by_a_worker_is_one_line(
         ("create", "x", "--metric", "m", "--mode", "min", "--num-trials", "1"),
         ("db", "downgrade", "base", "--yes"),
     ):
-        ran = bare_console(*arguments, code=1)
-        assert "refuses: permission denied" in ran.err or "must be owner" in ran.err
-        assert "rights of an owner: log in as a member of studydb_owner" in ran.err
-        assert len(ran.err.splitlines()) == 1
-        assert "Traceback" not in ran.err
+        error = bare_console(*arguments, code=1).error
+        assert "refuses: permission denied" in error or "must be owner" in error
+        assert "rights of an owner: log in as a member of studydb_owner" in error
 
 
-WRITING = [
+WRITES = [
     ("pause", "digits"),
     ("stop", "digits", "0"),
     ("enqueue", "digits"),
@@ -447,39 +381,28 @@ WRITING = [
 ]
 
 
-@pytest.mark.parametrize("arguments", WRITING, ids=lambda arguments: arguments[0])
+@pytest.mark.parametrize("arguments", WRITES, ids=lambda arguments: arguments[0])
 def test_error_for_a_writing_command_by_a_viewer_names_the_needed_role(
-    roles, opened, bare_console, monkeypatch, arguments
+    roles, bare_console, monkeypatch, create_study, arguments
 ):
-    lived_in(opened(roles.owner))
-    study = studydb.create_study(
-        "runnable",
-        "talkative:train",
-        metric="loss",
-        mode="min",
-        num_trials=1,
-        storage=roles.owner,
-        workdir=TRAINABLES,
-    )
-    study.close()
-    monkeypatch.setenv("STUDYDB_STORAGE", roles.viewer)
+    for name in ("digits", "runnable"):
+        options = {"num_trials": 1, "storage": roles.owner, "workdir": TRAINABLES}
+        create_study(name, "talkative:train", **options)
     monkeypatch.setattr("studydb.study.storage.CONTROL_PATIENCE_S", 1e9)
 
-    ran = bare_console(*arguments, code=1)
+    error = bare_console(*arguments, "--storage", roles.viewer, code=1).error
 
     role = "worker" if arguments[0] == "worker" else "owner"
-    assert f"lets {roles.login('viewer')!r} only read: its default_transaction_read_only" in ran.err
-    assert f"log in as a member of studydb_{role}" in ran.err
-    assert len(ran.err.splitlines()) == 1
+    assert f"lets {roles.login('viewer')!r} only read: its default_transaction_read_only" in error
+    assert f"log in as a member of studydb_{role}" in error
 
 
-def test_ask_by_a_viewer_is_refused_without_retries(roles, opened):
-    lived_in(opened(roles.owner))
-    study = studydb.load_study("digits", storage=roles.viewer)
+def test_ask_by_a_viewer_is_refused_without_retries(roles, opened, load_study):
+    study_with_rows(opened(roles.owner))
+    study = load_study("digits", storage=roles.viewer)
 
     with pytest.raises(StorageReadOnly, match="only read"):
         study.ask()
-    study.close()
 
 
 def test_db_roles_prints_the_script_for_the_database_of_the_storage_url(bare_console):
@@ -494,12 +417,8 @@ def test_db_roles_prints_the_script_for_the_database_of_the_storage_url(bare_con
     assert "hunter2" not in ran.out
 
 
-def test_sqlite_has_no_roles(bare_console):
-    assert "SQLite has no roles" in bare_console("db", "roles", code=2).err
-
-
 def test_role_script_quotes_names_where_needed():
-    script = Roles('a"b', owner="user", worker="current_user", viewer="Ann").script()
+    script = role_script.Roles('a"b', owner="user", worker="current_user", viewer="Ann").script()
 
     for name in ('"a""b"', '"user"', '"current_user"', '"Ann"'):
         assert f" {name};" in script or f" {name} " in script

@@ -1,4 +1,4 @@
-"""What `status` and `workers` say of processes that are gone, of trouble, and of what to do."""
+"""What `status` and `workers` print about dead processes, problems and the next commands."""
 
 import re
 import subprocess
@@ -20,8 +20,8 @@ from studydb.store import checkpoints
 
 
 @pytest.fixture
-def neighbour():
-    """Another process of this host, as a worker registers itself, and how to kill it."""
+def local_worker():
+    """The record of a process of this host, as a worker registers it, and a call that kills it."""
     popen = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
     def kill():
@@ -33,11 +33,13 @@ def neighbour():
     popen.stdin.close()
 
 
-def test_killed_worker_of_this_host_is_dead_before_its_lease_expires(console, database, neighbour):
-    process, kill = neighbour
+def test_killed_worker_of_this_host_is_dead_before_its_lease_expires(
+    console, database, local_worker
+):
+    process, kill = local_worker
     study = arrange.new_study(database, name="digits")
     arrange.SimulatedWorker(database, study, of=process).take()
-    arrange.SimulatedWorker(database, study)  # of another host
+    arrange.SimulatedWorker(database, study)  # a worker of another host
     assert "workers  2 alive" in console("status", "digits").lines
 
     kill()
@@ -48,8 +50,8 @@ def test_killed_worker_of_this_host_is_dead_before_its_lease_expires(console, da
     assert [row["health"] for row in shown] == ["alive", "dead"]
 
 
-def test_status_suggests_a_worker_if_the_only_worker_is_dead(console, database, neighbour):
-    process, kill = neighbour
+def test_status_suggests_a_worker_if_the_only_worker_is_dead(console, database, local_worker):
+    process, kill = local_worker
     study = arrange.new_study(database, name="digits", trainable=trainable())
     arrange.SimulatedWorker(database, study, of=process).take()
 
@@ -89,21 +91,23 @@ def test_status_lists_checkpoints_that_could_not_be_stored_or_read(console, data
         stored = checkpoints.by_uuid(txn, uuid=saved.uuid)
     mark_corrupt(database, lease=run.lease, checkpoint=stored)
 
-    for words in ("No space left on device", "Still no \x1b[31mspace"):
-        record_event(database, lease=run.lease, kind="checkpoint failed", data={"error": words})
+    for error in ("No space left on device", "Still no \x1b[31mspace"):
+        record_event(database, lease=run.lease, kind="checkpoint failed", data={"error": error})
 
     lines = console("status", "digits").lines
-    told = lines[lines.index("Problems:") + 1 :]
-    assert told[0].endswith(r"trial 0: checkpoint failed (the newest of 2): Still no \x1b[31mspace")
-    assert told[1].endswith("trial 0: checkpoint corrupt: inline:, step 1")
+    problems = lines[lines.index("Problems:") + 1 :]
+    assert problems[0].endswith(
+        r"trial 0: checkpoint failed (the newest of 2): Still no \x1b[31mspace"
+    )
+    assert problems[1].endswith("trial 0: checkpoint corrupt: inline:, step 1")
     document = console("status", "digits", "--format", "json").json
     assert [each["times"] for each in document["troubles"]] == [2, 1]
 
 
 def test_workers_prints_a_short_id_that_drain_accepts_and_the_whole_id_in_json(
-    console, database, neighbour
+    console, database, local_worker
 ):
-    process, _ = neighbour
+    process, _ = local_worker
     worker = arrange.SimulatedWorker(database, arrange.new_study(database, name="d"), of=process)
     ((uuid,),) = arrange.rows(database, "SELECT worker FROM v_worker")
 
@@ -137,7 +141,7 @@ def time_line(console):
 
 
 @pytest.mark.parametrize(
-    ("minutes", "ended", "left", "runs", "words"),
+    ("minutes", "ended", "left", "runs", "text"),
     [
         (10, 5, 15, True, "10 min 0 s, 0.5 trials/min, about 30 min 0 s left"),
         (10, 5, 15, False, "5 min 0 s, 1 trials/min"),
@@ -146,13 +150,13 @@ def time_line(console):
         (0.05, 0, 5, True, "3.0 s"),
     ],
 )
-def test_remaining_time_is_computed_from_the_pace_so_far(minutes, ended, left, runs, words):
+def test_remaining_time_is_computed_from_the_pace_so_far(minutes, ended, left, runs, text):
     began = datetime(2026, 1, 1, tzinfo=UTC)
     pace = SimpleNamespace(began_at=began, last_end_at=began + timedelta(minutes=5), ended=ended)
 
     now = began + timedelta(minutes=minutes)
 
-    assert pace_text(pace, now=now, left=left, runs=runs) == words
+    assert pace_text(pace, now=now, left=left, runs=runs) == text
 
 
 def test_status_of_a_study_that_paused_itself_prints_the_error_once_and_names_show(

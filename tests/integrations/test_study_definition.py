@@ -1,7 +1,5 @@
-"""`show NAME` shows the definition; a study that would search nothing is refused."""
+"""`show NAME` prints the definition of a study; a study without a parameter to search is refused."""
 
-import csv
-import io
 import json
 
 import pytest
@@ -17,23 +15,23 @@ TRAINABLE = ("--trainable", "studydb.examples.quadratic:train")
 
 @pytest.mark.parametrize("space", [{}, {"lr": 0.1}, {"net": {"lr": 0.1}}], ids=str)
 def test_study_without_a_parameter_to_search_needs_a_budget(storage_url, space):
-    ask = {"metric": "error", "mode": "min", "space": space, "storage": storage_url}
+    options = {"metric": "error", "mode": "min", "space": space, "storage": storage_url}
     train = "studydb.examples.quadratic:train"
 
     with pytest.raises(InvalidSpec, match="the same trial would run without end"):
-        studydb.create_study("endless", train, **ask)
+        studydb.create_study("endless", train, **options)
 
-    studydb.create_study("bounded", train, num_trials=3, **ask).close()
-    studydb.create_study("grid", train, searcher=studydb.GridSearch(), **ask).close()
+    studydb.create_study("bounded", train, num_trials=3, **options).close()
+    studydb.create_study("grid", train, searcher=studydb.GridSearch(), **options).close()
 
 
 def test_own_loop_without_a_budget_may_have_no_space_but_not_only_constants(storage_url):
-    ask = {"metric": "error", "mode": "min", "storage": storage_url}
+    options = {"metric": "error", "mode": "min", "storage": storage_url}
 
-    studydb.create_study("log", None, **ask).close()
+    studydb.create_study("log", None, **options).close()
 
     with pytest.raises(InvalidSpec, match="only constants"):
-        studydb.create_study("constants", None, space={"lr": 1}, **ask)
+        studydb.create_study("constants", None, space={"lr": 1}, **options)
 
 
 def test_create_refuses_a_range_that_would_be_a_constant(console):
@@ -65,7 +63,7 @@ def test_show_prints_the_definition_of_a_study(console, database):
         if len(line.split()) > 1
     }
     as_json = console("show", "digits", "--format", "json").json
-    as_csv = next(csv.DictReader(io.StringIO(console("show", "digits", "--format", "csv").out)))
+    (as_csv,) = console("show", "digits", "--format", "csv").csv
 
     assert page["metric"] == "error (min)"
     assert page["scheduler"] == "ASHA(max_t=27, grace_period=1, reduction_factor=4)"

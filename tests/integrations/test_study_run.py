@@ -1,19 +1,14 @@
-"""`study.run`: worker processes that end when it ends, however it ends."""
+"""`study.run` starts worker processes, which end when the script ends, for whatever reason."""
 
 import os
 import signal
-import subprocess
 import sys
 import threading
-import time
-from pathlib import Path
 
-import psutil
 import pytest
-from fleet.workers import MARK, TRAINABLES, eventually
+from fleet.workers import TRAINABLES, Fleet, eventually
 from harness import arrange
 
-import studydb
 from studydb.domain.errors import NotAllowed, StudydbError, UsageError
 from studydb.domain.life.states import Status
 from studydb.study.running import full_url
@@ -30,78 +25,27 @@ except KeyboardInterrupt:
 """
 
 
-once = pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
-"""For what has nothing to do with the database."""
+on_sqlite = pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
+"""For tests whose subject is the same on every database."""
 
 
 @pytest.fixture
-def create(storage_url, tmp_path):
-    """Create a study of a test's trainable, one trial unless told otherwise."""
-    studies = []
+def create(storage_url, tmp_path, create_study):
+    """Create a study of one trial, by default of a trainable that waits for files in `tmp_path`."""
 
-    def create(trainable="obedient:gated", **options):
-        given = {"metric": "loss", "mode": "min", "num_trials": 1, "workdir": TRAINABLES}
+    def create(trainable="obedient:gated", n_trials=1):
+        options = {"num_trials": n_trials, "workdir": TRAINABLES, "storage": storage_url}
         space = {"x": 0.25, "folder": str(tmp_path)}
-        studies.append(
-            studydb.create_study(
-                "digits", trainable, space=space, storage=storage_url, **(given | options)
-            )
-        )
-        return studies[-1]
+        return create_study("digits", trainable, space=space, **options)
 
-    yield create
-    for study in studies:
-        study.close()
-
-
-class Script:
-    """A script that runs the study, in a process of its own, and what came of it."""
-
-    def __init__(self, storage: str, folder: Path) -> None:
-        self.mark = arrange.token()
-        self.popen = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT],
-            cwd=folder,
-            env={**os.environ, "STUDYDB_STORAGE": storage, MARK: self.mark},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def family(self):
-        """All processes that came of it and live, the script included."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self.mark and (
-                    process.status() != psutil.STATUS_ZOMBIE
-                ):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
-
-    def end(self):
-        """Wait for it: its exit code and words."""
-        words, _ = self.popen.communicate(timeout=60)
-        return self.popen.returncode, words
+    return create
 
 
 @pytest.fixture
-def script(storage_url, tmp_path):
-    """Start a script that runs the study."""
-    scripts = []
-
-    def start():
-        scripts.append(Script(storage_url, tmp_path))
-        return scripts[-1]
-
-    yield start
-    for script in scripts:
-        for process in script.family():
-            process.kill()
-        script.popen.communicate()
+def start_script(storage_url, tmp_path):
+    """Start scripts that call `study.run`; all their processes are killed after the test."""
+    with Fleet(storage_url, "digits", tmp_path) as fleet:
+        yield lambda: fleet.launch([sys.executable, "-c", SCRIPT])
 
 
 def await_steps(study, n_results=1):
@@ -119,83 +63,76 @@ def rows(study, sql):
     return arrange.rows(study.database, sql)
 
 
-def test_ctrl_c_releases_the_trials_and_leaves_no_process(create, script):
-    study = create("obedient:unhurried", num_trials=2)
-    running = script()
+def test_ctrl_c_releases_the_trials_and_leaves_no_process(create, start_script):
+    study = create("obedient:unhurried", n_trials=2)
+    script = start_script()
     await_all_running(study)
 
-    running.popen.send_signal(signal.SIGINT)
-    code, words = running.end()
+    script.send(signal.SIGINT)
+    code, output = script.exit_code(60), script.output()
 
     assert code in {-signal.SIGINT, 130}
-    assert "Waiting for the workers to save and release their trials" in words
-    assert "The running trials were released; run the study again to continue them." in words
-    assert "interrupted" in words
-    assert "Traceback" not in words
+    assert "Waiting for the workers to save and release their trials" in output
+    assert "The running trials were released; run the study again to continue them." in output
+    assert "interrupted" in output
+    assert "Traceback" not in output
     assert [trial.state for trial in study.trials] == ["PENDING"] * 2
     assert set(rows(study, "SELECT reason FROM v_attempt")) == {("PREEMPTED",)}
     assert set(rows(study, "SELECT failures, losses FROM v_trial")) == {(0, 0)}
-    assert running.family() == []
+    assert script.family() == []
 
 
-@once
-def test_second_ctrl_c_kills_trials_that_do_not_stop(create, script):
+@on_sqlite
+def test_second_ctrl_c_kills_trials_that_do_not_stop(create, start_script):
     study = create("obedient:stubborn")
-    running = script()
+    script = start_script()
     await_steps(study)
 
-    running.popen.send_signal(signal.SIGINT)
-    told = running.popen.stdout.readline
-    eventually(lambda: "Waiting for the workers" in told())
-    running.popen.send_signal(signal.SIGINT)
-    began_s = time.monotonic()
-    code, _ = running.end()
+    script.send(signal.SIGINT)
+    eventually(lambda: "Waiting for the workers" in script.output())
+    script.send(signal.SIGINT)
 
-    assert code in {-signal.SIGINT, 130}
-    assert time.monotonic() - began_s < 15
-    eventually(lambda: running.family() == [])
+    assert script.exit_code(15) in {-signal.SIGINT, 130}
+    eventually(lambda: script.family() == [])
 
 
-@once
+@on_sqlite
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_sigterm_or_sighup_of_the_script_releases_the_trials(create, script, number):
-    study = create("obedient:unhurried", num_trials=2)
-    running = script()
+def test_sigterm_or_sighup_of_the_script_releases_the_trials(create, start_script, number):
+    study = create("obedient:unhurried", n_trials=2)
+    script = start_script()
     await_all_running(study)
 
-    running.popen.send_signal(number)
-    running.end()
+    script.send(number)
+    script.exit_code(60)
 
-    eventually(lambda: running.family() == [])
+    eventually(lambda: script.family() == [])
     assert [trial.state for trial in study.trials] == ["PENDING"] * 2
     assert set(rows(study, "SELECT losses FROM v_trial")) == {(0,)}
 
 
-@once
-def test_killed_script_leaves_no_worker_and_no_running_trial(create, script):
-    study = create("obedient:unhurried", num_trials=2)
-    running = script()
+@on_sqlite
+def test_killed_script_leaves_no_worker_and_no_running_trial(create, start_script):
+    study = create("obedient:unhurried", n_trials=2)
+    script = start_script()
     await_all_running(study)
 
-    running.popen.kill()
-    running.end()
+    script.kill()
 
-    eventually(lambda: running.family() == [])
+    eventually(lambda: script.family() == [])
     assert [trial.state for trial in study.trials] == ["PENDING"] * 2
 
 
 def in_a_thread(call):
-    """Run something beside `study.run`, which keeps the main thread as a script does."""
+    """Start a call in a thread; `study.run` needs the main thread."""
     thread = threading.Thread(target=call)
     thread.start()
     return thread
 
 
 def worker_pids(study):
-    return [
-        pid
-        for (pid,) in rows(study, "SELECT pid FROM v_worker WHERE ended_at IS NULL ORDER BY pid")
-    ]
+    running = rows(study, "SELECT pid FROM v_worker WHERE ended_at IS NULL ORDER BY pid")
+    return [pid for (pid,) in running]
 
 
 def test_run_raises_an_error_with_the_cause_if_all_workers_are_killed(create, tmp_path):
@@ -221,15 +158,13 @@ def test_run_raises_an_error_with_the_cause_if_all_workers_are_killed(create, tm
     )
     assert counts.terminated == 1
     assert [step for (step,) in rows(study, "SELECT step FROM v_result")] == [1, 2, 3, 4]
-    assert rows(study, "SELECT reason FROM v_attempt ORDER BY attempt") == [
-        ("LOST",),
-        ("COMPLETED",),
-    ]
+    reasons = rows(study, "SELECT reason FROM v_attempt ORDER BY attempt")
+    assert reasons == [("LOST",), ("COMPLETED",)]
 
 
-@once
+@on_sqlite
 def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path):
-    study = create(num_trials=2)
+    study = create(n_trials=2)
 
     def kill_one():
         await_steps(study, 2)
@@ -238,7 +173,7 @@ def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path):
             (tmp_path / f"gate-{step}").touch()
 
     def start_another():
-        """Who starts finds dead processes of this host at once; others wait for their lease."""
+        """A starting worker recovers the trials of dead processes of its host at once."""
         killer.join()
         with WorkerProcesses(storage=full_url(study.database), study="digits", workers=1) as team:
             eventually(lambda: team.alive == 0)
@@ -249,15 +184,12 @@ def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path):
     starter.join()
 
     assert counts.terminated == 2
-    assert {reason for (reason,) in rows(study, "SELECT reason FROM v_attempt")} == {
-        "LOST",
-        "COMPLETED",
-    }
+    assert set(rows(study, "SELECT reason FROM v_attempt")) == {("LOST",), ("COMPLETED",)}
 
 
-@once
+@on_sqlite
 def test_run_of_a_finished_study_starts_no_worker(create, monkeypatch):
-    study = create("obedient:one_step", num_trials=2)
+    study = create("obedient:one_step", n_trials=2)
     first = study.run(workers=1)
     monkeypatch.setattr(WorkerProcesses, "_start", lambda _: pytest.fail("a worker was started"))
 
@@ -268,7 +200,7 @@ def test_run_of_a_finished_study_starts_no_worker(create, monkeypatch):
     assert study.status is Status.FINISHED
 
 
-@once
+@on_sqlite
 def test_run_ends_when_a_person_stops_the_study(create):
     study = create("obedient:unhurried")
 
@@ -285,7 +217,7 @@ def test_run_ends_when_a_person_stops_the_study(create):
     assert study.run().total == 1
 
 
-@once
+@on_sqlite
 def test_run_prints_the_cause_of_repeated_losses(create, capfd):
     study = create("warmth:dies_twice")
 
@@ -295,19 +227,19 @@ def test_run_prints_the_cause_of_repeated_losses(create, capfd):
     assert "was killed by SIGKILL" in capfd.readouterr().err
 
 
-@once
+@on_sqlite
 def test_run_prints_the_errors_of_trials_when_it_ends(create, capfd):
-    study = create("misbehaving:raises_unless_first", num_trials=3)
+    study = create("misbehaving:raises_unless_first", n_trials=3)
 
     counts = study.run(workers=1)
 
-    told = capfd.readouterr().err
+    printed = capfd.readouterr().err
     assert counts.error == 2
-    assert "2 of 'digits' ended with an error, trial 1 with ValueError: only the first" in told
-    assert told.endswith("The traceback: studydb show digits 1\n")
+    assert "2 of 'digits' ended with an error, trial 1 with ValueError: only the first" in printed
+    assert printed.endswith("The traceback: studydb show digits 1\n")
 
 
-@once
+@on_sqlite
 def test_run_raises_the_error_of_a_worker_that_cannot_start(create, monkeypatch):
     study = create("obedient:one_step")
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
@@ -317,11 +249,10 @@ def test_run_raises_the_error_of_a_worker_that_cannot_start(create, monkeypatch)
         study.run(workers=2)
 
 
-def test_run_is_refused_for_a_study_without_a_trainable(storage_url):
-    study = studydb.create_study("mine", None, metric="loss", mode="min", storage=storage_url)
+def test_run_is_refused_for_a_study_without_a_trainable(create_study, storage_url):
+    study = create_study("mine", storage=storage_url)
 
     with pytest.raises(NotAllowed, match=r"use study\.ask\(\)"):
         study.run()
     with pytest.raises(UsageError, match="workers is 0; it must be an integer of 1 or more"):
         study.run(workers=0)
-    study.close()

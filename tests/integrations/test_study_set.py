@@ -1,4 +1,4 @@
-"""`studydb set`: settings that change while a study runs, and checkpoints in former stores."""
+"""`studydb set` changes where new checkpoints go; older ones stay in their stores."""
 
 from uuid import uuid4
 
@@ -13,8 +13,8 @@ from studydb.operations.relocate import located
 TRIAL, CHECKPOINT = str(uuid4()), str(uuid4())
 
 
-def stored_in(root, study):
-    """An object of a study's in a directory."""
+def store_checkpoint(root, study):
+    """Store a checkpoint's bytes in a directory, and return their URL."""
     return DirectoryStore(root).put_bytes(Place(study.uuid, TRIAL, 1, 1, CHECKPOINT), b"abc").url
 
 
@@ -31,13 +31,13 @@ def test_set_keeps_the_former_stores(console, database, tmp_path):
     assert load(database, "mine").checkpoints == a
     assert located(database, study).former_checkpoints == (b, "inline:", None)
     assert load(database, "mine").guard  # the other settings stay
-    told = arrange.rows(database, "SELECT kind FROM event WHERE kind = 'checkpoints set'")
-    assert len(told) == 4
+    events = arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'checkpoints set'")
+    assert events == [(4,)]
     assert console("show", "mine", "--format", "json").json["checkpoints"] == a
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("setting", "message"),
     [
         ("foo=1", "'foo' cannot be set. Settings: checkpoints."),
         ("checkpoint=/x", "Did you mean 'checkpoints'?"),
@@ -45,13 +45,13 @@ def test_set_keeps_the_former_stores(console, database, tmp_path):
         ("checkpoints=s3://bucket", "Checkpoints cannot go to 's3://bucket'."),
     ],
 )
-def test_set_refuses_unknown_keys_and_invalid_values(console, database, given, words):
+def test_set_refuses_unknown_keys_and_invalid_values(console, database, setting, message):
     arrange.new_study(database, name="mine")
     before = arrange.dump(database)
 
-    ran = console("set", "mine", given, code=2)
+    ran = console("set", "mine", setting, code=2)
 
-    assert words in ran.err
+    assert message in ran.error
     assert arrange.dump(database) == before
 
 
@@ -62,11 +62,11 @@ def test_checkpoint_is_looked_up_in_the_stores_of_its_study_only(console, databa
     stores = database.locations.checkpoint_stores(located(database, study))
     a, b = ((tmp_path / name).as_uri() for name in "ab")
     (tmp_path / "b").mkdir()
-    foreign = stored_in(tmp_path / "foreign", study)
+    foreign = store_checkpoint(tmp_path / "foreign", study)
 
     assert stores.current == b
-    assert stores.store_of(stored_in(tmp_path / "a", study)) == a
-    assert stores.store_of(foreign) == a  # an object of these parts, and not the one that is named
+    assert stores.store_of(store_checkpoint(tmp_path / "a", study)) == a
+    assert stores.store_of(foreign) == a  # the object with this id there, not the foreign one
     DirectoryStore(tmp_path / "a").delete(foreign)
     with pytest.raises(CheckpointError, match="cannot be read"):
         open_store(stores.store_of(foreign)).get_bytes(foreign, digest="")
@@ -77,8 +77,8 @@ def test_delete_removes_the_files_of_all_stores(console, database, tmp_path):
     other = arrange.new_study(database, name="other")
     for name in "ab":
         console("set", "mine", f"checkpoints={tmp_path / name}")
-        stored_in(tmp_path / name, study)
-        stored_in(tmp_path / name, other)
+        store_checkpoint(tmp_path / name, study)
+        store_checkpoint(tmp_path / name, other)
 
     console("delete", "mine", "--yes")
 

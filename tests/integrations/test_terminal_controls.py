@@ -1,10 +1,11 @@
-"""What a trial prints, and what anyone writes into a row, does not steer a terminal."""
+"""Neither the output of a trial nor the content of a row can control a terminal."""
 
 import io
 import os
 import pty
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from fleet.stage import Stage
@@ -17,8 +18,8 @@ from studydb.domain.objective import Objective
 from studydb.domain.records import Counts, Failure
 from studydb.domain.text.display import printed, visible, without_controls
 
-STEER = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\u202e"
-RAW = [character for character in STEER if not character.isprintable()]
+CONTROLS = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\u202e"
+RAW = [character for character in CONTROLS if not character.isprintable()]
 
 
 def is_clean(text):
@@ -26,11 +27,13 @@ def is_clean(text):
 
 
 @pytest.fixture
-def told(database):
-    """A trial that failed with a message that would steer a terminal, and a worker's host so."""
+def hostile_rows(database):
+    """A failed trial, its worker and its event, with control characters in every text."""
     study = arrange.new_study(database, name="digits")
     worker = arrange.SimulatedWorker(database, study)
-    failure = Failure(f"Evil{STEER}", f"no {STEER}\n{STEER}", f"Traceback {STEER}\n{STEER}")
+    failure = Failure(
+        f"Evil{CONTROLS}", f"no {CONTROLS}\n{CONTROLS}", f"Traceback {CONTROLS}\n{CONTROLS}"
+    )
     worker.take().finish(outcome=Reason.FAILED, failure=failure)
     with database.begin() as txn:
         for sql in (
@@ -38,13 +41,12 @@ def told(database):
             "UPDATE attempt SET log_dir = {}, log_tail = {}",
             "UPDATE event SET kind = 'checkpoint failed', data = {json}, trial_id = 1",
         ):
-            text = STEER.replace("'", "''")
+            text = CONTROLS.replace("'", "''")
             data = '{"error": "\\u001b[2J", "url": 5}'
             txn.raw(sql.format(f"'{text}'", f"'{text}'", json=f"'{data}'"))
-    return study
 
 
-LOOKS = [
+COMMANDS = [
     ("status", "digits"),
     ("status",),
     ("trials", "digits"),
@@ -52,24 +54,23 @@ LOOKS = [
     ("workers",),
     ("workers", "digits"),
     ("query", "SELECT error_type, error_message, traceback, log_dir, log_tail FROM attempt"),
-    ("query", f'SELECT 1 AS "{STEER}"'),
+    ("query", f'SELECT 1 AS "{CONTROLS}"'),
 ]
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "json"])
-@pytest.mark.parametrize("arguments", LOOKS, ids=lambda arguments: " ".join(arguments)[:20])
-def test_commands_print_no_control_character_of_a_row(console, told, arguments, form):
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments)[:20])
+def test_commands_print_no_control_character_of_a_row(console, hostile_rows, arguments, form):
     ran = console(*arguments, "--format", form)
 
     assert ran.out
     assert is_clean(ran.out + ran.err)
 
 
-def test_error_that_quotes_a_query_is_one_line_without_control_characters(console, told):
-    ran = console("query", f'SELECT x FROM "{STEER}"', code=2)
+def test_error_that_quotes_a_query_is_one_line_without_control_characters(console, hostile_rows):
+    ran = console("query", f'SELECT x FROM "{CONTROLS}"', code=2)
 
-    assert is_clean(ran.err)
-    assert len(ran.err.splitlines()) == 1
+    assert is_clean(ran.error.rstrip("\n"))
 
 
 def test_worker_prints_a_trials_error_without_control_characters(storage_url, tmp_path):
@@ -84,37 +85,31 @@ def test_worker_prints_a_trials_error_without_control_characters(storage_url, tm
         assert is_clean(worker.output())
 
 
-SAYS = """
+STUDYDB = """
 import sys
 from studydb.__main__ import main
 main(sys.argv[1:])
 """
 
 
-def on_a_terminal(*arguments, storage, env=()):
-    """What a command prints on a terminal of its own."""
+def run_on_terminal(*arguments, storage):
+    """Run a command on a new terminal, and return what it printed."""
     leader, follower = pty.openpty()
-    environment = os.environ | {"STUDYDB_STORAGE": storage} | dict(env)
     process = subprocess.Popen(
-        [sys.executable, "-c", SAYS, *arguments],
+        [sys.executable, "-c", STUDYDB, *arguments],
         stdout=follower,
         stderr=follower,
         stdin=subprocess.DEVNULL,
-        env=environment,
+        env=os.environ | {"STUDYDB_STORAGE": storage},
     )
     os.close(follower)
-    said = b""
-    while True:
-        try:
-            data = os.read(leader, 65536)
-        except OSError:  # Linux's way to say that the other end is closed
-            break
-        if not data:
-            break
-        said += data
+    printed = b""
+    with suppress(OSError):  # Linux raises it when the other end is closed
+        while data := os.read(leader, 65536):
+            printed += data
     os.close(leader)
-    assert process.wait(30) == 0, said
-    return said.decode()
+    assert process.wait(30) == 0, printed
+    return printed.decode()
 
 
 def test_logs_escapes_control_characters_on_a_terminal_and_not_in_a_pipe(storage_url, tmp_path):
@@ -122,37 +117,35 @@ def test_logs_escapes_control_characters_on_a_terminal_and_not_in_a_pipe(storage
         stage.create("loading:steering")
         stage.start().exit_code(60)
 
-        said = on_a_terminal("logs", "staged", "0", storage=storage_url)
+        shown = run_on_terminal("logs", "staged", "0", storage=storage_url)
         piped = subprocess.run(
-            [sys.executable, "-c", SAYS, "logs", "staged", "0"],
+            [sys.executable, "-c", STUDYDB, "logs", "staged", "0"],
             env=os.environ | {"STUDYDB_STORAGE": storage_url},
             capture_output=True,
             check=True,
         )
 
-    assert is_clean(said)
-    assert "red and\ttabs, é" in said
-    assert "\\x1b]0;owned" in said
-    assert STEER.encode() in piped.stdout
+    assert is_clean(shown)
+    assert "red and\ttabs, é" in shown
+    assert "\\x1b]0;owned" in shown
+    assert CONTROLS.encode() in piped.stdout
     assert b"\x1b[31mred\x1b[0m and\ttabs" in piped.stdout
 
 
 def test_tail_keeps_an_incomplete_character_for_the_next_call(tmp_path):
     tail = Tail(tmp_path / "stdout")
 
-    assert [tail.shown(part) for part in (b"a\xc3", b"\xa9b\xff", b"\x1b[2J")] == [
-        "a",
-        "éb\\xff",
-        "\\x1b[2J",
-    ]
+    shown = [tail.shown(part) for part in (b"a\xc3", b"\xa9b\xff", b"\x1b[2J")]
+
+    assert shown == ["a", "éb\\xff", "\\x1b[2J"]
 
 
 def test_progress_line_prints_no_control_character():
     stream = io.StringIO()
-    progress = ProgressLine(f"d{STEER}", Objective(f"m{STEER}", Mode.MIN), stream=stream)
+    progress = ProgressLine(f"d{CONTROLS}", Objective(f"m{CONTROLS}", Mode.MIN), stream=stream)
 
     progress.update(Counts(0, 0, 0, 0, 0), None, 1.0)
-    progress.show_message(f"trial 0 {STEER}")
+    progress.show_message(f"trial 0 {CONTROLS}")
     progress.close()
 
     assert is_clean(stream.getvalue())

@@ -1,11 +1,11 @@
-"""A user without a home directory and without an entry in the password file, as in many a container."""
+"""A user without a home and without an entry in the password file, as in many containers."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 from fleet.workers import TRAINABLES
+from harness.commands import run_command
 
 KEY = "ab" * 32
 
@@ -20,19 +20,14 @@ main(sys.argv[1:])
 
 
 @pytest.fixture
-def studydb_as_homeless(storage_url, tmp_path):
+def run_homeless(storage_url, tmp_path):
     def run(*arguments, **environment):
         kept = {name: value for name, value in os.environ.items() if name != "HOME"}
-        return subprocess.run(
-            [sys.executable, "-c", HOMELESS, *arguments],
-            capture_output=True,
-            check=False,
-            cwd=tmp_path,
-            env=kept
-            | {"STUDYDB_STORAGE": storage_url, "PYTHONPATH": str(TRAINABLES)}
-            | environment,
-            text=True,
-        )
+        own = {"STUDYDB_STORAGE": storage_url, "PYTHONPATH": str(TRAINABLES)}
+        command = [sys.executable, "-c", HOMELESS, *arguments]
+        ran = run_command(command, cwd=tmp_path, env=kept | own | environment)
+        assert "Traceback" not in ran.stderr
+        return ran
 
     return run
 
@@ -43,7 +38,7 @@ CREATE = (
 )
 
 
-def test_every_command_works_with_a_key_in_the_environment(studydb_as_homeless, tmp_path):
+def test_every_command_works_with_a_key_in_the_environment(run_homeless, tmp_path):
     for arguments in (
         CREATE,
         ("enqueue", "plain", "x=0.5"),
@@ -63,38 +58,32 @@ def test_every_command_works_with_a_key_in_the_environment(studydb_as_homeless, 
         ("db", "check"),
         ("delete", "plain", "--yes"),
     ):
-        answer = studydb_as_homeless(
-            *arguments, STUDYDB_SIGNING_KEY=KEY, XDG_STATE_HOME=str(tmp_path)
-        )
-        assert answer.returncode == 0, (arguments, answer.stderr)
-        assert "Traceback" not in answer.stderr
+        ran = run_homeless(*arguments, STUDYDB_SIGNING_KEY=KEY, XDG_STATE_HOME=str(tmp_path))
+        assert ran.returncode == 0, (arguments, ran.stderr)
 
 
-def test_error_without_a_key_names_its_environment_variable(studydb_as_homeless):
-    answer = studydb_as_homeless(*CREATE)
+def test_error_without_a_key_names_its_environment_variable(run_homeless):
+    ran = run_homeless(*CREATE)
 
-    assert answer.returncode == 2
-    assert "STUDYDB_SIGNING_KEY" in answer.stderr
-    assert "Traceback" not in answer.stderr
+    assert ran.returncode == 2
+    assert "STUDYDB_SIGNING_KEY" in ran.stderr
 
 
 @pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)
 def test_worker_without_a_folder_for_output_is_refused_before_it_claims_a_trial(
-    studydb_as_homeless,
+    run_homeless,
 ):
-    assert studydb_as_homeless(*CREATE, STUDYDB_SIGNING_KEY=KEY).returncode == 0
+    assert run_homeless(*CREATE, STUDYDB_SIGNING_KEY=KEY).returncode == 0
 
-    answer = studydb_as_homeless("worker", "--study", "plain", STUDYDB_SIGNING_KEY=KEY)
+    ran = run_homeless("worker", "--study", "plain", STUDYDB_SIGNING_KEY=KEY)
 
-    assert answer.returncode == 2
-    assert "XDG_STATE_HOME" in answer.stderr
-    assert "Traceback" not in answer.stderr
+    assert ran.returncode == 2
+    assert "XDG_STATE_HOME" in ran.stderr
 
 
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
-def test_tilde_in_a_url_without_a_home_is_a_usage_error(studydb_as_homeless):
+def test_tilde_in_a_url_without_a_home_is_a_usage_error(run_homeless):
     for url in ("sqlite:///~/studies.db", "sqlite:///~stranger/studies.db"):
-        answer = studydb_as_homeless("studies", "--storage", url)
+        ran = run_homeless("studies", "--storage", url)
 
-        assert answer.returncode == 2
-        assert "Traceback" not in answer.stderr
+        assert ran.returncode == 2

@@ -1,4 +1,4 @@
-"""Wide views: a column per parameter and metric, on both databases, whatever the names are."""
+"""Wide views have a column per parameter and metric, whatever their names are."""
 
 import math
 import re
@@ -12,30 +12,22 @@ from studydb.db.wide_view_sql import FIXED, Kind, view_name
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.states import Mode
 from studydb.domain.listed_rows import ListedResult, ListedTrial
-from studydb.domain.space.search_space import (
-    Space,
-    choice,
-    lograndint,
-    loguniform,
-    quniform,
-    randint,
-)
-from studydb.operations.delete import delete
+from studydb.domain.space import search_space
+from studydb.domain.space.search_space import Space, choice, loguniform
 from studydb.operations.rename import rename
-from studydb.operations.wide_views import drop_views
 
 NAMES = ["it's", 'so "quoted"', "100%", "ä", "select", "a b", r"back\slash", ":bind", "* x *"]
 METRICS = [*NAMES, "/* x */", "val/acc", "new\nline"]
 
 
 def wide_rows(database, name):
-    """The rows of a view as dicts, in the order of their numbers and steps."""
+    """The rows of a view, by column, in the order of the trials' numbers."""
     with database.begin(write=False) as txn:
         columns, rows = txn.raw(f"SELECT * FROM {wide_view_sql.quoted(name)} ORDER BY number")
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def names_of(database):
+def view_names(database):
     with database.begin(write=False) as txn:
         return [view.name for view in wide_view_sql.found(txn)]
 
@@ -121,11 +113,11 @@ def test_parameters_and_metrics_of_any_name_become_columns(database):
 def test_values_of_wide_views_are_integers_doubles_or_texts(database):
     texts = ["NaN", r"\NaN", "plain", None, True, 3, [1], {"a": 1}]
     space = {
-        "n": randint(1, 3),
-        "log": lograndint(1, 9),
+        "n": search_space.randint(1, 3),
+        "log": search_space.lograndint(1, 9),
         "size": choice([16, 32, 2**63 - 1]),
         "wide": choice([1, 2**63]),
-        "step": quniform(0, 4, 2),
+        "step": search_space.quniform(0, 4, 2),
         "flag": choice([True, False]),
         "mixed": choice(texts),
         "ratio": choice([1, 0.5]),
@@ -138,10 +130,8 @@ def test_values_of_wide_views_are_integers_doubles_or_texts(database):
 
     rows = wide_rows(database, "v_trial_typed")
 
-    integers, doubles = (
-        {"n": 2, "log": 4, "size": 2**63 - 1},
-        {"wide": 1.0, "step": 2.0, "ratio": 1.0},
-    )
+    integers = {"n": 2, "log": 4, "size": 2**63 - 1}
+    doubles = {"wide": 1.0, "step": 2.0, "ratio": 1.0}
     for row in rows:
         for kind, values in ((int, integers), (float, doubles), (str, {"flag": "true"})):
             assert {name: row[name] for name in values} == values
@@ -152,12 +142,9 @@ def test_values_of_wide_views_are_integers_doubles_or_texts(database):
 
 
 def test_mark_of_a_version_without_integer_columns_is_read():
-    old = (
-        wide_view_sql.MARK
-        + '{"study": 7, "kind": "trial", "columns": [[["n"], "n", true], [["a"], "a", false]]}'
-    )
+    mark = '{"study": 7, "kind": "trial", "columns": [[["n"], "n", true], [["a"], "a", false]]}'
 
-    view = wide_view_sql.read_mark("v_trial_old", old)
+    view = wide_view_sql.read_mark("v_trial_old", wide_view_sql.MARK + mark)
 
     assert [column.kind for column in view.columns] == ["double", "text"]
     assert wide_view_sql.read_mark("v_trial_old", view.mark) == view
@@ -211,7 +198,7 @@ def test_clashing_column_names_are_made_unique(database):
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "view"),
     [
         ("digits", "v_trial_digits"),
         ("Digits 2", "v_trial_digits_2__7"),
@@ -224,10 +211,10 @@ def test_clashing_column_names_are_made_unique(database):
         ("y" * 56, f"v_trial_{'y' * 52}__7"),
     ],
 )
-def test_view_name_has_only_lower_case_letters_digits_and_underscores(name, wanted):
+def test_view_name_has_only_lower_case_letters_digits_and_underscores(name, view):
     found = view_name(Kind.TRIAL, name, 7)
 
-    assert found == wanted
+    assert found == view
     assert re.fullmatch(r"[a-z0-9_]{1,63}", found)
 
 
@@ -250,7 +237,7 @@ def test_view_that_studydb_did_not_make_is_not_replaced(database):
         make_wide_views(database, study)
 
     assert arrange.rows(database, "SELECT * FROM v_trial_digits") == [(1,)]
-    assert names_of(database) == []
+    assert view_names(database) == []
 
 
 def test_more_columns_than_a_view_holds_are_refused(database):
@@ -272,7 +259,7 @@ def test_views_of_a_renamed_study_are_replaced_under_the_new_name(console, datab
 
     assert [row["study"] for row in still] == ["new"]
     assert "Dropped v_result_old and v_trial_old, made before the study was renamed." in again.lines
-    assert names_of(database) == ["v_result_new", "v_trial_new"]
+    assert view_names(database) == ["v_result_new", "v_trial_new"]
 
 
 def test_drop_removes_the_views_of_one_study_only(console, database):
@@ -284,7 +271,7 @@ def test_drop_removes_the_views_of_one_study_only(console, database):
 
     assert dropped.lines == ["Study 'one': dropped v_result_one and v_trial_one."]
     assert nothing.lines == ["Study 'one': it has no views."]
-    assert names_of(database) == ["v_result_two", "v_trial_two"]
+    assert view_names(database) == ["v_result_two", "v_trial_two"]
 
 
 def test_concurrent_calls_make_the_views(database):
@@ -294,15 +281,13 @@ def test_concurrent_calls_make_the_views(database):
         [lambda: arrange.persist(lambda: make_wide_views(database, study)) for _ in range(2)]
     )
 
-    assert names_of(database) == ["v_result_digits", "v_trial_digits"]
+    assert view_names(database) == ["v_result_digits", "v_trial_digits"]
 
 
 def test_upgrade_drops_the_views_and_makes_them_again(database, storage_url, monkeypatch):
-    study = arrange.new_study(
-        database, name="Digits", space=Space.read({"l/r".replace("/", ""): 1})
-    )
+    study = arrange.new_study(database, name="Digits", space=Space.read({"lr": 1}))
     make_wide_views(database, study)
-    before = names_of(database)
+    before = view_names(database)
     seen = []
     monkeypatch.setattr(migrate, "current_version", lambda _: "0001")
     monkeypatch.setattr(migrate.alembic.command, "upgrade", lambda *_: seen.append("upgraded"))
@@ -310,11 +295,8 @@ def test_upgrade_drops_the_views_and_makes_them_again(database, storage_url, mon
     migrate.upgrade(storage_url)
 
     assert seen == ["upgraded"]
-    assert (
-        names_of(database)
-        == before
-        == [f"v_result_digits__{study.id}", f"v_trial_digits__{study.id}"]
-    )
+    assert before == [f"v_result_digits__{study.id}", f"v_trial_digits__{study.id}"]
+    assert view_names(database) == before
     assert wide_rows(database, before[1]) == []
 
 
@@ -326,10 +308,3 @@ def test_downgrade_drops_wide_views(database, storage_url):
     migrate.downgrade(storage_url, "base")
 
     assert migrate.current(storage_url) == ""
-
-
-def test_study_without_views_is_dropped_by_who_may_make_none(database):
-    study = arrange.new_study(database)
-
-    assert drop_views(database, study) == []
-    delete(database, study)

@@ -141,7 +141,8 @@ def test_upgrade_succeeds_while_its_lock_is_held(
     empty_postgres_url, postgres_url, stranger, monkeypatch
 ):
     monkeypatch.setattr(migrate, "TURN_TIMEOUT_S", 0.2)
-    rival = stranger.replace(name_in(postgres_url), name_in(empty_postgres_url))
+    names = map(postgres.database_in, (postgres_url, empty_postgres_url))
+    rival = stranger.replace(*names)
 
     with held(rival, MIGRATION):
         assert migrate.upgrade(empty_postgres_url) == ""
@@ -173,10 +174,6 @@ def awaited_modes(connection):
         "SELECT mode FROM pg_locks WHERE NOT granted AND locktype = 'relation' AND database = "
         "(SELECT oid FROM pg_database WHERE datname = current_database())"
     ).fetchall()
-
-
-def name_in(url):
-    return url.split("@/")[1].partition("?")[0]
 
 
 def test_views_are_made_while_the_lock_is_held(database, stranger):

@@ -1,0 +1,28 @@
+"""Commands as tests run them: to their end, in a process of their own."""
+
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+
+def run_command(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, whatever its exit code; return its output as text."""
+    given = {"capture_output": True, "text": True, "timeout": 120}
+    return subprocess.run(command, check=False, **(given | options))
+
+
+def reading_commands(study: str) -> list[tuple[str, ...]]:
+    """The command lines that only read a study and its trial 0, and take `--format`."""
+    return [
+        ("studies",),
+        ("status",),
+        ("status", study),
+        ("trials", study),
+        ("trials", study, "--sort", "best"),
+        ("show", study),
+        ("show", study, "0"),
+        ("results", study, "0"),
+        ("best", study),
+        ("workers",),
+        ("workers", study),
+    ]
