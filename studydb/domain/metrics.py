@@ -1,7 +1,7 @@
 """Metrics: the check of a report, and the summary of a trial's results."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,11 +99,12 @@ def read_report(
         InvalidReport: The metric is missing or not a number, the step does not rise, or JSON cannot
             hold a value.
     """
-    if not isinstance(report, Mapping):
+    if type(report) is not dict and not isinstance(report, Mapping):
         raise InvalidReport(
             f"report() was given {type(report).__name__}; give a dict such as {{{metric!r}: 0.5}}."
         )
-    flat = dict(_flatten(report))
+    flat: dict[str, Any] = {}
+    _flatten(report, flat)
     if rises_from is None:
         rises_from = last_step
     step = _read_step(flat.pop(STEP, last_step + 1), rises_from)
@@ -150,16 +151,16 @@ def _read_step(step: Any, last_step: int) -> int:
 
 
 def _flatten(
-    report: Mapping[Any, Any], prefix: str = "", depth: int = 0
-) -> Iterator[tuple[str, Any]]:
+    report: Mapping[Any, Any], flat: dict[str, Any], prefix: str = "", depth: int = 0
+) -> None:
     for key, value in report.items():
         name = f"{prefix}{key}"
         if type(value) is float:  # nearly all values
-            yield _text(name, name), value
+            flat[_text(name, name)] = value
         elif isinstance(value, Mapping):
-            yield from _flatten(value, f"{name}/", _deeper(name, depth))
+            _flatten(value, flat, f"{name}/", _deeper(name, depth))
         else:
-            yield _text(name, name), _plain(name, value, depth)
+            flat[_text(name, name)] = _plain(name, value, depth)
 
 
 def _deeper(name: str, depth: int) -> int:

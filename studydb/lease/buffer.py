@@ -67,8 +67,12 @@ class Buffer:
                 (due is not None and result.step >= due)
                 or self._waiting.n_waiting >= FLUSH_ROWS
                 or self._waiting.memory_bytes >= FLUSH_BYTES
-                or first_hit(self._study.rules, result, objective=self._study.objective) is not None
+                or self._is_hit(result)
             )
+
+    def _is_hit(self, result: Result) -> bool:
+        rules, objective = self._study.rules, self._study.objective
+        return bool(rules) and first_hit(rules, result, objective=objective) is not None
 
     def is_overdue(self) -> bool:
         """Whether a result has waited for `FLUSH_S`, or a batch was sent but not answered."""
