@@ -150,19 +150,25 @@ def _row_type(names: Sequence[str]) -> Callable[[Sequence[Any]], Row]:
 
 
 class Prepared:
-    """A constant statement, which is compiled at its first use on each dialect."""
+    """
+    A constant statement, which is compiled at its first use on each dialect.
 
-    __slots__ = ("_by_dialect", "statement")
+    Attributes:
+        spell_constants: See `compile_for`.
+    """
 
-    def __init__(self, statement: sa.Executable) -> None:
-        self.statement = statement
+    __slots__ = ("_by_dialect", "spell_constants", "statement")
+
+    def __init__(self, statement: sa.Executable, *, spell_constants: bool = False) -> None:
+        self.statement, self.spell_constants = statement, spell_constants
         self._by_dialect: dict[str, Compiled] = {}
 
     def compiled(self, dialect: Dialect) -> Compiled:
         """Return the statement in this dialect."""
         compiled = self._by_dialect.get(dialect.name)
         if compiled is None:
-            compiled = self._by_dialect[dialect.name] = compile_for(self.statement, dialect)
+            compiled = compile_for(self.statement, dialect, spell_constants=self.spell_constants)
+            self._by_dialect[dialect.name] = compiled
         return compiled
 
 

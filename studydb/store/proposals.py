@@ -140,7 +140,7 @@ duplicate request from taking a second trial.
 _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
 
 
-def _ask(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def _ask(*conditions: sa.ColumnElement[bool]) -> Prepared:
     last = study.c.next_draw - 1  # RETURNING reads the new row
     place = postgresql.array([_batch_of(last), sa.cast(last % PROPOSALS_PER_BATCH, sa.Text)])
     drawn = (
@@ -158,17 +158,18 @@ def _ask(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
         config=sa.bindparam("constants", type_=Json).op("||")(made.c.params),
     ).cte("begun")
     counted = counters.MOVE.where(sa.exists(sa.select(drawn.c.draw))).cte("counted")
-    return (
+    whole = (
         sa.select(made, drawn.c.draw)
         .join_from(made, drawn, sa.true())
         .where(sa.text(LAZILY))
         .add_cte(begun, counted)
     )
+    return Prepared(whole, spell_constants=True)
 
 
 _ASK = {
-    **{(flag, True): Prepared(_ask(condition, _TURN)) for flag, condition in _IF.items()},
-    **{(flag, False): Prepared(_ask(condition)) for flag, condition in _IF.items()},
+    **{(flag, True): _ask(condition, _TURN) for flag, condition in _IF.items()},
+    **{(flag, False): _ask(condition) for flag, condition in _IF.items()},
 }
 """The asks by two flags: make no trial if one can be claimed; wait in the queue."""
 

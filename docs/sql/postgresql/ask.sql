@@ -75,8 +75,8 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --             ->  Result
 --                   One-Time Filter: (InitPlan 1).col1
 --                   ->  Index Scan using study_pkey on study
---                         Index Cond: (id = $5)
---                         Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = ($6)::text) AND COALESCE((points ? ((next_draw / $11))::text), false))
+--                         Index Cond: (id = $1)
+--                         Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text) AND COALESCE((points ? ((next_draw / '64'::bigint))::text), false))
 --     CTE made
 --       ->  Insert on trial
 --             ->  Subquery Scan on "*SELECT*"
@@ -92,6 +92,6 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --             ->  Result
 --                   One-Time Filter: (InitPlan 5).col1
 --                   ->  Index Scan using counter_pkey on counter
---                         Index Cond: ((study_id = $5) AND (shard = $54))
+--                         Index Cond: ((study_id = $1) AND (shard = $24))
 --     ->  CTE Scan on made
 --     ->  CTE Scan on drawn
