@@ -45,13 +45,15 @@ def run_once(storage, tmp_path, *, scheduler, server=None):
     return wrong
 
 
-def test_faults_cost_no_trial_and_no_result_on_sqlite(sqlite_url, tmp_path):
+def test_injected_faults_lose_no_trial_and_no_result_on_sqlite(sqlite_url, tmp_path):
     wrong = run_chaos(sqlite_url, tmp_path, scheduler="FIFO")
 
     assert wrong == {}
 
 
-def test_faults_and_a_crash_of_the_server_cost_nothing_on_postgresql(crashable_postgres, tmp_path):
+def test_injected_faults_and_a_server_crash_lose_nothing_on_postgresql(
+    crashable_postgres, tmp_path
+):
     migrate.upgrade(crashable_postgres.url())
 
     wrong = run_chaos(
@@ -61,7 +63,7 @@ def test_faults_and_a_crash_of_the_server_cost_nothing_on_postgresql(crashable_p
     assert wrong == {}
 
 
-def test_workers_drain_a_queue_and_run_each_trial_once(storage_url, tmp_path):
+def test_four_workers_run_each_enqueued_trial_once(storage_url, tmp_path):
     study = drain.create(storage_url, 80)
 
     with Fleet(storage_url, study.name, tmp_path) as fleet:

@@ -45,7 +45,7 @@ def contents(checkpoint):
     return (checkpoint.path / "deep" / "model.txt").read_text()
 
 
-def test_best_trial_leads_to_its_newest_checkpoint(saved):
+def test_checkpoint_of_a_trial_is_its_newest_one(saved):
     for trial in (saved.study.best_trial, saved.study.trials[0], saved.study.trial(0)):
         checkpoint = trial.checkpoint
 
@@ -54,7 +54,7 @@ def test_best_trial_leads_to_its_newest_checkpoint(saved):
         assert contents(checkpoint) == whole
 
 
-def test_path_is_a_copy_of_ones_own_until_the_process_ends(stage, tmp_path):
+def test_path_of_a_checkpoint_is_a_private_copy_until_the_process_ends(stage, tmp_path):
     stage.create("saving:as_directory")
     stage.run()
     script = (
@@ -74,14 +74,14 @@ def test_path_is_a_copy_of_ones_own_until_the_process_ends(stage, tmp_path):
     assert not (stored / "mine.txt").exists()
 
 
-def test_dict_has_no_path_and_directory_is_no_dict(saved):
+def test_reading_a_dict_checkpoint_as_a_directory_or_the_reverse_is_refused(saved):
     checkpoint = saved.study.best_trial.checkpoint
 
     with pytest.raises(CheckpointError, match=r"use its \.(to_dict|path)"):
         _ = checkpoint.path if checkpoint.kind == "dict" else checkpoint.to_dict()
 
 
-def test_trial_without_a_checkpoint_has_none_and_the_command_says_what_saves_one(stage, console):
+def test_trial_without_a_checkpoint_has_none_and_cannot_be_exported(stage, console):
     stage.create("saving:nothing")
     stage.run()
 
@@ -92,7 +92,7 @@ def test_trial_without_a_checkpoint_has_none_and_the_command_says_what_saves_one
         stage.study.trial(7)
 
 
-def test_checkpoint_that_no_key_of_ours_signed_is_not_opened(saved, console, tmp_path):
+def test_checkpoint_not_signed_by_a_key_of_the_user_is_not_opened(saved, console, tmp_path):
     database = saved.study.database
     with database.begin() as txn:
         txn.run(sa.update(checkpoint_table).values(step=7))
@@ -105,7 +105,7 @@ def test_checkpoint_that_no_key_of_ours_signed_is_not_opened(saved, console, tmp
     assert not (tmp_path / "model").exists()
 
 
-def test_command_copies_a_directory_and_pickles_a_dict(saved, console, tmp_path):
+def test_export_command_copies_a_directory_and_pickles_a_dict(saved, console, tmp_path):
     kind = saved.study.best_trial.checkpoint.kind
 
     by_number = console("0", str(tmp_path / "a" / "model"))
@@ -131,14 +131,14 @@ def test_command_copies_a_directory_and_pickles_a_dict(saved, console, tmp_path)
         (("0", "."), "exists; name a directory that does not exist", 1),
     ],
 )
-def test_wrong_places_are_told(stage, console, typed, words, code):
+def test_export_command_explains_wrong_arguments(stage, console, typed, words, code):
     stage.create("saving:as_dict")
     stage.run()
 
     assert words in console(*typed, code=code)
 
 
-def test_trial_is_shown_in_one_short_line(saved):
+def test_repr_of_a_trial_is_one_short_line(saved):
     trial = saved.study.best_trial
 
     assert repr(trial).startswith("<trial 0: COMPLETED, best_value 0.5 at step 2, params {")

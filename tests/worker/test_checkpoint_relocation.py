@@ -17,7 +17,7 @@ def lose_child(stage, worker):
     child.kill()
 
 
-def test_next_attempts_of_the_same_worker_save_elsewhere_and_restore_from_anywhere(stage, tmp_path):
+def test_attempts_after_a_change_of_store_save_to_the_new_and_restore_from_all(stage, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     stage.create("obedient:gated", checkpoints="inline:")
     worker = stage.start()
@@ -43,7 +43,7 @@ def test_next_attempts_of_the_same_worker_save_elsewhere_and_restore_from_anywhe
     assert [path for path in elsewhere.rglob("*") if path.is_file()] == []  # retired, and deleted
 
 
-def test_checkpoint_too_large_for_the_database_is_stored_after_set(postgres_stage):
+def test_checkpoint_too_large_for_the_database_is_stored_after_a_change_of_store(postgres_stage):
     stage = postgres_stage
     stage.create("obedient:burdened")
     worker = stage.start()

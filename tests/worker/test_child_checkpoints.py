@@ -29,7 +29,7 @@ def counting(config, trial):
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_dict_checkpoint_is_safe_before_its_record_and_resumes(run, tmp_path, inline):
+def test_dict_checkpoint_is_stored_before_its_record_is_sent_and_is_restored(run, tmp_path, inline):
     store = "inline:" if inline else (tmp_path / "store").as_uri()
 
     first = run(counting, store=store)
@@ -44,7 +44,7 @@ def test_dict_checkpoint_is_safe_before_its_record_and_resumes(run, tmp_path, in
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_directory_checkpoint_resumes_from_a_copy(run, tmp_path, inline):
+def test_attempt_restores_a_private_copy_of_a_directory_checkpoint(run, tmp_path, inline):
     def train(config, trial, checkpoint_dir=None):
         weights = Path("model") / "weights"
         weights.parent.mkdir(exist_ok=True)
@@ -63,7 +63,7 @@ def test_directory_checkpoint_resumes_from_a_copy(run, tmp_path, inline):
     assert third[0].result.value == 1
 
 
-def test_report_with_a_checkpoint_waits_for_its_row(start):
+def test_report_with_a_checkpoint_waits_for_the_answer(start):
     def train(config, trial):
         trial.report({"loss": 1.0}, checkpoint={"a": 1})
         print("safe")
@@ -78,7 +78,7 @@ def test_report_with_a_checkpoint_waits_for_its_row(start):
     assert attempt.printed == "safe\n"
 
 
-def test_restored_trial_that_reports_nothing_more_is_complete(run, tmp_path):
+def test_restored_attempt_that_reports_nothing_is_completed(run, tmp_path):
     first = run(counting, store=str(tmp_path))
 
     messages = run(lambda config: None, store=str(tmp_path), restore=restore_of(first[0].saved))
@@ -86,7 +86,7 @@ def test_restored_trial_that_reports_nothing_more_is_complete(run, tmp_path):
     assert messages == [Ended(End.COMPLETED)]
 
 
-def test_store_that_fails_is_told_and_training_goes_on(run, tmp_path):
+def test_error_of_the_store_is_reported_and_training_continues(run, tmp_path):
     (tmp_path / "file").write_text("where a directory should be")
 
     messages = run(counting, store=str(tmp_path / "file"))
@@ -96,7 +96,7 @@ def test_store_that_fails_is_told_and_training_goes_on(run, tmp_path):
     assert messages[-1] == Ended(End.COMPLETED)
 
 
-def test_checkpoint_that_cannot_be_one_fails_the_trial_at_once(run, tmp_path):
+def test_checkpoint_of_a_wrong_type_fails_the_trial(run, tmp_path):
     def reporting(checkpoint):
         return lambda config, trial: trial.report({"loss": 1.0}, checkpoint=checkpoint)
 
@@ -109,7 +109,7 @@ def test_checkpoint_that_cannot_be_one_fails_the_trial_at_once(run, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["dict", "directory"])
-def test_checkpoint_that_is_too_large_is_told_and_training_goes_on(run, kind):
+def test_too_large_checkpoint_is_reported_as_an_error_and_training_continues(run, kind):
     def train(config, trial):
         Path("model").mkdir(exist_ok=True)
         (Path("model") / "w").write_bytes(bytes(2000))
@@ -127,7 +127,7 @@ def test_checkpoint_that_is_too_large_is_told_and_training_goes_on(run, kind):
 
 @pytest.mark.parametrize("kind", ["dict", "directory"])
 @pytest.mark.parametrize("damage", ["changed", "missing"])
-def test_damaged_checkpoint_is_told_before_any_code_of_the_users_runs(
+def test_damaged_checkpoint_ends_the_attempt_before_the_users_code_runs(
     start, tmp_path, kind, damage
 ):
     def save(config, trial):
@@ -151,7 +151,7 @@ def test_damaged_checkpoint_is_told_before_any_code_of_the_users_runs(
     assert "ran" not in attempt.printed
 
 
-def test_store_that_this_host_does_not_have_is_no_damage_of_the_checkpoint(run, tmp_path):
+def test_missing_store_on_this_host_does_not_mark_the_checkpoint_damaged(run, tmp_path):
     saved = run(counting, store=str(tmp_path / "store"))[0].saved
     (tmp_path / "store").rename(tmp_path / "unmounted")
 
@@ -161,7 +161,7 @@ def test_store_that_this_host_does_not_have_is_no_damage_of_the_checkpoint(run, 
     assert "Mount it" in messages[-1].failure.message
 
 
-def test_full_scratch_disk_is_no_damage_of_the_checkpoint(run, tmp_path):
+def test_full_scratch_disk_does_not_mark_the_checkpoint_damaged(run, tmp_path):
     def save(config, trial):
         Path("model").mkdir(exist_ok=True)
         trial.report({"loss": 1}, checkpoint="model")
@@ -175,7 +175,7 @@ def test_full_scratch_disk_is_no_damage_of_the_checkpoint(run, tmp_path):
         assert messages[-1].end is End.UNPREPARED
 
 
-def test_large_functions_and_checkpoints_travel_together(run):
+def test_large_function_and_large_checkpoint_fit_into_one_job(run):
     text = "x" * (12 << 20)
 
     def train(config, trial):
@@ -188,14 +188,14 @@ def test_large_functions_and_checkpoints_travel_together(run):
     assert second[0].result.value == 24 << 20
 
 
-def test_damaged_inline_checkpoint_is_told_too(run):
+def test_damaged_inline_checkpoint_is_not_restored(run):
     good = run(counting)[0].saved
     bad = dataclasses.replace(restore_of(good), data=b"other")
 
     assert run(counting, restore=bad)[-1].end is End.UNRESTORABLE
 
 
-def test_checkpoint_of_one_kind_read_as_the_other_says_so(run, tmp_path):
+def test_path_of_a_dict_checkpoint_raises_an_error_that_names_to_dict(run, tmp_path):
     saved = run(counting, store=str(tmp_path))[0].saved
 
     def train(config, trial):

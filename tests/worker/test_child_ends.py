@@ -28,7 +28,7 @@ def three_steps(config):
         studydb.report({"loss": config["lr"], "accuracy": 0.9})
 
 
-def test_exception_is_told_with_the_users_frames_alone(run):
+def test_traceback_of_an_exception_has_only_the_users_frames(run):
     def inner():
         raise ValueError("learning rate is negative")
 
@@ -46,7 +46,7 @@ def test_exception_is_told_with_the_users_frames_alone(run):
     assert "studydb/trainables" not in failure.traceback
 
 
-def test_failure_is_printed_for_those_who_read_logs(start):
+def test_exception_is_printed_to_the_log(start):
     def train(config):
         raise ValueError("seen in the log")
 
@@ -56,7 +56,7 @@ def test_failure_is_printed_for_those_who_read_logs(start):
     assert "ValueError: seen in the log" in attempt.printed
 
 
-def test_huge_and_strange_messages_are_bounded_and_storable(run):
+def test_huge_message_with_nul_and_surrogate_is_cut_and_escaped(run):
     def train(config):
         raise ValueError("x" * 10_000_000 + "\0\ud800end")
 
@@ -68,7 +68,7 @@ def test_huge_and_strange_messages_are_bounded_and_storable(run):
     assert failure.message.endswith("\\x00\\ud800end")
 
 
-def test_exception_whose_text_raises_is_told_all_the_same(run):
+def test_exception_whose_str_raises_is_reported(run):
     class Nasty(Exception):
         def __str__(self):
             raise TypeError
@@ -88,7 +88,7 @@ def test_sys_exit_in_a_trainable_is_a_failure(run, status):
     expect_failure(run(train), "SystemExit", f"sys.exit({status!r})")
 
 
-def test_keyboard_interrupt_and_homemade_stops_are_failures(run):
+def test_keyboard_interrupt_and_trial_stopped_raised_by_the_trainable_are_failures(run):
     def interrupted(config):
         raise KeyboardInterrupt
 
@@ -99,12 +99,12 @@ def test_keyboard_interrupt_and_homemade_stops_are_failures(run):
     expect_failure(run(stopped), "TrialStopped", "nothing had stopped it")
 
 
-def test_ending_without_any_report_is_a_failure_that_says_so(run):
+def test_trainable_that_ends_without_a_report_fails_with_the_reason(run):
     expect_failure(run(lambda config: None), "TrainableError", "without reporting 'loss'")
     expect_failure(run(lambda config: "good"), "TrainableError", "returned or yielded a str")
 
 
-def test_os_exit_leaves_no_end_but_a_code(start):
+def test_os_exit_sends_no_end_message_and_gives_its_exit_code(start):
     def train(config):
         studydb.report({"loss": 1.0})
         os._exit(3)
@@ -115,7 +115,7 @@ def test_os_exit_leaves_no_end_but_a_code(start):
     assert str(attempt.child.exit) == "exited with code 3"
 
 
-def test_missing_module_names_both_directories(run, tmp_path):
+def test_missing_module_error_names_both_directories(run, tmp_path):
     trainable = Trainable(
         "u", TrainableKind.IMPORT, "nowhere:train", str(tmp_path / "recorded"), "3.11"
     )
@@ -126,7 +126,7 @@ def test_missing_module_names_both_directories(run, tmp_path):
     expect_failure(messages, "TrainableError", *places, end=End.UNPREPARED)
 
 
-def test_missing_working_directory_is_named(run, tmp_path):
+def test_missing_working_directory_error_names_the_directory(run, tmp_path):
     messages = run(three_steps, workdirs=(str(tmp_path / "gone"),))
 
     gone = str(tmp_path / "gone")
@@ -165,7 +165,7 @@ def test_exit_handlers_of_the_users_libraries_run(start):
     assert attempt.printed == "uploaded\n"
 
 
-def test_child_ends_when_its_supervisor_is_gone(start):
+def test_child_ends_when_its_supervisor_has_ended(start):
     def train(config):
         while True:
             studydb.report({"loss": 1.0})
@@ -230,7 +230,7 @@ def test_signal_to_end_that_comes_twice_is_one_request(start, eventually, number
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_signal_to_end_that_goes_on_coming_ends_the_process(start, eventually, number):
+def test_stop_signal_that_is_sent_repeatedly_ends_the_process(start, eventually, number):
     def train(config, trial):
         trial.report({"loss": 1.0})
         print("ready")
@@ -249,7 +249,7 @@ def test_signal_to_end_that_goes_on_coming_ends_the_process(start, eventually, n
 
 
 @pytest.mark.parametrize("named", [{}, {"training_iteration": 1}, {"training_iteration": 2}])
-def test_last_checkpoint_can_be_saved_after_the_stop(start, named):
+def test_checkpoint_can_be_saved_after_trial_stopped(start, named):
     def train(config, trial):
         try:
             trial.report({"loss": 1.0})
@@ -267,7 +267,7 @@ def test_last_checkpoint_can_be_saved_after_the_stop(start, named):
     assert attempt.finish() == [Ended(End.STOPPED)]
 
 
-def test_checkpoint_of_the_report_that_finds_a_stop_is_saved_without_its_result(start, tmp_path):
+def test_report_that_finds_a_stop_notice_saves_its_checkpoint_without_its_result(start, tmp_path):
     def train(config, trial):
         while not Path("sent").exists():
             time.sleep(0.001)

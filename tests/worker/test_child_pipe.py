@@ -143,7 +143,7 @@ def test_supervisor_refuses_a_malformed_checkpoint(damage):
 
 
 @pytest.mark.parametrize("text", [b"\xffxx", b"\xed\xa0\x80"])
-def test_supervisor_takes_no_text_that_is_not_unicode(text):
+def test_supervisor_refuses_text_that_is_not_unicode(text):
     frame = report(artifact_error="abc")
 
     assert read_from_child(frame).artifact_error == "abc"
@@ -151,7 +151,7 @@ def test_supervisor_takes_no_text_that_is_not_unicode(text):
         read_from_child(Frame(frame.header.replace(b"abc", text), frame.payload))
 
 
-def test_texts_of_a_child_are_cut_to_what_a_row_holds():
+def test_texts_of_a_child_are_cut_to_the_limits_of_an_attempts_row():
     huge = "a\0b" * 100_000
     failure = {"type": huge, "message": huge, "traceback": huge}
 
@@ -166,7 +166,7 @@ def test_texts_of_a_child_are_cut_to_what_a_row_holds():
 
 
 @pytest.mark.parametrize("depth", [500, 5000, 1_000_000])
-def test_deep_message_is_refused_and_not_the_interpreters_end(depth):
+def test_deeply_nested_message_is_refused_without_crashing_the_interpreter(depth):
     header = msgpack.encode({"type": "report", "id": 1, "result": RESULT})
     deep = header.replace(b"\xa7metrics\x80", b"\xa7metrics" + b"\x81\xa1a" * depth + b"\x80")
 
@@ -179,7 +179,7 @@ def test_deep_message_is_refused_and_not_the_interpreters_end(depth):
 
 
 @pytest.mark.parametrize("prefix", [b"\xdd", b"\xdf", b"\xdb", b"\xc6"])
-def test_length_that_is_announced_alone_takes_no_memory(prefix):
+def test_announced_length_without_its_bytes_allocates_no_memory(prefix):
     header = msgpack.encode({"type": "report", "id": 1, "result": RESULT})
     damaged = header.replace(b"\xa7metrics\x80", b"\xa7metrics\x81\xa1a" + prefix + b"\xff" * 4)
 
@@ -195,7 +195,7 @@ def test_supervisor_refuses_inline_bytes_that_differ_from_their_digest():
         read_from_child(framed(header, b"wrong"))
 
 
-def test_job_arrives_as_it_was_sent(tmp_path):
+def test_job_is_read_as_it_was_written(tmp_path):
     config = {"big": 2**200, "deep": [[{"a": None}]], "text": "\N{SNOWMAN}"}
     trainable = Trainable("u", TrainableKind.PICKLE, "f", "/", "3.11", source=b"source")
     job = Job(
@@ -219,7 +219,7 @@ def test_job_arrives_as_it_was_sent(tmp_path):
 
 
 @pytest.mark.parametrize("frame", [Frame(b""), Frame(b"\x80", b"\x80"), framed({"type": "flush"})])
-def test_job_that_is_none_is_refused(frame):
+def test_frame_that_is_not_a_job_is_refused(frame):
     with pytest.raises(FrameError):
         read_job(frame)
 
@@ -227,7 +227,7 @@ def test_job_that_is_none_is_refused(frame):
 @pytest.mark.parametrize(
     "data", [struct.pack("!II", 2**32 - 1, 0), struct.pack("!II", 0, 2**32 - 1)]
 )
-def test_channel_takes_nothing_but_bounded_messages(data):
+def test_channel_refuses_a_message_over_its_size_limit(data):
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
 
@@ -239,7 +239,7 @@ def test_channel_takes_nothing_but_bounded_messages(data):
     theirs.close()
 
 
-def test_channel_joins_pieces_and_gives_up_in_time():
+def test_channel_joins_pieces_of_a_message_and_does_not_wait_longer_than_asked():
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     data = struct.pack("!II", 2, 3) + b"\x80\x01xyz"
@@ -255,7 +255,7 @@ def test_channel_joins_pieces_and_gives_up_in_time():
     channel.close()
 
 
-def test_peer_that_reads_nothing_does_not_hold_a_sender_for_ever():
+def test_send_to_a_peer_that_does_not_read_fails_after_the_timeout():
     ours, theirs = socket.socketpair()
     channel = Channel(ours, send_timeout_s=0.05)
 

@@ -60,7 +60,7 @@ def test_answer_names_the_next_decision_step(start):
     assert attempt.receive().id is not None
 
 
-def test_verdict_raises_trial_stopped_and_no_bare_except_swallows_it(start):
+def test_except_exception_does_not_catch_trial_stopped(start):
     def stubborn(config):
         while True:
             try:
@@ -76,7 +76,7 @@ def test_verdict_raises_trial_stopped_and_no_bare_except_swallows_it(start):
     assert attempt.printed == ""
 
 
-def test_code_that_returns_after_its_verdict_was_stopped_all_the_same(start):
+def test_function_that_returns_after_trial_stopped_ends_as_stopped(start):
     def train(config):
         try:
             studydb.report({"loss": 1.0})
@@ -90,7 +90,7 @@ def test_code_that_returns_after_its_verdict_was_stopped_all_the_same(start):
     assert attempt.finish() == [Ended(End.STOPPED)]
 
 
-def test_rule_that_hits_waits_for_the_transaction_that_judges_it(start):
+def test_report_that_hits_a_rule_waits_for_the_decision(start):
     rules = (Threshold("training_iteration", ">=", 2.0), Threshold("loss", ">=", 100.0))
     attempt = start(three_steps, rules=rules)
 
@@ -102,7 +102,7 @@ def test_rule_that_hits_waits_for_the_transaction_that_judges_it(start):
     assert attempt.finish() == [Ended(End.STOPPED)]
 
 
-def test_stop_that_comes_unasked_is_raised_by_the_next_report(start, tmp_path):
+def test_stop_notice_is_raised_by_the_next_report(start, tmp_path):
     def train(config):
         studydb.report({"loss": 1.0})
         while not Path("sent").exists():
@@ -117,7 +117,7 @@ def test_stop_that_comes_unasked_is_raised_by_the_next_report(start, tmp_path):
     assert attempt.finish() == [Ended(End.STOPPED)]
 
 
-def test_lost_lease_raises_and_nothing_more_is_sent(start):
+def test_reports_after_a_lost_lease_raise_lease_lost_and_send_nothing(start):
     def train(config):
         for value in range(100):
             try:
@@ -134,7 +134,7 @@ def test_lost_lease_raises_and_nothing_more_is_sent(start):
     assert attempt.printed.splitlines() == ["7 4"] * 100
 
 
-def test_notice_of_a_lost_lease_is_raised_by_the_next_report(start):
+def test_lost_notice_is_raised_by_the_next_report(start):
     def train(config, trial):
         trial.flush()
         trial.report({"loss": 1.0})
@@ -147,7 +147,7 @@ def test_notice_of_a_lost_lease_is_raised_by_the_next_report(start):
     assert attempt.finish() == [Ended(End.LOST)]
 
 
-def test_flush_waits_until_everything_is_safe(start):
+def test_flush_waits_for_the_answer(start):
     def train(config, trial):
         trial.report({"loss": 1.0})
         trial.flush()
@@ -165,7 +165,7 @@ def test_flush_waits_until_everything_is_safe(start):
     assert attempt.printed == "flushed\n"
 
 
-def test_time_goes_on_from_earlier_attempts(run):
+def test_time_total_continues_from_earlier_attempts(run):
     messages = run(three_steps, time_total_s=100.0)
 
     times = [m.result.time_total_s for m in messages[:3]]
@@ -173,7 +173,7 @@ def test_time_goes_on_from_earlier_attempts(run):
     assert 100.0 <= times[0] < 110.0
 
 
-def test_what_is_returned_is_the_step_after_the_last(run):
+def test_returned_metrics_are_reported_as_the_step_after_the_last(run):
     def dict_returned(config):
         studydb.report({"loss": 2.0, "training_iteration": 10})
         return {"loss": 1.0}
@@ -184,7 +184,7 @@ def test_what_is_returned_is_the_step_after_the_last(run):
 
 @pytest.mark.parametrize("last", [0.5, math.nan])
 @pytest.mark.parametrize("as_dict", [False, True])
-def test_what_is_returned_again_is_not_reported_again(run, last, as_dict):
+def test_returned_metrics_that_equal_the_last_report_are_not_reported_again(run, last, as_dict):
     def train(config):
         studydb.report({"loss": last, "accuracy": 1})
         return {"loss": last, "training_iteration": 1} if as_dict else last
@@ -192,7 +192,7 @@ def test_what_is_returned_again_is_not_reported_again(run, last, as_dict):
     assert steps_of(run(train)) == [1]
 
 
-def test_generator_and_reporter_report_too(run):
+def test_generator_and_reporter_argument_send_reports(run):
     def generate(config):
         yield 3
         yield {"loss": 2}
@@ -205,7 +205,7 @@ def test_generator_and_reporter_report_too(run):
     assert values_of(run(with_reporter)[:-1]) == [0.25]
 
 
-def test_nan_and_infinities_arrive(run):
+def test_nan_and_infinities_are_reported_unchanged(run):
     def train(config):
         for value in (math.nan, math.inf, -math.inf):
             studydb.report({"loss": value, "other": value})
@@ -217,7 +217,7 @@ def test_nan_and_infinities_arrive(run):
     assert (second.result.value, third.result.value) == (math.inf, -math.inf)
 
 
-def test_bad_report_is_a_value_error_and_the_trial_can_go_on(run):
+def test_invalid_report_raises_a_value_error_and_the_trial_can_continue(run):
     def train(config):
         studydb.report({"loss": 1.0, "training_iteration": 5})
         for bad in ({"training_iteration": 5, "loss": 1}, {"accuracy": 1}, {"loss": "x"}, 3):
@@ -237,12 +237,12 @@ def test_report_too_large_for_the_pipe_is_an_invalid_report(run):
     expect_failure(run(train), "InvalidReport", "too large")
 
 
-def test_report_outside_a_trial_says_what_to_do():
+def test_report_outside_a_trial_raises_usage_error():
     with pytest.raises(studydb.UsageError, match="outside a trial"):
         studydb.report({"loss": 1.0})
 
 
-def test_trial_knows_its_facts_and_config_is_its_own(start):
+def test_trial_has_its_number_attempt_seed_and_a_config_that_the_code_may_change(start):
     def train(config, trial):
         config["lr"] = 99
         print(trial.config is config, trial.number, trial.attempt, trial.seed, trial.checkpoint)
@@ -254,7 +254,7 @@ def test_trial_knows_its_facts_and_config_is_its_own(start):
     assert attempt.printed == "True 7 2 11 None\n"
 
 
-def test_random_numbers_follow_the_seed_and_not_the_fork_server(run):
+def test_random_numbers_depend_on_the_trials_seed_alone(run):
     def train(config):
         return {"loss": random.random(), "numpy": np.random.random()}
 
@@ -265,7 +265,7 @@ def test_random_numbers_follow_the_seed_and_not_the_fork_server(run):
     assert one[0].result.metrics != other[0].result.metrics
 
 
-def test_threads_of_the_users_may_report(run):
+def test_threads_of_the_users_code_may_report(run):
     def train(config):
         import threading  # noqa: PLC0415  as users do
 
@@ -278,7 +278,7 @@ def test_threads_of_the_users_may_report(run):
     assert steps_of(run(train)) == list(range(1, 25))
 
 
-def test_copy_of_the_trials_process_cannot_report(start):
+def test_fork_of_the_trials_process_cannot_report(start):
     def in_copy():
         try:
             studydb.report({"loss": 0.0})
@@ -298,7 +298,7 @@ def test_copy_of_the_trials_process_cannot_report(start):
 
 
 @pytest.mark.parametrize("step", [2**62, 2**70, True, "9"])
-def test_last_checkpoint_after_the_end_has_a_step_that_a_row_holds(start, step):
+def test_checkpoint_after_trial_stopped_ignores_an_invalid_step(start, step):
     def train(config):
         studydb.report({"loss": 1.0})
         studydb.report({"loss": 1.0}, checkpoint={"a": 1})

@@ -12,7 +12,7 @@ UNREAD = "parsing:main never reads its config"
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-def test_script_that_parses_an_empty_command_line_is_told_of_once_per_worker(stage, slots):
+def test_worker_warns_once_that_a_trainable_never_reads_its_config(stage, slots):
     stage.create("parsing:main", num_trials=3)
     worker = stage.start(slots=slots)
 
@@ -32,7 +32,7 @@ def test_script_that_parses_an_empty_command_line_is_told_of_once_per_worker(sta
     assert "argv ['studydb worker']" in logs
 
 
-def test_function_that_takes_its_config_from_the_trial_reads_it(stage):
+def test_reading_trial_config_counts_as_reading_the_config(stage):
     stage.create("parsing:reads_it_elsewhere")
     worker = stage.start()
 
@@ -43,7 +43,7 @@ def test_function_that_takes_its_config_from_the_trial_reads_it(stage):
     assert stage.events("config not read") == []
 
 
-def test_script_that_requires_arguments_is_told_where_they_are(sqlite_stage):
+def test_error_of_a_trainable_that_requires_arguments_points_to_its_config(sqlite_stage):
     stage = sqlite_stage
     stage.create("parsing:required")
 
@@ -58,7 +58,7 @@ def test_script_that_requires_arguments_is_told_where_they_are(sqlite_stage):
     assert "usage: studydb worker [-h] --lr LR" in logs
 
 
-def test_run_says_so_when_it_is_done(stage):
+def test_study_run_prints_the_warning_about_an_unread_config(stage):
     stage.create("parsing:main", num_trials=1)
     script = "import studydb, sys; studydb.load_study('staged', storage=sys.argv[1]).run(workers=1)"
 

@@ -24,7 +24,7 @@ def worker_uuids(stage):
     return [row[0] for row in arrange.rows(stage.study.database, "SELECT worker FROM v_worker")]
 
 
-def test_drained_worker_gives_its_trials_back_and_ends_well(stage):
+def test_drained_worker_releases_its_trials_and_exits_with_0(stage):
     stage.create("obedient:unhurried", num_trials=2)
     worker = stage.start(slots=2)
     for number in (0, 1):
@@ -44,7 +44,7 @@ def test_drained_worker_gives_its_trials_back_and_ends_well(stage):
     assert arrange.rows(stage.study.database, kinds) == [(PERSON,)]
 
 
-def test_drained_worker_is_the_only_one_that_ends(sqlite_stage):
+def test_drain_ends_only_the_named_worker(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:unhurried", num_trials=2)
     first, second = stage.start(), stage.start()
@@ -60,7 +60,7 @@ def test_drained_worker_is_the_only_one_that_ends(sqlite_stage):
     assert {stage.trial(number).reason for number in (0, 1)} == {"COMPLETED"}
 
 
-def test_worker_of_a_paused_study_says_once_what_it_waits_for_and_can_be_drained(sqlite_stage):
+def test_worker_of_a_paused_study_prints_once_that_it_waits_and_can_be_drained(sqlite_stage):
     stage = sqlite_stage
     study = stage.create("obedient:one_step", num_trials=10_000)
     study.pause()
@@ -76,7 +76,7 @@ def test_worker_of_a_paused_study_says_once_what_it_waits_for_and_can_be_drained
     assert study.trials == []
 
 
-def test_drained_own_loop_is_given_nothing_more(storage_url):
+def test_drained_own_loop_gets_no_further_trial(storage_url):
     study = studydb.create_study("mine", None, metric="loss", mode="min", storage=storage_url)
     with study.ask() as trial:
         ((uuid,),) = arrange.rows(study.database, "SELECT worker FROM v_worker")
@@ -89,7 +89,7 @@ def test_drained_own_loop_is_given_nothing_more(storage_url):
     study.close()
 
 
-def test_request_that_is_sent_again_counts_once(database):
+def test_duplicate_drain_request_is_recorded_once(database):
     worker = arrange.SimulatedWorker(database, arrange.new_study(database), of=alive())
     found, token = find_worker(database, uuids(database)[0]), arrange.token()
 
@@ -100,7 +100,7 @@ def test_request_that_is_sent_again_counts_once(database):
     assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'drained'") == [(1,)]
 
 
-def test_worker_that_is_not_there_is_ambiguous_or_has_ended_is_told_so(database):
+def test_drain_refuses_an_unknown_ambiguous_ended_or_dead_worker(database):
     study = arrange.new_study(database)
     ended, dead = (arrange.SimulatedWorker(database, study, of=alive()) for _ in range(2))
     first, second = "ab1" + "0" * 29, "ab2" + "0" * 29

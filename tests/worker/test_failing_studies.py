@@ -13,7 +13,7 @@ SLOTS = 4
 SOON_S = 1.0
 
 
-def test_study_of_which_all_trials_fail_pauses_itself_and_its_worker_says_why(stage):
+def test_study_whose_trials_all_fail_pauses_itself_and_its_worker_prints_the_cause(stage):
     stage.create("misbehaving:raises", num_trials=200)
     worker = stage.start(slots=SLOTS)
 
@@ -26,7 +26,7 @@ def test_study_of_which_all_trials_fail_pauses_itself_and_its_worker_says_why(st
     assert stage.study.progress.pause_reason is not None
 
 
-def test_cause_is_told_within_a_second_of_the_fifth_failure(stage):
+def test_waiting_worker_prints_the_cause_within_a_second_of_the_pause(stage):
     stage.create("misbehaving:raises", num_trials=200)
     worker = stage.start(slots=SLOTS, wait=True)
 
@@ -37,7 +37,7 @@ def test_cause_is_told_within_a_second_of_the_fifth_failure(stage):
     assert time.monotonic() - paused_s < SOON_S
 
 
-def test_resumed_study_goes_on_with_the_corrected_function(stage):
+def test_resumed_study_runs_the_corrected_function(stage):
     stage.create("misbehaving:raises_until_corrected", num_trials=10)
     assert stage.run() == 3
 
@@ -50,7 +50,7 @@ def test_resumed_study_goes_on_with_the_corrected_function(stage):
     assert stage.study.counts.terminated == 10 - MAX_ALIKE
 
 
-def test_worker_that_waits_stays_for_the_resumption(stage):
+def test_worker_with_wait_continues_when_the_study_is_resumed(stage):
     stage.create("misbehaving:raises_until_corrected", num_trials=10)
     worker = stage.start(wait=True)
     eventually(lambda: "has paused itself" in worker.output())
@@ -61,7 +61,7 @@ def test_worker_that_waits_stays_for_the_resumption(stage):
     eventually(lambda: stage.study.counts.terminated == 10 - MAX_ALIKE)
 
 
-def test_run_raises_when_a_study_pauses_itself_and_when_it_is_run_again(stage, capfd):
+def test_run_raises_study_failed_when_the_study_pauses_itself_and_at_the_next_run(stage, capfd):
     study = stage.create("misbehaving:raises", num_trials=200)
 
     with pytest.raises(studydb.StudyFailed, match=r"paused itself.*cursed.*studydb show staged"):
@@ -74,7 +74,7 @@ def test_run_raises_when_a_study_pauses_itself_and_when_it_is_run_again(stage, c
     assert "failed: ValueError: the learning rate is cursed" in capfd.readouterr().err
 
 
-def test_study_without_a_guard_spends_its_budget_and_is_no_success_all_the_same(stage):
+def test_study_without_a_guard_runs_all_trials_and_fails_if_none_completes(stage):
     study = stage.create("misbehaving:raises", num_trials=7, guard=False)
 
     assert stage.run() == 3
@@ -105,14 +105,14 @@ def test_worker_whose_first_trials_fail_while_others_succeed_ends_with_an_error(
     assert study.status == "RUNNING"
 
 
-def test_worker_whose_first_trial_succeeded_goes_on_whatever_fails(stage):
+def test_worker_whose_first_trial_completes_continues_after_failures_and_exits_with_0(stage):
     study = stage.create("misbehaving:raises_unless_first", num_trials=8)
 
     assert stage.run() == 0
     assert study.counts.error == 7
 
 
-def test_own_loop_is_told_that_its_study_has_paused_itself(storage_url):
+def test_ask_raises_study_failed_when_the_study_has_paused_itself(storage_url):
     study = studydb.create_study(
         "mine", None, space={"x": studydb.uniform(0, 1)}, metric="loss", mode="min",
         num_trials=50, storage=storage_url,

@@ -27,7 +27,7 @@ def test_mapped_device_forbids_a_fork(monkeypatch, path):
         ("0", False, False),
     ],
 )
-def test_libcuda_forbids_a_fork_where_a_trial_may_use_a_card(
+def test_libcuda_forbids_a_fork_if_a_trial_may_use_a_card(
     monkeypatch, tmp_path, visible, card, forbidden
 ):
     (tmp_path / "nvidia0").touch()
@@ -43,7 +43,7 @@ def test_libcuda_forbids_a_fork_where_a_trial_may_use_a_card(
 
 
 @pytest.mark.parametrize("module", ["numpy", "numpy.linalg", "sklearn.neural_network", "pandas"])
-def test_import_of_a_common_library_is_no_reason_against_a_fork(module):
+def test_import_of_a_common_library_allows_a_fork(module):
     script = (
         "from studydb.child import fork_safety\n"
         "before = fork_safety.take_snapshot()\n"

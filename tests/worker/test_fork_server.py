@@ -65,7 +65,7 @@ def grandchildren_of(attempt, eventually):
 # what a child inherits
 
 
-def test_child_inherits_no_credentials_no_descriptors_and_no_database(start, monkeypatch):
+def test_child_has_its_own_descriptors_session_directory_and_arguments(start, monkeypatch):
     def inspect(config):
         # The one that was open for the listing is gone when they are looked at.
         descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
@@ -111,7 +111,7 @@ def test_child_inherits_no_credentials_no_descriptors_and_no_database(start, mon
     assert facts["threads"] == 1
 
 
-def test_programs_that_a_trial_starts_do_not_have_its_channel(start):
+def test_program_started_by_a_trial_does_not_inherit_its_channel(start):
     def train(config):
         subprocess.run(["ls", "-l", "/proc/self/fd"], check=True, close_fds=False)
         return 1.0
@@ -123,7 +123,7 @@ def test_programs_that_a_trial_starts_do_not_have_its_channel(start):
     assert "socket:" not in attempt.printed
 
 
-def test_copies_that_a_trial_leaves_behind_do_not_hold_its_channel(start):
+def test_fork_that_a_trial_leaves_behind_does_not_keep_its_channel_open(start):
     def train(config):
         if os.fork() == 0:
             os.setsid()
@@ -140,7 +140,9 @@ def test_copies_that_a_trial_leaves_behind_do_not_hold_its_channel(start):
         attempt.receive()
 
 
-def test_nothing_in_the_working_directory_shadows_the_servers_modules(start, tmp_path, monkeypatch):
+def test_modules_in_the_working_directory_do_not_shadow_the_fork_servers(
+    start, tmp_path, monkeypatch
+):
     for name in ("json", "numpy", "studydb", "select"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('shadow')")
     monkeypatch.chdir(tmp_path)
@@ -157,7 +159,7 @@ def test_nothing_in_the_working_directory_shadows_the_servers_modules(start, tmp
 # how a child ends
 
 
-def test_segfault_is_reported_with_its_stack_and_harms_no_other_trial(start):
+def test_segfault_prints_its_stack_and_harms_no_other_trial(start):
     def crash(config):
         ctypes.string_at(0)
 
@@ -171,7 +173,9 @@ def test_segfault_is_reported_with_its_stack_and_harms_no_other_trial(start):
     assert neighbour.child.exit is None
 
 
-def test_child_that_holds_the_interpreter_is_killed_and_harms_no_other_trial(start, eventually):
+def test_child_that_holds_the_interpreters_lock_can_be_killed_and_harms_no_other_trial(
+    start, eventually
+):
     def hold(config):
         print("holding")
         while True:
@@ -188,7 +192,7 @@ def test_child_that_holds_the_interpreter_is_killed_and_harms_no_other_trial(sta
     assert attempt.child.wait(5).signal == signal.SIGKILL
 
 
-def test_killed_child_is_told_as_killed(start):
+def test_exit_of_a_killed_child_names_the_signal(start):
     attempt = start(report_and_sleep)
     attempt.receive()
 
@@ -222,7 +226,7 @@ def test_grandchildren_end_with_their_child(start, eventually, way):
     eventually(lambda: not is_running(outside), timeout_s=5)
 
 
-def test_daemon_of_a_living_trial_is_left_alone_until_the_trial_ends(start, eventually):
+def test_daemon_of_a_trial_lives_until_the_trial_ends(start, eventually):
     def with_daemon(config):
         subprocess.run(["sh", "-c", "setsid sleep 60 & echo $!"], check=True)
         time.sleep(60)
@@ -240,7 +244,7 @@ def test_daemon_of_a_living_trial_is_left_alone_until_the_trial_ends(start, even
     eventually(lambda: not is_running(daemon), timeout_s=5)
 
 
-def test_process_facts_tell_a_child_from_all_others(start):
+def test_is_alive_compares_start_time_boot_and_pid_namespace(start):
     attempt = start(report_and_sleep)
     attempt.receive()
     process = attempt.child.process
@@ -256,7 +260,7 @@ def test_process_facts_tell_a_child_from_all_others(start):
     assert not is_alive(process)
 
 
-def test_zombie_is_dead():
+def test_zombie_process_is_not_alive():
     zombie = subprocess.Popen(["sleep", "60"])
     process = process_record(zombie.pid, start_of(zombie.pid))
 
@@ -270,7 +274,7 @@ def test_zombie_is_dead():
 # the server
 
 
-def test_threads_may_spawn_at_once(start):
+def test_threads_may_spawn_children_concurrently(start):
     attempts = []
     threads = [
         threading.Thread(target=lambda: attempts.append(start(lambda config: config["lr"])))
@@ -285,7 +289,7 @@ def test_threads_may_spawn_at_once(start):
     assert [attempt.finish()[-1] for attempt in attempts] == [Ended(End.COMPLETED)] * 8
 
 
-def test_server_survives_the_thread_that_started_it_and_signals_to_all(start):
+def test_fork_server_survives_sigterm_and_the_end_of_the_thread_that_started_it(start):
     server = ForkServer()
     thread = threading.Thread(target=server.start)
     thread.start()
@@ -304,7 +308,7 @@ def test_server_survives_the_thread_that_started_it_and_signals_to_all(start):
         server.close()
 
 
-def test_killed_server_takes_its_children_along_and_another_follows(start, eventually):
+def test_children_of_a_killed_fork_server_end_and_another_server_is_started(start, eventually):
     server = ForkServer()
     server.start()
     try:
@@ -326,7 +330,7 @@ def test_killed_server_takes_its_children_along_and_another_follows(start, event
             kill_group(pid)
 
 
-def test_server_that_dies_between_two_requests_is_replaced_unnoticed(start):
+def test_fork_server_killed_between_requests_is_replaced(start):
     server = ForkServer()
     server.start()
     try:
@@ -338,7 +342,7 @@ def test_server_that_dies_between_two_requests_is_replaced_unnoticed(start):
         server.close()
 
 
-def test_pid_that_belongs_to_another_process_by_now_is_not_killed(start):
+def test_reused_pid_is_not_killed(start):
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
     attempt = start(report_and_sleep)
     attempt.receive()
@@ -357,7 +361,7 @@ def test_pid_that_belongs_to_another_process_by_now_is_not_killed(start):
     kill_group(real.pid)
 
 
-def test_close_ends_everything(start, eventually):
+def test_close_ends_the_fork_server_its_children_and_their_descendants(start, eventually):
     server = ForkServer()
     server.start()
     attempt = start(with_grandchildren, server=server)
@@ -371,7 +375,7 @@ def test_close_ends_everything(start, eventually):
         start(report_and_sleep, server=server)
 
 
-def test_two_seconds_after_a_supervisors_sigkill_nothing_of_it_lives(tmp_path, eventually):
+def test_descendants_of_a_killed_supervisor_end_within_two_seconds(tmp_path, eventually):
     (tmp_path / "mine.py").write_text(
         "import os, subprocess, time\n"
         "def train(config):\n"
@@ -417,7 +421,7 @@ def test_two_seconds_after_a_supervisors_sigkill_nothing_of_it_lives(tmp_path, e
     eventually(lambda: not any(is_running(pid) for pid in pids), timeout_s=2)
 
 
-def test_spawning_leaves_no_descriptors_behind(start):
+def test_spawn_leaks_no_descriptors(start):
     def count():
         return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -457,7 +461,7 @@ def test_flood_of_output_is_bounded_on_disk_and_in_memory(start, eventually):
     assert len(attempt.output.tail(1 << 30)) == 64 << 10
 
 
-def test_what_is_printed_is_on_disk_while_the_child_runs(start, eventually):
+def test_output_is_on_disk_while_the_child_runs(start, eventually):
     def train(config):
         print("epoch 1")
         studydb.report({"loss": 1.0})
@@ -470,7 +474,7 @@ def test_what_is_printed_is_on_disk_while_the_child_runs(start, eventually):
     assert eventually(lambda: path.exists() and path.read_text()) == "epoch 1\n"
 
 
-def test_full_disk_loses_output_and_not_the_trial(start, pump, tmp_path):
+def test_full_disk_drops_output_and_the_trial_completes(start, pump, tmp_path):
     (tmp_path / "file").write_text("where a directory should be")
 
     def train(config):
@@ -486,14 +490,14 @@ def test_full_disk_loses_output_and_not_the_trial(start, pump, tmp_path):
     assert attempt.printed.endswith("xxx\n")
 
 
-def test_quiet_attempt_leaves_no_files(start):
+def test_attempt_that_prints_nothing_leaves_no_files(start):
     attempt = start(lambda config: config["lr"])
     attempt.finish()
 
     assert [path.name for path in attempt.directory.iterdir()] == ["scratch"]
 
 
-def test_writer_that_escaped_does_not_hold_up_the_end(tmp_path):
+def test_finish_does_not_wait_for_a_process_that_keeps_the_pipe_open(tmp_path):
     pump = OutputPump(limit_bytes=100)
     output = pump.open(tmp_path)
     escaped = os.dup(output.stdout)
@@ -507,7 +511,7 @@ def test_writer_that_escaped_does_not_hold_up_the_end(tmp_path):
     output.finish()
 
 
-def test_closing_the_pump_keeps_what_is_in_the_pipes(tmp_path):
+def test_close_of_the_pump_writes_what_is_in_the_pipes(tmp_path):
     pump = OutputPump()
     output = pump.open(tmp_path)
     os.write(output.stderr, b"last words")

@@ -41,7 +41,7 @@ def test_pause_waits_for_the_end_of_a_step_that_is_longer_than_the_grace(stage, 
     assert [one.reason for one in stage.attempts()] == ["PAUSED"]
 
 
-def test_pause_that_is_withdrawn_in_the_same_step_costs_nothing(stage, worker):
+def test_pause_withdrawn_within_a_step_does_not_interrupt_the_attempt(stage, worker):
     stage.study.pause(0)
     until_told(stage)
     stage.study.resume(0)
@@ -61,7 +61,7 @@ def test_stop_kills_a_step_that_is_longer_than_the_grace(stage, worker):
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
 
 
-def test_stop_kills_a_trial_that_was_paused_before(stage, worker):
+def test_stop_after_a_pause_request_kills_the_trial(stage, worker):
     stage.study.pause(0)
     until_told(stage)
     stage.study.stop(0)
@@ -70,7 +70,7 @@ def test_stop_kills_a_trial_that_was_paused_before(stage, worker):
 
 
 @pytest.mark.parametrize("way", ["SIGTERM", "drain"])
-def test_worker_that_goes_kills_a_step_that_is_longer_than_the_grace(stage, worker, way):
+def test_sigterm_and_drain_kill_a_step_that_is_longer_than_the_grace(stage, worker, way):
     if way == "SIGTERM":
         worker.send(signal.SIGTERM)
     else:
@@ -82,7 +82,7 @@ def test_worker_that_goes_kills_a_step_that_is_longer_than_the_grace(stage, work
     assert (stage.trial().state, stage.trial().losses) == ("PENDING", 0)
 
 
-def test_paused_trial_whose_worker_goes_is_killed_and_stays_paused(stage, worker):
+def test_sigterm_after_a_pause_request_kills_the_trial_and_leaves_it_paused(stage, worker):
     stage.study.pause(0)
     until_told(stage)
     worker.send(signal.SIGTERM)
@@ -91,7 +91,7 @@ def test_paused_trial_whose_worker_goes_is_killed_and_stays_paused(stage, worker
     assert (stage.trial().state, stage.trial().losses) == ("PAUSED", 0)
 
 
-def test_grace_is_checked(sqlite_stage):
+def test_negative_grace_is_refused(sqlite_stage):
     sqlite_stage.create("obedient:one_step")
     worker = sqlite_stage.start(grace=-1)
 

@@ -62,7 +62,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a /proc that hides processes")
 @pytest.mark.skipif(sys.platform != "linux", reason="hidepid is Linux's")
-def test_living_process_that_proc_hides_is_alive_and_an_ended_one_is_dead(living, dead):
+def test_process_that_proc_hides_is_alive_until_it_ends(living, dead):
     asked = json.dumps([dataclasses.asdict(one) for one in (living, dead)])
     place = str(Path(studydb.__file__).parents[1])
 
@@ -80,14 +80,14 @@ def test_living_process_that_proc_hides_is_alive_and_an_ended_one_is_dead(living
 
 
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.EPERM, errno.EACCES, errno.EMFILE])
-def test_what_cannot_be_read_is_no_evidence_of_an_end(monkeypatch, living, dead, code):
+def test_process_is_alive_while_its_proc_entry_cannot_be_read(monkeypatch, living, dead, code):
     refuse(monkeypatch, code)
 
     assert is_alive(living)
     assert not is_alive(dead)
 
 
-def test_process_of_another_user_refuses_a_signal_and_is_alive(monkeypatch, dead):
+def test_process_is_alive_if_it_may_not_be_signalled(monkeypatch, dead):
     def kill(_pid: int, number: int) -> None:
         assert number == 0
         raise PermissionError(errno.EPERM, "Operation not permitted")
@@ -98,12 +98,12 @@ def test_process_of_another_user_refuses_a_signal_and_is_alive(monkeypatch, dead
     assert is_alive(dead)
 
 
-def test_process_whose_start_was_not_known_is_alive_as_long_as_its_number_is(living, dead):
+def test_process_with_unknown_start_time_is_alive_while_its_pid_exists(living, dead):
     assert is_alive(dataclasses.replace(living, started=0))
     assert not is_alive(dataclasses.replace(dead, started=0))
 
 
-def test_a_ps_that_does_not_run_is_no_evidence_of_an_end(monkeypatch, living, dead):
+def test_process_is_alive_if_ps_does_not_run(monkeypatch, living, dead):
     monkeypatch.setattr(processes, "_has_proc", lambda: False)
     monkeypatch.setattr(processes, "_output_of", lambda *_: "")
 

@@ -74,7 +74,7 @@ def expect_given_back(stage: Stage, number: int) -> None:
     assert [one.reason for one in stage.attempts(number)] == ["PREEMPTED"]
 
 
-def test_worker_without_descriptors_gives_the_trial_back_and_says_what_to_raise(stage):
+def test_worker_without_free_descriptors_releases_the_trial_and_names_the_limit(stage):
     stage.create("obedient:gated", num_trials=3)
     worker = stage.start(constants=BRIEFLY)
     stage.await_trial(lambda row: row.checkpoint_step == 1)
@@ -89,7 +89,7 @@ def test_worker_without_descriptors_gives_the_trial_back_and_says_what_to_raise(
     expect_given_back(stage, 1)
 
 
-def test_worker_without_room_for_scratch_gives_the_trial_back(sqlite_stage, tmp_path, monkeypatch):
+def test_worker_without_a_scratch_directory_releases_the_trial(sqlite_stage, tmp_path, monkeypatch):
     stage = sqlite_stage
     (tmp_path / "scratch").mkdir()
     stage.create("obedient:gated", num_trials=3)
@@ -106,7 +106,7 @@ def test_worker_without_room_for_scratch_gives_the_trial_back(sqlite_stage, tmp_
 
 
 @pytest.mark.parametrize("few", [4, 8, 12, 16])
-def test_worker_that_starts_with_few_descriptors_shows_no_traceback(sqlite_stage, few):
+def test_worker_started_with_few_descriptors_prints_no_traceback(sqlite_stage, few):
     stage = sqlite_stage
     stage.create("obedient:one_step")
 
@@ -132,7 +132,7 @@ def others_stage() -> Iterator[Stage]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a worker of another user")
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")
-def test_worker_that_may_not_fork_gives_the_trial_back_and_says_what_to_raise(others_stage):
+def test_worker_that_cannot_fork_releases_the_trial_and_names_the_limit(others_stage):
     stage = others_stage
     stage.create("obedient:one_step", num_trials=3)
     worker = stage.fleet.launch([sys.executable, "-c", _AS_STRANGER, stage.storage])
@@ -142,7 +142,7 @@ def test_worker_that_may_not_fork_gives_the_trial_back_and_says_what_to_raise(ot
     expect_given_back(stage, 0)
 
 
-def test_fork_that_is_refused_for_a_moment_is_tried_again(sqlite_stage):
+def test_refused_fork_is_tried_again(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:one_step")
     worker = stage.fleet.launch([sys.executable, "-c", _REFUSED_TWICE, stage.storage])
@@ -153,7 +153,7 @@ def test_fork_that_is_refused_for_a_moment_is_tried_again(sqlite_stage):
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_trial_that_was_killed_says_when_the_kernel_was_out_of_memory(sqlite_stage, more):
+def test_error_of_a_killed_trial_says_if_the_kernel_was_out_of_memory(sqlite_stage, more):
     stage = sqlite_stage
     stage.create("misbehaving:kills_itself", max_losses=0)
     command = [sys.executable, "-c", _OUT_OF_MEMORY, stage.storage, "7", str(more)]
@@ -165,7 +165,7 @@ def test_trial_that_was_killed_says_when_the_kernel_was_out_of_memory(sqlite_sta
     assert ("out of memory" in message) == bool(more)
 
 
-def test_kernels_count_of_processes_killed_for_want_of_memory_is_read(tmp_path):
+def test_oom_kills_are_read_from_vmstat(tmp_path):
     (tmp_path / "vmstat").write_text("pgfault 12\noom_kill 3\ndrop_pagecache 0\n")
 
     assert oom_kills(tmp_path / "vmstat") == 3

@@ -81,7 +81,7 @@ ILL = {
 
 
 @pytest.mark.parametrize("script", ILL.values(), ids=ILL)
-def test_trial_that_says_what_cannot_be_fails_alone(supervised, database, script):
+def test_trial_that_sends_an_invalid_message_fails_alone(supervised, database, script):
     interruption = supervised.run(script + COMPLETED, GOOD)
 
     assert interruption.gave_up is None
@@ -96,7 +96,7 @@ TEXTS = ["a\0b", "x" * 10_000_000, "\N{SNOWMAN}" * 100_000, "\x1b[0m \ufffe"]
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=["nul", "huge", "wide", "odd"])
-def test_failure_of_any_text_is_counted_with_its_cause(supervised, database, text):
+def test_failure_with_any_text_is_stored_with_its_cause(supervised, database, text):
     interruption = supervised.run(failed(text[:2_000_000], text[:4_000_000], text[:1000]), GOOD)
 
     assert interruption.gave_up is None
@@ -109,7 +109,7 @@ def test_failure_of_any_text_is_counted_with_its_cause(supervised, database, tex
         assert "\0" not in found
 
 
-def test_largest_double_twice_ends_as_any_other_value(supervised, database):
+def test_trial_that_reports_the_largest_double_twice_completes(supervised, database):
     largest = sys.float_info.max
     script = reported(1, largest) + reported(2, largest) + COMPLETED
 
@@ -135,7 +135,9 @@ def break_conclude(monkeypatch):
     return break_conclude
 
 
-def test_bug_at_the_end_of_a_trial_fails_that_one(supervised, database, break_conclude):
+def test_internal_error_while_ending_a_trial_fails_that_trial_alone(
+    supervised, database, break_conclude
+):
     break_conclude(1)
 
     assert supervised.run(failed(), GOOD).gave_up is None
@@ -146,7 +148,9 @@ def test_bug_at_the_end_of_a_trial_fails_that_one(supervised, database, break_co
     assert "operations/finish.py" in trace
 
 
-def test_trial_that_cannot_be_ended_is_left_to_its_lease(supervised, database, break_conclude):
+def test_trial_that_cannot_be_ended_stays_running_until_its_lease_expires(
+    supervised, database, break_conclude
+):
     break_conclude(2)
 
     assert supervised.run(failed(), GOOD).gave_up is None

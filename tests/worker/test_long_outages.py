@@ -83,7 +83,7 @@ def place(request):
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-def test_all_that_was_reported_in_an_outage_is_stored_and_little_is_in_memory(place, tmp_path):
+def test_results_reported_in_an_outage_are_stored_and_bounded_in_memory(place, tmp_path):
     url, server = place
     with Stage(url, tmp_path) as stage:
         stage.create("wordy:train", space={"n_steps": N_STEPS, "size": SIZE})

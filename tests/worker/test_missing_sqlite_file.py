@@ -32,7 +32,7 @@ displaced = pytest.mark.parametrize("displace", DISPLACED, ids=lambda each: each
 
 @displaced
 @pytest.mark.parametrize("write", [True, False])
-def test_no_transaction_begins_in_a_file_without_its_name(sqlite_url, displace, write):
+def test_transaction_does_not_begin_in_a_displaced_file(sqlite_url, displace, write):
     database = connect(sqlite_url)
     arrange.new_study(database)
     displace(database.path)
@@ -43,7 +43,7 @@ def test_no_transaction_begins_in_a_file_without_its_name(sqlite_url, displace, 
 
 
 @displaced
-def test_no_transaction_is_committed_to_a_file_without_its_name(sqlite_url, displace):
+def test_transaction_is_not_committed_to_a_displaced_file(sqlite_url, displace):
     database = connect(sqlite_url)
 
     def change():
@@ -56,7 +56,7 @@ def test_no_transaction_is_committed_to_a_file_without_its_name(sqlite_url, disp
     database.close()
 
 
-def test_file_that_is_back_in_its_place_is_used_again(sqlite_url):
+def test_file_that_is_moved_back_can_be_used_again(sqlite_url):
     database = connect(sqlite_url)
     study = arrange.new_study(database)
     move(database.path)
@@ -70,7 +70,7 @@ def test_file_that_is_back_in_its_place_is_used_again(sqlite_url):
 
 
 @displaced
-def test_worker_ends_with_the_cause(sqlite_stage, displace):
+def test_worker_ends_when_its_file_is_displaced(sqlite_stage, displace):
     stage = sqlite_stage
     stage.create("obedient:unhurried")
     worker = stage.start()
@@ -84,7 +84,7 @@ def test_worker_ends_with_the_cause(sqlite_stage, displace):
     assert "Traceback" not in worker.output()
 
 
-def test_worker_notices_during_a_long_step(sqlite_stage):
+def test_worker_ends_during_a_long_step_when_its_file_is_moved(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:gated")
     worker = stage.start(grace=1.0)
@@ -96,7 +96,7 @@ def test_worker_notices_during_a_long_step(sqlite_stage):
     assert DISPLACED[move] in worker.output()
 
 
-def test_own_loop_is_told(sqlite_url):
+def test_own_loop_raises_storage_missing_when_its_file_is_moved(sqlite_url):
     study = studydb.create_study(
         "mine",
         None,

@@ -48,7 +48,7 @@ def drained(queue, *, rows=3, size_bytes=1 << 20):
     return steps
 
 
-def test_results_come_back_from_disk_as_they_were(opened):
+def test_spilled_results_are_read_as_they_were_written(opened):
     spill = opened(SpillFile(Room()))
     written = [result(step) for step in range(1, 6)]
 
@@ -60,7 +60,9 @@ def test_results_come_back_from_disk_as_they_were(opened):
 
 @pytest.mark.parametrize("memory_bytes", [0, 3_000, 1 << 20])
 @pytest.mark.parametrize("spill_bytes", [0, 3_000, 1 << 20])
-def test_order_is_kept_whatever_has_room(monkeypatch, opened, memory_bytes, spill_bytes):
+def test_results_keep_their_order_for_any_limits_of_memory_and_disk(
+    monkeypatch, opened, memory_bytes, spill_bytes
+):
     monkeypatch.setattr(room, "READ_BYTES", 2_000)
     queue = opened(Queue(Room(memory_bytes=memory_bytes, spill_bytes=spill_bytes), weigh))
     steps = itertools.count(1)
@@ -77,7 +79,7 @@ def test_order_is_kept_whatever_has_room(monkeypatch, opened, memory_bytes, spil
     assert taken == list(range(1, 42))
 
 
-def test_memory_and_disk_are_given_back(opened):
+def test_closed_queue_releases_its_memory_and_disk(opened):
     shared = Room(memory_bytes=5_000, spill_bytes=5_000)
     queue = opened(Queue(shared, weigh))
     for step in range(1, 30):
@@ -101,7 +103,7 @@ def test_memory_is_shared_by_all_attempts_of_a_worker(opened):
     assert [queue.n_waiting for queue in queues] == [2, 2]
 
 
-def test_spilled_results_have_no_name_and_no_other_reader(tmp_path, monkeypatch, opened):
+def test_spill_file_has_no_name_and_is_readable_by_its_owner_alone(tmp_path, monkeypatch, opened):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(room.tempfile, "tempdir", None)
     spill = opened(SpillFile(Room()))
@@ -113,7 +115,7 @@ def test_spilled_results_have_no_name_and_no_other_reader(tmp_path, monkeypatch,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_full_disk_is_said_once_and_loses_nothing(monkeypatch, opened):
+def test_full_disk_is_printed_once_and_loses_no_result(monkeypatch, opened):
     said = []
     queue = opened(Queue(Room(memory_bytes=0, say=said.append), weigh))
     queue.add(result(1))
@@ -158,7 +160,7 @@ def away(*_args, **_more):
 
 
 @pytest.mark.parametrize("reply_is_lost", [False, True])
-def test_trial_ends_after_an_outage_with_all_that_waited(
+def test_trial_ends_after_an_outage_with_all_waiting_results(
     database, monkeypatch, small, reply_is_lost
 ):
     study = new_study(database)
@@ -192,7 +194,7 @@ def test_trial_ends_after_an_outage_with_all_that_waited(
     assert repr(stored[-1].metrics["list"]) == repr(ODD["list"])
 
 
-def test_one_flush_in_the_background_is_one_batch(database, small):
+def test_background_flush_stores_one_batch(database, small):
     study = new_study(database)
     trial = HeldAttempt(database, study, SimulatedWorker(database, study).ask().claimed)
     for step in range(1, 101):
@@ -204,7 +206,7 @@ def test_one_flush_in_the_background_is_one_batch(database, small):
     assert trial.buffer.needs_flushes
 
 
-def test_what_waits_is_dropped_with_the_verdict_that_refuses_it(database, small):
+def test_waiting_results_are_dropped_after_a_verdict_that_refuses_results(database, small):
     study = new_study(database, rules=read_rules(["loss<=0.1"]))
     trial = HeldAttempt(database, study, SimulatedWorker(database, study).ask().claimed)
     for step in range(1, 101):
@@ -217,7 +219,7 @@ def test_what_waits_is_dropped_with_the_verdict_that_refuses_it(database, small)
     assert [one.step for one in live_results(database, study, 0)] == list(range(1, 11))
 
 
-def test_attempt_gives_all_of_its_room_back(database):
+def test_closed_attempt_releases_all_of_its_room(database):
     shared = Room()
     study = new_study(database)
     before = dict(shared._left)

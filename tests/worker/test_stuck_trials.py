@@ -3,7 +3,7 @@
 from studydb.domain.life.ending import LOSSES_AT_STEP
 
 
-def test_trial_that_dies_at_the_same_step_each_time_is_given_up(stage):
+def test_trial_that_dies_three_times_at_the_same_step_is_not_run_again(stage):
     stage.create("misbehaving:dies_at_a_step", space={"steps": 2, "more": 0})
 
     assert stage.run() == 3
@@ -24,7 +24,7 @@ def test_trial_that_gets_further_each_time_goes_on(stage):
     assert len(stage.attempts()) == LOSSES_AT_STEP + 1
 
 
-def test_max_losses_that_is_asked_for_counts_alone(stage):
+def test_given_max_losses_replaces_the_limit_of_losses_at_the_same_step(stage):
     stage.create("misbehaving:dies_at_a_step", space={"steps": 2, "more": 0}, max_losses=3)
 
     assert stage.run() == 3

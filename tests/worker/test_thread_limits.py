@@ -31,15 +31,13 @@ def test_slots_share_the_cores(sqlite_stage, unset, slots):
 
 
 @pytest.mark.parametrize("name", THREAD_VARIABLES)
-def test_what_the_user_has_set_is_left_alone(unset, monkeypatch, name):
+def test_thread_limits_are_empty_if_the_user_has_set_any(unset, monkeypatch, name):
     monkeypatch.setenv(name, "7")
 
     assert thread_limits(os.environ, parts=2) == {}
 
 
-def test_a_library_that_the_user_has_limited_is_limited_so_in_a_trial(
-    sqlite_stage, unset, monkeypatch
-):
+def test_trial_keeps_the_users_thread_limit(sqlite_stage, unset, monkeypatch):
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
     sqlite_stage.create("obedient:inspected")
 
@@ -69,7 +67,7 @@ def test_quota_of_a_cgroup_bounds_the_cores(tmp_path, quota, cores):
     assert available_cores(tmp_path / "self", tmp_path) == cores
 
 
-def test_quota_of_the_older_cgroups_bounds_the_cores(tmp_path):
+def test_quota_of_a_version_1_cgroup_bounds_the_cores(tmp_path):
     (tmp_path / "self").write_text("4:cpu,cpuacct:/worker\n1:name=systemd:/worker\n")
     folder = tmp_path / "cpu" / "worker"
     folder.mkdir(parents=True)

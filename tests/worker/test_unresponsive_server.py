@@ -75,7 +75,7 @@ def stage(server, standby, tmp_path: Path) -> Iterator[Stage]:
         standby.is_given_up()  # before the stage asks for anything more
 
 
-def test_patience_counts_while_a_trial_reports_in_the_background(crashable_postgres, tmp_path):
+def test_worker_ends_after_its_patience_while_a_trial_reports(crashable_postgres, tmp_path):
     migrate.upgrade(crashable_postgres.url())
     with Stage(crashable_postgres.url(), tmp_path) as stage:
         stage.create("obedient:unhurried")
@@ -89,7 +89,7 @@ def test_patience_counts_while_a_trial_reports_in_the_background(crashable_postg
         crashable_postgres.start()
 
 
-def test_patience_ends_the_wait_for_a_standby_that_is_missing(stage, standby):
+def test_worker_ends_after_its_patience_while_the_standby_is_missing(stage, standby):
     stage.create("obedient:unhurried")
     worker = stage.start(patience=1.0, constants=BOUNDS)
     stage.await_trial(lambda row: row.n_results > 0)
@@ -102,7 +102,7 @@ def test_patience_ends_the_wait_for_a_standby_that_is_missing(stage, standby):
     assert "synchronous standby" in worker.output()
 
 
-def test_worker_told_to_go_leaves_a_server_that_waits_for_its_standby(stage, standby):
+def test_worker_ends_at_sigterm_while_the_standby_is_missing(stage, standby):
     stage.create("obedient:unhurried")
     worker = stage.start(constants=BOUNDS)
     stage.await_trial(lambda row: row.n_results > 0)
@@ -120,7 +120,7 @@ def test_worker_told_to_go_leaves_a_server_that_waits_for_its_standby(stage, sta
     stage.await_trial(lambda row: row.attempt == 2)
 
 
-def test_standby_that_comes_back_costs_no_step(stage, standby):
+def test_trial_loses_no_step_when_the_standby_returns(stage, standby):
     stage.create("obedient:unhurried")
     worker = stage.start(patience=60.0)
     reported = stage.await_trial(lambda row: row.n_results > 0).n_results
@@ -136,7 +136,7 @@ def test_standby_that_comes_back_costs_no_step(stage, standby):
     assert stage.steps() == list(range(1, stage.trial().last_step + 1))
 
 
-def test_worker_told_to_go_leaves_a_line_that_swallows_all(postgres_url, tmp_path):
+def test_worker_ends_at_sigterm_while_its_connection_is_frozen(postgres_url, tmp_path):
     with Proxy(postgres_url) as line, Stage(postgres_url, tmp_path) as stage:
         stage.create("obedient:unhurried")
         stage.fleet.storage = line.url()

@@ -101,7 +101,7 @@ def test_module_is_imported_once_for_all_attempts(start, warm, module):
     assert warm.said == []
 
 
-def test_function_that_is_sent_by_value_is_opened_once(start, warm):
+def test_function_sent_by_value_is_unpickled_once(start, warm):
     def train(config):
         return {"loss": 1.0, "parent": os.getppid()}
 
@@ -111,7 +111,7 @@ def test_function_that_is_sent_by_value_is_opened_once(start, warm):
     assert first["parent"] == second["parent"]
 
 
-def test_attempt_sees_nothing_of_what_another_has_changed(start, warm, module):
+def test_attempt_does_not_see_another_attempts_changes(start, warm, module):
     trainable = module(PLAIN)
 
     seen = [metrics_of(start(trainable, server=warm))["state"] for _ in range(3)]
@@ -119,7 +119,7 @@ def test_attempt_sees_nothing_of_what_another_has_changed(start, warm, module):
     assert seen == [1, 1, 1]
 
 
-def test_random_numbers_are_those_of_a_fresh_start(start, warm, module, fork_server):
+def test_random_numbers_equal_those_of_a_fresh_start(start, warm, module, fork_server):
     trainable, study = module(PLAIN), "8f0e6d5c-0000-4000-8000-000000000000"
     drawn = [
         {
@@ -162,7 +162,7 @@ def test_warm_attempt_has_its_own_group_output_and_descriptors(start, warm, modu
     assert [attempt.printed for attempt in attempts] == ["printed by 3\n", "printed by 4\n"]
 
 
-def test_what_an_import_prints_is_printed_once_and_by_no_attempt(start, warm, module, tmp_path):
+def test_output_of_an_import_is_written_once_and_to_no_attempt(start, warm, module, tmp_path):
     trainable = module(
         """
         import sys
@@ -179,7 +179,7 @@ def test_what_an_import_prints_is_printed_once_and_by_no_attempt(start, warm, mo
     assert (tmp_path / "templates" / "stdout").read_text() == "half a line"
 
 
-def test_segfault_of_an_attempt_harms_neither_template_nor_neighbour(start, warm, module):
+def test_segfault_of_an_attempt_does_not_harm_its_template(start, warm, module):
     trainable = module(
         """
         import ctypes, os, time
@@ -227,7 +227,7 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("what", UNSAFE)
-def test_import_that_leaves_something_behind_means_fresh_starts(start, warm, module, what):
+def test_import_that_leaves_an_unsafe_resource_makes_all_starts_fresh(start, warm, module, what):
     source, reason = UNSAFE[what]
     tail = "train.studydb_start = 'fresh'" if what == "wish" else ""
     trainable = module(f"{source}\ndef train(config):\n    return 1.0\n{tail}\n")
@@ -240,7 +240,7 @@ def test_import_that_leaves_something_behind_means_fresh_starts(start, warm, mod
     assert reason in warm.said[0]
 
 
-def test_attempt_that_ends_leaves_what_the_import_has_made(start, warm, module):
+def test_exit_functions_of_the_import_run_in_the_template_only(start, warm, module):
     trainable = module(
         """
         import atexit, tempfile, weakref
@@ -270,7 +270,7 @@ def test_attempt_that_ends_leaves_what_the_import_has_made(start, warm, module):
         ("raise ValueError('no')", "its import raised ValueError"),
     ],
 )
-def test_template_that_dies_in_its_import_means_fresh_starts(start, warm, module, line, reason):
+def test_template_that_dies_in_its_import_makes_all_starts_fresh(start, warm, module, line, reason):
     trainable = module(
         f"""
         import os
@@ -289,7 +289,7 @@ def test_template_that_dies_in_its_import_means_fresh_starts(start, warm, module
     assert reason in warm.said[0]
 
 
-def test_import_that_hangs_is_given_up(start, warm, module, monkeypatch):
+def test_import_that_hangs_makes_all_starts_fresh(start, warm, module, monkeypatch):
     monkeypatch.setattr(templates, "IMPORT_TIMEOUT_S", 0.5)
     trainable = module(
         """
@@ -309,7 +309,7 @@ def test_import_that_hangs_is_given_up(start, warm, module, monkeypatch):
     assert "its import took more than 0.5 s" in warm.said[0]
 
 
-def test_worker_that_is_told_to_go_waits_for_no_import(start, warm, module):
+def test_stopping_worker_does_not_wait_for_an_import(start, warm, module):
     trainable = module("import time\ntime.sleep(600)\ndef train(config):\n    return 1.0\n")
     warm.is_stopping = True
     began_s = time.monotonic()
@@ -324,7 +324,9 @@ def test_worker_that_is_told_to_go_waits_for_no_import(start, warm, module):
 # changes
 
 
-def test_changed_module_is_imported_anew_and_a_line_says_so(start, warm, module, eventually):
+def test_changed_module_is_imported_again_and_a_line_names_the_file(
+    start, warm, module, eventually
+):
     gate = "while not os.path.exists('gate'): time.sleep(.01)"
     source = "import os, time\ndef train(config):\n    {}\n    return {{'loss': {}}}\n"
     old = start(module(source.format(gate, 1.0)), server=warm)
@@ -344,7 +346,9 @@ def test_changed_module_is_imported_anew_and_a_line_says_so(start, warm, module,
     assert template.is_dead
 
 
-def test_change_in_a_module_that_the_module_imports_counts_too(start, warm, module, tmp_path):
+def test_changed_module_that_the_trainables_module_imports_is_imported_again(
+    start, warm, module, tmp_path
+):
     (tmp_path / "below.py").write_text("VALUE = 1.0\n")
     trainable = module("import below\ndef train(config):\n    return below.VALUE\n")
     first = start(trainable, server=warm).finish()[0].result.value
@@ -356,7 +360,7 @@ def test_change_in_a_module_that_the_module_imports_counts_too(start, warm, modu
     assert "below.py has changed" in warm.said[0]
 
 
-def test_template_that_has_grown_is_made_anew(start, warm, module):
+def test_template_that_has_grown_is_replaced(start, warm, module):
     trainable = module(
         """
         import os
@@ -374,7 +378,9 @@ def test_template_that_has_grown_is_made_anew(start, warm, module):
 
 
 @pytest.mark.parametrize("ahead_s", [1e9, 0.0])
-def test_file_whose_time_is_ahead_makes_no_template_over_and_over(start, warm, module, ahead_s):
+def test_file_with_a_time_in_the_future_does_not_outdate_each_template(
+    start, warm, module, ahead_s
+):
     trainable = module(PLAIN)
     now_s = time.time() + ahead_s
     os.utime(Path(trainable.workdir) / "mine.py", (now_s, now_s))
@@ -432,7 +438,7 @@ def test_template_with_a_running_attempt_is_not_idle(start, warm, module, monkey
     assert attempt.child.exit is None
 
 
-def test_killed_template_takes_its_attempts_along_and_another_follows(
+def test_attempts_of_a_killed_template_end_and_another_template_is_made(
     start, warm, module, eventually
 ):
     trainable = module(
@@ -454,7 +460,7 @@ def test_killed_template_takes_its_attempts_along_and_another_follows(
     assert warm.how == ["warm", "warm"]
 
 
-def test_template_that_dies_again_and_again_means_fresh_starts(start, warm, module, eventually):
+def test_templates_that_die_repeatedly_make_all_starts_fresh(start, warm, module, eventually):
     trainable = module(PLAIN)
     for _ in range(templates.DEATHS_LIMIT):
         os.kill(metrics_of(start(trainable, server=warm))["imported_by"], signal.SIGKILL)
@@ -466,7 +472,7 @@ def test_template_that_dies_again_and_again_means_fresh_starts(start, warm, modu
     assert "have died" in warm.said[-1]
 
 
-def test_killed_fork_server_takes_template_and_attempts_along(
+def test_template_and_attempts_of_a_killed_fork_server_end(
     start, pump, module, tmp_path, eventually
 ):
     server = ForkServer()
@@ -546,7 +552,7 @@ def test_two_seconds_after_a_supervisors_sigkill_no_template_lives(tmp_path, eve
 # whole workers
 
 
-def test_first_copy_that_is_killed_before_it_reports_is_begun_again_afresh(stage):
+def test_first_fork_killed_before_its_first_report_is_started_again_fresh(stage):
     stage.create("warmth:dies_unless_it_has_imported_itself", num_trials=2)
 
     worker = stage.start()
@@ -557,7 +563,7 @@ def test_first_copy_that_is_killed_before_it_reports_is_begun_again_afresh(stage
     assert "was killed by SIGKILL" in worker.output()
 
 
-def test_show_tells_how_each_attempt_was_started(stage, tmp_path):
+def test_show_prints_how_each_attempt_was_started(stage, tmp_path):
     stage.create("obedient:one_step")
 
     worker = stage.start()
@@ -574,7 +580,7 @@ def test_show_tells_how_each_attempt_was_started(stage, tmp_path):
     assert "warm" in shown
 
 
-def test_worker_that_is_told_to_start_afresh_makes_no_template(stage):
+def test_worker_with_start_fresh_makes_no_template(stage):
     stage.create("obedient:one_step")
 
     worker = stage.start(start="fresh")

@@ -26,7 +26,7 @@ def told(stage, monkeypatch):
     return json.loads((stage.folder / "told.json").read_text())
 
 
-def test_child_is_given_no_credentials_and_no_way_to_the_database(told):
+def test_child_inherits_no_credential_no_connection_and_no_database_code(told):
     names = set(told["environment"])
     everything = json.dumps(told)
 
@@ -69,7 +69,7 @@ def test_child_has_loaded_no_database_code(told):
     ]
 
 
-def test_everything_of_a_worker_has_ended_when_it_has(stage):
+def test_no_process_outlives_its_worker(stage):
     stage.create("misbehaving:leaves_processes", num_trials=2)
 
     worker = stage.start(slots=2)

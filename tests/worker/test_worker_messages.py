@@ -4,7 +4,7 @@ import pytest
 from harness import arrange
 
 
-def test_store_that_refuses_is_complained_of_once_and_training_goes_on(sqlite_stage):
+def test_failing_checkpoint_store_is_reported_once_and_training_continues(sqlite_stage):
     stage = sqlite_stage
     (stage.folder / "file").touch()
     stage.create("obedient:gated", checkpoints=stage.folder / "file" / "below")
@@ -29,9 +29,7 @@ def test_store_that_refuses_is_complained_of_once_and_training_goes_on(sqlite_st
         ("misbehaving:returns_nothing", "FAILED at step 0: The trainable ended without reporting"),
     ],
 )
-def test_line_of_a_failed_trial_names_the_exception_where_it_is_the_users(
-    sqlite_stage, trainable, words
-):
+def test_line_of_a_failed_trial_names_the_users_exception(sqlite_stage, trainable, words):
     stage = sqlite_stage
     stage.create(trainable)
     worker = stage.start()

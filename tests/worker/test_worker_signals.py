@@ -18,7 +18,7 @@ CODES = [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 
 
 @pytest.mark.parametrize(("number", "code"), CODES)
-def test_worker_that_gets_a_signal_releases_its_trial_and_spends_nothing(stage, number, code):
+def test_signalled_worker_releases_its_trial_without_counting_a_failure(stage, number, code):
     stage.create("obedient:unhurried")
     worker = stage.start()
     stage.await_trial(lambda row: row.n_results > 0)
@@ -43,7 +43,7 @@ def test_worker_that_gets_a_signal_releases_its_trial_and_spends_nothing(stage, 
 
 
 @pytest.mark.parametrize(("number", "code"), CODES)
-def test_signal_to_all_processes_of_a_worker_spends_nothing(sqlite_stage, number, code):
+def test_signal_to_all_processes_of_a_worker_counts_no_failure(sqlite_stage, number, code):
     stage = sqlite_stage
     stage.create("obedient:unhurried")
     worker = stage.start()
@@ -59,7 +59,7 @@ def test_signal_to_all_processes_of_a_worker_spends_nothing(sqlite_stage, number
     assert given_back.checkpoint_step > 0
 
 
-def test_child_that_dies_of_the_signal_that_ends_its_worker_spends_nothing(sqlite_stage):
+def test_child_killed_by_the_signal_that_ends_its_worker_counts_no_loss(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:deaf")
     worker = stage.start()
@@ -74,7 +74,7 @@ def test_child_that_dies_of_the_signal_that_ends_its_worker_spends_nothing(sqlit
     assert (given_back.state, given_back.failures, given_back.losses) == ("PENDING", 0, 0)
 
 
-def test_hangup_that_comes_twice_or_beside_another_signal_is_one(sqlite_stage):
+def test_repeated_sighup_does_not_count_as_a_second_signal(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:unhurried")
     worker = stage.start()
@@ -88,7 +88,7 @@ def test_hangup_that_comes_twice_or_beside_another_signal_is_one(sqlite_stage):
     assert stage.trial().checkpoint_step > 0
 
 
-def test_worker_under_nohup_outlives_its_terminal(sqlite_stage):
+def test_worker_under_nohup_ignores_sighup(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:unhurried")
     worker = stage.fleet.launch(
@@ -103,7 +103,7 @@ def test_worker_under_nohup_outlives_its_terminal(sqlite_stage):
     assert stage.trial().reason == "COMPLETED"
 
 
-def test_second_signal_ends_a_worker_at_once(sqlite_stage):
+def test_second_signal_ends_a_worker_immediately(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:stubborn")
     worker = stage.start()
@@ -115,7 +115,7 @@ def test_second_signal_ends_a_worker_at_once(sqlite_stage):
     assert worker.exit_code(10.0) in {130, 143}
 
 
-def test_next_worker_takes_at_once_what_a_dead_one_held(stage):
+def test_next_worker_on_the_host_runs_a_dead_workers_trial_immediately(stage):
     stage.create("obedient:gated")
     first = stage.start(lease=90.0)
     stage.await_trial(lambda row: row.checkpoint_step == 1)
@@ -131,7 +131,7 @@ def test_next_worker_takes_at_once_what_a_dead_one_held(stage):
 
 
 @pytest.mark.parametrize("action", [Action.STOP, Action.PAUSE])
-def test_request_of_a_person_reaches_a_running_trial_by_its_renewal(sqlite_stage, action):
+def test_stop_and_pause_requests_reach_a_running_trial(sqlite_stage, action):
     stage = sqlite_stage
     study = stage.create("obedient:unhurried", num_trials=10_000)
     worker = stage.start(max_trials=1)
@@ -145,7 +145,7 @@ def test_request_of_a_person_reaches_a_running_trial_by_its_renewal(sqlite_stage
     assert stage.steps() == list(range(1, ended.last_step + 1))
 
 
-def test_worker_outlives_the_database_and_loses_no_result(crashable_postgres, tmp_path):
+def test_worker_survives_an_outage_without_losing_a_result(crashable_postgres, tmp_path):
     migrate.upgrade(crashable_postgres.url())
     with Stage(crashable_postgres.url(), tmp_path) as stage:
         stage.create("obedient:hundred_steps", space={"step_s": 0.05})
@@ -168,9 +168,7 @@ def test_worker_outlives_the_database_and_loses_no_result(crashable_postgres, tm
         assert stage.steps() == list(range(1, 101))
 
 
-def test_idle_worker_says_once_that_the_database_is_away_and_that_it_answers(
-    crashable_postgres, tmp_path
-):
+def test_idle_worker_prints_once_that_an_outage_began_and_ended(crashable_postgres, tmp_path):
     migrate.upgrade(crashable_postgres.url())
     with Stage(crashable_postgres.url(), tmp_path) as stage:
         stage.create("obedient:one_step")
@@ -190,7 +188,7 @@ def test_idle_worker_says_once_that_the_database_is_away_and_that_it_answers(
         assert worker.output().count("the database answers again") == 1
 
 
-def test_worker_gives_up_when_the_database_stays_away(crashable_postgres, tmp_path):
+def test_worker_ends_after_its_patience_in_an_outage(crashable_postgres, tmp_path):
     migrate.upgrade(crashable_postgres.url())
     with Stage(crashable_postgres.url(), tmp_path) as stage:
         stage.create("obedient:one_step", num_trials=10_000)

@@ -56,7 +56,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("name", "kind", "message"), FAILURES, ids=[row[0] for row in FAILURES])
-def test_failure_of_the_users_code_is_told_in_its_row(sqlite_stage, name, kind, message):
+def test_failure_of_the_users_code_is_stored_in_the_attempts_row(sqlite_stage, name, kind, message):
     stage = sqlite_stage
     stage.create(f"misbehaving:{name}", max_losses=0)
 
@@ -93,7 +93,7 @@ def test_trainable_that_writes_100_mb_completes_and_its_files_stay_small(sqlite_
     assert attempt.log_tail.endswith("the last line")
 
 
-def test_output_that_is_no_text_is_stored_as_text(stage):
+def test_binary_output_is_stored_as_text(stage):
     stage.create("misbehaving:prints_rubbish")
 
     code = stage.run()
@@ -104,7 +104,7 @@ def test_output_that_is_no_text_is_stored_as_text(stage):
     assert "café" in attempt.log_tail
 
 
-def test_trial_that_holds_the_gil_longer_than_the_lease_does_no_harm(sqlite_stage):
+def test_trial_that_holds_the_gil_longer_than_its_lease_is_not_lost(sqlite_stage):
     stage = sqlite_stage
     stage.create("misbehaving:holds_the_gil", num_trials=2)
 
@@ -117,7 +117,7 @@ def test_trial_that_holds_the_gil_longer_than_the_lease_does_no_harm(sqlite_stag
     assert ended_s[0] - ended_s[1] > misbehaving.LONG_S / 2
 
 
-def test_failed_trial_waits_before_it_is_tried_again(stage):
+def test_failed_trial_waits_before_its_next_attempt(stage):
     stage.create("misbehaving:fails_at_first", num_trials=2, max_failures=1)
 
     code = stage.run(slots=2)
@@ -130,7 +130,7 @@ def test_failed_trial_waits_before_it_is_tried_again(stage):
     assert (second.started_at - first.ended_at).total_seconds() >= 1.0
 
 
-def test_function_that_has_vanished_is_named_with_its_file(sqlite_stage):
+def test_missing_function_error_names_the_file(sqlite_stage):
     stage = sqlite_stage
     project = stage.folder / "project"
     shutil.copytree(TRAINABLES, project)
@@ -165,7 +165,7 @@ def test_module_that_is_nowhere_is_told_with_both_directories(sqlite_stage):
     assert "--workdir" in attempt.error_message
 
 
-def test_workers_own_directory_comes_before_the_recorded_one(sqlite_stage):
+def test_worker_searches_its_own_directory_before_the_recorded_one(sqlite_stage):
     stage = sqlite_stage
     own = stage.folder / "elsewhere"
     own.mkdir()

@@ -14,7 +14,7 @@ from studydb.db.schema import attempt, checkpoint
 ANOTHER_KEY = {"STUDYDB_SIGNING_KEY": "ab" * 32, "STUDYDB_KEY_FILE": "/nonexistent/keys"}
 
 
-def test_unsigned_trainable_is_refused_with_the_cure(sqlite_stage):
+def test_unsigned_trainable_is_refused_and_the_error_names_the_cure(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:one_step")
 
@@ -29,7 +29,7 @@ def test_unsigned_trainable_is_refused_with_the_cure(sqlite_stage):
     assert stage.rows(attempt) == []
 
 
-def test_unsigned_trainable_runs_where_its_module_is_allowed(sqlite_stage):
+def test_unsigned_trainable_runs_if_its_module_is_allowed(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:one_step")
 
@@ -39,7 +39,7 @@ def test_unsigned_trainable_runs_where_its_module_is_allowed(sqlite_stage):
     assert stage.trial().reason == "COMPLETED"
 
 
-def test_unsigned_trainable_is_looked_for_in_the_workers_own_directory_alone(sqlite_stage):
+def test_unsigned_trainable_is_searched_only_in_the_workers_own_directory(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:one_step")
 
@@ -105,7 +105,7 @@ def test_checkpoint_that_no_worker_has_signed_is_never_opened(sqlite_stage):
     assert stage.trial().reason == "COMPLETED"
 
 
-def test_forged_checkpoint_would_have_done_harm(tmp_path):
+def test_unpickling_the_forged_checkpoint_creates_the_file(tmp_path):
     pickle.loads(pickle.dumps(Evil(tmp_path / "harm")))
 
     assert (tmp_path / "harm").exists()
