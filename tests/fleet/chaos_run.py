@@ -15,11 +15,11 @@ GRACE_PERIOD, REDUCTION_FACTOR = 2, 3
 @dataclass(frozen=True)
 class ChaosRun:
     """
-    What the workers train.
+    A study whose workers are to survive faults.
 
     Attributes:
         scheduler: "FIFO" or "ASHA".
-        journal: The directory in which children note what was acknowledged.
+        journal: The directory in which children record the acknowledged steps.
     """
 
     scheduler: str
@@ -31,7 +31,6 @@ class ChaosRun:
     lease_s: float = 5.0
 
     def create(self, storage: str) -> studydb.Study:
-        """Create its study."""
         asha = studydb.ASHA(
             max_t=self.steps, grace_period=GRACE_PERIOD, reduction_factor=REDUCTION_FACTOR
         )
@@ -48,7 +47,7 @@ class ChaosRun:
             metric="loss",
             mode="min",
             num_trials=self.trials,
-            max_losses=10,  # asked for: kills at random may come thrice at the same step
+            max_losses=10,  # replaces the limit at the same step, which random kills may reach
             scheduler=asha if self.scheduler == "ASHA" else studydb.FIFO(),
             searcher=studydb.RandomSearch(seed=self.seed),
             storage=storage,
@@ -57,7 +56,7 @@ class ChaosRun:
     def judge(
         self, study: studydb.Study, report: FaultReport, plan: FaultPlan
     ) -> dict[str, list[str]]:
-        """The faults found, by promise; an empty list where the promise was kept."""
+        """Return the violations of each promise; an empty list if the promise was kept."""
         tables = invariants.read_rows(study)
         verdicts = {
             "study FINISHED": [] if study.status == "FINISHED" else [f"it is {study.status}"],
@@ -70,20 +69,22 @@ class ChaosRun:
             "exactly the trials that were asked for": invariants.numbered(
                 tables, self.trials + report.extended
             ),
-            "every live (trial, step) once, complete, right": invariants.live_rows_complete(
+            "every live (trial, step) exists once, with its value": invariants.live_rows_complete(
                 tables, lambda params, step: chaotic.loss(params["x"], step)
             ),
             "every trial that was not stopped trained to its end": invariants.reached_the_end(
                 tables, self.steps
             ),
-            "every acknowledged result there": invariants.acknowledged_kept(tables, self.journal),
+            "every acknowledged result is stored": invariants.acknowledged_kept(
+                tables, self.journal
+            ),
             "summaries equal their rows": invariants.summaries_true(
                 tables, study.record.objective.mode
             ),
             "counters equal count(*)": invariants.counters_true(tables),
             "some trials resumed": invariants.some_resumed(tables),
             "no worker died of the database": report.unexpected_exits,
-            f"nothing of what was killed lived {report.settle_s:g} s later": report.survivors,
+            f"no descendant of a killed process lived {report.settle_s:g} s later": report.survivors,
             "disconnected workers changed nothing and claimed again": report.zombie_writes,
         }
         if self.scheduler == "ASHA":

@@ -1,5 +1,6 @@
-"""Disconnects a worker from its database, and checks that as a zombie it changes nothing."""
+"""Disconnects a worker from its database, and checks that its later writes change nothing."""
 
+from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,43 +13,37 @@ from studydb.db.schema import attempt, counter, result, worker
 from studydb.db.schema import study as of
 from studydb.domain.errors import StorageTransient
 
-_MOVES_BY_OTHERS = {"live_through"}
-"""A later attempt's first flush lowers it; nothing else of an attempt that has ended may move."""
+_CHANGED_BY_OTHERS = {"live_through"}
+"""The only column of an ended attempt that may change: a later attempt's first flush lowers it."""
 
 
 def holder_of_a_trial(study: studydb.Study, pid: int) -> int | None:
-    """The id of the worker of that pid if it holds a trial; None too while the database is away."""
+    """The id of the worker with this pid if it holds a trial; else None, as in an outage."""
     newest = (
         sa.select(worker.c.id)
         .where(worker.c.pid == pid, worker.c.study_id == study.record.id)
         .order_by(worker.c.id.desc())
         .limit(1)
     )
-    try:
-        with study.database.begin(write=False) as txn:
-            found = txn.first(newest)
-            return found.id if found is not None and _open_attempts(txn, found.id) else None
-    except StorageTransient:
-        return None
+    with suppress(StorageTransient), study.database.begin(write=False) as txn:
+        found = txn.first(newest)
+        return found.id if found is not None and _open_attempts(txn, found.id) else None
+    return None
 
 
 def is_writable(study: studydb.Study) -> bool:
-    """Whether writers are not blocked, as a frozen transaction blocks them on SQLite."""
-    try:
-        with study.database.begin() as txn:
-            txn.abandon()
-    except StorageTransient:
-        return False
-    return True
+    """False while a transaction blocks all writers, as a frozen one does on SQLite."""
+    with suppress(StorageTransient), study.database.begin() as txn:
+        txn.abandon()
+        return True
+    return False
 
 
 def still_holds(study: studydb.Study, worker_id: int) -> bool:
-    """Whether an attempt of this worker is open; True too while the database is away."""
-    try:
-        with study.database.begin(write=False) as txn:
-            return bool(_open_attempts(txn, worker_id))
-    except StorageTransient:
-        return True
+    """Whether an attempt of this worker is open; True in an outage."""
+    with suppress(StorageTransient), study.database.begin(write=False) as txn:
+        return bool(_open_attempts(txn, worker_id))
+    return True
 
 
 def _open_attempts(txn: Txn, worker_id: int) -> list[Any]:
@@ -59,16 +54,14 @@ def _open_attempts(txn: Txn, worker_id: int) -> list[Any]:
     )
 
 
-def to_come(study: studydb.Study) -> int | None:
-    """How many trials of the budget have not begun; None while the database is away."""
+def unstarted_trials(study: studydb.Study) -> int | None:
+    """How many trials of the budget have not begun; None in an outage."""
     waiting = sa.select(sa.func.sum(counter.c.pending)).where(counter.c.study_id == of.c.id)
     not_created = of.c.num_trials - of.c.n_counted
     query = sa.select((not_created + waiting.scalar_subquery()).label("n"))
-    try:
-        with study.database.begin(write=False) as txn:
-            return int(txn.all(query.where(of.c.id == study.record.id))[0].n)
-    except StorageTransient:
-        return None
+    with suppress(StorageTransient), study.database.begin(write=False) as txn:
+        return int(txn.all(query.where(of.c.id == study.record.id))[0].n)
+    return None
 
 
 class DisconnectedWorker:
@@ -76,8 +69,8 @@ class DisconnectedWorker:
     A worker that cannot reach its database until `reconnect`.
 
     Args:
-        how: "SIGSTOP" stops all of it, as on a host that sleeps. A "frozen line" delivers
-            nothing before `reconnect`; a "cut line" loses everything.
+        how: "SIGSTOP" stops all of its processes, as if its host slept. A "frozen line" delivers
+            no data before `reconnect`; a "cut line" loses the data.
     """
 
     def __init__(self, study: studydb.Study, worker: WorkerProcess, how: str) -> None:
@@ -97,15 +90,14 @@ class DisconnectedWorker:
         return self._id is not None and (self._how != "SIGSTOP" or is_writable(self._study))
 
     def was_recovered(self) -> bool:
-        """Whether other workers have recovered all its trials; from then on its rows are fixed."""
+        """Whether other workers have recovered all its trials; if so, remember its rows."""
         assert self._id is not None
         if still_holds(self._study, self._id):
             return False
-        try:
+        with suppress(StorageTransient):
             self._before = self._read()
-        except StorageTransient:
-            return False
-        return True
+            return True
+        return False
 
     def reconnect(self) -> None:
         """Let the worker reach the database again."""
@@ -116,14 +108,13 @@ class DisconnectedWorker:
 
     @property
     def claimed_again(self) -> bool:
-        """Whether it has begun another attempt; False while the database is away."""
-        try:
+        """Whether it has begun another attempt; False in an outage."""
+        with suppress(StorageTransient):
             return len(self._read()) > len(self._before)
-        except StorageTransient:
-            return False
+        return False
 
     def changes(self) -> list[str]:
-        """Each row that changed since, and whether the worker claimed no other trial."""
+        """Return the rows that have changed since, and whether no other attempt began."""
         now = self._read()
         changed = [
             f"trial id {trial_id}, attempt {number}: {rows} became {now.get((trial_id, number))}"
@@ -149,7 +140,7 @@ def _line_of(worker: WorkerProcess) -> Proxy:
 
 def _fixed(row: Any) -> dict[str, str]:
     return {
-        name: repr(value) for name, value in row._asdict().items() if name not in _MOVES_BY_OTHERS
+        name: repr(value) for name, value in row._asdict().items() if name not in _CHANGED_BY_OTHERS
     }
 
 

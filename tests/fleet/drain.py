@@ -1,4 +1,4 @@
-"""A queue of enqueued trials that several workers empty at once: each runs, none twice."""
+"""A study of enqueued trials that several workers run concurrently: each trial runs once."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from studydb.db.schema import attempt, trial
 
 
 def create(storage: str, n_trials: int) -> studydb.Study:
-    """A study whose whole budget is enqueued."""
+    """Create a study and enqueue all trials of its budget."""
     study = studydb.create_study(
         "drain",
         "obedient:one_step",
@@ -27,7 +27,7 @@ def create(storage: str, n_trials: int) -> studydb.Study:
 
 
 def faults(study: studydb.Study, n_trials: int) -> list[str]:
-    """What is wrong with a drained queue: lost trials, and those that ran twice."""
+    """Return what is wrong at the end: trials that were lost or ran twice."""
     of_study = trial.c.study_id == study.record.id
     with study.database.begin(write=False) as txn:
         trials = txn.all(sa.select(trial).where(of_study))

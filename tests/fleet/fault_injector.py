@@ -1,4 +1,4 @@
-"""Injects faults into a running study: kills, frozen hosts, cut lines, crashes of the database."""
+"""Injects faults into a running study: kills, frozen workers, partitions, database crashes."""
 
 import operator
 import random
@@ -27,10 +27,10 @@ _TARGETS = ("worker", "worker", "child", "child", "fork server", "template")
 
 
 RECOVERY_S = 60.0
-"""Once the faults have stopped, a study is finished after a lease and this, at the latest."""
+"""A study must finish within a lease and this time after the last fault."""
 
-_AHEAD, _MORE = 3, 10
-"""Trials per worker that are still to come before the budget grows, and by how many it grows."""
+_LEAST_UNSTARTED_PER_WORKER, _ADDED_TRIALS = 3, 10
+"""When fewer unstarted trials are left, the budget grows by 10."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class FaultPlan:
 
     Attributes:
         kills: The least number of SIGKILLs.
-        pause_s: The shortest and longest time between two of them.
+        pause_s: The shortest and longest time between two SIGKILLs.
         lasts_s: The least time for which faults are injected; the study is extended until then.
         outages: How often the database server is stopped in immediate mode.
-        outage_s: The shortest and longest time for which it stays away.
+        outage_s: The shortest and longest time of an outage.
         freezes: How often a whole worker is stopped for longer than its lease.
-        partitions: How often a worker's line to the database is frozen or cut for as long.
-        limit_s: When to give up.
+        partitions: How often a worker's line to the database is frozen or cut for that long.
+        limit_s: The time after which the run fails.
     """
 
     seed: int
@@ -67,8 +67,8 @@ class FaultReport:
     Which faults were injected, and what went wrong.
 
     Attributes:
-        killed: SIGKILLs by what they hit.
-        extended: By how many trials the study grew.
+        killed: The number of SIGKILLs by kind of process.
+        extended: The number of trials by which the study grew.
         survivors: Processes that outlived their killed parent by more than `SETTLE_S`.
         unexpected_exits: Exit codes other than 0 of workers that were not killed, and their output.
         zombie_writes: Rows that disconnected workers changed after they had reconnected, and
@@ -99,12 +99,11 @@ class FaultReport:
         return [f"{done} of {planned}"] * any(map(operator.lt, done, planned))
 
     def __str__(self) -> str:
-        """For people."""
         return (
             f"{self.kills} kills ({_listed(self.killed)}), {self.outages} crashes of the server, "
             f"{self.frozen} frozen workers, {self.partitioned.total()} partitions "
             f"({_listed(self.partitioned)}), {self.seconds:.0f} s; finished {self.recovery_s:.0f} s "
-            "after the last of it"
+            "after the last fault"
         )
 
 
@@ -165,7 +164,7 @@ class FaultInjector:
         self.report.seconds = self._passed_s()
 
     def _schedule(self) -> list[tuple[float, Callable[[], None]]]:
-        """The faults beside kills, each with the share of the plan after which it is due."""
+        """All faults but kills, each with the share of the plan after which it is due."""
         plan, scheduled = self._plan, []
         frozen_or_cut = ["frozen line", "cut line"]
         disconnections = ["SIGSTOP"] * plan.freezes + [
@@ -207,12 +206,12 @@ class FaultInjector:
         """Give the study more trials while faults are still to be injected."""
         if not self._plan.lasts_s or self._is_away:
             return
-        left = disconnected.to_come(self._study)
-        if left is not None and left < _AHEAD * self._plan.workers:
-            self._study.extend(num_trials=_MORE)
-            self.report.extended += _MORE
+        left = disconnected.unstarted_trials(self._study)
+        if left is not None and left < _LEAST_UNSTARTED_PER_WORKER * self._plan.workers:
+            self._study.extend(num_trials=_ADDED_TRIALS)
+            self.report.extended += _ADDED_TRIALS
 
-    # Time passes here only, so that what is due happens whatever else is waited for.
+    # Only these methods wait, because they run the actions that are due.
 
     def _rest(self, seconds: float) -> None:
         deadline_s = time.monotonic() + seconds
@@ -284,7 +283,7 @@ class FaultInjector:
     def _unexpected_exit(self, worker: WorkerProcess) -> str:
         return f"worker {worker.pid} exited with {worker.exit_code()}: {worker.output()[-2000:]}"
 
-    # The database crashes
+    # Crashes of the database
 
     def _stop_server(self, server: PostgresServer) -> None:
         if self._is_away:
@@ -300,7 +299,7 @@ class FaultInjector:
         server.start()
         self._is_away = False
 
-    # A host that sleeps, a network that drops
+    # Frozen hosts and network partitions
 
     def _disconnect_a_worker(self, how: str) -> None:
         """Disconnect a worker that holds a trial until other workers have recovered the trial."""
@@ -308,15 +307,12 @@ class FaultInjector:
         if found is None:
             return self._later(0.25, partial(self._disconnect_a_worker, how))
         self._reserved = found
-        self._note_disconnection(how)
-        self._say(f"{how}: worker {found.worker.pid}")
-        return self._reconnect_when_recovered(found)
-
-    def _note_disconnection(self, how: str) -> None:
         if how == "SIGSTOP":
             self.report.frozen += 1
         else:
             self.report.partitioned[how] += 1
+        self._say(f"{how}: worker {found.worker.pid}")
+        return self._reconnect_when_recovered(found)
 
     def _holder(self, how: str) -> DisconnectedWorker | None:
         if self._is_away:
@@ -338,7 +334,7 @@ class FaultInjector:
         return self._later(0.25, partial(self._await_next_claim, one))
 
     def _await_next_claim(self, one: DisconnectedWorker) -> None:
-        """Do not kill it before it has claimed another trial or has ended."""
+        """Keep the worker reserved, and so alive, until it has claimed another trial or ended."""
         if one.worker.runs and not one.claimed_again:
             return self._later(0.25, partial(self._await_next_claim, one))
         self._say(f"worker {one.worker.pid} has claimed again")

@@ -1,7 +1,7 @@
 """
-What must hold of a study that has ended, whichever processes were killed meanwhile.
+Invariants of a finished study, whichever processes were killed while it ran.
 
-Reads the tables and computes without the code under test.
+Each function reads the rows without the code under test, and returns the violations as texts.
 """
 
 import math
@@ -19,12 +19,12 @@ from studydb.db.schema import attempt, counter, result, rung, rung_entry, trial
 from studydb.domain.life.states import Mode
 
 Curve = Callable[[Mapping[str, Any], int], float]
-"""What a trial of some params must have reported at a step."""
+"""The value that a trial with these params must have reported at a step."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """One judged value: `ordinal` is the order in which the database recorded it."""
+    """A judged value; `ordinal` is its place in the order in which the database recorded them."""
 
     trial_id: int
     ordinal: int
@@ -36,14 +36,14 @@ class Arrival:
 @dataclass(frozen=True)
 class StudyRows:
     """
-    A study's rows as they were found.
+    A study's rows.
 
     Attributes:
         trials: Rows by trial id.
         attempts: Rows by trial id, in the order of their numbers.
-        stored: Values by (trial id, attempt, step), superseded ones too.
-        live: Values by step, by trial id: every value that counts, in a list, for it to be one.
-        counted: Trials by state, as the counters have them.
+        stored: Values by (trial id, attempt, step), including superseded ones.
+        live: All live values by trial id and step; more than one for a step is a violation.
+        counted: The number of trials by state, from the counters.
     """
 
     trials: dict[int, Any]
@@ -143,7 +143,7 @@ def numbered(tables: StudyRows, n_trials: int) -> list[str]:
 
 
 def live_rows_complete(tables: StudyRows, curve: Curve) -> list[str]:
-    """Every live (trial, step) is there exactly once, from 1 on, with the value it must have."""
+    """Each trial has one live value for each step from 1 to its last, and it is the right one."""
     wrong = []
     for row in tables.trials.values():
         live = tables.live[row.id]
@@ -165,7 +165,7 @@ def reached_the_end(tables: StudyRows, last_step: int) -> list[str]:
 
 
 def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
-    """Every step that a child noted after its flush had returned is stored, and is not undone."""
+    """Every step that a child recorded after a flush is stored, and its trial ends no earlier."""
     by_number = {row.number: row for row in tables.trials.values()}
     lost = []
     for file in sorted(journal.iterdir()):
@@ -174,7 +174,9 @@ def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
         steps = [int(line) for line in file.read_text().splitlines()]
         first = tables.attempts[row.id][attempt_no - 1].start_step
         if steps and row.last_step < steps[-1]:
-            lost.append(f"trial {number} ended at {row.last_step} although {steps[-1]} was safe")
+            lost.append(
+                f"trial {number} ended at {row.last_step} although {steps[-1]} was acknowledged"
+            )
         if steps:
             lost += [
                 f"trial {number}, attempt {attempt_no}: step {step} is not stored"
@@ -185,12 +187,12 @@ def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
 
 
 def acknowledgements(journal: Path) -> int:
-    """How many there were."""
+    """The number of acknowledged steps."""
     return sum(len(file.read_text().splitlines()) for file in journal.iterdir())
 
 
 def summaries_true(tables: StudyRows, mode: Mode) -> list[str]:
-    """Each trial's summary is what its live rows say."""
+    """Each trial's summary equals the summary of its live rows."""
     wrong = []
     for row in tables.trials.values():
         rows = {step: values[0] for step, values in sorted(tables.live[row.id].items())}
@@ -217,19 +219,19 @@ def counters_true(tables: StudyRows) -> list[str]:
 
 
 def some_resumed(tables: StudyRows) -> list[str]:
-    """At least one trial resumed from a checkpoint; otherwise resuming was not tested."""
+    """At least one trial resumed from a checkpoint; otherwise the run did not test that."""
     return [] if resumptions(tables) else ["no attempt began after step 1"]
 
 
 def resumptions(tables: StudyRows) -> int:
-    """Attempts that began from a checkpoint."""
+    """The number of attempts that began from a checkpoint."""
     return sum(
         row.attempt > 1 and row.start_step > 1 for rows in tables.attempts.values() for row in rows
     )
 
 
 def decided_as_reference(tables: StudyRows, mode: Mode, reduction_factor: float) -> list[str]:
-    """At every rung, each arrival was decided on as an independent reference decides."""
+    """The decision on each arrival at each rung equals that of an independent reference."""
     wrong = []
     for milestone, arrivals in tables.arrivals.items():
         if [one.ordinal for one in arrivals] != list(range(len(arrivals))):
@@ -245,7 +247,7 @@ def decided_as_reference(tables: StudyRows, mode: Mode, reduction_factor: float)
 
 
 def decisions_obeyed(tables: StudyRows) -> list[str]:
-    """A trial that passed a rung was judged there once; a stopped trial went no further."""
+    """Each trial was judged at each rung that it passed; a stopped trial trained no further."""
     wrong = []
     for row in tables.trials.values():
         entries = {

@@ -1,4 +1,4 @@
-"""Studies in which single trials have poisonous content: the others must run as usual."""
+"""Studies in which single trials have poisonous content; all others must complete."""
 
 import time
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ DELETE_S = 60.0
 
 
 def create(storage: str, poisons: Mapping[int, str], n_trials: int) -> studydb.Study:
-    """A study of which some trials, by number, are poisoned; each has one attempt."""
+    """Create a study; `poisons` maps numbers of trials to functions of POISONS. No retries."""
     named = {str(number): poison for number, poison in poisons.items()}
     return studydb.create_study(
         "poisoned",
@@ -39,7 +39,7 @@ def run(
     workers: int,
     delete_early: bool = False,
 ) -> list[str]:
-    """Let workers run such a study, then delete it; the faults found."""
+    """Create such a study, let workers run it, and delete it; return the violations."""
     study = create(storage, poisons, n_trials)
     with Fleet(storage, study.name, directory, lease=5.0) as fleet:
         for _ in range(workers):
@@ -67,7 +67,7 @@ def _faults(study: studydb.Study, poisons: Mapping[int, str], n_trials: int) -> 
 
 
 def _delete(storage: str, name: str) -> list[str]:
-    """Delete a study as a person does: again, as long as its trials are ending."""
+    """Delete a study; try again while its trials are still ending."""
     until_s = time.monotonic() + DELETE_S
     while True:
         try:

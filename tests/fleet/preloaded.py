@@ -1,9 +1,9 @@
 """
-Workers that are forked from a process that has imported studydb already, which takes a third of the time.
+Workers forked from a process that has imported studydb: they start in a third of the time.
 
-`PreloadedWorkers` starts that process, which forks a worker for each line that it reads, and tells
-when a worker has exited. A forked worker has the environment, directory, output, session and signals
-of a process of its own; what an interpreter does before `studydb.__main__.main` is not tested by it.
+`PreloadedWorkers` starts that process, which forks a worker for each line that it reads, and reports
+each worker's exit. A forked worker has its own environment, directory, output, session and signal
+handlers, but skips what an interpreter does before `studydb.__main__.main`.
 """
 
 import atexit
@@ -92,13 +92,13 @@ class PreloadedWorkers:
         return ForkedProcess(self, pid)
 
     def read_exits(self, timeout_s: float) -> None:
-        """Note which workers have exited, waiting for the first at most so long."""
+        """Record the exits of workers; wait for the first one until the timeout."""
         while select.select([self._process.stdout], [], [], timeout_s)[0]:
             self._read()
             timeout_s = 0.0
 
     def close(self) -> None:
-        """End the process; the workers live on."""
+        """End the process; its workers continue."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
@@ -118,7 +118,7 @@ _started: list[PreloadedWorkers] = []
 
 
 def preloaded_workers() -> PreloadedWorkers:
-    """The one of this process, started when it is first needed."""
+    """Return this process's `PreloadedWorkers`, started at the first call."""
     if not _started:
         _started.append(PreloadedWorkers())
         atexit.register(_started[0].close)
@@ -167,7 +167,7 @@ def _report_exits() -> None:
 
 
 def _run(request: dict[str, Any]) -> NoReturn:
-    """Become a worker; ends as an interpreter does, with its exit handlers."""
+    """Become a worker, and exit as an interpreter does, with its exit handlers."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -194,7 +194,7 @@ def _run(request: dict[str, Any]) -> NoReturn:
 
 
 def _line_of(descriptor: int) -> bytes:
-    """One line, read without a buffer, so that `select` tells whether there is another."""
+    """Read one line without a buffer: `select` must see whether another has arrived."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(descriptor, 1)

@@ -1,8 +1,10 @@
-"""A study on a fresh database, its workers, and gates that hold its trainables where a test wants."""
+"""A study on a fresh database, its workers, and gates at which its trainables wait for the test."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import sqlalchemy as sa
@@ -16,10 +18,10 @@ LEASE_S = 5.0
 
 class Stage:
     """
-    One study and its workers; leaving the `with` block leaves no process behind.
+    One study and its workers; leaving the `with` block kills all of their processes.
 
     Attributes:
-        folder: Where trainables and test meet; in every config under this name.
+        folder: The folder for gates and files of trainables; every config has it as "folder".
     """
 
     def __init__(self, storage: str, folder: Path) -> None:
@@ -50,20 +52,25 @@ class Stage:
         return self._study
 
     def start(self, **options: Any) -> WorkerProcess:
-        """Start a worker by the command line."""
+        """Start a worker with these command-line options."""
         return self.fleet.start(**options)
 
     def run(self, **options: Any) -> int:
-        """Have a worker work until the study is over; its exit code."""
+        """Start a worker and wait for its exit code."""
         return self.start(**options).exit_code(60.0)
 
     def open(self, step: int | str) -> None:
-        """Let gated trainables pass a step; "all" for whatever comes."""
+        """Let trainables continue after this step; "all" opens the gates of all steps."""
         (self.folder / f"gate-{step}").touch()
 
     def trial(self, number: int = 0) -> Any:
-        """The row of a trial."""
         return self.row(trial, trial.c.number == number)
+
+    def expect_released(self, number: int = 0) -> Any:
+        """A trial is PENDING, and its worker's end has counted as no failure and no loss."""
+        row = self.trial(number)
+        assert (row.state, row.failures, row.losses) == ("PENDING", 0, 0)
+        return row
 
     def attempts(self, number: int = 0) -> list[Any]:
         """The rows of a trial's attempts."""
@@ -75,45 +82,53 @@ class Stage:
         return [row.data for row in self.rows(event, event.c.kind == kind, order=event.c.id)]
 
     def row(self, table: sa.Table, *conditions: Any) -> Any:
-        """The one row."""
+        """The one row of a table that meets the conditions."""
         (found,) = self.rows(table, *conditions)
         return found
 
     def rows(self, table: sa.Table, *conditions: Any, order: Any = None) -> list[Any]:
-        """Rows of a table, decoded."""
         with self.study.database.begin(write=False) as txn:
             return txn.all(sa.select(table).where(*conditions).order_by(order))
 
     def steps(self, number: int = 0) -> list[int]:
-        """The live steps of a trial."""
+        """The steps of a trial's live results."""
         view = sa.table("v_result", sa.column("number"), sa.column("step", sa.BigInteger))
         return [row.step for row in self.rows(view, view.c.number == number, order=view.c.step)]
 
     def await_trial(
         self, condition: Callable[[Any], bool], number: int = 0, timeout_s: float = 30.0
     ) -> Any:
-        """Wait for a trial to be in some condition; its row."""
+        """Wait until a trial's row meets the condition; return the row."""
 
         def found() -> Any:
             rows = self.rows(trial, trial.c.number == number)
             return rows[0] if rows and condition(rows[0]) else None
 
-        return eventually(found, timeout_s, what=f"what was awaited of trial {number}")
+        return eventually(found, timeout_s, what=f"the awaited change of trial {number}")
 
     def await_state(self, state: str, number: int = 0, timeout_s: float = 30.0) -> Any:
-        """Wait for a trial to be in a state; its row."""
         return self.await_trial(lambda row: row.state == state, number, timeout_s)
+
+    def await_result(self, number: int = 0) -> Any:
+        return self.await_trial(lambda row: row.n_results > 0, number)
+
+    def command(self, *arguments: str) -> str:
+        """Run `studydb` with these arguments; return what it printed."""
+        ran = subprocess.run(
+            [sys.executable, "-m", "studydb", *arguments],
+            env={**os.environ, "STUDYDB_STORAGE": self.storage, "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return ran.stdout + ran.stderr
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fleet is not None:
-            self._fleet.__exit__(kind, error, trace)
+            self._fleet.__exit__()
         if self._study is not None:
             self._study.close()

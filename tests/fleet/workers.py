@@ -1,4 +1,4 @@
-"""Worker processes of a study: started, watched, and killed with all that came of them."""
+"""Worker processes of a study: start, watch and kill them with all of their descendants."""
 
 import os
 import signal
@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
@@ -21,14 +20,14 @@ TRAINABLES = Path(__file__).parent / "trainables"
 """The working directory of studies whose trainables are test code."""
 
 MARK = "FLEET_MARK"
-"""Inherited by whatever a worker starts, so that a scan finds all of it, wherever it moved to."""
+"""An environment variable by which a scan finds all descendants of a worker, orphans included."""
 
 _TICK_S = 0.02
 TEMPLATE = "studydb-imports"
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = 30.0, *, what: str = "it") -> Any:
-    """Wait for something to become true, and return what it was."""
+    """Wait until the condition returns a true value, and return that value."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline_s, f"{what} did not happen within {timeout_s:g} s"
@@ -41,7 +40,7 @@ class WorkerProcess:
     One worker: its supervisor, and all processes below it.
 
     Attributes:
-        line: The way to its database that it alone goes; None if it goes straight.
+        line: The proxy between this worker and its database; None without one.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The supervisor's."""
+        """The supervisor's pid."""
         return self.popen.pid
 
     @property
@@ -65,11 +64,11 @@ class WorkerProcess:
         return self.popen.poll() is None
 
     def family(self) -> list[psutil.Process]:
-        """All of its processes that live, itself included."""
+        """The worker's live processes: the supervisor and its descendants."""
         return list(_marked(self.mark, self.pid if self.runs else None))
 
     def fork_server(self) -> psutil.Process | None:
-        """Its fork server, None before it has one."""
+        """The worker's fork server; None before its start."""
         return next((one for one in self.family() if _parent(one) == self.pid), None)
 
     def children(self) -> list[psutil.Process]:
@@ -80,10 +79,13 @@ class WorkerProcess:
         return [one for one in family if _parent(one) in parents]
 
     def templates(self) -> list[psutil.Process]:
-        """Its processes that have imported the trainable for attempts to be forked from."""
-        server = self.fork_server()
-        below = [one for one in self.family() if server is not None and _parent(one) == server.pid]
-        return [one for one in below if _name(one) == TEMPLATE]
+        """The worker's templates: processes that have imported the trainable."""
+        server, found = self.fork_server(), []
+        for process in self.family():
+            with suppress(psutil.Error):
+                if server and process.ppid() == server.pid and process.name() == TEMPLATE:
+                    found.append(process)
+        return found
 
     def send(self, number: int) -> None:
         """Signal the supervisor alone."""
@@ -98,39 +100,39 @@ class WorkerProcess:
             self.line.close()
 
     def freeze(self) -> None:
-        """SIGSTOP everything, as a host does that falls asleep."""
-        self.send(signal.SIGSTOP)  # it starts nothing more while the others are looked for
+        """SIGSTOP all of the worker's processes, as if its host fell asleep."""
+        self.send(signal.SIGSTOP)  # so that the supervisor starts no process during the scan
         _signal_all(self.family(), signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT everything."""
+        """SIGCONT all of the worker's processes."""
         _signal_all(self.family(), signal.SIGCONT)
 
     def end(self) -> None:
-        """SIGKILL everything that is left."""
+        """SIGKILL all of the worker's processes that are left."""
         self.kill()
         while family := self.family():
             _signal_all(family, signal.SIGKILL)
             psutil.wait_procs(family, timeout=1.0)
 
     def exit_code(self, timeout_s: float = 30.0) -> int:
-        """Wait for the end of the supervisor."""
+        """Wait for the supervisor's exit code."""
         return self.popen.wait(timeout_s)
 
     def output(self) -> str:
-        """What it has printed."""
+        """What the supervisor has printed."""
         return self.log.read_text(errors="replace")
 
 
 class Fleet:
     """
-    The workers of one study; leaving the `with` block leaves no process behind.
+    The workers of one study; leaving the `with` block kills all of their processes.
 
     Args:
-        directory: For what the workers print.
-        lines: Give each worker a line of its own to a PostgreSQL database, which may be cut.
+        directory: The folder for the workers' output.
+        lines: Whether each worker gets a proxy of its own to its PostgreSQL database.
         preloaded: Fork workers from a process that has imported studydb, instead of starting Python.
-        options: Of the command line, for every worker: `lease=5` for `--lease 5`.
+        options: Command-line options of every worker: `lease=5` for `--lease 5`.
     """
 
     def __init__(
@@ -159,11 +161,11 @@ class Fleet:
         Start a worker.
 
         Args:
-            environment: Beside what this process has.
-            constants: As of `PreloadedWorkers.start`.
-            options: Of the command line, beside the fleet's.
+            environment: Variables to add to this process's.
+            constants: As in `PreloadedWorkers.start`.
+            options: Command-line options to add to the fleet's.
         """
-        arguments = ["worker", *_words({"study": self.study, **self.options, **options})]
+        arguments = ["worker", *_arguments({"study": self.study, **self.options, **options})]
         if self._preloaded and environment is None:
             mark, log = uuid4().hex, self._next_log()
             forked = preloaded_workers().start(
@@ -182,10 +184,10 @@ class Fleet:
     def launch(
         self, command: list[str], *, environment: dict[str, str] | None = None
     ) -> WorkerProcess:
-        """Start a worker by a command of the test's own."""
+        """Start a worker by a given command."""
         mark, log = uuid4().hex, self._next_log()
         line = Proxy(self.storage) if self._lines else None
-        with log.open("wb") as words:
+        with log.open("wb") as output:
             popen = subprocess.Popen(
                 command,
                 cwd=self.directory,
@@ -195,8 +197,8 @@ class Fleet:
                     **(environment or {}),
                 },
                 stdin=subprocess.DEVNULL,
-                stdout=words,
-                stderr=words,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
         self.workers.append(WorkerProcess(popen, mark=mark, log=log, line=line))
@@ -206,15 +208,15 @@ class Fleet:
         return self.directory / f"worker-{len(self.workers)}.log"
 
     def _environment(self, mark: str) -> dict[str, str]:
-        named = {"STUDYDB_STORAGE": self.storage, "PYTHONUNBUFFERED": "1", MARK: mark}
-        return {**os.environ, **named}
+        own = {"STUDYDB_STORAGE": self.storage, "PYTHONUNBUFFERED": "1", MARK: mark}
+        return {**os.environ, **own}
 
     @property
     def running(self) -> list[WorkerProcess]:
         return [worker for worker in self.workers if worker.runs]
 
     def exit_codes(self, timeout_s: float = 60.0) -> list[int]:
-        """Wait until all have ended; their codes, those that were killed left out."""
+        """Wait until all workers have ended; return the codes of those that were not killed."""
         deadline_s = time.monotonic() + timeout_s
         return [
             worker.exit_code(max(0.0, deadline_s - time.monotonic()))
@@ -223,23 +225,18 @@ class Fleet:
         ]
 
     def output(self) -> str:
-        """What all of them have printed, for the message of an assertion."""
+        """What all workers have printed, for the message of an assertion."""
         return "\n".join(f"{worker.log.name}:\n{worker.output()}" for worker in self.workers)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in self.workers:
             worker.end()
 
 
-def _words(options: dict[str, Any]) -> Iterator[str]:
+def _arguments(options: dict[str, Any]) -> Iterator[str]:
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         yield from [flag] if value is True else [flag, str(value)]
@@ -254,17 +251,9 @@ def _marked(mark: str, supervisor: int | None) -> Iterator[psutil.Process]:
 
 
 def _parent(process: psutil.Process) -> int | None:
-    try:
+    with suppress(psutil.Error):
         return process.ppid()
-    except psutil.Error:
-        return None
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return process.name()
-    except psutil.Error:
-        return ""
+    return None
 
 
 def _signal_all(processes: list[psutil.Process], number: int) -> None:

@@ -84,7 +84,7 @@ def test_ctrl_c_releases_the_trials_and_leaves_no_process(create, start_script):
 
 @on_sqlite
 def test_second_ctrl_c_kills_trials_that_do_not_stop(create, start_script):
-    study = create("obedient:stubborn")
+    study = create("obedient:ignores_sigterm")
     script = start_script()
     await_steps(study)
 

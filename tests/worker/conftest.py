@@ -1,20 +1,22 @@
-"""Attempts in real processes, with the test in the supervisor's place."""
+"""Attempts in real processes, with the test as their supervisor; studies with whole workers."""
 
 import itertools
 import os
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
 from fleet.stage import Stage
+from harness.postgres import PostgresServer
 
 from studydb.child.job import Job, TrainableImport
 from studydb.child.messages import Answered, Began, Ended, FromChild, read_from_child, write
+from studydb.db import migrate
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
 from studydb.domain.records import Trainable, TrainableKind
@@ -25,17 +27,8 @@ from studydb.worker.fork_server_client import ForkServer
 PATIENCE_S = 20.0
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
-    """Wait for something to become true, and return what it was."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.005)
-    return found
-
-
 def by_value(function: Callable[..., Any]) -> Trainable:
-    """A function of a test, as a study would send it to workers."""
+    """A function of a test, pickled as a study would send it to workers."""
     module = sys.modules[function.__module__]
     cloudpickle.register_pickle_by_value(module)
     try:
@@ -47,26 +40,20 @@ def by_value(function: Callable[..., Any]) -> Trainable:
     return Trainable(str(uuid.uuid4()), TrainableKind.PICKLE, name, os.sep, version, source)
 
 
+@dataclass
 class Attempt:
-    """A child, what it says, and what it printed."""
+    """A child process, its messages, and its output."""
 
-    def __init__(
-        self, child: ChildProcess, output: AttemptOutput, *, directory: Path, workdir: Path
-    ) -> None:
-        self.child = child
-        self.output = output
-        self.directory = directory
-        self.workdir = workdir
+    child: ChildProcess
+    output: AttemptOutput
+    directory: Path
+    workdir: Path
 
     def receive(self) -> FromChild:
-        """
-        The next message after the one that the function was called; EOFError after the last.
-
-        Few of these functions read their config.
-        """
+        """The next message, without `Began` and `config_unread`; EOFError after the last."""
         while True:
             frame = self.child.channel.receive(PATIENCE_S)
-            assert frame is not None, "the child says nothing"
+            assert frame is not None, "the child has sent nothing"
             message = read_from_child(frame)
             if isinstance(message, Ended):
                 return Ended(message.end, message.failure)
@@ -75,11 +62,11 @@ class Attempt:
 
     def answer(self, message: FromChild, **answer: Any) -> None:
         assert not isinstance(message, Ended)
-        assert message.id is not None, f"nobody waits for an answer to {message}"
+        assert message.id is not None, f"the child does not wait for an answer to {message}"
         self.child.channel.send(write(Answered(message.id, **answer)))
 
     def finish(self) -> list[FromChild]:
-        """Answer whatever waits until the child has ended; all of its messages."""
+        """Answer each message that needs it until the child has ended; return all messages."""
         messages = []
         try:
             while True:
@@ -98,11 +85,6 @@ class Attempt:
     @property
     def printed(self) -> str:
         return self.output.tail().decode()
-
-
-@pytest.fixture(name="eventually")
-def fixture_eventually() -> Callable[..., Any]:
-    return wait_until
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +107,7 @@ Start = Callable[..., Attempt]
 
 @pytest.fixture
 def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator[Start]:
-    """Start an attempt of a function; what a job needs beyond it has defaults."""
+    """Start an attempt of a function; keyword arguments replace the job's defaults."""
     attempts: list[Attempt] = []
     numbers = itertools.count()
 
@@ -141,7 +123,7 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
             job.pop("signed", True),
             job.pop("workdirs", (str(tmp_path),)),
         )
-        complete = {
+        defaults = {
             "to_import": to_import,
             "trial_uuid": str(uuid.uuid4()),
             "number": 7,
@@ -151,13 +133,11 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
             "objective": Objective("loss", Mode.MIN),
             "scratch": str(directory / "scratch"),
             "store": "inline:",
-            **job,
         }
-        child = server.spawn(Job(**complete), stdout=output.stdout, stderr=output.stderr)
+        child = server.spawn(Job(**defaults | job), stdout=output.stdout, stderr=output.stderr)
         output.release()
-        attempt = Attempt(child, output, directory=directory, workdir=tmp_path)
-        attempts.append(attempt)
-        return attempt
+        attempts.append(Attempt(child, output, directory=directory, workdir=tmp_path))
+        return attempts[-1]
 
     yield start
     for attempt in attempts:
@@ -167,26 +147,34 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
 
 @pytest.fixture
 def run(start: Start) -> Callable[..., list[FromChild]]:
-    """Run an attempt of a function to its end, answering whatever waits; all of its messages."""
+    """Run an attempt of a function to its end; return all of its messages."""
     return lambda function, **job: start(function, **job).finish()
 
 
 @pytest.fixture
 def stage(storage_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A stage for whole workers, on a database of either kind."""
+    """A study and its workers, on both databases."""
     with Stage(storage_url, tmp_path) as stage:
         yield stage
 
 
 @pytest.fixture
 def sqlite_stage(sqlite_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A stage for what has nothing to do with the database."""
+    """A study and its workers, for tests that do not depend on the database."""
     with Stage(sqlite_url, tmp_path) as stage:
         yield stage
 
 
 @pytest.fixture
 def postgres_stage(postgres_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A stage on PostgreSQL."""
+    """A study and its workers, on PostgreSQL."""
     with Stage(postgres_url, tmp_path) as stage:
+        yield stage
+
+
+@pytest.fixture
+def crashable_stage(crashable_postgres: PostgresServer, tmp_path: Path) -> Iterator[Stage]:
+    """A study and its workers, on a PostgreSQL server that the test may stop."""
+    migrate.upgrade(crashable_postgres.url())
+    with Stage(crashable_postgres.url(), tmp_path) as stage:
         yield stage

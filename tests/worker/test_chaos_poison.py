@@ -1,4 +1,4 @@
-"""`scripts/chaos poison`, short: single trials have content that a worker must outlive."""
+"""`scripts/chaos poison`, short: the content of single trials must not harm their worker."""
 
 from fleet import poison
 

@@ -13,7 +13,7 @@ MOST_TURNS = 3
 
 
 def run_chaos(storage, tmp_path, **options):
-    """What was wrong; again if no trial has resumed, for then too little was tested."""
+    """Return the broken promises; run again if no trial has resumed, which tests too little."""
     wrong = {}
     for turn in range(MOST_TURNS):
         (tmp_path / str(turn)).mkdir()

@@ -1,4 +1,4 @@
-"""From a study to the model that its trial has saved, verified before a byte is opened."""
+"""Read and export the checkpoints of a study's trials; signatures are verified first."""
 
 import pickle
 import subprocess
@@ -23,7 +23,7 @@ def saved(request, stage):
 
 @pytest.fixture
 def console(storage_url, tmp_path, monkeypatch, capsys):
-    """Run `studydb export-checkpoint` in a folder of its own: what it printed."""
+    """Run `studydb export-checkpoint` in an empty folder; return what it printed."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "path", sys.path[:])
@@ -122,7 +122,7 @@ def test_export_command_copies_a_directory_and_pickles_a_dict(saved, console, tm
 
 
 @pytest.mark.parametrize(
-    ("typed", "words", "code"),
+    ("typed", "message", "code"),
     [
         (("0",), "Write `studydb export-checkpoint NAME NUMBER DIR, or NAME --best DIR`", 2),
         (("0", "model", "--best"), "Write `studydb export-checkpoint NAME --best DIR`", 2),
@@ -131,11 +131,11 @@ def test_export_command_copies_a_directory_and_pickles_a_dict(saved, console, tm
         (("0", "."), "exists; name a directory that does not exist", 1),
     ],
 )
-def test_export_command_explains_wrong_arguments(stage, console, typed, words, code):
+def test_export_command_explains_wrong_arguments(stage, console, typed, message, code):
     stage.create("saving:as_dict")
     stage.run()
 
-    assert words in console(*typed, code=code)
+    assert message in console(*typed, code=code)
 
 
 def test_repr_of_a_trial_is_one_short_line(saved):

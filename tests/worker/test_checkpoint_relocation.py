@@ -1,18 +1,19 @@
-"""`study.set(checkpoints=…)`: the place of checkpoints changes while a worker lives."""
+"""`study.set(checkpoints=…)`: the checkpoint store changes while a worker runs."""
 
 from fleet.workers import eventually
 
 from studydb.db.schema import checkpoint
+from studydb.operations.overview import storage_problems
 
 
 def urls(stage):
-    """Where the checkpoints are that may still be restored, oldest first."""
+    """The URLs of the checkpoints that are not deleted, oldest first."""
     kept = stage.rows(checkpoint, checkpoint.c.removed_at.is_(None), order=checkpoint.c.id)
     return [row.url for row in kept]
 
 
-def lose_child(stage, worker):
-    """Kill what the trial runs in; its worker lives on and begins the next attempt."""
+def kill_child(worker):
+    """Kill the trial's process; its worker starts the next attempt."""
     (child,) = worker.children()
     child.kill()
 
@@ -24,13 +25,13 @@ def test_attempts_after_a_change_of_store_save_to_the_new_and_restore_from_all(s
     stage.await_trial(lambda row: row.checkpoint_step == 1)
 
     stage.study.set(checkpoints=elsewhere)
-    lose_child(stage, worker)
+    kill_child(worker)
     stage.await_trial(lambda row: row.checkpoint_step == 2)
     at_first = urls(stage)
     stage.study.set(checkpoints="inline:")
-    lose_child(stage, worker)
+    kill_child(worker)
     stage.await_trial(lambda row: row.checkpoint_step == 3)
-    lose_child(stage, worker)
+    kill_child(worker)
     stage.open("all")
 
     assert worker.exit_code(60.0) == 0
@@ -40,22 +41,25 @@ def test_attempts_after_a_change_of_store_save_to_the_new_and_restore_from_all(s
     assert stage.steps() == [1, 2, 3, 4]
     assert stage.events("checkpoint corrupt") == []
     assert urls(stage) == ["inline:", "inline:"]
-    assert [path for path in elsewhere.rglob("*") if path.is_file()] == []  # retired, and deleted
+    assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
 
 
 def test_checkpoint_too_large_for_the_database_is_stored_after_a_change_of_store(postgres_stage):
-    stage = postgres_stage
-    stage.create("obedient:burdened")
-    worker = stage.start()
-    (error,) = eventually(lambda: stage.events("checkpoint failed"))
+    postgres_stage.create("obedient:gated", space={"n_steps": 2, "size_bytes": 17 << 20})
+    worker = postgres_stage.start()
+    (error,) = eventually(lambda: postgres_stage.events("checkpoint failed"))
 
-    stage.study.set(checkpoints=stage.folder / "elsewhere")
-    lose_child(stage, worker)
-    stage.await_trial(lambda row: row.checkpoint_step == 1)
-    lose_child(stage, worker)
-    stage.open("all")
+    postgres_stage.study.set(checkpoints=postgres_stage.folder / "elsewhere")
+    kill_child(worker)
+    postgres_stage.await_trial(lambda row: row.checkpoint_step == 1)
+    kill_child(worker)
+    postgres_stage.open("all")
 
     assert worker.exit_code(60.0) == 0
+    assert "a checkpoint could not be stored: The checkpoint has 17.0 MiB" in worker.output()
+    assert "16 MiB" in error["error"]
     assert "`studydb set NAME checkpoints=URL`" in error["error"]
-    assert [row.start_step for row in stage.attempts()] == [1, 1, 2]
-    assert stage.steps() == [1, 2]
+    problems = storage_problems(postgres_stage.study.database, postgres_stage.study.record)
+    assert error in [row.data for row in problems if row.kind == "checkpoint failed"]
+    assert [row.start_step for row in postgres_stage.attempts()] == [1, 1, 2]
+    assert postgres_stage.steps() == [1, 2]

@@ -1,6 +1,6 @@
-"""Checkpoints at the child's end: saved, restored, damaged."""
+"""Checkpoints in a child: saved, restored, damaged."""
 
-# The functions here are such as users write.
+# Trainables in this file are written as users write them.
 # ruff: noqa: ARG005, T201
 
 import dataclasses
@@ -12,14 +12,24 @@ from harness.child_messages import expect_failure, steps_of
 
 from studydb.artifacts import DirectoryStore
 from studydb.child.job import Restore
-from studydb.child.messages import (
-    End,
-    Ended,
-)
+from studydb.child.messages import End, Ended
 
 
 def restore_of(saved):
     return Restore(saved.kind, saved.url, saved.digest, saved.step, saved.data)
+
+
+@pytest.fixture(params=["dict", "directory"])
+def save_w(request):
+    """A trainable that reports once and saves `w` of some bytes, as a dict or a directory."""
+
+    def train(config, trial):
+        Path("model").mkdir(exist_ok=True)
+        (Path("model") / "w").write_bytes(bytes(2000))
+        trial.report({"loss": 1}, checkpoint="model" if is_directory else {"w": bytes(2000)})
+
+    is_directory = request.param == "directory"
+    return train
 
 
 def counting(config, trial):
@@ -108,35 +118,20 @@ def test_checkpoint_of_a_wrong_type_fails_the_trial(run, tmp_path):
     expect_failure(run(unpicklable), "CheckpointError", "cannot be pickled")
 
 
-@pytest.mark.parametrize("kind", ["dict", "directory"])
-def test_too_large_checkpoint_is_reported_as_an_error_and_training_continues(run, kind):
-    def train(config, trial):
-        Path("model").mkdir(exist_ok=True)
-        (Path("model") / "w").write_bytes(bytes(2000))
-        for _ in range(2):
-            trial.report(
-                {"loss": 1}, checkpoint="model" if kind == "directory" else {"w": bytes(2000)}
-            )
+def test_too_large_checkpoint_is_reported_as_an_error_and_training_continues(run, save_w):
+    report, ended = run(save_w, inline_limit_bytes=1000)
 
-    messages = run(train, inline_limit_bytes=1000)
-
-    assert [m.saved for m in messages[:-1]] == [None, None]
-    assert all("checkpoints=URL" in m.artifact_error for m in messages[:-1])
-    assert messages[-1] == Ended(End.COMPLETED)
+    assert report.saved is None
+    assert "checkpoints=URL" in report.artifact_error
+    assert ended == Ended(End.COMPLETED)
 
 
-@pytest.mark.parametrize("kind", ["dict", "directory"])
 @pytest.mark.parametrize("damage", ["changed", "missing"])
 def test_damaged_checkpoint_ends_the_attempt_before_the_users_code_runs(
-    start, tmp_path, kind, damage
+    start, tmp_path, save_w, damage
 ):
-    def save(config, trial):
-        Path("model").mkdir(exist_ok=True)
-        (Path("model") / "w").write_text("w")
-        trial.report({"loss": 1}, checkpoint="model" if kind == "directory" else {"w": 1})
-
     store = DirectoryStore(tmp_path / "store")
-    saved = start(save, store=store.url).finish()[0].saved
+    saved = start(save_w, store=store.url).finish()[0].saved
     if damage == "missing":
         store.delete(saved.url)
     else:
@@ -161,18 +156,17 @@ def test_missing_store_on_this_host_does_not_mark_the_checkpoint_damaged(run, tm
     assert "Mount it" in messages[-1].failure.message
 
 
-def test_full_scratch_disk_does_not_mark_the_checkpoint_damaged(run, tmp_path):
+@pytest.mark.parametrize("inline", [True, False])
+def test_missing_scratch_directory_does_not_mark_the_checkpoint_damaged(run, tmp_path, inline):
     def save(config, trial):
         Path("model").mkdir(exist_ok=True)
         trial.report({"loss": 1}, checkpoint="model")
 
-    for store in ("inline:", str(tmp_path / "store")):
-        saved = run(save, store=store)[0].saved
-        messages = run(
-            save, store=store, restore=restore_of(saved), scratch=str(tmp_path / "no" / "room")
-        )
+    store = "inline:" if inline else str(tmp_path / "store")
+    saved = run(save, store=store)[0].saved
+    messages = run(save, store=store, restore=restore_of(saved), scratch=str(tmp_path / "a" / "b"))
 
-        assert messages[-1].end is End.UNPREPARED
+    assert messages[-1].end is End.UNPREPARED
 
 
 def test_large_function_and_large_checkpoint_fit_into_one_job(run):

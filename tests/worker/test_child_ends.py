@@ -1,6 +1,6 @@
 """How attempts end: by returning, failing, being stopped or dying."""
 
-# The functions here are such as users write.
+# Trainables in this file are written as users write them.
 # ruff: noqa: ARG005, T201
 
 import os
@@ -11,21 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from fleet.workers import eventually
 from harness.child_messages import STOP, expect_failure, steps_of
 
 import studydb
-from studydb.child.messages import (
-    End,
-    Ended,
-    StopNotice,
-    write,
-)
+from studydb.child.messages import End, Ended, StopNotice, write
 from studydb.domain.records import Trainable, TrainableKind
 
 
-def three_steps(config):
-    for _ in range(3):
-        studydb.report({"loss": config["lr"], "accuracy": 0.9})
+def imported(name, folder):
+    return Trainable("u", TrainableKind.IMPORT, name, str(folder), "3.11")
 
 
 def test_traceback_of_an_exception_has_only_the_users_frames(run):
@@ -116,18 +111,18 @@ def test_os_exit_sends_no_end_message_and_gives_its_exit_code(start):
 
 
 def test_missing_module_error_names_both_directories(run, tmp_path):
-    trainable = Trainable(
-        "u", TrainableKind.IMPORT, "nowhere:train", str(tmp_path / "recorded"), "3.11"
+    recorded = tmp_path / "recorded"
+
+    messages = run(imported("nowhere:train", recorded), workdirs=(str(tmp_path), str(recorded)))
+
+    failure = expect_failure(messages, "TrainableError", "--workdir", end=End.UNPREPARED)
+    assert failure.message.startswith(
+        f"There is no module 'nowhere', neither in {tmp_path} nor in {recorded}, nor installed"
     )
-
-    messages = run(trainable, workdirs=(str(tmp_path), str(tmp_path / "recorded")))
-
-    places = (str(tmp_path), str(tmp_path / "recorded"))
-    expect_failure(messages, "TrainableError", *places, end=End.UNPREPARED)
 
 
 def test_missing_working_directory_error_names_the_directory(run, tmp_path):
-    messages = run(three_steps, workdirs=(str(tmp_path / "gone"),))
+    messages = run(lambda config: 1.0, workdirs=(str(tmp_path / "gone"),))
 
     gone = str(tmp_path / "gone")
     expect_failure(messages, "TrainableError", gone, "--workdir", end=End.UNPREPARED)
@@ -135,18 +130,18 @@ def test_missing_working_directory_error_names_the_directory(run, tmp_path):
 
 def test_unsigned_name_of_an_imported_function_is_refused(run, tmp_path):
     (tmp_path / "mine.py").write_text("from os import getcwd as train\n")
-    trainable = Trainable("u", TrainableKind.IMPORT, "mine:train", str(tmp_path), "3.11")
 
-    messages = run(trainable, signed=False)
+    messages = run(imported("mine:train", tmp_path), signed=False)
 
     expect_failure(messages, "TrainableError", "is not defined in mine", end=End.UNPREPARED)
 
 
 def test_error_in_the_users_module_shows_its_line(run, tmp_path):
     (tmp_path / "mine.py").write_text("\n\n1 / 0\n")
-    trainable = Trainable("u", TrainableKind.IMPORT, "mine:train", str(tmp_path), "3.11")
 
-    failure = expect_failure(run(trainable), "ZeroDivisionError", end=End.UNPREPARED)
+    messages = run(imported("mine:train", tmp_path))
+
+    failure = expect_failure(messages, "ZeroDivisionError", end=End.UNPREPARED)
 
     assert 'mine.py", line 3' in failure.traceback
     assert "importlib" not in failure.traceback
@@ -181,34 +176,11 @@ def test_child_ends_when_its_supervisor_has_ended(start):
 # preemption
 
 
-def wait_for_sigterm(trial):
-    trial.report({"loss": 1.0})
-    print("ready")
-    while not trial._preempted:
-        time.sleep(0.001)
-
-
-def test_sigterm_is_raised_by_the_next_report_after_it_was_sent(start, eventually):
-    def train(config, trial):
-        wait_for_sigterm(trial)
-        trial.report({"loss": 2.0}, checkpoint={"step": 2})
-
-    attempt = start(train)
-    attempt.receive()
-    eventually(lambda: "ready" in attempt.printed)
-    attempt.child.terminate()
-    last = attempt.receive()
-    attempt.answer(last)
-
-    assert (last.result.step, last.saved.step) == (2, 2)
-    assert attempt.finish() == [Ended(End.PREEMPTED)]
-
-
 STOP_SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
-@pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_signal_to_end_that_comes_twice_is_one_request(start, eventually, number):
+@pytest.mark.parametrize("also", [None, *STOP_SIGNALS])
+def test_report_after_stop_signals_stores_its_result_and_raises_trial_stopped(start, also):
     def train(config, trial):
         trial.report({"loss": 1.0})
         print("ready")
@@ -219,7 +191,8 @@ def test_signal_to_end_that_comes_twice_is_one_request(start, eventually, number
     attempt = start(train)
     attempt.receive()
     eventually(lambda: "ready" in attempt.printed)
-    os.kill(attempt.child.process.pid, number)
+    if also is not None:
+        os.kill(attempt.child.process.pid, also)
     attempt.child.terminate()
     (attempt.workdir / "sent").touch()
     last = attempt.receive()
@@ -230,7 +203,7 @@ def test_signal_to_end_that_comes_twice_is_one_request(start, eventually, number
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_stop_signal_that_is_sent_repeatedly_ends_the_process(start, eventually, number):
+def test_stop_signal_that_is_sent_repeatedly_ends_the_process(start, number):
     def train(config, trial):
         trial.report({"loss": 1.0})
         print("ready")
@@ -240,12 +213,12 @@ def test_stop_signal_that_is_sent_repeatedly_ends_the_process(start, eventually,
     attempt.receive()
     eventually(lambda: "ready" in attempt.printed)
 
-    def signalled():
+    def send_signal():
         with suppress(ProcessLookupError):
             os.kill(attempt.child.process.pid, number)
         return attempt.child.exit
 
-    assert eventually(signalled).signal == number
+    assert eventually(send_signal).signal == number
 
 
 @pytest.mark.parametrize("named", [{}, {"training_iteration": 1}, {"training_iteration": 2}])
@@ -267,17 +240,19 @@ def test_checkpoint_can_be_saved_after_trial_stopped(start, named):
     assert attempt.finish() == [Ended(End.STOPPED)]
 
 
-def test_report_that_finds_a_stop_notice_saves_its_checkpoint_without_its_result(start, tmp_path):
+@pytest.mark.parametrize("checkpoint", [None, {"weights": 1}])
+def test_report_that_finds_a_stop_notice_saves_its_checkpoint_without_its_result(
+    start, tmp_path, checkpoint
+):
     def train(config, trial):
         while not Path("sent").exists():
             time.sleep(0.001)
-        trial.report({"loss": 1.0}, checkpoint={"weights": 1})
+        trial.report({"loss": 1.0}, checkpoint=checkpoint)
 
     attempt = start(train)
     attempt.child.channel.send(write(StopNotice(STOP)))
     (tmp_path / "sent").touch()
-    message = attempt.receive()
-    attempt.answer(message)
+    *reports, ended = attempt.finish()
 
-    assert (message.result, message.saved.step) == (None, 1)
-    assert attempt.finish() == [Ended(End.STOPPED)]
+    assert [(m.result, m.saved.step) for m in reports] == [(None, 1)] * bool(checkpoint)
+    assert ended == Ended(End.STOPPED)

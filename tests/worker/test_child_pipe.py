@@ -1,6 +1,4 @@
-"""The pipe between child and supervisor: strict, bounded, without pickles."""
-
-# The functions here are such as users write.
+"""The messages between child and supervisor: validated, of bounded size, without pickles."""
 
 import math
 import socket
@@ -35,7 +33,7 @@ from studydb.domain.metrics import Result, read_report
 from studydb.domain.objective import Objective
 from studydb.domain.records import CheckpointKind, Failure, Trainable, TrainableKind
 
-EVERY_MESSAGE = [
+FROM_CHILD = [
     Reported(None, Result(1, 0.5, {"a": [1, "x"]}, 2.0)),
     Reported(3, None, None, "disk full"),
     FlushAsked(4),
@@ -45,16 +43,14 @@ EVERY_MESSAGE = [
 ]
 
 
-@pytest.mark.parametrize("message", EVERY_MESSAGE)
-def test_what_a_child_writes_is_what_is_read(message):
-    assert read_from_child(write(message)) == message
+FROM_SUPERVISOR = [Answered(1, STOP, 9), Answered(2), StopNotice(STOP), LostNotice()]
 
 
-@pytest.mark.parametrize(
-    "message", [Answered(1, STOP, 9), Answered(2), StopNotice(STOP), LostNotice()]
-)
-def test_what_a_supervisor_writes_is_what_is_read(message):
-    assert read_from_supervisor(write(message)) == message
+@pytest.mark.parametrize("message", [*FROM_CHILD, *FROM_SUPERVISOR])
+def test_message_is_read_as_it_was_written(message):
+    read = read_from_child if message in FROM_CHILD else read_from_supervisor
+
+    assert read(write(message)) == message
 
 
 SAVED = {
@@ -69,7 +65,7 @@ RESULT = {"step": 1, "value": 1.0, "metrics": {}, "time_total_s": 2.0}
 
 
 def framed(header, payload=b""):
-    """What a child may send in the place of a message."""
+    """A frame with any header, as a faulty child may send it."""
     return Frame(msgpack.encode(header), payload)
 
 
@@ -156,13 +152,13 @@ def test_texts_of_a_child_are_cut_to_the_limits_of_an_attempts_row():
     failure = {"type": huge, "message": huge, "traceback": huge}
 
     ended = read_from_child(framed({"type": "end", "end": "failed", "failure": failure}))
-    told = read_from_child(report(artifact_error=huge))
+    reported = read_from_child(report(artifact_error=huge))
 
     lengths = [len(text) for text in (ended.failure.type, ended.failure.message)]
     assert lengths == [TYPE_BYTES, MESSAGE_BYTES]
     assert len(ended.failure.traceback) == TRACEBACK_BYTES
-    assert len(told.artifact_error) == MESSAGE_BYTES
-    assert "\0" not in "".join([*asdict(ended.failure).values(), told.artifact_error])
+    assert len(reported.artifact_error) == MESSAGE_BYTES
+    assert "\0" not in "".join([*asdict(ended.failure).values(), reported.artifact_error])
 
 
 @pytest.mark.parametrize("depth", [500, 5000, 1_000_000])
@@ -224,24 +220,28 @@ def test_frame_that_is_not_a_job_is_refused(frame):
         read_job(frame)
 
 
+@pytest.fixture
+def connected():
+    """A channel and the socket of its peer."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Channel(ours, send_timeout_s=0.05), theirs
+
+
 @pytest.mark.parametrize(
     "data", [struct.pack("!II", 2**32 - 1, 0), struct.pack("!II", 0, 2**32 - 1)]
 )
-def test_channel_refuses_a_message_over_its_size_limit(data):
-    ours, theirs = socket.socketpair()
-    channel = Channel(ours)
+def test_channel_refuses_a_message_over_its_size_limit(connected, data):
+    channel, theirs = connected
 
     theirs.sendall(data)
 
     with pytest.raises(FrameError):
         channel.receive(5)
-    channel.close()
-    theirs.close()
 
 
-def test_channel_joins_pieces_of_a_message_and_does_not_wait_longer_than_asked():
-    ours, theirs = socket.socketpair()
-    channel = Channel(ours)
+def test_channel_joins_pieces_of_a_message_and_does_not_wait_longer_than_asked(connected):
+    channel, theirs = connected
     data = struct.pack("!II", 2, 3) + b"\x80\x01xyz"
 
     for index in range(len(data)):
@@ -252,15 +252,10 @@ def test_channel_joins_pieces_of_a_message_and_does_not_wait_longer_than_asked()
     theirs.close()
     with pytest.raises(EOFError):
         channel.receive(5)
-    channel.close()
 
 
-def test_send_to_a_peer_that_does_not_read_fails_after_the_timeout():
-    ours, theirs = socket.socketpair()
-    channel = Channel(ours, send_timeout_s=0.05)
+def test_send_to_a_peer_that_does_not_read_fails_after_the_timeout(connected):
+    channel, _ = connected
 
     with pytest.raises(OSError, match="temporarily unavailable"):
         channel.send(Frame(b"", bytes(8 << 20)))
-
-    channel.close()
-    theirs.close()

@@ -1,4 +1,4 @@
-"""What forbids a process to be forked, where no import of a test can leave it behind."""
+"""Reasons against a fork that no import of a test can cause: accelerators."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
-"""Processes: what a child inherits, how it ends, and that nothing of a dead worker lives on."""
+"""Processes: what a child inherits, how it ends, and that no descendant outlives a dead worker."""
 
-# The functions here are such as users write, or such as go wrong.
+# Trainables in this file are written as users write them.
 # ruff: noqa: T201
 
 import ctypes
@@ -13,9 +13,11 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fleet.workers import eventually
 
 import studydb
 from studydb.child.messages import End, Ended, Reported
@@ -33,6 +35,10 @@ from studydb.worker.fork_server_client import ForkServer
 ROOT = Path(__file__).parents[2]
 
 
+def succeed(config):
+    return config["lr"]
+
+
 def report_and_sleep(config):
     studydb.report({"loss": 1.0})
     time.sleep(60)
@@ -41,10 +47,12 @@ def report_and_sleep(config):
 def with_grandchildren(config):
     """Two grandchildren: one in the trial's process group, one that left it."""
     for detached in (False, True):
-        grandchild = subprocess.Popen(["sleep", "60"], start_new_session=detached)
-        print(grandchild.pid)
+        print(subprocess.Popen(["sleep", "60"], start_new_session=detached).pid)
     studydb.report({"loss": 1.0})
-    time.sleep(60)
+    if config.get("end") == "exit":
+        os._exit(1)
+    if config.get("end") != "return":
+        time.sleep(60)
 
 
 def is_running(pid):
@@ -55,60 +63,50 @@ def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def grandchildren_of(attempt, eventually):
+def grandchildren_of(attempt):
     eventually(lambda: attempt.printed.count("\n") == 2)
-    pids = [int(line) for line in attempt.printed.split()]
-    assert all(is_running(pid) for pid in pids)
-    return pids
+    return [int(line) for line in attempt.printed.split()]
+
+
+@pytest.fixture
+def server():
+    """A fork server of one test, which may kill it."""
+    with closing(ForkServer()) as server:
+        yield server
 
 
 # what a child inherits
 
 
-def test_child_has_its_own_descriptors_session_directory_and_arguments(start, monkeypatch):
+def test_child_has_its_own_descriptors_session_directory_and_arguments(start, server):
     def inspect(config):
-        # The one that was open for the listing is gone when they are looked at.
+        # The descriptor that listed the folder is closed, and so no link any more.
         descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
         facts = {
-            "environment": dict(os.environ),
             "descriptors": {path.name: str(path.readlink()) for path in descriptors},
-            "modules": sorted(sys.modules),
             "directory": str(Path.cwd()),
             "arguments": sys.argv,
-            "leads": os.getpid() == os.getpgrp() == os.getsid(0),
+            "is leader": os.getpid() == os.getpgrp() == os.getsid(0),
             "threads": threading.active_count(),
         }
         Path("facts.json").write_text(json.dumps(facts))
         return 1.0
 
-    secrets = {
-        "STUDYDB_STORAGE": "postgresql://me:hunter2@host/db",
-        "STUDYDB_SIGNING_KEY": "hunter2",
-        "PGPASSWORD": "hunter2",
-        "KEPT": "yes",
-    }
-    for name, value in secrets.items():
-        monkeypatch.setenv(name, value)
     with socket.create_server(("127.0.0.1", 0)), (ROOT / "pyproject.toml").open():
-        server = ForkServer()
         server.start()
-        try:
-            attempt = start(inspect, server=server)
-            assert attempt.finish()[-1] == Ended(End.COMPLETED)
-        finally:
-            server.close()
+        attempt = start(inspect, server=server)
+        assert attempt.finish()[-1] == Ended(End.COMPLETED)
 
     facts = json.loads((attempt.workdir / "facts.json").read_text())
-    assert "hunter2" not in json.dumps(facts["environment"])
-    assert facts["environment"]["KEPT"] == "yes"
-    kinds = {fd: path.partition(":")[0] for fd, path in facts["descriptors"].items()}
+    kinds = {fd: path.partition(":")[0] for fd, path in facts.pop("descriptors").items()}
     job = next(fd for fd in kinds if int(fd) > 2)
     assert kinds == {"0": "/dev/null", "1": "pipe", "2": "pipe", job: "socket"}
-    assert not {"sqlalchemy", "psycopg", "alembic"} & set(facts["modules"])
-    assert facts["directory"] == str(attempt.workdir)
-    assert facts["arguments"] == ["studydb worker"]
-    assert facts["leads"]
-    assert facts["threads"] == 1
+    assert facts == {
+        "directory": str(attempt.workdir),
+        "arguments": ["studydb worker"],
+        "is leader": True,
+        "threads": 1,
+    }
 
 
 def test_program_started_by_a_trial_does_not_inherit_its_channel(start):
@@ -130,7 +128,7 @@ def test_fork_that_a_trial_leaves_behind_does_not_keep_its_channel_open(start):
             time.sleep(60)
         return 1.0
 
-    neighbour = start(report_and_sleep)  # as long as it lives, the copy may be its own
+    neighbour = start(report_and_sleep)  # while another child runs, no stray without exec is killed
     neighbour.receive()
     attempt = start(train)
 
@@ -141,19 +139,13 @@ def test_fork_that_a_trial_leaves_behind_does_not_keep_its_channel_open(start):
 
 
 def test_modules_in_the_working_directory_do_not_shadow_the_fork_servers(
-    start, tmp_path, monkeypatch
+    start, server, tmp_path, monkeypatch
 ):
     for name in ("json", "numpy", "studydb", "select"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('shadow')")
     monkeypatch.chdir(tmp_path)
-    server = ForkServer()
 
-    try:
-        assert start(lambda config: config["lr"], server=server).finish()[-1] == Ended(
-            End.COMPLETED
-        )
-    finally:
-        server.close()
+    assert start(succeed, server=server).finish()[-1] == Ended(End.COMPLETED)
 
 
 # how a child ends
@@ -173,9 +165,7 @@ def test_segfault_prints_its_stack_and_harms_no_other_trial(start):
     assert neighbour.child.exit is None
 
 
-def test_child_that_holds_the_interpreters_lock_can_be_killed_and_harms_no_other_trial(
-    start, eventually
-):
+def test_child_that_holds_the_interpreters_lock_can_be_killed_and_harms_no_other_trial(start):
     def hold(config):
         print("holding")
         while True:
@@ -185,40 +175,20 @@ def test_child_that_holds_the_interpreters_lock_can_be_killed_and_harms_no_other
     eventually(lambda: attempt.printed)
 
     attempt.child.terminate()
-    assert start(lambda config: config["lr"]).finish()[-1] == Ended(End.COMPLETED)
+    assert start(succeed).finish()[-1] == Ended(End.COMPLETED)
     assert attempt.child.exit is None
     attempt.child.kill()
 
     assert attempt.child.wait(5).signal == signal.SIGKILL
 
 
-def test_exit_of_a_killed_child_names_the_signal(start):
-    attempt = start(report_and_sleep)
+@pytest.mark.parametrize("end", ["exit", "kill", "return"])
+def test_grandchildren_end_with_their_child(start, end):
+    attempt = start(with_grandchildren, config={"end": end})
     attempt.receive()
-
-    os.kill(attempt.child.process.pid, signal.SIGKILL)
-
-    assert str(attempt.child.wait(5)) == "was killed by SIGKILL"
-
-
-@pytest.mark.parametrize("way", ["exit", "kill", "return"])
-def test_grandchildren_end_with_their_child(start, eventually, way):
-    def train(config):
-        for detached in (False, True):
-            print(subprocess.Popen(["sleep", "60"], start_new_session=detached).pid)
-        studydb.report({"loss": 1.0})
-        if way == "exit":
-            os._exit(1)
-        if way == "kill":
-            time.sleep(60)
-
-    attempt = start(train)
-    attempt.receive()
-    if way == "kill":
+    if end == "kill":
         attempt.child.kill()
-    inside, outside = eventually(
-        lambda: attempt.printed.count("\n") == 2 and map(int, attempt.printed.split())
-    )
+    inside, outside = grandchildren_of(attempt)
 
     attempt.child.wait(5)
 
@@ -226,7 +196,7 @@ def test_grandchildren_end_with_their_child(start, eventually, way):
     eventually(lambda: not is_running(outside), timeout_s=5)
 
 
-def test_daemon_of_a_trial_lives_until_the_trial_ends(start, eventually):
+def test_daemon_of_a_trial_lives_until_the_trial_ends(start):
     def with_daemon(config):
         subprocess.run(["sh", "-c", "setsid sleep 60 & echo $!"], check=True)
         time.sleep(60)
@@ -235,7 +205,7 @@ def test_daemon_of_a_trial_lives_until_the_trial_ends(start, eventually):
     daemon = int(eventually(lambda: attempt.printed))
     orphaned_to = eventually(lambda: parent_of(daemon) == parent_of(attempt.child.process.pid))
 
-    start(lambda config: config["lr"]).finish()
+    start(succeed).finish()
     with pytest.raises(AssertionError):  # the server looks for strays every half second
         eventually(lambda: not is_running(daemon), timeout_s=1.2)
     attempt.child.kill()
@@ -276,10 +246,7 @@ def test_zombie_process_is_not_alive():
 
 def test_threads_may_spawn_children_concurrently(start):
     attempts = []
-    threads = [
-        threading.Thread(target=lambda: attempts.append(start(lambda config: config["lr"])))
-        for _ in range(8)
-    ]
+    threads = [threading.Thread(target=lambda: attempts.append(start(succeed))) for _ in range(8)]
 
     for thread in threads:
         thread.start()
@@ -289,83 +256,62 @@ def test_threads_may_spawn_children_concurrently(start):
     assert [attempt.finish()[-1] for attempt in attempts] == [Ended(End.COMPLETED)] * 8
 
 
-def test_fork_server_survives_sigterm_and_the_end_of_the_thread_that_started_it(start):
-    server = ForkServer()
+def test_fork_server_survives_sigterm_and_the_end_of_the_thread_that_started_it(start, server):
     thread = threading.Thread(target=server.start)
     thread.start()
     thread.join()
 
-    try:
-        first = start(lambda config: config["lr"], server=server)
-        assert first.finish()[-1] == Ended(End.COMPLETED)
-        pid = server.pid
-        assert os.getsid(pid) == pid  # what a terminal sends to the worker does not reach it
-        os.kill(pid, signal.SIGTERM)
-        second = start(lambda config: config["lr"], server=server)
-        assert second.finish()[-1] == Ended(End.COMPLETED)
-        assert server.pid == pid
-    finally:
-        server.close()
+    assert start(succeed, server=server).finish()[-1] == Ended(End.COMPLETED)
+    pid = server.pid
+    assert os.getsid(pid) == pid  # so that no signal of the worker's terminal reaches the server
+    os.kill(pid, signal.SIGTERM)
+    assert start(succeed, server=server).finish()[-1] == Ended(End.COMPLETED)
+    assert server.pid == pid
 
 
-def test_children_of_a_killed_fork_server_end_and_another_server_is_started(start, eventually):
-    server = ForkServer()
+def test_children_of_a_killed_fork_server_end_and_another_server_is_started(start, server):
+    attempt = start(with_grandchildren, server=server)
+    inside, outside = grandchildren_of(attempt)
+    killed = server.pid
+
+    os.kill(killed, signal.SIGKILL)
+
+    assert attempt.child.wait(2).signal == signal.SIGKILL
+    for pid in (attempt.child.process.pid, inside, outside):
+        eventually(lambda pid=pid: not is_running(pid), timeout_s=5)
+    assert start(succeed, server=server).finish()[-1] == Ended(End.COMPLETED)
+    assert server.pid != killed
+
+
+def test_fork_server_killed_between_requests_is_replaced(start, server):
     server.start()
-    try:
-        attempt = start(with_grandchildren, server=server)
-        inside, _ = grandchildren_of(attempt, eventually)
-        killed = server.pid
-
-        os.kill(killed, signal.SIGKILL)
-
-        assert attempt.child.wait(2).signal == signal.SIGKILL
-        eventually(lambda: not is_running(attempt.child.process.pid), timeout_s=2)
-        eventually(lambda: not is_running(inside), timeout_s=2)
-        after = start(lambda config: config["lr"], server=server)
-        assert after.finish()[-1] == Ended(End.COMPLETED)
-        assert server.pid != killed
-    finally:
-        server.close()
-        for pid in map(int, attempt.printed.split()):
-            kill_group(pid)
-
-
-def test_fork_server_killed_between_requests_is_replaced(start):
-    server = ForkServer()
-    server.start()
-    try:
-        for _ in range(5):
-            os.kill(server.pid, signal.SIGKILL)
-            attempt = start(lambda config: config["lr"], server=server)
-            assert attempt.finish()[-1] == Ended(End.COMPLETED)
-    finally:
-        server.close()
+    for _ in range(5):
+        os.kill(server.pid, signal.SIGKILL)
+        assert start(succeed, server=server).finish()[-1] == Ended(End.COMPLETED)
 
 
 def test_reused_pid_is_not_killed(start):
-    stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    other = subprocess.Popen(["sleep", "60"], start_new_session=True)
     attempt = start(report_and_sleep)
     attempt.receive()
     child = attempt.child
     real = child.process
 
-    child._process = process_record(stranger.pid, start_of(stranger.pid) - 1)
+    child._process = process_record(other.pid, start_of(other.pid) - 1)
     child.kill()
     child.terminate()
     child.abandon()
 
     with pytest.raises(subprocess.TimeoutExpired):
-        stranger.wait(0.2)
-    stranger.kill()
-    stranger.wait()
+        other.wait(0.2)
+    other.kill()
+    other.wait()
     kill_group(real.pid)
 
 
-def test_close_ends_the_fork_server_its_children_and_their_descendants(start, eventually):
-    server = ForkServer()
-    server.start()
+def test_close_ends_the_fork_server_its_children_and_their_descendants(start, server):
     attempt = start(with_grandchildren, server=server)
-    pids = grandchildren_of(attempt, eventually)
+    pids = grandchildren_of(attempt)
 
     server.close()
 
@@ -375,7 +321,8 @@ def test_close_ends_the_fork_server_its_children_and_their_descendants(start, ev
         start(report_and_sleep, server=server)
 
 
-def test_descendants_of_a_killed_supervisor_end_within_two_seconds(tmp_path, eventually):
+@pytest.mark.parametrize("how", ["fresh", "warm"])
+def test_descendants_of_a_killed_supervisor_end_within_two_seconds(tmp_path, how):
     (tmp_path / "mine.py").write_text(
         "import os, subprocess, time\n"
         "def train(config):\n"
@@ -393,21 +340,26 @@ def test_descendants_of_a_killed_supervisor_end_within_two_seconds(tmp_path, eve
         "from studydb.domain.objective import Objective\n"
         "from studydb.worker.fork_server_client import ForkServer\n"
         "from studydb.worker.attempt_output import OutputPump\n"
-        "directory = sys.argv[1]\n"
+        "from studydb.worker.templates import Templates\n"
+        "directory, how = sys.argv[1:]\n"
         "server, pump = ForkServer(), OutputPump()\n"
         "server.start()\n"
+        "templates = Templates(server, pump, directory=Path(directory) / 'templates',\n"
+        "                      enabled=how == 'warm', say=print, is_stopping=lambda: False)\n"
         "trainable = Trainable('u', 'import', 'mine:train', directory, '3.11')\n"
         "for number in range(2):\n"
         "    output = pump.open(Path(directory) / str(number))\n"
         "    to_import = TrainableImport('s', trainable, True, (directory,))\n"
         "    job = Job(to_import, 't', number, 1, {}, 0, Objective('loss', Mode.MIN),\n"
         "              directory, 'inline:')\n"
-        "    child = server.spawn(job, stdout=output.stdout, stderr=output.stderr)\n"
+        "    started = templates.spawn(job, stdout=output.stdout, stderr=output.stderr)\n"
+        "    assert started.start == how\n"
         "    output.release()\n"
         "time.sleep(60)\n"
     )
     supervisor = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", script, str(tmp_path), how],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     outputs = [tmp_path / number / "stdout" for number in "01"]
     eventually(lambda: all(p.exists() and p.read_text().count("\n") == 3 for p in outputs))
@@ -425,11 +377,11 @@ def test_spawn_leaks_no_descriptors(start):
     def count():
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    start(lambda config: config["lr"]).finish()
+    start(succeed).finish()
     before = count()
 
     for _ in range(10):
-        start(lambda config: config["lr"]).finish()
+        start(succeed).finish()
 
     assert count() == before
 
@@ -437,7 +389,7 @@ def test_spawn_leaks_no_descriptors(start):
 # output
 
 
-def test_flood_of_output_is_bounded_on_disk_and_in_memory(start, eventually):
+def test_flood_of_output_is_bounded_on_disk_and_in_memory(start):
     def flood(config):
         block = b"x" * 999 + b"\n"
         for _ in range(100):
@@ -461,16 +413,13 @@ def test_flood_of_output_is_bounded_on_disk_and_in_memory(start, eventually):
     assert len(attempt.output.tail(1 << 30)) == 64 << 10
 
 
-def test_output_is_on_disk_while_the_child_runs(start, eventually):
+def test_output_is_on_disk_while_the_child_runs(start):
     def train(config):
         print("epoch 1")
-        studydb.report({"loss": 1.0})
         time.sleep(60)
 
-    attempt = start(train)
-    attempt.receive()
+    path = start(train).directory / "stdout"
 
-    path = attempt.directory / "stdout"
     assert eventually(lambda: path.exists() and path.read_text()) == "epoch 1\n"
 
 
@@ -491,7 +440,7 @@ def test_full_disk_drops_output_and_the_trial_completes(start, pump, tmp_path):
 
 
 def test_attempt_that_prints_nothing_leaves_no_files(start):
-    attempt = start(lambda config: config["lr"])
+    attempt = start(succeed)
     attempt.finish()
 
     assert [path.name for path in attempt.directory.iterdir()] == ["scratch"]
@@ -500,13 +449,13 @@ def test_attempt_that_prints_nothing_leaves_no_files(start):
 def test_finish_does_not_wait_for_a_process_that_keeps_the_pipe_open(tmp_path):
     pump = OutputPump(limit_bytes=100)
     output = pump.open(tmp_path)
-    escaped = os.dup(output.stdout)
-    os.write(escaped, b"before\n")
+    kept_open = os.dup(output.stdout)
+    os.write(kept_open, b"before\n")
 
     output.finish(timeout_s=0.05)
 
     assert output.tail() == b"before\n"
-    os.close(escaped)
+    os.close(kept_open)
     pump.close()
     output.finish()
 

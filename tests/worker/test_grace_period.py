@@ -1,4 +1,4 @@
-"""A pause waits for the next report; a stop, a drain and SIGTERM wait for `--grace` and then kill."""
+"""A pause waits for the next report; after a stop, a drain or SIGTERM `--grace` limits the wait."""
 
 import signal
 import time
@@ -15,22 +15,22 @@ GRACE_S = 1.0
 
 @pytest.fixture
 def worker(stage):
-    """A worker whose trial is in a step that ends when the test says so."""
+    """A worker whose trial is in a step that ends when the test opens its gate."""
     stage.create("obedient:slow")
     worker = stage.start(grace=GRACE_S)
     eventually((stage.folder / "began-1").exists)
     return worker
 
 
-def until_told(stage, heard=lambda row: row.verdict is not None):
-    """Until the worker has learned of a request, by a renewal, and its grace is over."""
-    stage.await_trial(heard)
+def outlast_grace(stage, condition=lambda row: row.verdict is not None):
+    """Wait until a renewal has read the request, and then for longer than the grace."""
+    stage.await_trial(condition)
     time.sleep(2 * GRACE_S)
 
 
 def test_pause_waits_for_the_end_of_a_step_that_is_longer_than_the_grace(stage, worker):
     stage.study.pause(0)
-    until_told(stage)
+    outlast_grace(stage)
     still_runs = stage.trial().state
     stage.open(1)
 
@@ -43,9 +43,9 @@ def test_pause_waits_for_the_end_of_a_step_that_is_longer_than_the_grace(stage, 
 
 def test_pause_withdrawn_within_a_step_does_not_interrupt_the_attempt(stage, worker):
     stage.study.pause(0)
-    until_told(stage)
+    outlast_grace(stage)
     stage.study.resume(0)
-    until_told(stage, lambda row: row.verdict is None)
+    outlast_grace(stage, lambda row: row.verdict is None)
     stage.open("all")
 
     done = stage.await_state("TERMINATED")
@@ -63,28 +63,27 @@ def test_stop_kills_a_step_that_is_longer_than_the_grace(stage, worker):
 
 def test_stop_after_a_pause_request_kills_the_trial(stage, worker):
     stage.study.pause(0)
-    until_told(stage)
+    outlast_grace(stage)
     stage.study.stop(0)
 
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
 
 
-@pytest.mark.parametrize("way", ["SIGTERM", "drain"])
-def test_sigterm_and_drain_kill_a_step_that_is_longer_than_the_grace(stage, worker, way):
-    if way == "SIGTERM":
+@pytest.mark.parametrize("request_", ["SIGTERM", "drain"])
+def test_sigterm_and_drain_kill_a_step_that_is_longer_than_the_grace(stage, worker, request_):
+    if request_ == "SIGTERM":
         worker.send(signal.SIGTERM)
     else:
-        (held_by,) = stage.rows(worker_table)
         database = stage.study.database
-        drain(database, find_worker(database, held_by.uuid), new_request())
+        drain(database, find_worker(database, stage.row(worker_table).uuid), new_request())
 
-    assert worker.exit_code() == (143 if way == "SIGTERM" else 0)
-    assert (stage.trial().state, stage.trial().losses) == ("PENDING", 0)
+    assert worker.exit_code() == (143 if request_ == "SIGTERM" else 0)
+    stage.expect_released()
 
 
 def test_sigterm_after_a_pause_request_kills_the_trial_and_leaves_it_paused(stage, worker):
     stage.study.pause(0)
-    until_told(stage)
+    outlast_grace(stage)
     worker.send(signal.SIGTERM)
 
     assert worker.exit_code() == 143

@@ -1,4 +1,4 @@
-"""What counts as evidence that a process has ended, where not all of them can be seen."""
+"""`is_alive` on hosts that hide processes: only evidence of an end counts."""
 
 import dataclasses
 import errno
@@ -16,15 +16,15 @@ from studydb import processes
 from studydb.domain.records import Process
 from studydb.processes import is_alive, process_record, start_of
 
-STRANGER = 65534
-"""A user of the test's own, to whom the processes of others are hidden."""
+OTHER_USER = 65534
+"""A user from whom /proc hides the processes of root."""
 
 _HIDE = (
     'mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid "$0" --regid "$0"'
     ' --clear-groups "$@"'
 )
 
-_LOOK = """
+_ASK = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
 from studydb.processes import is_alive
@@ -36,7 +36,7 @@ print(json.dumps([os.path.exists(f"/proc/{os.getppid()}"), *found]))
 
 @pytest.fixture
 def living() -> Iterator[Process]:
-    """A process that runs as long as the test."""
+    """A process that runs during the test."""
     with subprocess.Popen(["sleep", "600"]) as popen:
         yield process_record(popen.pid, start_of(popen.pid) or 0)
         popen.kill()
@@ -51,8 +51,8 @@ def dead() -> Process:
     return record
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Let nothing be read of any process."""
+def fail_reads_of_proc(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Have each read of a process's entry in /proc fail with this errno."""
 
     def read(pid: int) -> list[bytes]:
         raise OSError(code, os.strerror(code), f"/proc/{pid}/stat")
@@ -64,11 +64,11 @@ def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="hidepid is Linux's")
 def test_process_that_proc_hides_is_alive_until_it_ends(living, dead):
     asked = json.dumps([dataclasses.asdict(one) for one in (living, dead)])
-    place = str(Path(studydb.__file__).parents[1])
+    folder = str(Path(studydb.__file__).parents[1])
 
-    hidden = ["unshare", "--mount", "sh", "-c", _HIDE, str(STRANGER)]
+    hidden = ["unshare", "--mount", "sh", "-c", _HIDE, str(OTHER_USER)]
     answer = subprocess.run(
-        [*hidden, sys.executable, "-c", _LOOK, place, asked],
+        [*hidden, sys.executable, "-c", _ASK, folder, asked],
         capture_output=True,
         check=False,
         cwd="/",
@@ -81,21 +81,21 @@ def test_process_that_proc_hides_is_alive_until_it_ends(living, dead):
 
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.EPERM, errno.EACCES, errno.EMFILE])
 def test_process_is_alive_while_its_proc_entry_cannot_be_read(monkeypatch, living, dead, code):
-    refuse(monkeypatch, code)
+    fail_reads_of_proc(monkeypatch, code)
 
     assert is_alive(living)
     assert not is_alive(dead)
 
 
-def test_process_is_alive_if_it_may_not_be_signalled(monkeypatch, dead):
+def test_process_is_alive_if_it_may_not_be_signalled(monkeypatch, living):
     def kill(_pid: int, number: int) -> None:
         assert number == 0
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    refuse(monkeypatch, errno.ENOENT)
+    fail_reads_of_proc(monkeypatch, errno.ENOENT)
     monkeypatch.setattr(processes.os, "kill", kill)
 
-    assert is_alive(dead)
+    assert is_alive(dataclasses.replace(living, pid=2**22 - 1))  # only the signal tells
 
 
 def test_process_with_unknown_start_time_is_alive_while_its_pid_exists(living, dead):

@@ -1,4 +1,4 @@
-"""Whatever one trial's process says, its attempt may fail; the worker takes the next trial."""
+"""A trial's process sends invalid content: its attempt may fail, the worker runs the next trial."""
 
 import math
 import struct
@@ -56,7 +56,7 @@ def raw_report(**damage):
     return framed(msgpack.encode(header))
 
 
-ILL = {
+INVALID = {
     "nested 600 deep": reported(deep=deep(600)),
     "a list 900 deep": framed(
         msgpack.encode({"type": "report", "id": None, "result": RESULT}).replace(
@@ -67,20 +67,21 @@ ILL = {
     "a NUL in a name": reported(**{"a\0b": 1.0}),
     "a NUL in a value": reported(text="a\0b"),
     "a step of 62 bits": raw_report(step=2**62),
-    "a step that is none": raw_report(step=-1),
+    "a negative step": raw_report(step=-1),
     "bytes as a metric": reported(raw=b"\x00"),
-    "a moment as a metric": raw_report(metrics={"at": msgpack.Ext(5, b"x")}),
-    "an endless time": raw_report(time_total_s=math.inf),
-    "no message": framed(b"\xc1"),
-    "nothing in a frame": framed(b""),
-    "more than a frame may hold": struct.pack("!II", 2**31, 0),
-    "the end of a stop that was not": wire(Ended(End.STOPPED)),
-    "the end of a loss that was not": wire(Ended(End.LOST)),
-    "no beginning after a report": reported() + wire(Ended(End.UNPREPARED)),
+    "a timestamp as a metric": raw_report(metrics={"at": msgpack.Ext(5, b"x")}),
+    "an infinite time": raw_report(time_total_s=math.inf),
+    "bytes that are no MessagePack": framed(b"\xc1"),
+    "an empty frame": framed(b""),
+    "a frame over its limit": struct.pack("!II", 2**31, 0),
+    "the end of a stop that was not asked for": wire(Ended(End.STOPPED)),
+    "the end of a loss that did not happen": wire(Ended(End.LOST)),
+    "the end of an attempt that never began, after a report": reported()
+    + wire(Ended(End.UNPREPARED)),
 }
 
 
-@pytest.mark.parametrize("script", ILL.values(), ids=ILL)
+@pytest.mark.parametrize("script", INVALID.values(), ids=INVALID)
 def test_trial_that_sends_an_invalid_message_fails_alone(supervised, database, script):
     interruption = supervised.run(script + COMPLETED, GOOD)
 
@@ -119,10 +120,10 @@ def test_trial_that_reports_the_largest_double_twice_completes(supervised, datab
 
 
 @pytest.fixture
-def break_conclude(monkeypatch):
-    """Have the end of attempts raise so many times."""
+def break_endings(monkeypatch):
+    """Have `decide_ending` raise this many times."""
 
-    def break_conclude(times):
+    def break_endings(times):
         genuine, left = attempt_end.decide_ending, [ZeroDivisionError("a bug of studydb's")] * times
 
         def decide_ending(*arguments):
@@ -132,13 +133,13 @@ def break_conclude(monkeypatch):
 
         monkeypatch.setattr(attempt_end, "decide_ending", decide_ending)
 
-    return break_conclude
+    return break_endings
 
 
 def test_internal_error_while_ending_a_trial_fails_that_trial_alone(
-    supervised, database, break_conclude
+    supervised, database, break_endings
 ):
-    break_conclude(1)
+    break_endings(1)
 
     assert supervised.run(failed(), GOOD).gave_up is None
 
@@ -149,9 +150,9 @@ def test_internal_error_while_ending_a_trial_fails_that_trial_alone(
 
 
 def test_trial_that_cannot_be_ended_stays_running_until_its_lease_expires(
-    supervised, database, break_conclude
+    supervised, database, break_endings
 ):
-    break_conclude(2)
+    break_endings(2)
 
     assert supervised.run(failed(), GOOD).gave_up is None
 
@@ -168,7 +169,7 @@ def test_value_that_the_database_refuses_fails_its_trial(supervised, database, m
 
     monkeypatch.setattr(attempt, "read_report", read_report)
 
-    interruption = supervised.run(reported() + reported(2, ill=1.0) + COMPLETED, GOOD)
+    interruption = supervised.run(reported() + reported(2, extra=1.0) + COMPLETED, GOOD)
 
     assert interruption.gave_up is None
     assert states_of(database, supervised.study) == [State.ERROR, State.TERMINATED]

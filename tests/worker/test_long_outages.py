@@ -1,8 +1,7 @@
 """
-An outage during which a trial reports more than a worker's memory should hold.
+An outage during which a trial reports more than its worker may keep in memory.
 
-`STUDYDB_NIGHTLY=1` makes it 2 GB with the bounds that workers have; the suite has 12 MB and smaller
-bounds.
+With `STUDYDB_NIGHTLY=1` these are 2 GB, with the limits of workers; else 12 MB, with smaller ones.
 """
 
 import os
@@ -37,7 +36,7 @@ sys.exit(run_worker(options))
 
 @contextmanager
 def peak_memory(worker):
-    """The most memory of the supervisor meanwhile, in bytes."""
+    """Measure the supervisor's memory until the block ends; the list holds the peak in bytes."""
     process, over, peak = psutil.Process(worker.pid), threading.Event(), [0]
 
     def look():
@@ -57,8 +56,8 @@ def peak_memory(worker):
 
 
 @contextmanager
-def away(stage, server):
-    """The server is stopped, or another process locks the file."""
+def outage(stage, server):
+    """Stop the server; without a server, lock the SQLite file."""
     if server is not None:
         server.stop("immediate")
         yield
@@ -73,8 +72,8 @@ def away(stage, server):
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request):
-    """A URL, and the server if there is one."""
+def storage(request):
+    """A URL, and the PostgreSQL server; None for SQLite."""
     if request.param == "sqlite":
         return request.getfixturevalue("sqlite_url"), None
     server = request.getfixturevalue("crashable_postgres")
@@ -83,16 +82,16 @@ def place(request):
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-def test_results_reported_in_an_outage_are_stored_and_bounded_in_memory(place, tmp_path):
-    url, server = place
+def test_results_reported_in_an_outage_are_stored_and_bounded_in_memory(storage, tmp_path):
+    url, server = storage
     with Stage(url, tmp_path) as stage:
-        stage.create("wordy:train", space={"n_steps": N_STEPS, "size": SIZE})
+        stage.create("outage:train", space={"n_steps": N_STEPS, "size": SIZE})
         command = [sys.executable, "-c", _RUN, url, stage.study.name, str(MEMORY_BYTES)]
         worker = stage.fleet.launch(command)
-        stage.await_trial(lambda row: row.n_results > 0)
+        stage.await_result()
 
         with peak_memory(worker) as peak:
-            with away(stage, server):
+            with outage(stage, server):
                 stage.open("away")
                 eventually((tmp_path / "reported").exists, PATIENCE_S)
                 assert psutil.Process(worker.pid).memory_info().rss < MOST_MEMORY

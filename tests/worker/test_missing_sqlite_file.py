@@ -1,6 +1,7 @@
 """An SQLite file that is moved, deleted or replaced while processes use it."""
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,27 +26,29 @@ def replace(path: Path) -> None:
     path.with_name("copy.db").replace(path)
 
 
+@pytest.fixture
+def database(sqlite_url):
+    with closing(connect(sqlite_url)) as database:
+        yield database
+
+
 DISPLACED = {move: "was moved or deleted", delete: "was moved or deleted", replace: "was replaced"}
 
-displaced = pytest.mark.parametrize("displace", DISPLACED, ids=lambda each: each.__name__)
+each_way = pytest.mark.parametrize("displace", DISPLACED, ids=lambda way: way.__name__)
 
 
-@displaced
+@each_way
 @pytest.mark.parametrize("write", [True, False])
-def test_transaction_does_not_begin_in_a_displaced_file(sqlite_url, displace, write):
-    database = connect(sqlite_url)
+def test_transaction_does_not_begin_in_a_displaced_file(database, displace, write):
     arrange.new_study(database)
     displace(database.path)
 
     with pytest.raises(StorageMissing, match=DISPLACED[displace]), database.begin(write=write):
         pass
-    database.close()
 
 
-@displaced
-def test_transaction_is_not_committed_to_a_displaced_file(sqlite_url, displace):
-    database = connect(sqlite_url)
-
+@each_way
+def test_transaction_is_not_committed_to_a_displaced_file(database, displace):
     def change():
         with database.begin() as txn:
             txn.raw("DELETE FROM event")
@@ -53,11 +56,9 @@ def test_transaction_is_not_committed_to_a_displaced_file(sqlite_url, displace):
 
     with pytest.raises(StorageMissing, match=DISPLACED[displace]):
         change()
-    database.close()
 
 
-def test_file_that_is_moved_back_can_be_used_again(sqlite_url):
-    database = connect(sqlite_url)
+def test_file_that_is_moved_back_can_be_used_again(database):
     study = arrange.new_study(database)
     move(database.path)
     with pytest.raises(StorageMissing):
@@ -66,17 +67,15 @@ def test_file_that_is_moved_back_can_be_used_again(sqlite_url):
     database.path.with_name("elsewhere.db").rename(database.path)
 
     assert arrange.enqueued(database, study) == 0
-    database.close()
 
 
-@displaced
+@each_way
 def test_worker_ends_when_its_file_is_displaced(sqlite_stage, displace):
-    stage = sqlite_stage
-    stage.create("obedient:unhurried")
-    worker = stage.start()
-    stage.await_trial(lambda row: row.n_results > 0)
+    sqlite_stage.create("obedient:unhurried")
+    worker = sqlite_stage.start()
+    sqlite_stage.await_result()
 
-    displace(stage.study.database.path)
+    displace(sqlite_stage.study.database.path)
 
     assert worker.exit_code(60.0) == 1
     assert DISPLACED[displace] in worker.output()
@@ -85,27 +84,18 @@ def test_worker_ends_when_its_file_is_displaced(sqlite_stage, displace):
 
 
 def test_worker_ends_during_a_long_step_when_its_file_is_moved(sqlite_stage):
-    stage = sqlite_stage
-    stage.create("obedient:gated")
-    worker = stage.start(grace=1.0)
-    stage.await_trial(lambda row: row.checkpoint_step == 1)
+    sqlite_stage.create("obedient:gated")
+    worker = sqlite_stage.start(grace=1.0)
+    sqlite_stage.await_trial(lambda row: row.checkpoint_step == 1)
 
-    move(stage.study.database.path)
+    move(sqlite_stage.study.database.path)
 
     assert worker.exit_code(60.0) == 1
     assert DISPLACED[move] in worker.output()
 
 
 def test_own_loop_raises_storage_missing_when_its_file_is_moved(sqlite_url):
-    study = studydb.create_study(
-        "mine",
-        None,
-        space={"x": studydb.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        num_trials=3,
-        storage=sqlite_url,
-    )
+    study = studydb.create_study("mine", None, metric="loss", mode="min", storage=sqlite_url)
     trial = study.ask()
     move(study.database.path)
 

@@ -1,4 +1,4 @@
-"""What waits while the database is away: bounded in memory and on disk, in order, exactly once."""
+"""Results that wait for the database: bounded in memory and on disk, in order, exactly once."""
 
 import errno
 import itertools
@@ -34,12 +34,13 @@ def result(step, size=100):
 
 @pytest.fixture
 def opened():
-    """Collects what has to be closed."""
+    """Closes at the end of the test what it is given."""
     with ExitStack() as stack:
         yield lambda one: stack.enter_context(closing(one))
 
 
-def drained(queue, *, rows=3, size_bytes=1 << 20):
+def take_all(queue, *, rows=3, size_bytes=1 << 20):
+    """Empty the queue in batches; return the steps of its results."""
     steps = []
     while queue.n_waiting:
         batch, size = queue.take(rows, size_bytes)
@@ -74,7 +75,7 @@ def test_results_keep_their_order_for_any_limits_of_memory_and_disk(
         queue.free(size)
         taken += [one.step for one in batch]
 
-    taken += drained(queue)
+    taken += take_all(queue)
 
     assert taken == list(range(1, 42))
 
@@ -116,8 +117,8 @@ def test_spill_file_has_no_name_and_is_readable_by_its_owner_alone(tmp_path, mon
 
 
 def test_full_disk_is_printed_once_and_loses_no_result(monkeypatch, opened):
-    said = []
-    queue = opened(Queue(Room(memory_bytes=0, say=said.append), weigh))
+    printed = []
+    queue = opened(Queue(Room(memory_bytes=0, say=printed.append), weigh))
     queue.add(result(1))
 
     def full(fd, data, offset):
@@ -131,10 +132,10 @@ def test_full_disk_is_printed_once_and_loses_no_result(monkeypatch, opened):
         assert queue.is_full
         queue.add(result(3))
 
-    assert drained(queue, rows=1) == [1, 2, 3]
+    assert take_all(queue, rows=1) == [1, 2, 3]
     assert not queue.is_full
-    assert len(said) == 1
-    assert "No space left" in said[0]
+    assert len(printed) == 1
+    assert "No space left" in printed[0]
 
 
 def test_batch_is_bounded_in_rows_and_bytes_and_never_empty(opened):
@@ -148,37 +149,37 @@ def test_batch_is_bounded_in_rows_and_bytes_and_never_empty(opened):
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """Bounds of a few results, so that a short outage is a long one."""
+def small_batches(monkeypatch):
+    """Lower the limits of a batch to a few results."""
     monkeypatch.setattr(buffer, "BATCH_ROWS", 7)
     monkeypatch.setattr(buffer, "BATCH_BYTES", 30_000)
     monkeypatch.setattr(room, "READ_BYTES", 3_000)
 
 
-def away(*_args, **_more):
+def fail(*_args, **_more):
     raise StorageBusy("The database is away.")
+
+
+def hold_trial(database, study, **options):
+    claim = SimulatedWorker(database, study).ask().claimed
+    return HeldAttempt(database, study, claim, **options)
 
 
 @pytest.mark.parametrize("reply_is_lost", [False, True])
 def test_trial_ends_after_an_outage_with_all_waiting_results(
-    database, monkeypatch, small, reply_is_lost
+    database, monkeypatch, small_batches, reply_is_lost
 ):
     study = new_study(database)
-    trial = HeldAttempt(
-        database,
-        study,
-        SimulatedWorker(database, study).ask().claimed,
-        room=Room(memory_bytes=5_000),
-    )
+    trial = hold_trial(database, study, room=Room(memory_bytes=5_000))
     real = held.report
 
     def stored_without_reply(*args, **more):
         real(*args, **more)
-        away()
+        fail()
 
     trial.add(result(1))
     with monkeypatch.context() as patch:
-        patch.setattr(held, "report", stored_without_reply if reply_is_lost else away)
+        patch.setattr(held, "report", stored_without_reply if reply_is_lost else fail)
         with pytest.raises(StorageBusy):
             trial.flush(patience_s=0.0)
         for step in range(2, 101):
@@ -194,9 +195,9 @@ def test_trial_ends_after_an_outage_with_all_waiting_results(
     assert repr(stored[-1].metrics["list"]) == repr(ODD["list"])
 
 
-def test_background_flush_stores_one_batch(database, small):
+def test_background_flush_stores_one_batch(database, small_batches):
     study = new_study(database)
-    trial = HeldAttempt(database, study, SimulatedWorker(database, study).ask().claimed)
+    trial = hold_trial(database, study)
     for step in range(1, 101):
         trial.add(result(step))
 
@@ -206,9 +207,9 @@ def test_background_flush_stores_one_batch(database, small):
     assert trial.buffer.needs_flushes
 
 
-def test_waiting_results_are_dropped_after_a_verdict_that_refuses_results(database, small):
+def test_waiting_results_are_dropped_after_a_verdict_that_refuses_results(database, small_batches):
     study = new_study(database, rules=read_rules(["loss<=0.1"]))
-    trial = HeldAttempt(database, study, SimulatedWorker(database, study).ask().claimed)
+    trial = hold_trial(database, study)
     for step in range(1, 101):
         trial.add(result(step))
 
@@ -224,8 +225,7 @@ def test_closed_attempt_releases_all_of_its_room(database):
     study = new_study(database)
     before = dict(shared._left)
     for _ in range(3):
-        run = SimulatedWorker(database, study).ask()
-        trial = HeldAttempt(database, study, run.claimed, room=shared)
+        trial = hold_trial(database, study, room=shared)
         for step in range(1, 11):
             trial.add(result(step))
         trial.flush()

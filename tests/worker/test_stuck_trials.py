@@ -1,10 +1,10 @@
-"""A trial that dies at the same step each time is not run ten times; one that gets further is."""
+"""A trial that dies at the same step each time is run three times, not ten."""
 
 from studydb.domain.life.ending import LOSSES_AT_STEP
 
 
 def test_trial_that_dies_three_times_at_the_same_step_is_not_run_again(stage):
-    stage.create("misbehaving:dies_at_a_step", space={"steps": 2, "more": 0})
+    stage.create("misbehaving:dies_after_step_2")
 
     assert stage.run() == 3
     assert (stage.trial().state, stage.trial().reason) == ("ERROR", "LOST")
@@ -16,16 +16,8 @@ def test_trial_that_dies_three_times_at_the_same_step_is_not_run_again(stage):
     )
 
 
-def test_trial_that_gets_further_each_time_goes_on(stage):
-    stage.create("misbehaving:dies_at_a_step", space={"steps": 1, "more": 1})
-
-    assert stage.run() == 0
-    assert stage.trial().reason == "COMPLETED"
-    assert len(stage.attempts()) == LOSSES_AT_STEP + 1
-
-
 def test_given_max_losses_replaces_the_limit_of_losses_at_the_same_step(stage):
-    stage.create("misbehaving:dies_at_a_step", space={"steps": 2, "more": 0}, max_losses=3)
+    stage.create("misbehaving:dies_after_step_2", max_losses=3)
 
     assert stage.run() == 3
     assert len(stage.attempts()) == 4

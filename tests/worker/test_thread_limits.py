@@ -1,4 +1,4 @@
-"""The threads of BLAS and OpenMP: as many as there are cores for each trial, unless the user says."""
+"""The number of BLAS and OpenMP threads in a trial: its share of the cores, or the user's limit."""
 
 import json
 import os
@@ -17,8 +17,8 @@ def unset(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def told(stage):
-    environment = json.loads((stage.folder / "told.json").read_text())["environment"]
+def limits_in_trial(stage):
+    environment = json.loads((stage.folder / "facts.json").read_text())["environment"]
     return {environment.get(name) for name in THREAD_VARIABLES}
 
 
@@ -27,7 +27,7 @@ def test_slots_share_the_cores(sqlite_stage, unset, slots):
     sqlite_stage.create("obedient:inspected")
 
     assert sqlite_stage.run(slots=slots) == 0
-    assert told(sqlite_stage) == {str(max(1, available_cores() // slots))}
+    assert limits_in_trial(sqlite_stage) == {str(max(1, available_cores() // slots))}
 
 
 @pytest.mark.parametrize("name", THREAD_VARIABLES)
@@ -42,7 +42,7 @@ def test_trial_keeps_the_users_thread_limit(sqlite_stage, unset, monkeypatch):
     sqlite_stage.create("obedient:inspected")
 
     assert sqlite_stage.run(slots=2) == 0
-    assert told(sqlite_stage) == {"7", None}
+    assert limits_in_trial(sqlite_stage) == {"7", None}
 
 
 def test_workers_of_a_run_share_the_cores(sqlite_stage, unset):
@@ -51,7 +51,7 @@ def test_workers_of_a_run_share_the_cores(sqlite_stage, unset):
     with WorkerProcesses(storage=sqlite_stage.storage, study=study.name, workers=CORES + 1) as team:
         sqlite_stage.await_state("TERMINATED", timeout_s=120.0)
         assert team.pids
-    assert told(sqlite_stage) == {"1"}
+    assert limits_in_trial(sqlite_stage) == {"1"}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Workers whose server takes their requests and does not answer."""
+"""Workers whose server accepts their requests and does not answer."""
 
 import signal
 import time
@@ -15,27 +15,27 @@ from studydb.db import migrate
 
 GRACE_S = 30.0
 SHORTEST_TIMEOUT_S, STOPPING_TIMEOUT_S, LATE_TIMEOUT_S = 2.0, 1.5, 1.0
-BOUNDS = {
+SHORT_TIMEOUTS = {
     "worker.supervisor.SHORTEST_TIMEOUT_S": SHORTEST_TIMEOUT_S,
     "worker.supervisor.STOPPING_TIMEOUT_S": STOPPING_TIMEOUT_S,
     "worker.supervisor.LATE_TIMEOUT_S": LATE_TIMEOUT_S,
 }
-"""Shorter than those of other workers, so that the tests wait less."""
+"""Timeouts of the workers in these tests, shorter than the defaults."""
 
 
 class Standby:
-    """A server that waits for a standby, which is not there, at each COMMIT that is to be durable."""
+    """A standby whose absence makes the server wait at each synchronous COMMIT."""
 
     def __init__(self, server: postgres.PostgresServer) -> None:
         self._server = server
 
-    def goes_missing(self) -> None:
+    def remove(self) -> None:
         self._set("missing")
-        with postgres.connect(self._server.url()) as connection:  # it holds for new COMMITs
+        with postgres.connect(self._server.url()) as connection:  # new COMMITs wait from now on
             shown = "SHOW synchronous_standby_names"
             eventually(lambda: connection.execute(shown).fetchone() == ("missing",))
 
-    def is_given_up(self) -> None:
+    def restore(self) -> None:
         self._set("")
 
     def has_waiters(self) -> bool:
@@ -62,7 +62,7 @@ def server() -> Iterator[postgres.PostgresServer]:
 def standby(server) -> Iterator[Standby]:
     standby = Standby(server)
     yield standby
-    standby.is_given_up()
+    standby.restore()
 
 
 @pytest.fixture
@@ -72,29 +72,27 @@ def stage(server, standby, tmp_path: Path) -> Iterator[Stage]:
     migrate.upgrade(url)
     with Stage(url, tmp_path) as stage:
         yield stage
-        standby.is_given_up()  # before the stage asks for anything more
+        standby.restore()  # before the stage sends its last requests
 
 
-def test_worker_ends_after_its_patience_while_a_trial_reports(crashable_postgres, tmp_path):
-    migrate.upgrade(crashable_postgres.url())
-    with Stage(crashable_postgres.url(), tmp_path) as stage:
-        stage.create("obedient:unhurried")
-        worker = stage.start(patience=3.0)
-        stage.await_trial(lambda row: row.n_results > 0)
+def test_worker_ends_after_its_patience_while_a_trial_reports(crashable_postgres, crashable_stage):
+    crashable_stage.create("obedient:unhurried")
+    worker = crashable_stage.start(patience=3.0)
+    crashable_stage.await_result()
 
-        crashable_postgres.stop("immediate")
+    crashable_postgres.stop("immediate")
 
-        assert worker.exit_code(60.0) == 1
-        assert "did not answer for too long" in worker.output()
-        crashable_postgres.start()
+    assert worker.exit_code(60.0) == 1
+    assert "did not answer for too long" in worker.output()
+    crashable_postgres.start()
 
 
 def test_worker_ends_after_its_patience_while_the_standby_is_missing(stage, standby):
     stage.create("obedient:unhurried")
-    worker = stage.start(patience=1.0, constants=BOUNDS)
-    stage.await_trial(lambda row: row.n_results > 0)
+    worker = stage.start(patience=1.0, constants=SHORT_TIMEOUTS)
+    stage.await_result()
 
-    standby.goes_missing()
+    standby.remove()
 
     began_s = time.monotonic()
     assert worker.exit_code(60.0) == 1
@@ -104,9 +102,9 @@ def test_worker_ends_after_its_patience_while_the_standby_is_missing(stage, stan
 
 def test_worker_ends_at_sigterm_while_the_standby_is_missing(stage, standby):
     stage.create("obedient:unhurried")
-    worker = stage.start(constants=BOUNDS)
-    stage.await_trial(lambda row: row.n_results > 0)
-    standby.goes_missing()
+    worker = stage.start(constants=SHORT_TIMEOUTS)
+    stage.await_result()
+    standby.remove()
     eventually(standby.has_waiters)
 
     began_s = time.monotonic()
@@ -114,7 +112,7 @@ def test_worker_ends_at_sigterm_while_the_standby_is_missing(stage, standby):
 
     assert worker.exit_code(GRACE_S + 10) == 143
     assert time.monotonic() - began_s < GRACE_S
-    standby.is_given_up()
+    standby.restore()
     eventually(lambda: not standby.has_waiters())
     stage.start()
     stage.await_trial(lambda row: row.attempt == 2)
@@ -123,11 +121,11 @@ def test_worker_ends_at_sigterm_while_the_standby_is_missing(stage, standby):
 def test_trial_loses_no_step_when_the_standby_returns(stage, standby):
     stage.create("obedient:unhurried")
     worker = stage.start(patience=60.0)
-    reported = stage.await_trial(lambda row: row.n_results > 0).n_results
-    standby.goes_missing()
+    reported = stage.await_result().n_results
+    standby.remove()
     eventually(standby.has_waiters)
 
-    standby.is_given_up()
+    standby.restore()
     stage.await_trial(lambda row: row.n_results > reported)
     stage.open("all")
 
@@ -140,8 +138,8 @@ def test_worker_ends_at_sigterm_while_its_connection_is_frozen(postgres_url, tmp
     with Proxy(postgres_url) as line, Stage(postgres_url, tmp_path) as stage:
         stage.create("obedient:unhurried")
         stage.fleet.storage = line.url()
-        worker = stage.start(constants=BOUNDS)
-        stage.await_trial(lambda row: row.n_results > 0)
+        worker = stage.start(constants=SHORT_TIMEOUTS)
+        stage.await_result()
         line.freeze()
 
         began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""A worker runs what a key of its user signed, or what its command line allows; nothing else."""
+"""A worker runs only trainables that a key of its user signed or its command line allows."""
 
 import hashlib
 import pickle
@@ -15,10 +15,9 @@ ANOTHER_KEY = {"STUDYDB_SIGNING_KEY": "ab" * 32, "STUDYDB_KEY_FILE": "/nonexiste
 
 
 def test_unsigned_trainable_is_refused_and_the_error_names_the_cure(sqlite_stage):
-    stage = sqlite_stage
-    stage.create("obedient:one_step")
+    sqlite_stage.create("obedient:one_step")
 
-    worker = stage.fleet.start(environment=ANOTHER_KEY)
+    worker = sqlite_stage.fleet.start(environment=ANOTHER_KEY)
 
     assert worker.exit_code() == 1
     assert worker.output() == (
@@ -26,28 +25,28 @@ def test_unsigned_trainable_is_refused_and_the_error_names_the_cure(sqlite_stage
         "Copy that file from the account that created the study (its lines can be added to yours), "
         "or start the worker with --allow-import obedient.\n"
     )
-    assert stage.rows(attempt) == []
+    assert sqlite_stage.rows(attempt) == []
 
 
 def test_unsigned_trainable_runs_if_its_module_is_allowed(sqlite_stage):
-    stage = sqlite_stage
-    stage.create("obedient:one_step")
+    sqlite_stage.create("obedient:one_step")
 
-    worker = stage.fleet.start(environment=ANOTHER_KEY, allow_import="obedient", workdir=TRAINABLES)
+    worker = sqlite_stage.fleet.start(
+        environment=ANOTHER_KEY, allow_import="obedient", workdir=TRAINABLES
+    )
 
     assert worker.exit_code() == 0, worker.output()
-    assert stage.trial().reason == "COMPLETED"
+    assert sqlite_stage.trial().reason == "COMPLETED"
 
 
 def test_unsigned_trainable_is_searched_only_in_the_workers_own_directory(sqlite_stage):
-    stage = sqlite_stage
-    stage.create("obedient:one_step")
+    sqlite_stage.create("obedient:one_step")
 
-    worker = stage.fleet.start(environment=ANOTHER_KEY, allow_import="obedient")
+    worker = sqlite_stage.fleet.start(environment=ANOTHER_KEY, allow_import="obedient")
 
     assert worker.exit_code() == 1, worker.output()
-    (told,) = stage.attempts()
-    assert told.error_message.startswith("There is no module 'obedient', neither in")
+    (attempt_row,) = sqlite_stage.attempts()
+    assert attempt_row.error_message.startswith("There is no module 'obedient', neither in")
 
 
 @pytest.mark.parametrize(
@@ -62,19 +61,18 @@ def test_unsigned_trainable_is_searched_only_in_the_workers_own_directory(sqlite
     ids=["name", "workdir", "source", "study", "signature"],
 )
 def test_trainable_that_was_changed_in_the_database_is_refused(sqlite_stage, change):
-    stage = sqlite_stage
-    stage.create("obedient:one_step")
-    arrange.change(stage.study.database, change)
+    sqlite_stage.create("obedient:one_step")
+    arrange.change(sqlite_stage.study.database, change)
 
-    worker = stage.start()
+    worker = sqlite_stage.start()
 
     assert worker.exit_code() == 1
     assert "was changed after it was signed. Find out who wrote" in worker.output()
     assert "Traceback" not in worker.output()
 
 
-class Evil:
-    """What leaves a file behind when its pickle is opened."""
+class CreatesFile:
+    """Unpickling creates a file."""
 
     def __init__(self, path):
         self.path = path
@@ -84,28 +82,27 @@ class Evil:
 
 
 def test_checkpoint_that_no_worker_has_signed_is_never_opened(sqlite_stage):
-    stage = sqlite_stage
-    stage.create("obedient:gated")
-    first = stage.start()
-    stage.await_trial(lambda row: row.checkpoint_step == 1)
+    sqlite_stage.create("obedient:gated")
+    first = sqlite_stage.start()
+    sqlite_stage.await_trial(lambda row: row.checkpoint_step == 1)
     first.end()
-    harm = stage.folder / "harm"
-    forged = pickle.dumps(Evil(harm))
+    created = sqlite_stage.folder / "created"
+    forged = pickle.dumps(CreatesFile(created))
 
-    Path(urlsplit(stage.row(checkpoint).url).path).write_bytes(forged)
-    told = f"digest = '{hashlib.sha256(forged).hexdigest()}'"
-    arrange.change(stage.study.database, f"UPDATE checkpoint SET {told}")
-    stage.open("all")
-    second = stage.start()
+    Path(urlsplit(sqlite_stage.row(checkpoint).url).path).write_bytes(forged)
+    digest = hashlib.sha256(forged).hexdigest()
+    arrange.change(sqlite_stage.study.database, f"UPDATE checkpoint SET digest = '{digest}'")
+    sqlite_stage.open("all")
+    second = sqlite_stage.start()
 
     assert second.exit_code() == 0, second.output()
-    assert not harm.exists()
-    assert len(stage.events("checkpoint corrupt")) == 1
-    assert [one.start_step for one in stage.attempts()] == [1, 1]
-    assert stage.trial().reason == "COMPLETED"
+    assert not created.exists()
+    assert len(sqlite_stage.events("checkpoint corrupt")) == 1
+    assert [one.start_step for one in sqlite_stage.attempts()] == [1, 1]
+    assert sqlite_stage.trial().reason == "COMPLETED"
 
 
 def test_unpickling_the_forged_checkpoint_creates_the_file(tmp_path):
-    pickle.loads(pickle.dumps(Evil(tmp_path / "harm")))
+    pickle.loads(pickle.dumps(CreatesFile(tmp_path / "created")))
 
-    assert (tmp_path / "harm").exists()
+    assert (tmp_path / "created").exists()

@@ -15,7 +15,7 @@ UNDEFINED_FROM = 0.95
 
 
 def loss(x: float, step: int) -> float:
-    """The value at a step: curves cross, and two decimals make ties."""
+    """The value at a step; curves cross, and rounding to two decimals makes ties."""
     if x > UNDEFINED_FROM and step % 2 == 0:
         return math.nan
     return round(x * x + 1.0 / step + 0.2 * math.sin(7.0 * x * step), 2)
@@ -23,10 +23,10 @@ def loss(x: float, step: int) -> float:
 
 def train(config, trial):
     """
-    Report a known curve, with a checkpoint every few steps and a flush every few others.
+    Report a known curve, with a checkpoint every 4 steps and a flush every 3.
 
-    Whenever a call returns that has made everything before it safe, the step is appended to a file
-    of this attempt's own, and synced, so that the file never says more than was acknowledged.
+    After each report with a checkpoint and each flush, the step is appended to a file of this
+    attempt, and synced: the file names only steps whose results the worker has acknowledged.
     """
     start = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     journal = Path(config["journal"]) / f"{trial.number}-{trial.attempt}"
@@ -48,6 +48,6 @@ def train(config, trial):
 
 
 def _start_bystander(number: int) -> None:
-    """What trials leave behind: a process of their group, one of its own session, or none."""
+    """Leave behind a process in the trial's group, one in another session, or none."""
     if number % 3:
         subprocess.Popen(["sleep", "600"], start_new_session=number % 3 == 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def unpickling(config, trial):
-    """Open the model of a directory checkpoint, as a library's own `load` would."""
+    """Unpickle the model of a directory checkpoint."""
     if trial.checkpoint is not None:
         model = pickle.loads((trial.checkpoint.path / "model").read_bytes())
         return {"loss": model["loss"]}
@@ -14,11 +14,11 @@ def unpickling(config, trial):
     folder.mkdir(exist_ok=True)
     (folder / "model").write_bytes(pickle.dumps({"loss": 0.125}))
     trial.report({"loss": 1.0}, checkpoint=folder)
-    raise RuntimeError("the next attempt goes on from here")
+    raise RuntimeError("the next attempt restores the checkpoint")
 
 
 def commanding(config):
-    """Write down which function was loaded."""
+    """Write the config's command to the file `ran`."""
     (Path(config["folder"]) / "ran").write_text(config["command"])
     return {"loss": config["x"]}
 
@@ -27,6 +27,6 @@ STEER = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\u202e"
 
 
 def steering(config):
-    """Print and raise what would steer a terminal."""
+    """Print terminal escape sequences, and raise an error with others."""
     sys.stdout.write(f"{STEER}\n\x1b[31mred\x1b[0m and\ttabs, é\n")
     raise ValueError(STEER)

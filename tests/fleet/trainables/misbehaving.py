@@ -1,4 +1,4 @@
-"""What users' code does to its worker."""
+"""Trainables that fail, die or misuse their process in one way each."""
 
 import ctypes
 import os
@@ -53,11 +53,6 @@ def exits(config):
     sys.exit("bad data")
 
 
-def exits_quietly(config, trial):
-    trial.report({"loss": 0.5})
-    sys.exit(0)
-
-
 def exits_hard(config):
     os._exit(3)
 
@@ -70,13 +65,11 @@ def kills_itself(config):
     os.kill(os.getpid(), 9)
 
 
-def dies_at_a_step(config, trial):
-    """Be killed after some steps, in each attempt after so many more; the fourth lives."""
-    for step in range(1, config["steps"] + config["more"] * (trial.attempt - 1) + 1):
+def dies_after_step_2(config, trial):
+    for step in (1, 2):
         trial.report({"loss": 1 / step})
-    if trial.attempt <= 3 or not config["more"]:
-        trial.flush()
-        os.kill(os.getpid(), 9)
+    trial.flush()
+    os.kill(os.getpid(), 9)
 
 
 def floods(config):
@@ -95,14 +88,14 @@ def prints_rubbish(config):
 
 
 def leaves_processes(config):
-    """Start one process in the trial's group, and one that hides in a session of its own."""
-    for hides in (False, True):
-        subprocess.Popen(["sleep", "600"], start_new_session=hides)
+    """Start one process in the trial's group, and one in another session."""
+    for detached in (False, True):
+        subprocess.Popen(["sleep", "600"], start_new_session=detached)
     return config["x"]
 
 
 def holds_the_gil(config, trial):
-    """The first trial keeps every thread of its process out for longer than the lease."""
+    """Hold the interpreter's lock in trial 0 for longer than the lease."""
     if trial.number == 0:
         ctypes.PyDLL(None).sleep(LONG_S)
     trial.report({"loss": config["x"]})
@@ -129,7 +122,7 @@ def steps_back(config, trial):
 
 
 def fails_at_first(config, trial):
-    """Trial 0 succeeds at its second attempt, the others never."""
+    """Succeed in the second attempt of trial 0 alone."""
     if trial.number or trial.attempt == 1:
         raise RuntimeError(f"attempt {trial.attempt} of trial {trial.number}")
     return config["x"]

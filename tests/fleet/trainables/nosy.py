@@ -1,4 +1,4 @@
-"""A trainable that prints whatever it can learn about its surroundings, and then fails."""
+"""A trainable that prints its environment and the commands of all processes, and then fails."""
 
 import os
 import sys

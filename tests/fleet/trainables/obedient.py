@@ -18,18 +18,19 @@ def one_step(config):
 
 
 def hundred_steps(config, trial):
-    """Report for as long as an outage lasts."""
+    """Report for longer than an outage of the tests lasts."""
     for step in range(1, 101):
         time.sleep(config["step_s"])
         trial.report({"loss": 1 / step})
 
 
 def gated(config, trial):
-    """Report four steps with a checkpoint each; continue after each when its gate is open."""
+    """Report each step with a checkpoint, four by default; continue when the step's gate is open."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
-    while step < 4:
+    weights = bytes(config.get("size_bytes", 0))
+    while step < config.get("n_steps", 4):
         step += 1
-        trial.report({"loss": 1 / step}, checkpoint={"step": step})
+        trial.report({"loss": 1 / step}, checkpoint={"step": step, "weights": weights})
         _pass(Path(config["folder"]), step)
 
 
@@ -45,23 +46,8 @@ def unhurried(config, trial):
         trial.report({}, checkpoint={"step": step})
 
 
-def heavy(config, trial):
-    """Save what no row of a database takes."""
-    for step in range(1, 3):
-        trial.report({"loss": 1 / step}, checkpoint={"weights": bytes(17 << 20)})
-
-
-def burdened(config, trial):
-    """Save what no row of a database takes; continue after a step when its gate is open."""
-    step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
-    while step < 2:
-        step += 1
-        trial.report({"loss": 1 / step}, checkpoint={"step": step, "weights": bytes(17 << 20)})
-        _pass(Path(config["folder"]), step)
-
-
 def slow(config, trial):
-    """Begin a step, say so, and end it when its gate is open; a checkpoint with each."""
+    """Touch `began-STEP`; report the step with a checkpoint when its gate is open."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 2:
         step += 1
@@ -70,28 +56,28 @@ def slow(config, trial):
         trial.report({"loss": 1 / step}, checkpoint={"step": step})
 
 
-def stubborn(config, trial):
-    """Report once, then hear no signal and report no more."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    trial.report({"loss": 1.0})
-    trial.flush()
-    (Path(config["folder"]) / f"stubborn-{trial.number}").touch()
-    time.sleep(PATIENCE_S)
+def ignores_sigterm(config, trial):
+    """Report once, and then ignore SIGTERM and report no more."""
+    _sleep_with_handler(signal.SIG_IGN, config, trial)
 
 
-def deaf(config, trial):
-    """Report once, then let signals do what they do by default, and report no more."""
+def resets_signal_handlers(config, trial):
+    """Report once, and then let SIGTERM and SIGHUP end the process and report no more."""
+    _sleep_with_handler(signal.SIG_DFL, config, trial)
+
+
+def _sleep_with_handler(handler, config, trial):
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, handler)
     trial.report({"loss": 1.0})
     trial.flush()
-    (Path(config["folder"]) / f"deaf-{trial.number}").touch()
+    (Path(config["folder"]) / "ready").touch()
     time.sleep(PATIENCE_S)
 
 
 def inspected(config):
-    """Tell what this process knows, has open and has loaded."""
-    told = {
+    """Write to facts.json what this process knows, has open and has loaded."""
+    facts = {
         "environment": dict(os.environ),
         "began with": Path("/proc/self/environ").read_bytes().decode(errors="replace"),
         "command": Path("/proc/self/cmdline").read_bytes().decode(errors="replace"),
@@ -100,7 +86,7 @@ def inspected(config):
         "modules": sorted(sys.modules),
         "main": sys.modules["__main__"].__name__,
     }
-    (Path(config["folder"]) / "told.json").write_text(json.dumps(told))
+    (Path(config["folder"]) / "facts.json").write_text(json.dumps(facts))
     return 0.0
 
 

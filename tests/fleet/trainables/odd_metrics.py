@@ -1,4 +1,4 @@
-"""A trainable that reports whatever Python can hold; what is refused is refused in words."""
+"""A trainable that reports random Python values; some raise InvalidReport, none may do worse."""
 
 import datetime as dt
 import decimal
@@ -71,7 +71,7 @@ def value(rng, depth=0):
 
 
 def train(config, trial):
-    """Report a hundred odd dicts, then a good one."""
+    """Report a hundred dicts with random values, and then a valid one."""
     rng, refused = Random(trial.seed), 0
     for _ in range(100):
         loss = rng.choice([rng.choice(LEAVES), 0.5, 0.25, sys.float_info.max, math.nan])

@@ -1,4 +1,4 @@
-"""Scripts whose function takes its parameters from the command line, where a trial has none."""
+"""Functions that parse a command line, although a trial has no arguments."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Trials with content that a worker must outlive, one kind each."""
+"""Trials with content that must not harm their worker, one kind each."""
 
 import ctypes
 import os
@@ -67,7 +67,7 @@ def segfault(trial):
 
 def garbage_on_its_pipe(trial):
     trial.report({"loss": 0.5})
-    pipe = running_trial._current._line._channel
+    pipe = running_trial._current._supervisor._channel
     pipe._socket.sendall(b"\0\0\0\x04\0\0\0\0" + b"\xc1\xff\xff\xff" * 1000)
     pipe.close()
     time.sleep(60)

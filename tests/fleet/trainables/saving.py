@@ -1,4 +1,4 @@
-"""Functions that save what a model would: a dict, or a directory."""
+"""Functions that save checkpoints: dicts, directories, or none."""
 
 from pathlib import Path
 

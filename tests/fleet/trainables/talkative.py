@@ -1,4 +1,4 @@
-"""A trainable that leaves something everywhere: output, checkpoints, results."""
+"""A trainable that leaves output, checkpoints and results."""
 
 import sys
 

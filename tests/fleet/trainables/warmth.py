@@ -1,4 +1,4 @@
-"""Trainables whose processes tell a copy of a template from one that imported them itself."""
+"""Trainables that behave differently in a fork of a template and in a fresh start."""
 
 import os
 import signal
@@ -9,18 +9,18 @@ IMPORTED_BY = os.getpid()
 
 
 def dies_twice(config):
-    """As with a limit of memory that is too low until it is raised."""
+    """Be killed in the first two attempts, as with too little memory."""
     deaths = Path(config["folder"]) / "deaths"
     n_deaths = int(deaths.read_text()) if deaths.exists() else 0
     deaths.write_text(str(n_deaths + 1))
     if n_deaths < 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(5.0)  # longer than a look at the study takes to come
+    time.sleep(5.0)  # so that the test sees the study while the trial runs
     return {"loss": config["x"]}
 
 
-def dies_unless_it_has_imported_itself(config):
-    """As with a library that does not survive a fork."""
+def dies_in_a_fork(config):
+    """Be killed in a fork of a template, like a library that does not support forks."""
     if os.getpid() != IMPORTED_BY:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"loss": config["x"]}

@@ -7,7 +7,7 @@ PATIENCE_S = 900.0
 
 
 def train(config, trial):
-    """Report once; more when the gate "away" is open; end when "back" is."""
+    """Report step 1; once the file gate-away exists, all others; return once gate-back exists."""
     folder = Path(config["folder"])
     trial.report({"loss": 1.0})
     trial.flush()
