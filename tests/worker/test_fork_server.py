@@ -45,7 +45,7 @@ def report_and_sleep(config):
 
 
 def with_grandchildren(config):
-    """Two grandchildren: one in the trial's process group, one that left it."""
+    """Start a process in the trial's group and one in another session; then end as the config says."""
     for detached in (False, True):
         print(subprocess.Popen(["sleep", "60"], start_new_session=detached).pid)
     studydb.report({"loss": 1.0})

@@ -35,7 +35,7 @@ def gated(config, trial):
 
 
 def unhurried(config, trial):
-    """Report all the time without a checkpoint; save one when told to stop."""
+    """Report repeatedly without a checkpoint; save one when stopped."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     try:
         while not (Path(config["folder"]) / "gate-all").exists():
