@@ -14,7 +14,7 @@ import pytest
 import studydb
 from studydb import processes
 from studydb.domain.records import Process
-from studydb.processes import is_alive, process_record, start_of
+from studydb.processes import is_alive, process_record, start_of, this_process
 
 OTHER_USER = 65534
 """A user from whom /proc hides the processes of root."""
@@ -87,7 +87,9 @@ def test_process_is_alive_while_its_proc_entry_cannot_be_read(monkeypatch, livin
     assert not is_alive(dead)
 
 
-def test_process_is_alive_if_it_may_not_be_signalled(monkeypatch, living):
+def test_process_is_alive_if_it_may_not_be_signalled(monkeypatch):
+    hidden = dataclasses.replace(this_process(), pid=2**22 - 1)
+
     def kill(_pid: int, number: int) -> None:
         assert number == 0
         raise PermissionError(errno.EPERM, "Operation not permitted")
@@ -95,7 +97,7 @@ def test_process_is_alive_if_it_may_not_be_signalled(monkeypatch, living):
     fail_reads_of_proc(monkeypatch, errno.ENOENT)
     monkeypatch.setattr(processes.os, "kill", kill)
 
-    assert is_alive(dataclasses.replace(living, pid=2**22 - 1))  # only the signal tells
+    assert is_alive(hidden)
 
 
 def test_process_with_unknown_start_time_is_alive_while_its_pid_exists(living, dead):
