@@ -253,15 +253,27 @@ def dump(database: Database, *, without: Sequence[str] = ()) -> dict[str, list[t
 
     The column `points` is left out, because any ask may store proposals there.
     """
-    with database.begin(write=False) as txn:
+    columns = {
+        table.name: [column.name for column in table.c if column.name != "points"]
+        for table in METADATA.sorted_tables
+        if table.name not in without
+    }
+    if not database.postgresql:
         return {
-            table.name: sorted(
-                tuple(map(str, row)) for row in txn.raw(f"SELECT {columns} FROM {table.name}")[1]
+            name: sorted(
+                tuple(map(str, row))
+                for row in rows(database, f"SELECT {', '.join(of)} FROM {name}")
             )
-            for table in METADATA.sorted_tables
-            if table.name not in without
-            for columns in [", ".join(column.name for column in table.c if column.name != "points")]
+            for name, of in columns.items()
         }
+    found: dict[str, list[tuple[Any, ...]]] = {name: [] for name in columns}
+    selects = (
+        f"SELECT '{name}', ARRAY[{', '.join(f'{column}::text' for column in of)}] FROM {name}"
+        for name, of in columns.items()
+    )
+    for name, values in rows(database, f"{' UNION ALL '.join(selects)} ORDER BY 1, 2"):
+        found[name].append(tuple(values))
+    return found
 
 
 @contextmanager
