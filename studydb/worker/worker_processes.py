@@ -65,16 +65,23 @@ class WorkerProcesses:
         trace: TracebackType | None,
     ) -> None:
         """Have the workers release their trials and end; a second Ctrl-C kills them."""
+        is_second = isinstance(error, KeyboardInterrupt) and isinstance(
+            error.__context__, KeyboardInterrupt
+        )
         try:
-            self._send(signal.SIGTERM)
-            for popen, _ in self._running:
-                with suppress(subprocess.TimeoutExpired):
-                    popen.wait(TERMINATE_S)
+            if not is_second:
+                self._release()
         finally:
             self._send(signal.SIGKILL)
             for popen, output in self._running:
                 popen.wait()
                 output.close()
+
+    def _release(self) -> None:
+        self._send(signal.SIGTERM)
+        for popen, _ in self._running:
+            with suppress(subprocess.TimeoutExpired):
+                popen.wait(TERMINATE_S)
 
     def _send(self, number: int) -> None:
         for popen, _ in self._running:

@@ -24,6 +24,16 @@ except KeyboardInterrupt:
     raise
 """
 
+INTERRUPTED_TWICE = """
+import os, signal, studydb
+from studydb.analysis.progress_line import ProgressLine
+show = ProgressLine.show_message
+def show_and_interrupt(line_of_progress, message):
+    show(line_of_progress, message)
+    os.kill(os.getpid(), signal.SIGINT)
+ProgressLine.show_message = show_and_interrupt
+studydb.load_study("digits").run(workers=1)
+"""
 
 on_sqlite = pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 """For tests whose subject is the same on every database."""
@@ -45,7 +55,7 @@ def create(storage_url, tmp_path, create_study):
 def start_script(storage_url, tmp_path):
     """Start scripts that call `study.run`; all their processes are killed after the test."""
     with Fleet(storage_url, "digits", tmp_path) as fleet:
-        yield lambda: fleet.launch([sys.executable, "-c", SCRIPT])
+        yield lambda script=SCRIPT: fleet.launch([sys.executable, "-c", script])
 
 
 def await_steps(study, n_results=1):
@@ -90,6 +100,20 @@ def test_second_ctrl_c_kills_trials_that_do_not_stop(create, start_script):
 
     script.send(signal.SIGINT)
     eventually(lambda: "Waiting for the workers" in script.output())
+    script.send(signal.SIGINT)
+
+    assert script.exit_code(15) in {-signal.SIGINT, 130}
+    eventually(lambda: script.family() == [])
+
+
+@on_sqlite
+def test_second_ctrl_c_while_the_first_is_handled_kills_trials_that_do_not_stop(
+    create, start_script
+):
+    study = create("obedient:ignores_sigterm")
+    script = start_script(INTERRUPTED_TWICE)
+    await_steps(study)
+
     script.send(signal.SIGINT)
 
     assert script.exit_code(15) in {-signal.SIGINT, 130}
