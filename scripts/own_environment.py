@@ -60,8 +60,8 @@ def _start_again(started: str, lacking: list[str]) -> NoReturn:
     python = ROOT / ".venv" / "bin" / "python"
     if started == "made":
         sys.exit(f".venv still lacks {', '.join(lacking)}. Remove .venv, and run this again.")
-    is_own = started == "found" or Path(sys.prefix) == ROOT / ".venv"
-    if is_own or not python.exists():
+    runs_in_venv = started == "found" or Path(sys.prefix) == ROOT / ".venv"
+    if runs_in_venv or not python.exists():
         _make()
         started = "made"
     os.environ[STARTED] = started or "found"

@@ -34,7 +34,8 @@ class Plan:
 
     Attributes:
         build: Called in each process with an ExitStack that closes what it opens, the process's
-            `index` and `options`; returns the steps by contender. A function of a module.
+            `index` and `options`; returns the steps by contender. It is pickled, so it is a
+            function of a module.
     """
 
     build: Callable[..., Mapping[str, Step]]

@@ -26,7 +26,7 @@ from studydb.domain.errors import (
 from studydb.domain.life.rules import first_hit
 from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
 from studydb.domain.records import CheckpointKind
-from studydb.domain.text.other_tools import answering_keywords, missing_attribute
+from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.trainables import returned_metrics
 
 CheckpointLike = Mapping[Any, Any] | str | PathLike[str]
@@ -73,7 +73,7 @@ class RunningTrial:
         self.config_was_read = True
         return self.given_config
 
-    @answering_keywords
+    @suggesting_keywords
     def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
         """
         Report the metrics of one step, and save a checkpoint that contains it.
@@ -248,7 +248,7 @@ def current(trial: RunningTrial) -> Iterator[None]:
         _current = None
 
 
-@answering_keywords
+@suggesting_keywords
 def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
     """
     Report the metrics of one step from within a trainable; see `RunningTrial.report`.

@@ -310,7 +310,10 @@ checkpoint = _table_with_id(
     sa.Column("corrupt_at", UtcDateTime),
     sa.Column("removed_at", UtcDateTime),
 )
-"""From `removed_at` on no restore needs the checkpoint; its bytes are deleted unless `pins` > 0."""
+"""
+After `removed_at` no restore needs the checkpoint, and its bytes are deleted. `pins` counts what
+still needs it: above 0 it is kept.
+"""
 
 guard(checkpoint, uuid=UUID)
 

@@ -97,8 +97,8 @@ def compile_for(
     Compile a Core statement, and collect the codecs of its binds and columns.
 
     Args:
-        spell_constants: Whether values that no caller gives, which are the binds that Core has
-            named, become part of PostgreSQL's SQL.
+        spell_constants: Whether constants, for which Core makes binds with names of its own, are
+            written into PostgreSQL's SQL.
     """
     compiled = statement.compile(  # type: ignore[attr-defined]
         dialect=dialect, compile_kwargs={"render_postcompile": True}

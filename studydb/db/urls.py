@@ -140,7 +140,7 @@ def check_encoding(encoding: str | None, url: URL) -> None:
 
 
 def create_line(url: URL) -> str:
-    """Return the shell line that makes a UTF-8 database on the same server, with any locale."""
+    """Return the shell line that makes a UTF-8 database on the same server, whatever its locale."""
     places = {
         "--host": url.host or url.query.get("host"),
         "--port": url.port or url.query.get("port"),

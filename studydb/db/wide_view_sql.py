@@ -44,7 +44,7 @@ _MARKED: dict[ValueKind, Any] = {
     ValueKind.INTEGER: "integer",
 }
 _KINDS = {marked: kind for kind, marked in _MARKED.items()}
-"""How a mark writes a column's kind; the first marks had no integer columns."""
+"""The first marks only told doubles (true) from texts (false); "integer" came later."""
 
 _HASH_DIGITS = 8
 _SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
@@ -175,8 +175,8 @@ def lock(txn: TextRunner) -> None:
     """
     Wait until no other process makes views or migrates, and keep others waiting until the end.
 
-    The lock is on a table, because a role needs the right to write to lock it; every role that may
-    connect can hold an advisory lock. Readers of the version do not wait. SQLite has one writer.
+    Only roles that may write to a table can take its lock; any role that may connect could take an
+    advisory lock, and block us. Reading the schema's revision does not wait. SQLite has one writer.
     """
     if txn.postgresql:
         txn.run_text(f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE")

@@ -16,7 +16,7 @@ from studydb.domain.failures import bounded_failure, failure_of
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import read_report
 from studydb.domain.records import Failure
-from studydb.domain.text.other_tools import answering_keywords, missing_attribute
+from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.held import HeldAttempt
 
 LAST_PATIENCE_S = 5.0
@@ -67,7 +67,7 @@ class OwnTrial:
         self._finalizer = weakref.finalize(self, dropped.put, held)
         self._finalizer.atexit = False
 
-    @answering_keywords
+    @suggesting_keywords
     def report(self, metrics: Mapping[str, Any]) -> bool:
         """
         Report the metrics of one step.

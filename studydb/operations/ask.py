@@ -66,10 +66,11 @@ def _ask_in_turn(
     database: Database, study: Study, claimant: Claimant, *, if_nothing_waits: bool
 ) -> Asked | None:
     """
-    Wait for a turn in the queue, then ask; skip the queue if the wait times out.
+    Wait for a turn in the queue of asks, then ask.
 
-    Any login that may connect can hold the queue's lock. Skipping the queue is safe: the study's
-    row guards the budget, and the token keeps a trial from being made twice.
+    The queue is an advisory lock, which any login that may connect can hold. So an ask whose wait
+    times out skips the queue. This is safe: the study's row guards the budget, and the token keeps
+    a trial from being made twice.
     """
     queue = monotonic() >= database.no_queue_until_s
     try:

@@ -151,7 +151,7 @@ def claim_from_row(
     study: Study, row: LeasedTrial, claimant: Claimant, *, newest: Checkpoint | None = None
 ) -> Claim:
     """
-    Make the claim of a leased trial's row.
+    Build the `Claim` from the row of a leased trial.
 
     Args:
         newest: The checkpoint that the attempt restores.

@@ -153,7 +153,7 @@ def _ask_scheduler(
         rungs.record(
             txn,
             rung=view.locked[decision.rung_step],
-            beside=view.beside(decision.rung_step),
+            neighbours=view.beside(decision.rung_step),
             lease=lease,
             result=result,
             score=oriented,

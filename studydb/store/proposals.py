@@ -35,8 +35,9 @@ start while one client computes it.
 
 _MOST_CHARACTERS = 1000
 """
-The most characters of a proposal's params. Every ask unpacks all batches: with texts of 10,000
-characters it took four times as long as in several statements. jsonb holds at most 256 MB.
+The most characters of a proposal's params; studies with longer ones ask in several statements.
+Every ask in a single statement unpacks all batches: with texts of 10,000 characters it took four
+times as long as one in several. jsonb holds at most 256 MB.
 """
 
 _DELETED_BATCHES = 8

@@ -155,13 +155,13 @@ def record(
     txn: Txn,
     *,
     rung: Rung,
-    beside: Neighbours,
+    neighbours: Neighbours,
     lease: Lease,
     result: Result,
     score: float,
     decision: Decision,
 ) -> None:
-    """Record a judged result at a locked rung, and move the cut unless the result is NaN."""
+    """Record a judged result at a locked rung, and move its quantile entry unless it is NaN."""
     ranked = not math.isnan(result.value)
     cutoff = decision.cutoff
     txn.run(
@@ -182,8 +182,8 @@ def record(
         cut = insert(
             cut,
             (score, lease.trial_id),
-            worse=beside.worse,
-            better=beside.better,
+            worse=neighbours.worse,
+            better=neighbours.better,
             quantile=rung.quantile,
         )
     cut_score, cut_trial = cut.entry or (None, None)

@@ -21,7 +21,7 @@ from studydb.domain.records import Study as Record
 from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, StudySpec, read_settings
 from studydb.domain.text.names import check_study_name
-from studydb.domain.text.other_tools import answering_keywords
+from studydb.domain.text.other_tools import suggesting_keywords
 from studydb.domain.view import Scheduler, Searcher
 from studydb.operations.create import create, load
 from studydb.operations.revise import revise
@@ -42,7 +42,7 @@ from studydb.trainables import describe, sign, signed_payload
 Made = TypeVar("Made")
 
 
-@answering_keywords
+@suggesting_keywords
 def create_study(
     name: str,
     trainable: Callable[..., Any] | str | None,

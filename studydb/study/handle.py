@@ -13,7 +13,7 @@ from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Request
 from studydb.domain.records import Study as Record
-from studydb.domain.text.other_tools import answering_keywords, missing_attribute
+from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
 from studydb.operations import control, reads
@@ -121,7 +121,7 @@ class Study:
 
         return results_dataframe(self.database, self.record)
 
-    @answering_keywords
+    @suggesting_keywords
     def enqueue(self, params: Mapping[str, Any], *, priority: int = 0) -> int:
         """
         Add a PENDING trial with these params; missing ones are drawn from the space.
@@ -176,7 +176,7 @@ class Study:
         """
         self._control(control.stop, Status.STOPPED, numbers)
 
-    @answering_keywords
+    @suggesting_keywords
     def extend(self, *, num_trials: int) -> int:
         """
         Raise the budget by this many trials; a FINISHED study continues.
@@ -190,7 +190,7 @@ class Study:
         """
         return int(self._ask_once(control.extend, n_more=integer("num_trials", num_trials)))
 
-    @answering_keywords
+    @suggesting_keywords
     def set(self, *, checkpoints: str | os.PathLike[str]) -> None:
         """
         Change a setting for attempts that start later.
@@ -219,7 +219,7 @@ class Study:
         self._ask_once(rename, new_name)
         self.record = dataclasses.replace(self.record, name=new_name)
 
-    @answering_keywords
+    @suggesting_keywords
     def ask(self, timeout: float | None = None) -> OwnTrial | None:
         """
         Claim a PENDING trial, else make a new one, for this process to run.
@@ -242,7 +242,7 @@ class Study:
                 self._loop = OwnLoop(full_url(self.database), self.record)
         return self._loop.ask(timeout_s)
 
-    @answering_keywords
+    @suggesting_keywords
     def run(self, workers: int = 1) -> Counts:
         """
         Run the study with worker processes on this machine until it is done, and show its progress.

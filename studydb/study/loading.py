@@ -6,7 +6,7 @@ from studydb.db import Database
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.records import Study as Record
 from studydb.domain.text.names import check_study_name
-from studydb.domain.text.other_tools import answering_keywords
+from studydb.domain.text.other_tools import suggesting_keywords
 from studydb.operations.create import load
 from studydb.operations.delete import close, delete
 from studydb.operations.recover import recover, recover_host
@@ -16,7 +16,7 @@ from studydb.study.handle import Study
 from studydb.study.storage import closed_on_error, open_database, read_patiently, write_patiently
 
 
-@answering_keywords
+@suggesting_keywords
 def load_study(name: str, *, storage: str | None = None) -> Study:
     """
     Load a study.
@@ -31,7 +31,7 @@ def load_study(name: str, *, storage: str | None = None) -> Study:
         return Study(database, read_patiently(lambda: load(database, name)))
 
 
-@answering_keywords
+@suggesting_keywords
 def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = False) -> None:
     """
     Delete a study: its trials, results and checkpoints, and their output on this host.

@@ -59,7 +59,7 @@ class Stage:
         """Start a worker and wait for its exit code."""
         return self.start(**options).exit_code(60.0)
 
-    def open(self, step: int | str) -> None:
+    def open_gate(self, step: int | str) -> None:
         """Let trainables continue after this step; "all" opens the gates of all steps."""
         (self.folder / f"gate-{step}").touch()
 

@@ -214,8 +214,8 @@ class ActionFactory:
             lambda model: model.finish(attempt.lease.token, outcome, **_sent(batch)),
         )
 
-    def save(self, attempt: ClaimedAttempt, *, further: int = 0) -> StudyAction:
-        new = new_checkpoint(attempt.lease, step=max(1, attempt.after_step + further))
+    def save(self, attempt: ClaimedAttempt, *, step_offset: int = 0) -> StudyAction:
+        new = new_checkpoint(attempt.lease, step=max(1, attempt.after_step + step_offset))
         attempt.has_saved = True
 
         def act(database: Database) -> list[str]:

@@ -296,7 +296,7 @@ def change(database: Database, sql: str) -> None:
         txn.raw(sql)
 
 
-def persist(call: Callable[[], Answered], *, patience_s: float = 30.0) -> Answered:
+def retry_while_busy(call: Callable[[], Answered], *, patience_s: float = 30.0) -> Answered:
     """Call again while the database is busy or unreachable, as a worker does."""
     deadline_s = time.monotonic() + patience_s
     while True:

@@ -5,7 +5,7 @@ import math
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from harness.arrange import Run, SimulatedWorker, persist
+from harness.arrange import Run, SimulatedWorker, retry_while_busy
 from studydb.db import connect
 from studydb.operations.create import load
 
@@ -26,12 +26,12 @@ def report_curves(storage: str, name: str, together: Barrier) -> None:
     """Ask for trials until the budget is spent; report each one's curve until it gets a verdict."""
     database, curves = connect(storage, connections=1), read_curves()
     worker = SimulatedWorker(database, load(database, name))
-    run = persist(worker.ask)  # each process has a trial before any continues
+    run = retry_while_busy(worker.ask)  # each process has a trial before any continues
     together.wait(60)
     while run:
         train(run, curves[run.lease.number])
-        persist(run.finish)
-        run = persist(worker.ask)
+        retry_while_busy(run.finish)
+        run = retry_while_busy(worker.ask)
     database.close()
 
 
@@ -40,7 +40,7 @@ def train(run: Run, curve: list[float]) -> None:
     due = run.claimed.next_decision_step
     while due is not None:
         values = curve[run.after_step : due]
-        answer = persist(lambda values=values: run.report(*values))  # type: ignore[misc]
+        answer = retry_while_busy(lambda values=values: run.report(*values))  # type: ignore[misc]
         if answer.verdict is not None:
             return
         due = answer.next_decision_step

@@ -151,7 +151,7 @@ class Interleaver:
     def _run(self, client: Client) -> None:
         client.database.observer = lambda statement: self._wait_for_turn(client, statement)
         try:
-            client.answer = outcome_of(lambda: _persist(client))
+            client.answer = outcome_of(lambda: _retry_while_busy(client))
         except BaseException as error:  # noqa: BLE001  raised again by `run`
             client.error = error
         finally:
@@ -169,7 +169,7 @@ class Interleaver:
                 assert self._changed.wait(2 * PATIENCE_S)
 
 
-def _persist(client: Client) -> Any:
+def _retry_while_busy(client: Client) -> Any:
     """Call again while the database is busy, as a worker does, and record its messages."""
     while True:
         try:

@@ -208,7 +208,9 @@ class RandomWalk:
 
     def _save(self, rng: Random) -> StudyAction | None:
         attempt = self._attempt(rng)
-        return self.factory.save(attempt, further=rng.choice([0, 0, -1, 4])) if attempt else None
+        return (
+            self.factory.save(attempt, step_offset=rng.choice([0, 0, -1, 4])) if attempt else None
+        )
 
     def _finish(self, rng: Random) -> StudyAction | None:
         attempt, values = self._writer(rng), rng.choice([[], some_values(rng)])
@@ -235,7 +237,7 @@ class RandomWalk:
 
     def _zombie_save(self, rng: Random) -> StudyAction | None:
         attempt = self._attempt(rng, held=False)
-        return self.factory.save(attempt, further=5) if attempt else None
+        return self.factory.save(attempt, step_offset=5) if attempt else None
 
     def _zombie_finish(self, rng: Random) -> StudyAction | None:
         attempt = self._writer(rng, held=False)

@@ -137,7 +137,7 @@ def test_checkpoint_row_with_the_url_of_another_study_does_not_delete_that_objec
     study.enqueue({})
 
     attack(insert_checkpoint_sql(stage, b"x", kind="dict", url=theirs.url))
-    stage.open("all")
+    stage.open_gate("all")
     assert stage.run() == 0
 
     assert store.get_bytes(theirs.url, digest=theirs.digest) == b"state of another study"
@@ -151,7 +151,7 @@ def test_checkpoint_row_with_the_url_of_another_study_does_not_delete_that_objec
 def test_row_with_a_path_as_its_uuid_is_refused(stage, attack, table):
     study = create(stage, "obedient:gated")
     study.enqueue({})
-    stage.open("all")
+    stage.open_gate("all")
     assert stage.run() == 0
     columns = [column.name for column in checkpoint.metadata.tables[table].columns]
     kept = [name for name in columns if name not in ("id", "uuid", "number", "draw")]

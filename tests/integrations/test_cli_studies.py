@@ -228,9 +228,8 @@ def test_logs_prints_the_files_of_the_given_attempt(console, database, tmp_path)
     study = arrange.new_study(database, name="digits", max_failures=1)
     worker = arrange.SimulatedWorker(database, study)
     for attempt in (1, 2):
-        folder = (
-            tmp_path / "logs" / study.uuid / "0" / str(attempt)
-        )  # a worker with another home wrote it
+        # A worker with another home directory has written them.
+        folder = tmp_path / "logs" / study.uuid / "0" / str(attempt)
         folder.mkdir(parents=True)
         (folder / "stdout.1").write_text("before ")
         (folder / "stdout").write_text(f"out {attempt}\n")

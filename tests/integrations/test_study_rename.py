@@ -98,7 +98,9 @@ def test_only_one_of_two_concurrent_renames_to_one_name_succeeds(database):
 
     def attempt(study):
         try:
-            arrange.persist(lambda: rename(database, study, "wanted", arrange.new_request()))
+            arrange.retry_while_busy(
+                lambda: rename(database, study, "wanted", arrange.new_request())
+            )
         except StudyExists:
             return 0
         return 1

@@ -10,7 +10,7 @@ from harness.arrange import (
     enqueued,
     new_request,
     new_study,
-    persist,
+    retry_while_busy,
     rows,
     run_together,
     states_of,
@@ -35,7 +35,7 @@ GRID = Space.read({"lr": choice([0.1, 0.2]), "width": choice([1, 2])})
 
 
 @pytest.fixture
-def wide(storage_url):
+def many_connections(storage_url):
     """A database with a connection for every thread."""
     database = connect(storage_url, connections=THREADS + 1)
     yield database
@@ -49,53 +49,55 @@ def in_threads(work):
 def ask_until_none(worker):
     """Ask until no trial is given, at most `MOST_ASKS` times."""
     numbers = []
-    while len(numbers) < MOST_ASKS and (run := persist(worker.ask)):
+    while len(numbers) < MOST_ASKS and (run := retry_while_busy(worker.ask)):
         numbers.append(run.lease.number)
     return numbers
 
 
-def test_threads_that_ask_make_exactly_num_trials(wide):
-    study = new_study(wide, num_trials=20)
+def test_threads_that_ask_make_exactly_num_trials(many_connections):
+    study = new_study(many_connections, num_trials=20)
 
-    asked = in_threads(lambda _: ask_until_none(SimulatedWorker(wide, study)))
+    asked = in_threads(lambda _: ask_until_none(SimulatedWorker(many_connections, study)))
 
     assert sorted(number for numbers in asked for number in numbers) == list(range(20))
-    assert rows(wide, "SELECT count(*), count(DISTINCT draw), max(draw) FROM trial") == [
-        (20, 20, 19)
-    ]
+    assert rows(
+        many_connections, "SELECT count(*), count(DISTINCT draw), max(draw) FROM trial"
+    ) == [(20, 20, 19)]
 
 
-def test_threads_that_enqueue_and_ask_share_the_budget(wide):
-    study = new_study(wide, num_trials=20)
+def test_threads_that_enqueue_and_ask_share_the_budget(many_connections):
+    study = new_study(many_connections, num_trials=20)
 
     def enqueue_or_ask(rng):
-        worker, made = SimulatedWorker(wide, study), 0
+        worker, made = SimulatedWorker(many_connections, study), 0
         for _ in range(6):
             try:
                 if rng.random() < 0.5:
-                    persist(lambda: enqueued(wide, study))
+                    retry_while_busy(lambda: enqueued(many_connections, study))
                     made += 1
                 else:
-                    made += persist(worker.ask) is not None
+                    made += retry_while_busy(worker.ask) is not None
             except BudgetSpent:
                 pass
         return made
 
     made = in_threads(enqueue_or_ask)
 
-    assert sum(made) == len(list_trials(wide, study)) == 20
+    assert sum(made) == len(list_trials(many_connections, study)) == 20
 
 
 @pytest.mark.parametrize("acquire", ["claim", "ask"])
-def test_threads_that_claim_or_ask_run_exactly_max_concurrent_trials(wide, acquire):
-    study = new_study(wide, num_trials=50, max_concurrent=3)
+def test_threads_that_claim_or_ask_run_exactly_max_concurrent_trials(many_connections, acquire):
+    study = new_study(many_connections, num_trials=50, max_concurrent=3)
     for _ in range(10):
-        enqueued(wide, study)
+        enqueued(many_connections, study)
 
-    held = in_threads(lambda _: persist(getattr(SimulatedWorker(wide, study), acquire)))
+    held = in_threads(
+        lambda _: retry_while_busy(getattr(SimulatedWorker(many_connections, study), acquire))
+    )
 
     assert len([run for run in held if run is not None]) == 3
-    assert states_of(wide, study).count(State.RUNNING) == 3
+    assert states_of(many_connections, study).count(State.RUNNING) == 3
 
 
 def test_claim_and_ask_change_nothing_while_max_concurrent_trials_run(database):
@@ -109,26 +111,26 @@ def test_claim_and_ask_change_nothing_while_max_concurrent_trials_run(database):
         assert worker.ask() is None
 
 
-def test_max_concurrent_is_kept_through_claims_asks_ends_and_losses(wide):
-    study = new_study(wide, num_trials=None, max_concurrent=3, max_failures=-1)
+def test_max_concurrent_is_kept_through_claims_asks_ends_and_losses(many_connections):
+    study = new_study(many_connections, num_trials=None, max_concurrent=3, max_failures=-1)
     counts = []
 
     def work(rng):
-        worker = SimulatedWorker(wide, study, lease_s=0.001)
+        worker = SimulatedWorker(many_connections, study, lease_s=0.001)
         while len(counts) < 100:
-            run = persist(worker.acquire)
-            counts.append(states_of(wide, study).count(State.RUNNING))
+            run = retry_while_busy(worker.acquire)
+            counts.append(states_of(many_connections, study).count(State.RUNNING))
             if run is None or rng.random() < 0.3:
-                persist(lambda: recover(wide, study))
+                retry_while_busy(lambda: recover(many_connections, study))
                 continue
             outcome = rng.choice([Reason.COMPLETED, Reason.FAILED, Reason.PREEMPTED])
-            persist(lambda run=run, outcome=outcome: end(run, outcome))
+            retry_while_busy(lambda run=run, outcome=outcome: end(run, outcome))
 
     in_threads(work)
 
-    running = states_of(wide, study).count(State.RUNNING)
+    running = states_of(many_connections, study).count(State.RUNNING)
     assert 1 < max(counts) <= 3
-    assert rows(wide, "SELECT n_running FROM study") == [(running,)]
+    assert rows(many_connections, "SELECT n_running FROM study") == [(running,)]
 
 
 def end(run, outcome):
@@ -181,16 +183,16 @@ def test_extend_allows_more_trials(database):
     assert len(ask_until_none(worker)) == 2
 
 
-def test_concurrent_extensions_are_all_counted(wide):
-    study = new_study(wide, num_trials=1)
+def test_concurrent_extensions_are_all_counted(many_connections):
+    study = new_study(many_connections, num_trials=1)
 
     def extend_by_two(_):
         request = new_request()
-        persist(lambda: control.extend(wide, study, request, n_more=2))
+        retry_while_busy(lambda: control.extend(many_connections, study, request, n_more=2))
 
     in_threads(extend_by_two)
 
-    assert rows(wide, "SELECT num_trials FROM study") == [(1 + 2 * THREADS,)]
+    assert rows(many_connections, "SELECT num_trials FROM study") == [(1 + 2 * THREADS,)]
 
 
 def test_extend_without_num_trials_or_by_less_than_one_trial_is_refused(database):

@@ -9,7 +9,7 @@ from harness.arrange import (
     enqueued,
     new_request,
     new_study,
-    persist,
+    retry_while_busy,
     rows,
     run_together,
 )
@@ -56,7 +56,7 @@ class RandomCaller:
         actions += [self.request, self.request, self.set_status, self.sweep]
         for _ in range(steps):
             with suppress(*REFUSALS):
-                persist(self.rng.choice(actions))
+                retry_while_busy(self.rng.choice(actions))
 
     def acquire(self):
         run = self.worker.acquire()

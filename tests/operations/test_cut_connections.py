@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import pytest
 from harness import postgres
-from harness.arrange import dump, persist, rows
+from harness.arrange import dump, retry_while_busy, rows
 from harness.crash_target import OPERATIONS, POINTS, advance, arranged_in, file_of
 from harness.proxy import IDLE, Proxy
 from harness.snapshot import take_snapshot
@@ -113,7 +113,7 @@ def test_call_whose_connection_is_severed_can_be_repeated(sides, operation, poin
         is_unchanged = everything(cut.database) == before
         if operation in SWEEPS:
             await_no_open_transaction(cut.database)
-        answer = persist(functools.partial(call, cut.database), patience_s=PATIENCE_S)
+        answer = retry_while_busy(functools.partial(call, cut.database), patience_s=PATIENCE_S)
 
         assert is_unchanged or seed != "before 1"
         assert not (is_unchanged and changes and point == "after" and nth == len(ends))

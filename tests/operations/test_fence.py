@@ -8,8 +8,8 @@ from harness.arrange import (
     dump,
     enqueued,
     new_study,
-    persist,
     recover_after_expiry,
+    retry_while_busy,
     token,
     unchanged_rows,
 )
@@ -97,7 +97,7 @@ def held_attempt(database):
 def check_that_nothing_changes(write, run, saved):
     # A renewal updates its worker's row.
     with unchanged_rows(run.worker.database, without=["worker"]), pytest.raises(LeaseLost):
-        persist(lambda: write(run, saved))
+        retry_while_busy(lambda: write(run, saved))
 
 
 @pytest.mark.parametrize("fate", FATES)

@@ -9,7 +9,14 @@ from time import monotonic
 import psycopg
 import pytest
 from harness import postgres
-from harness.arrange import SimulatedWorker, enqueued, new_study, persist, rows, run_together
+from harness.arrange import (
+    SimulatedWorker,
+    enqueued,
+    new_study,
+    retry_while_busy,
+    rows,
+    run_together,
+)
 from harness.concurrent import PATIENCE_S, send_twice
 
 from studydb.analysis.wide import make_wide_views
@@ -84,7 +91,7 @@ def test_budgets_are_exact_without_the_queue(database, stranger, max_concurrent)
 
     def drain():
         worker = SimulatedWorker(database, study)
-        while persist(worker.ask) is not None:
+        while retry_while_busy(worker.ask) is not None:
             pass
 
     with held(stranger, queue_of(study)):
@@ -100,7 +107,8 @@ def test_duplicate_claim_gets_the_trial_of_the_earlier_ask(database, postgres_ur
     study = new_study(database, num_trials=2)
     SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
-    earlier = connect(f"{postgres_url}&pooler=transaction")  # sends COMMIT as a message
+    # Behind a pooler COMMIT is sent separately, so that send_twice can delay it.
+    earlier = connect(f"{postgres_url}&pooler=transaction")
 
     def call(over):
         return next(sends)(over, study, claimant)

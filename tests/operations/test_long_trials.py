@@ -10,8 +10,8 @@ from harness.arrange import (
     live_results,
     new_request,
     new_study,
-    persist,
     recover_after_expiry,
+    retry_while_busy,
     rows,
     trial_of,
 )
@@ -68,38 +68,38 @@ def stored_summary(database):
     return row.metric_summary
 
 
-def report_at_random(run, draw, *, first, n):
+def report_at_random(run, rng, *, first, n):
     """Report `n` results with random metrics in random batches."""
     step = first
     while step < first + n:
         batch = tuple(
             Result(
                 step + offset,
-                draw.choice(VALUES) + 0.0,
-                {f"m{name}": draw.choice(METRICS) for name in range(draw.randrange(4))},
+                rng.choice(VALUES) + 0.0,
+                {f"m{name}": rng.choice(METRICS) for name in range(rng.randrange(4))},
             )
-            for offset in range(draw.randint(1, 5))
+            for offset in range(rng.randint(1, 5))
         )
         run.send(Batch(run.flush_no + 1, batch, run.after_step, run.summary))
         step = batch[-1].step + 1
 
 
-def two_attempts(database, draw, *, second_begins=15, **overrides):
+def two_attempts(database, rng, *, second_begins=15, **overrides):
     """Run a trial's second attempt, which supersedes some results of the first."""
     study = new_study(database, num_trials=1, max_failures=1, **overrides)
     worker = SimulatedWorker(database, study)
     run = worker.take()
-    report_at_random(run, draw, first=1, n=20)
+    report_at_random(run, rng, first=1, n=20)
     run.finish(outcome=Reason.PREEMPTED)
     run = worker.take()
-    report_at_random(run, draw, first=second_begins, n=10)
+    report_at_random(run, rng, first=second_begins, n=10)
     return study, run
 
 
 @pytest.mark.parametrize("second_begins", [1, 7, 15])
 def test_summary_of_a_completed_trial_equals_its_definition(database, limit, second_begins):
-    draw = random.Random(second_begins)
-    study, run = two_attempts(database, draw, second_begins=second_begins)
+    rng = random.Random(second_begins)
+    study, run = two_attempts(database, rng, second_begins=second_begins)
 
     run.finish()
 
@@ -133,7 +133,7 @@ def test_summary_of_a_lost_trial_is_stored_after_its_recovery(database, clock, l
     assert recover_after_expiry(clock, database, study) == 1
 
     assert run.trial().state is State.ERROR
-    persist(lambda: _await_summary(database))
+    retry_while_busy(lambda: _await_summary(database))
     check_summary(stored_summary(database), expected_summary(live_results(database, study, 0)))
 
 
@@ -203,8 +203,8 @@ def test_holder_with_a_tally_of_all_results_ends_its_trial_without_reading_them(
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("seed", range(3))
 def test_summary_of_a_later_attempt_equals_its_live_results(database, mode, seed):
-    draw = random.Random(seed)
-    study, _run = two_attempts(database, draw, second_begins=draw.choice([2, 7, 15]), mode=mode)
+    rng = random.Random(seed)
+    study, _run = two_attempts(database, rng, second_begins=rng.choice([2, 7, 15]), mode=mode)
 
     found = trial_of(database, study, 0).summary
     assert repr(found) == repr(Summary().add(live_results(database, study, 0), study.objective))

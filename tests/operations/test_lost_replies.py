@@ -10,8 +10,8 @@ from harness.arrange import (
     dump,
     enqueued,
     new_study,
-    persist,
     recover_after_expiry,
+    retry_while_busy,
     rows,
     token,
 )
@@ -98,7 +98,7 @@ def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, sub
         with cut(database, "before", nth=nth), pytest.raises(StorageUnreachable):
             call(database)
         lost = dump(database)
-        answer = persist(lambda call=call: call(database))
+        answer = retry_while_busy(lambda call=call: call(database))
         after = dump(database)
 
         with subtests.test(operation):
@@ -135,7 +135,7 @@ def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, n
     ):
         worker.ask(token_)
 
-    run = persist(lambda: worker.ask(token_))
+    run = retry_while_busy(lambda: worker.ask(token_))
 
     assert run.claimed == worker.ask(token_).claimed
     assert rows(database, "SELECT draw FROM trial") == [(0,)]
@@ -151,5 +151,5 @@ def test_worker_whose_unanswered_claim_was_recovered_claims_with_a_new_token(dat
         acquirer.acquire()
     recover_after_expiry(clock, database, study)
 
-    assert persist(acquirer.acquire) is None
+    assert retry_while_busy(acquirer.acquire) is None
     assert acquirer.acquire() is not None

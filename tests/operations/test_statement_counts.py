@@ -36,13 +36,13 @@ def counted(database, call):
     return transactions, seen.count("ROLLBACK"), statements
 
 
-def each(database, *, postgresql, sqlite):
+def by_dialect(database, *, postgresql, sqlite):
     """Choose a number: a chain is one statement on PostgreSQL and several on SQLite."""
     return postgresql if database.postgresql else sqlite
 
 
 def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, worker):
-    statements = each(database, postgresql=1 + 1, sqlite=4 + 4)
+    statements = by_dialect(database, postgresql=1 + 1, sqlite=4 + 4)
     assert counted(database, lambda: worker.ask().finish(*[0.5] * 10)) == (2, 0, statements)
 
 
@@ -50,14 +50,14 @@ def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, wor
 def test_report_costs_one_commit_and_one_statement_however_many_rows(database, worker, rows):
     run = worker.ask()
 
-    statements = each(database, postgresql=1, sqlite=2)
+    statements = by_dialect(database, postgresql=1, sqlite=2)
     assert counted(database, lambda: run.report(*[0.5] * rows)) == (1, 0, statements)
 
 
 def test_claim_costs_one_commit(database, study, worker):
     enqueued(database, study)
 
-    statements = each(database, postgresql=1, sqlite=3)
+    statements = by_dialect(database, postgresql=1, sqlite=3)
     assert counted(database, worker.claim) == (1, 0, statements)
 
 
@@ -86,7 +86,7 @@ def test_step_between_two_decisions_costs_what_it_costs_without_a_scheduler(data
     run = SimulatedWorker(database, study).ask()
     run.report(0.5)
 
-    statements = each(database, postgresql=1, sqlite=2)
+    statements = by_dialect(database, postgresql=1, sqlite=2)
     assert counted(database, lambda: run.report(0.5)) == (1, 0, statements)
 
 

@@ -32,7 +32,7 @@ def test_attempts_after_a_change_of_store_save_to_the_new_and_restore_from_all(s
     kill_child(worker)
     stage.await_trial(lambda row: row.checkpoint_step == 3)
     kill_child(worker)
-    stage.open("all")
+    stage.open_gate("all")
 
     assert worker.exit_code(60.0) == 0
     assert at_first[0] == "inline:"
@@ -53,7 +53,7 @@ def test_checkpoint_too_large_for_the_database_is_stored_after_a_change_of_store
     kill_child(worker)
     postgres_stage.await_trial(lambda row: row.checkpoint_step == 1)
     kill_child(worker)
-    postgres_stage.open("all")
+    postgres_stage.open_gate("all")
 
     assert worker.exit_code(60.0) == 0
     assert "a checkpoint could not be stored: The checkpoint has 17.0 MiB" in worker.output()

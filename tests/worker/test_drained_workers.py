@@ -49,7 +49,7 @@ def test_drain_ends_only_the_named_worker(sqlite_stage):
 
     drain_worker(sqlite_stage.study.database, uuid)
     assert first.exit_code() == 0
-    sqlite_stage.open("all")
+    sqlite_stage.open_gate("all")
 
     assert second.exit_code() == 0
     assert {sqlite_stage.trial(number).reason for number in (0, 1)} == {"COMPLETED"}

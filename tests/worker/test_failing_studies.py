@@ -40,7 +40,7 @@ def test_resumed_study_runs_the_corrected_function(stage):
     stage.create("misbehaving:raises_until_corrected", num_trials=10)
     assert stage.run() == 3
 
-    stage.open("corrected")
+    stage.open_gate("corrected")
     paused = stage.run()
     stage.study.resume()
 
@@ -53,7 +53,7 @@ def test_worker_with_wait_continues_when_the_study_is_resumed(stage):
     stage.create("misbehaving:raises_until_corrected", num_trials=10)
     worker = stage.start(wait=True)
     eventually(lambda: "has paused itself" in worker.output())
-    stage.open("corrected")
+    stage.open_gate("corrected")
 
     stage.study.resume()
 

@@ -32,7 +32,7 @@ def test_pause_waits_for_the_end_of_a_step_that_is_longer_than_the_grace(stage, 
     stage.study.pause(0)
     outlast_grace(stage)
     still_runs = stage.trial().state
-    stage.open(1)
+    stage.open_gate(1)
 
     paused = stage.await_state("PAUSED")
 
@@ -46,7 +46,7 @@ def test_pause_withdrawn_within_a_step_does_not_interrupt_the_attempt(stage, wor
     outlast_grace(stage)
     stage.study.resume(0)
     outlast_grace(stage, lambda row: row.verdict is None)
-    stage.open("all")
+    stage.open_gate("all")
 
     done = stage.await_state("TERMINATED")
 

@@ -76,7 +76,7 @@ def test_worker_without_free_descriptors_releases_the_trial_and_names_the_limit(
     stage.await_trial(lambda row: row.checkpoint_step == 1)
 
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (8, 8))
-    stage.open("all")
+    stage.open_gate("all")
 
     assert worker.exit_code(60.0) == 1
     assert "Too many open files" in worker.output()
@@ -93,7 +93,7 @@ def test_worker_without_a_scratch_directory_releases_the_trial(sqlite_stage, tmp
     sqlite_stage.await_trial(lambda row: row.checkpoint_step == 1)
 
     shutil.rmtree(tmp_path / "scratch")
-    sqlite_stage.open("all")
+    sqlite_stage.open_gate("all")
 
     assert worker.exit_code(60.0) == 1
     assert "TMPDIR" in worker.output()

@@ -92,10 +92,10 @@ def test_results_reported_in_an_outage_are_stored_and_bounded_in_memory(storage,
 
         with peak_memory(worker) as peak:
             with outage(stage, server):
-                stage.open("away")
+                stage.open_gate("away")
                 eventually((tmp_path / "reported").exists, PATIENCE_S)
                 assert psutil.Process(worker.pid).memory_info().rss < MOST_MEMORY
-            stage.open("back")
+            stage.open_gate("back")
             assert worker.exit_code(PATIENCE_S) == 0, worker.output()
 
         assert peak[0] < MOST_MEMORY

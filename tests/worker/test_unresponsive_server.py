@@ -127,7 +127,7 @@ def test_trial_loses_no_step_when_the_standby_returns(stage, standby):
 
     standby.restore()
     stage.await_trial(lambda row: row.n_results > reported)
-    stage.open("all")
+    stage.open_gate("all")
 
     assert worker.exit_code(60.0) == 0
     assert stage.trial().attempt == 1

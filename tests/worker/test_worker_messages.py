@@ -6,7 +6,7 @@ import pytest
 def test_failing_checkpoint_store_is_reported_once_and_training_continues(sqlite_stage):
     (sqlite_stage.folder / "file").touch()
     sqlite_stage.create("obedient:gated", checkpoints=sqlite_stage.folder / "file" / "below")
-    sqlite_stage.open("all")
+    sqlite_stage.open_gate("all")
 
     worker = sqlite_stage.start()
 

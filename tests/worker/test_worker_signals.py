@@ -29,7 +29,7 @@ def test_signalled_worker_releases_its_trial_without_counting_a_failure(stage, n
     released = stage.expect_released()
     assert released.checkpoint_step > 0
 
-    stage.open("all")
+    stage.open_gate("all")
     assert stage.run() == 0
     assert stage.trial().reason == "COMPLETED"
     assert [one.reason for one in stage.attempts()] == ["PREEMPTED", "COMPLETED"]
@@ -85,7 +85,7 @@ def test_worker_under_nohup_ignores_sighup(sqlite_stage):
     sqlite_stage.await_result()
 
     worker.send(signal.SIGHUP)
-    sqlite_stage.open("all")
+    sqlite_stage.open_gate("all")
 
     assert worker.exit_code() == 0
     assert sqlite_stage.trial().reason == "COMPLETED"
@@ -108,7 +108,7 @@ def test_next_worker_on_the_host_runs_a_dead_workers_trial_immediately(stage):
     stage.await_trial(lambda row: row.checkpoint_step == 1)
 
     first.kill()
-    stage.open("all")
+    stage.open_gate("all")
 
     assert stage.run(lease=90.0) == 0
     assert stage.trial().reason == "COMPLETED"

@@ -92,7 +92,7 @@ def test_checkpoint_that_no_worker_has_signed_is_never_opened(sqlite_stage):
     Path(urlsplit(sqlite_stage.row(checkpoint).url).path).write_bytes(forged)
     digest = hashlib.sha256(forged).hexdigest()
     arrange.change(sqlite_stage.study.database, f"UPDATE checkpoint SET digest = '{digest}'")
-    sqlite_stage.open("all")
+    sqlite_stage.open_gate("all")
     second = sqlite_stage.start()
 
     assert second.exit_code() == 0, second.output()

@@ -30,7 +30,7 @@ class Domain(Spec, ABC):
     @abstractmethod
     def from_unit(self, u: float) -> Any:
         """
-        Map a uniform draw to a value; a larger draw never gives a smaller value.
+        Map a number in [0, 1) to a value; a larger number never gives a smaller value.
 
         Args:
             u: The draw, in [0, 1), a multiple of 2**-53.

@@ -202,7 +202,7 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
     return AttributeError(message, name=name, obj=owner)  # the interpreter suggests names of obj
 
 
-def answering_keywords(function: Callable[P, R]) -> Callable[P, R]:
+def suggesting_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Make the TypeError for an unknown keyword suggest the keyword of studydb."""
     takes = [name for name in signature(function).parameters if name != "self"]
     known = frozenset(takes)
