@@ -75,5 +75,5 @@ def test_script_names_the_packages_that_a_prepared_venv_still_lacks(script, tmp_
     ran = run_without_packages(script)
 
     assert ran.returncode == 1
-    assert ran.stderr.startswith(".venv lacks SQLAlchemy, alembic, ")
+    assert ran.stderr.startswith(".venv still lacks SQLAlchemy, alembic, ")
     assert ran.stderr.endswith("Remove .venv, and run this again.\n")
