@@ -198,10 +198,6 @@ def test_alembic_finds_no_difference_between_metadata_and_migrated_schema(databa
 SHAPE_POSTGRESQL = """
     SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
         WHERE connamespace = 'public'::regnamespace AND contype <> 'n'
-    UNION ALL SELECT tgrelid::regclass::text, tgname, pg_get_triggerdef(oid) FROM pg_trigger
-        WHERE NOT tgisinternal
-    UNION ALL SELECT proname, '', pg_get_functiondef(oid) FROM pg_proc
-        WHERE pronamespace = 'public'::regnamespace
     UNION ALL SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'
     UNION ALL SELECT table_name, column_name, concat_ws(' ', data_type, is_nullable, column_default,
         is_identity, identity_generation)
@@ -210,7 +206,7 @@ SHAPE_POSTGRESQL = """
 
 
 def shape(database):
-    """Every constraint, trigger, function, index and column, as the database spells them."""
+    """Every constraint, index and column, as the database spells them."""
     if database.postgresql:
         found = rows(database, SHAPE_POSTGRESQL)
     else:
