@@ -59,8 +59,8 @@ class Chain:
     chooses their order. A bind has the same value in all statements of the chain.
 
     Constants are part of PostgreSQL's SQL, because each bind takes time in the driver and on the
-    server: a trial that flushes each step is 3 % faster. Other statements bind them, because a
-    planner would choose by their values.
+    server: a trial that flushes each step is 3 % faster. Most other statements bind them, because
+    a planner would choose by their values.
     """
 
     __slots__ = ("_links", "_whole", "first", "then")
@@ -110,7 +110,7 @@ class Chain:
         return Compiled(
             sql=f"WITH {ctes}\n{row}",
             defaults=_merged(part.defaults for part in parts.values()),
-            encode=_merged(part.encode for part in parts.values()),
+            encode={name: codec for part in parts.values() for name, codec in part.encode.items()},
             required=frozenset[str]().union(*(part.required for part in parts.values())),
             row=first.row,
             decode=first.decode,
@@ -122,4 +122,8 @@ def _joint(link: Link) -> str:
 
 
 def _merged(mappings: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {name: value for mapping in mappings for name, value in mapping.items()}
+    merged: dict[str, Any] = {}
+    for mapping in mappings:
+        for name, value in mapping.items():
+            assert merged.setdefault(name, value) == value, f"{name} has two defaults"
+    return merged

@@ -8,9 +8,10 @@ cases.
 
 import re
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Protocol, TypeVar, cast
 
 import sqlalchemy as sa
@@ -58,15 +59,37 @@ class Compiled:
     decode: tuple[tuple[int, Codec], ...]
 
     def bind(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the encoded parameters for the driver."""
-        if not params.keys() >= self.required:
-            missing = ", ".join(sorted(self.required - params.keys()))
-            raise TypeError(f"Statement lacks {missing}: {self.sql}")
+        """Return the encoded parameters by name, for SQLite."""
+        bound = self._encoded(params)
+        if not bound.keys() >= self.required:
+            raise self._lacks(bound)
+        return bound
+
+    def bind_in_order(self, params: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the encoded parameters in the order of `numbered`, for PostgreSQL."""
+        bound = self._encoded(params)
+        try:
+            return self._in_order(bound)
+        except KeyError:
+            raise self._lacks(bound) from None
+
+    def _encoded(self, params: Mapping[str, Any]) -> dict[str, Any]:
         bound = {**self.defaults, **params}
         for name, codec in self.encode.items():
             if name in params:
                 bound[name] = codec(params[name])
         return bound
+
+    def _lacks(self, bound: Mapping[str, Any]) -> TypeError:
+        missing = ", ".join(sorted(self.required - bound.keys()))
+        return TypeError(f"Statement lacks {missing}: {self.sql}")
+
+    @cached_property
+    def _in_order(self) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
+        _, names = self.numbered
+        if len(names) > 1:
+            return itemgetter(*names)
+        return lambda bound: [bound[name] for name in names]
 
     @cached_property
     def numbered(self) -> tuple[bytes, tuple[str, ...]]:
@@ -118,6 +141,7 @@ def compile_for(
         by_core = {name for name, bind in binds.items() if bind.unique or bind._is_crud}  # noqa: SLF001
         literals = {name: _literal(defaults.pop(name)) for name in by_core & defaults.keys()}
         sql = BIND.sub(lambda bind: literals.get(bind[1], bind[0]), sql)
+        encode = {name: codec for name, codec in encode.items() if name not in literals}
     columns = tuple(getattr(statement, "exported_columns", ()))
     decode = tuple(
         (position, codec)
@@ -139,9 +163,11 @@ def _literal(value: Any) -> str:
     """A constant in PostgreSQL's spelling, with psycopg's %% for %."""
     if value is None:
         return "NULL"
-    if isinstance(value, bool | int):
+    if isinstance(value, int):
         return str(value).lower()
-    return "'" + str(value).replace("'", "''").replace("%", "%%") + "'"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''").replace("%", "%%") + "'"
+    raise TypeError(f"{value!r} cannot be written into SQL; bind it by a name.")
 
 
 def _row_type(names: Sequence[str]) -> Callable[[Sequence[Any]], Row]:
@@ -239,13 +265,11 @@ class BulkInsert:
 
         Arrays are written as text, because psycopg looks up a dumper for each element.
         """
-        values: Iterable[Any]
         if len(rows) == 1:
-            codecs = self._codecs[dialect.name]
-            values = (codec(value) for codec, value in zip(codecs, rows[0], strict=True))
-        else:
-            values = map(array_literal, self.encoded(dialect, rows))
-        return dict(zip(self.columns, values, strict=True))
+            columns = zip(self.columns, self._codecs[dialect.name], rows[0], strict=True)
+            return {name: codec(value) for name, codec, value in columns}
+        arrays = map(array_literal, self.encoded(dialect, rows))
+        return dict(zip(self.columns, arrays, strict=True))
 
     def _select(self, types: Mapping[str, str]) -> str:
         values = "".join(f"%({name})s::{kind}, " for name, kind in types.items())

@@ -225,13 +225,12 @@ class Txn:
             self._ran = True
         if self._now is not None and NOW in compiled.defaults:
             params[NOW] = self._now
-        bound = compiled.bind(params)
         self._observe(compiled.sql)
         cursor = cursor or self._cursor
         if self.postgresql:
-            sql, names = compiled.numbered
-            return cursor.execute(sql, [bound[name] for name in names], prepare=self._prepare)
-        return cursor.execute(compiled.sql, bound)
+            sql, _ = compiled.numbered
+            return cursor.execute(sql, compiled.bind_in_order(params), prepare=self._prepare)
+        return cursor.execute(compiled.sql, compiled.bind(params))
 
     def _observe(self, sql: str) -> None:
         if self._observer is not None:

@@ -7,6 +7,7 @@ number and token.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -54,6 +55,7 @@ HELD = (
 HOLD = Prepared(sa.select(*HELD).where(*FENCE).with_for_update(key_share=True, of=trial))
 
 _SUMMARY_BINDS = {f"to_{column.name}": column.name for column in SUMMARY}
+_SUMMARY_OF = attrgetter(*_SUMMARY_BINDS.values())
 SUMMARY_VALUES: dict[str, Any] = {
     name: sa.bindparam(bind) for bind, name in _SUMMARY_BINDS.items()
 } | {"time_total_s": sa.bindparam("to_time_total_s")}
@@ -270,8 +272,8 @@ def fence_binds(lease: Lease) -> dict[str, Any]:
 
 def summary_binds(summary: Summary, time_total_s: float | None) -> dict[str, Any]:
     """Return the binds of `SUMMARY_VALUES`."""
-    values = {bind: getattr(summary, name) for bind, name in _SUMMARY_BINDS.items()}
-    return values | {"to_time_total_s": time_total_s}
+    values = zip(_SUMMARY_BINDS, _SUMMARY_OF(summary), strict=True)
+    return dict(values) | {"to_time_total_s": time_total_s}
 
 
 def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RenewedLease]:

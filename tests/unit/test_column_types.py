@@ -5,10 +5,13 @@ import math
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import psycopg
 
+from studydb.db.statement import compile_for
 from studydb.db.types import Json, Number, UtcDateTime, decode_json, dump_json, encode_json, to_text
 
 DIALECTS = pytest.mark.parametrize("dialect", [postgresql.dialect(), sqlite.dialect()])
@@ -109,3 +112,27 @@ def test_time_is_read_in_utc_with_its_zone():
 def test_time_without_a_zone_is_refused(dialect):
     with pytest.raises(ValueError, match="has no time zone; moments in the database are UTC"):
         to_database(UtcDateTime(), datetime(2026, 1, 1), dialect)  # noqa: DTZ001  the point
+
+
+# --- constants in SQL
+
+
+def spelled(value):
+    statement = sa.select(sa.literal(value).label("constant"))
+    return compile_for(statement, psycopg.dialect(), spell_constants=True).numbered
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "NULL"), (True, "true"), (-3, "-3"), ("it's 5 %", "'it''s 5 %'")],
+)
+def test_constant_is_written_into_the_sql_and_is_no_bind(value, text):
+    sql, binds = spelled(value)
+
+    assert text in sql.decode()
+    assert binds == ()
+
+
+def test_constant_of_another_type_is_refused():
+    with pytest.raises(TypeError, match=r"0\.5 cannot be written into SQL"):
+        spelled(0.5)
