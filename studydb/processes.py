@@ -23,7 +23,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals by which a service manager or terminal asks a worker or a child to save and end."""
 
 SIGNAL_SPREAD_S = 1.0
-"""A signal to all processes of a worker reaches each of them within this time, maybe twice."""
+"""
+A stop signal to all processes of a worker reaches each of them within this time. A child may get it
+twice: from the terminal or service manager, and from its worker.
+"""
 
 
 def this_process() -> Process:

@@ -76,7 +76,7 @@ def take_turns(
     places: Mapping[str, Mapping[str, Operation]], *, rounds: int, calls: int
 ) -> dict[str, dict[str, list[float]]]:
     """
-    Time each operation in slices of so many calls, in all places by turns, call by call.
+    Time each operation in `rounds` slices, in which each place makes `calls` calls by turns.
 
     An idle core wakes slowly for some hundred calls: when each slice measured one place, the same
     work took 0.14 or 0.38 ms.

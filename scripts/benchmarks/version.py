@@ -50,7 +50,7 @@ class Version:
         self._team.ready()
 
     def run(self, contender: str, seconds: float) -> float:
-        """Units per second of one slice."""
+        """Run one slice; return the units (trials, claims, …) per second."""
         if self._fill is not None:
             _found(self._fill)(self._url, **self._fill_options)
         return float(self._team.run(contender, seconds))

@@ -35,7 +35,7 @@ def bounded_failure(failure: Failure) -> Failure:
 
 
 def bounded(text: str, limit_bytes: int) -> str:
-    """Cut a long text to its first quarter and its end; escape NUL characters."""
+    """Shorten a text to `limit_bytes`, a quarter from its beginning; escape NUL characters."""
     data = text.replace("\0", "\\x00").encode(errors="backslashreplace")
     if len(data) <= limit_bytes:
         return data.decode()

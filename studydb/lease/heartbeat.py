@@ -46,7 +46,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread; leases that still hold expire."""
+        """Stop the thread; leases that were not ended expire in time."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=RETRY_S)

@@ -162,7 +162,8 @@ def await_claims(txn: Txn, *, study_id: int) -> None:
     """
     Wait until no transaction locks a runnable trial.
 
-    `claim` skips locked trials. A lock may be that of an earlier send of the same claim.
+    `claim` skips locked trials. A lock may be that of an earlier send of the same claim, which a
+    duplicate request must find.
     """
     if txn.features.concurrent_writers:
         txn.all(_LOCK_ALL_RUNNABLE, study=study_id)

@@ -163,7 +163,7 @@ def _texts(data: Any) -> dict[str, str]:
 
 
 def failures_since_resumption(txn: Txn, *, study_id: int) -> list[RecordedFailure]:
-    """Read the failures since a study's last resumption among its newest events, newest first."""
+    """Read a study's failures since it was last resumed, newest first, from its newest events."""
     found = txn.all(_FAILURES, study=study_id)
     newer = itertools.takewhile(lambda row: row.kind != EventKind.STUDY_RUNNING, found)
     return [RecordedFailure(row.trial_id, _texts(row.data).get("fingerprint")) for row in newer]

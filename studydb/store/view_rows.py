@@ -212,7 +212,7 @@ def attempts(txn: Txn, *, name: str, number: int) -> list[ListedAttempt]:
 def workers(
     txn: Txn, *, study_id: int | None = None, limit: int
 ) -> list[tuple[ListedWorker, float, Process]]:
-    """Read the rows of `v_worker`, newest first, each with a lease's seconds and the process."""
+    """Read the rows of `v_worker`, newest first, each with its process and its leases' seconds."""
     if study_id is None:
         rows = txn.all(_ALL_WORKERS, limit=limit)
     else:

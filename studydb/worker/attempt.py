@@ -239,7 +239,8 @@ class Attempt:
             if self._held.buffer.is_full:  # the child waits in `report`
                 time.sleep(TICK_S)
                 continue
-            has_ended = child.exit is not None  # read before its last messages, which count
+            # Read this first: a child that has ended may have left messages.
+            has_ended = child.exit is not None
             try:
                 frame = _receive(child.channel)
                 if frame is None:

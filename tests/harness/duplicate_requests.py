@@ -322,4 +322,4 @@ OPERATIONS: dict[str, Arranged] = {
     "renew": _renewing,
     "sum_up": _summing_up,
 }
-"""The call of each operation by its name, with a suffix for its case."""
+"""Functions that arrange a call, by the name of its operation and of the case."""

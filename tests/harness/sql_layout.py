@@ -9,7 +9,7 @@ import textwrap
 
 WIDTH = 96
 SHORT = 60
-"""Characters of a subquery that stays in its line."""
+"""A subquery of at most so many characters is not broken into lines."""
 
 INDENT = "    "
 

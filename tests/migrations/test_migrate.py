@@ -214,7 +214,8 @@ def shape(database):
         found = [
             (name, line.strip(" \t,"))
             for name, text in rows(database, query)
-            for line in re.split(r"[,\n]", text or "")  # SQLite adds a column to the last line
+            # A column that ALTER TABLE has added stands in the last line.
+            for line in re.split(r"[,\n]", text or "")
             if line.strip()
         ]
     return sorted(row for row in found if row[0] not in (revisions.TABLE, "sqlite_sequence"))

@@ -1,4 +1,4 @@
-"""A role that may only connect holds an advisory lock that studydb uses: PostgreSQL."""
+"""On PostgreSQL, a role that may only connect holds an advisory lock that studydb uses."""
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor

@@ -40,7 +40,7 @@ def study(database):
 KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
 
 TRIAL_KEY = r"trial_pkey|SEARCH trial USING INTEGER PRIMARY KEY"
-"""Excludes the key of `study`, which a fence also uses."""
+"""Matches no key of `study`, whose row a fence reads, too."""
 
 FULL_SCAN = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! USING)"
 
@@ -63,7 +63,10 @@ OF_EACH_TRIAL = (
     "renew",
     "earlier send",
 )
-"""Statements that are planned before the server has statistics; sweeps are planned again later."""
+"""
+A connection keeps the plans of these, which it may have made while the tables were empty. Sweeps
+are not listed, because they are planned again.
+"""
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 

@@ -145,7 +145,7 @@ def test_study_metric_too_large_for_a_double_is_refused():
         read({"loss": 10**400})
 
 
-# --- ranks
+# --- scores
 
 
 @pytest.mark.parametrize(
