@@ -125,5 +125,6 @@ def _merged(mappings: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for mapping in mappings:
         for name, value in mapping.items():
-            assert merged.setdefault(name, value) == value, f"{name} has two defaults"
+            if merged.setdefault(name, value) != value:
+                raise ValueError(f"The bind {name!r} has two defaults in one chain.")
     return merged

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import psycopg
 
+from studydb.db import Chain
+from studydb.db.schema import study
 from studydb.db.statement import compile_for
 from studydb.db.types import Json, Number, UtcDateTime, decode_json, dump_json, encode_json, to_text
 
@@ -136,3 +138,12 @@ def test_constant_is_written_into_the_sql_and_is_no_bind(value, text):
 def test_constant_of_another_type_is_refused():
     with pytest.raises(TypeError, match=r"0\.5 cannot be written into SQL"):
         spelled(0.5)
+
+
+def test_chain_whose_statements_give_a_bind_different_defaults_is_refused():
+    first, then = (
+        sa.update(study).values(seed=sa.bindparam("number", default)) for default in (1, 2)
+    )
+
+    with pytest.raises(ValueError, match="'number' has two defaults"):
+        Chain(first.returning(study.c.id), then=then).whole(psycopg.dialect(), durable=True)
