@@ -124,7 +124,7 @@ def _missing(name: str) -> Exception:
 
     translation = in_studydb(name)
     caller = sys._getframe(2).f_code.co_name  # noqa: SLF001  there is no public way
-    if translation and caller == "_handle_fromlist":  # of `from studydb import NAME`
+    if translation and caller == "_handle_fromlist":  # in `from studydb import NAME`
         return ImportError(f"There is no {name!r} in studydb.{translation}", name="studydb")
     message = f"module 'studydb' has no attribute {name!r}"
     if translation:

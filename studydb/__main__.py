@@ -11,13 +11,13 @@ INTERRUPTED, PIPE_BROKEN = 130, 1
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
-    Run one command and exit; `arguments` replace those of the process.
+    Run one command and exit; `arguments` replace the process's arguments.
 
     A user's mistake is one line on stderr; a traceback is a bug of studydb.
     """
     _put_working_directory_first()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError):  # a stand-in for the stream, or a closed one
+        with suppress(AttributeError, ValueError):  # the stream was replaced or closed
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         # Imported here, so that Ctrl-C during the import gives no traceback.

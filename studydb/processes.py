@@ -136,7 +136,7 @@ def environment_of(pid: int) -> list[bytes]:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """The fields from the third (the state) on; the second is a name of any characters."""
+    """The fields of /proc/PID/stat from the state on; the name before it may hold any character."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
@@ -180,7 +180,7 @@ def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
 
 def die_with_parent(number: int, parent_pid: int) -> None:
     """
-    Have the kernel signal this process when its parent dies, on Linux; at once if it is dead.
+    Have Linux signal this process when its parent dies; if the parent is dead, signal now.
 
     On other systems the caller must notice that the parent's socket is closed.
     """
@@ -197,7 +197,7 @@ def adopt_orphans() -> None:
 
 
 def name_process(name: str) -> None:
-    """Set this process's name in `ps` and `top`, on Linux: 15 characters of ASCII."""
+    """Set this process's name in `ps` and `top`, on Linux: at most 15 ASCII characters."""
     if sys.platform == "linux":
         Path("/proc/self/comm").write_text(name, encoding="ascii")
 

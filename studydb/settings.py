@@ -149,7 +149,7 @@ class Keyring:
         return key.id, key.mac(payload)
 
     def verify(self, payload: bytes, signatures: Mapping[str, str]) -> bool:
-        """Whether any key signed this payload; `signatures` are MACs by key id, of any text."""
+        """Whether any key signed a payload; `signatures` maps key ids to MACs, perhaps forged."""
         return any(
             hmac.compare_digest(
                 key.mac(payload).encode(), signatures[key.id].encode(errors="replace")
@@ -220,7 +220,7 @@ def _make_key_file(path: Path) -> None:
     """
     Write a key to a temporary file, and hard-link that file to `path`.
 
-    So no process reads half a file; if several do this at once, the first one's key stays.
+    So no process reads half a file. If several processes do this at once, the first key stays.
     """
     if path.exists():
         return

@@ -1,4 +1,4 @@
-"""The root command and the list of all others."""
+"""The root command, and the list of its subcommands."""
 
 from importlib import import_module
 

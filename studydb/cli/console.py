@@ -19,7 +19,7 @@ def run(arguments: Sequence[str] | None) -> int:
     Run a command; print an error as one line on stderr.
 
     Args:
-        arguments: The words of the command line after `studydb`; None for those of the process.
+        arguments: The words after `studydb`; None for the process's own arguments.
 
     Returns:
         The exit code.

@@ -49,7 +49,7 @@ def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     """
     End trials of NAME as CANCELLED; without numbers stop the whole study.
 
-    A running trial learns of it within seconds; the worker kills it after --grace seconds.
+    A running trial gets the request within seconds; the worker kills it --grace seconds later.
 
     A stopped study keeps its PENDING trials; `resume` lets it continue.
     """
@@ -63,7 +63,7 @@ def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
 @click.argument("params", metavar="K=V...", type=Spec(), nargs=-1)
 @storage_option
 def enqueue(*, name: str, params: Sequence[str], storage: Storage) -> None:
-    """Add a trial to NAME with these parameters; missing ones are drawn from the space."""
+    """Add a trial to NAME with these parameters; missing values are drawn from the space."""
     given = read_values(params)
     with opened_study(storage, name) as study:
         number = study.enqueue(given)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from studydb.study import Study
 
 MOST_WORKERS = 1000
-"""The limit of workers whose hosts are looked up, the newest first."""
+"""How many workers' hosts are looked up, beginning with the newest worker."""
 
 
 @click.command()
@@ -42,7 +42,7 @@ def delete(*, name: str, yes: bool, storage: Storage) -> None:
 
 
 def _output_elsewhere(study: "Study") -> str:
-    """Say which other hosts keep output of the study; it cannot be removed from here."""
+    """Say which other hosts keep output of the study; that output cannot be removed from here."""
     from studydb.operations.workers import list_workers
 
     found = list_workers(study.database, study.record, limit=MOST_WORKERS)

@@ -26,9 +26,9 @@ def export_checkpoint(
     """
     Copy the newest checkpoint of trial NUMBER of NAME, or of the best trial, to a new folder DIR.
 
-    A directory is copied as it was saved. A dict becomes DIR/checkpoint.pkl; pickle.load reads it
-    where the classes of its values can be imported. A checkpoint that no key of yours signed is
-    refused, because opening it could run code.
+    A directory is copied as it was saved. A dict becomes DIR/checkpoint.pkl. Python's pickle.load
+    reads that file if the classes of the values can be imported. A checkpoint that no key of yours
+    signed is refused, because opening it could run code.
     """
     if len(places) != (1 if best else 2):
         usage = "NAME --best DIR" if best else "NAME NUMBER DIR, or NAME --best DIR"

@@ -14,7 +14,7 @@ from studydb.domain.text.display import visible, without_controls
 
 def plain(value: Any) -> Any:
     """
-    Convert a value of any type to one that JSON holds.
+    Convert a value of any type to a value that JSON can hold.
 
     NaN and ±Inf become the texts "NaN", "Infinity" and "-Infinity", as in the database; a time
     becomes ISO 8601, bytes become hexadecimal digits, and every other type becomes its text.
@@ -53,7 +53,7 @@ def _aware(value: datetime) -> datetime:
 
 
 def csv_cell(value: Any) -> Any:
-    """Convert a value for a CSV file: None becomes empty, a boolean, list or object JSON."""
+    """Convert a value for CSV: None becomes empty; a boolean, list or object becomes JSON."""
     written = plain(value)
     if isinstance(written, bool | list | dict):
         return json.dumps(written)

@@ -38,8 +38,8 @@ def logs(*, name: str, number: int, follow: bool, attempt: int | None, storage: 
     """
     Print the output of trial NUMBER of NAME: its stdout to stdout, its stderr to stderr.
 
-    If the output's files are not on this host, its last bytes are printed, which the database
-    keeps. For a terminal, colours are removed and control characters escaped. A pipe gets every
+    If the output's files are not on this host, the last bytes of the output are printed from the
+    database. For a terminal, colours are removed and control characters escaped. A pipe gets every
     byte.
     """
     with opened_study(storage, name) as study:
@@ -77,7 +77,7 @@ class Tail:
             yield data
 
     def shown(self, data: bytes) -> str:
-        """Decode bytes to text that cannot control a terminal; keep an incomplete character."""
+        """Decode bytes to text without control characters; keep an incomplete one for later."""
         return printed(self._decode(data))
 
     @staticmethod

@@ -55,5 +55,5 @@ def _differences_printed() -> Iterator[None]:
             else:
                 show(message, category, *where)
 
-        warnings.showwarning = print_warning  # type: ignore[assignment]  # `where` takes the others
+        warnings.showwarning = print_warning  # type: ignore[assignment]  # `*where`: other args
         yield

@@ -1,4 +1,4 @@
-"""Options, arguments and their types that several commands share."""
+"""Options, arguments and types that several commands share."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from studydb.settings import storage_url
 
 LARGEST_NUMBER = 2**63 - 1
-"""The largest integer of the databases; larger trial numbers are read as this one."""
+"""The largest integer of the databases; larger trial numbers are read as this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ format_option = click.option(
 
 
 class Spec(click.ParamType[str]):
-    """A spec as text; ";" separates several of them in one environment variable."""
+    """A spec as text; ";" separates several specs in one environment variable."""
 
     name = "text"
     envvar_list_splitter = ";"

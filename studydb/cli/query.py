@@ -28,7 +28,7 @@ def query(*, sql: str, form: str, storage: Storage) -> None:
 
 
 def _distinct(columns: Sequence[str]) -> list[str]:
-    """Number columns of the same name, because a JSON object holds a name once."""
+    """Append a number to repeated names, because a JSON object holds each name once."""
     seen: Counter[str] = Counter()
     names = []
     for column in columns:

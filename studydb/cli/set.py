@@ -36,7 +36,7 @@ def read_settings(settings: Sequence[str]) -> dict[str, str]:
     Read "KEY=VALUE" texts.
 
     Raises:
-        UsageError: A text has another form, names no setting, or comes twice.
+        UsageError: A text is not KEY=VALUE, names no setting, or repeats a setting.
     """
     given: dict[str, str] = {}
     for text in settings:

@@ -25,7 +25,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
 )
 @click.option("--max-trials", type=POSITIVE, metavar="N", help="Exit after N attempts.")
 @click.option("--wait", is_flag=True, help="Do not exit when the study is done.")
-@_seconds_option("--lease", LEASE_S, "How long a claim lasts without a renewal.")
+@_seconds_option("--lease", LEASE_S, "How long a lease lasts without a renewal.")
 @_seconds_option(
     "--patience", PATIENCE_S, "How long to keep training while the database does not answer."
 )
@@ -44,7 +44,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     type=Bytes(),
     default=f"{SPILL_BYTES >> 30}G",
     metavar="BYTES",
-    help="The limit of results on disk while the database does not answer: 500M, 4G; 0 for none.",
+    help="The limit of results on disk while the database does not answer, as 500M; 0: no disk.",
 )
 @click.option(
     "--start",

@@ -72,17 +72,17 @@ def create_study(
         space: A nested dict of distributions and constants.
         num_trials: The limit of trials; None for no limit (for a grid: its size).
         max_concurrent: How many trials may run at a time, over all workers.
-        stop: {"loss": 3} stops a trial at >=; or texts, such as ["loss>=3", "error<=0.01"].
+        stop: {"loss": 3} stops a trial at loss >= 3; or texts: ["loss>=3", "error<=0.01"].
         max_failures: How many exceptions a trial survives; -1 for no limit.
         max_losses: How many deaths without an exception a trial survives between two checkpoints;
-            None for 10, but not 3 in a row at the same step.
+            None for 10, of which at most 2 in a row at the same step.
         checkpoints: The URL or path of the store; None for the database's default.
         guard: Whether the study pauses itself once 5 trials failed alike and none ever reported.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
         load_if_exists: Whether to continue a study of this name; metric, mode, space and
             trainable must agree. A StudyDiffers warning names other arguments that differ.
-        workdir: The directory that workers search for the trainable after their own; None for the
-            current one.
+        workdir: The directory that workers search for the trainable after their own directory;
+            None for the current directory.
 
     Raises:
         StudyExists: The name is taken.
@@ -117,10 +117,10 @@ def create_study(
 
 def _made(name: str, given: Made | None, default: Made, *, has: str, like: str) -> Made:
     """
-    Check a scheduler or searcher.
+    Check a scheduler or searcher; None stands for the default.
 
     Args:
-        has: A method of such objects.
+        has: A method that the object must have.
         like: An example for the message.
     """
     if given is None:

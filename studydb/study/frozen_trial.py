@@ -47,7 +47,7 @@ class Checkpoint:
 
     def to_dict(self) -> dict[Any, Any]:
         """
-        Read the dict; each call returns a new one.
+        Read the dict; each call returns a new dict.
 
         Raises:
             CheckpointError: The checkpoint is a directory, not signed by a key of yours, missing or
@@ -78,8 +78,8 @@ class Checkpoint:
         """
         Copy the checkpoint to a directory that does not exist yet.
 
-        A dict becomes `checkpoint.pkl`; `pickle.load` reads it where the classes of its values can
-        be imported.
+        A dict becomes `checkpoint.pkl`. Python's `pickle.load` reads that file if the classes of
+        the values can be imported.
 
         Returns:
             The absolute path of the directory.
@@ -132,7 +132,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FrozenTrial(records.TrialRow):
-    """A trial's row with its newest checkpoint; the names are those of `v_trial`."""
+    """A trial's row with its newest checkpoint; attributes are named like `v_trial`'s columns."""
 
     _checkpoint: Callable[[records.TrialRow], Checkpoint | None] = field(
         default=lambda _: None, compare=False

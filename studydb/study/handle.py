@@ -75,7 +75,7 @@ class Study:
         The trial with the best `best_value`.
 
         NaN is never best. Of equal values the trial with the lower number is best. The trial's
-        `checkpoint` is its newest one, which may be of a later step than the best.
+        `checkpoint` is its newest, which may be of a later step than the best value.
 
         Raises:
             NoResults: No trial has a value yet.
@@ -124,7 +124,7 @@ class Study:
     @suggesting_keywords
     def enqueue(self, params: Mapping[str, Any], *, priority: int = 0) -> int:
         """
-        Add a PENDING trial with these params; missing ones are drawn from the space.
+        Add a PENDING trial with these params; missing values are drawn from the space.
 
         Args:
             params: Values by name, nested or by path.
@@ -144,8 +144,8 @@ class Study:
         """
         Pause these trials; without numbers, pause the study, so that no more trials are claimed.
 
-        RUNNING trials pause at a report. A request reaches them within 20 s, at the worker's next
-        renewal at the latest.
+        RUNNING trials pause at a report. They learn of the request within 20 s, at the latest at
+        the worker's next renewal.
 
         Raises:
             UnknownTrial: A number does not exist; nothing was changed.
@@ -167,8 +167,8 @@ class Study:
         """
         End these trials as CANCELLED; without numbers, stop the study.
 
-        RUNNING trials end at a report. A request reaches them within 20 s, at the worker's next
-        renewal at the latest; after its grace the worker kills them.
+        RUNNING trials end at a report. They learn of the request within 20 s, at the latest at the
+        worker's next renewal. The worker kills a trial that has not ended after the grace.
 
         Raises:
             UnknownTrial: A number does not exist; nothing was changed.
@@ -222,7 +222,7 @@ class Study:
     @suggesting_keywords
     def ask(self, timeout: float | None = None) -> OwnTrial | None:
         """
-        Claim a PENDING trial, else make a new one, for this process to run.
+        Claim a PENDING trial for this process to run; make a new trial if none is PENDING.
 
         The call waits while the study is paused or at `max_concurrent`.
 
@@ -248,7 +248,7 @@ class Study:
         Run the study with worker processes on this machine until it is done, and show its progress.
 
         Ctrl-C has the workers release their trials, and raises KeyboardInterrupt; a second Ctrl-C
-        kills the workers. On Linux they also end when this process is killed.
+        kills the workers. On Linux the workers also end when this process is killed.
 
         Returns:
             Trials by state. If the study is already done or stopped, no worker is started.
@@ -256,7 +256,7 @@ class Study:
         Raises:
             NotAllowed: The study has no trainable.
             StudyFailed: No trial has completed, and the study is done or has paused itself.
-            StudydbError: All workers ended with an error; the message shows the output of one.
+            StudydbError: All workers ended with an error; the message shows one worker's output.
         """
         n_workers = count("workers", workers, least=1)
         if self.record.trainable is None:
@@ -292,7 +292,7 @@ class Study:
     if not TYPE_CHECKING:  # a type checker finds wrong names itself
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; for another tool's name it names the attribute of studydb."""
+            """Raise AttributeError; if another tool has the name, suggest studydb's attribute."""
             raise missing_attribute(self, name)
 
     def __repr__(self) -> str:

@@ -34,7 +34,7 @@ RELEASED = "The running trials were released; run the study again to continue th
 
 def run(database: Database, study: Record, *, workers: int) -> Counts:
     """Have worker processes run a study until it is done; see `Study.run`."""
-    from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  brings the display
+    from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  imports the display
 
     if (progress := read_patiently(lambda: read_progress(database, study))).is_done:
         return _checked(database, study, progress)
@@ -125,7 +125,7 @@ class _Watch:
         self._display.update(progress.counts, self._best_value(), elapsed_s, num_trials=budget)
         if progress.counts.error > self._n_errors or elapsed_s >= self._error_due_s:
             self._error_due_s = elapsed_s + ERRORS_EVERY_S
-            self._show_last_error()  # also of a lost trial, which runs again and is not in ERROR
+            self._show_last_error()  # a lost trial has an error, too, but is not in ERROR
         self._n_errors = progress.counts.error
         is_paused = progress.status is Status.PAUSED and not progress.is_done
         if is_paused and not self._was_paused:

@@ -34,7 +34,7 @@ def open_database(storage: str | os.PathLike[str] | None, *, make: bool) -> Data
         )
     url = storage_url(storage)
     if make:
-        from studydb.db import migrate  # noqa: PLC0415  brings Alembic
+        from studydb.db import migrate  # noqa: PLC0415  imports Alembic
 
         migrate.make_embedded(url)
     return connect(url)

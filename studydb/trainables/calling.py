@@ -84,7 +84,7 @@ def call(function: Callable[..., Any], config: dict[str, Any], trial: ReportingT
         The function's return value (see `returned_metrics`).
 
     Raises:
-        TrainableError: studydb cannot call the function's signature.
+        TrainableError: studydb cannot call a function with this signature.
     """
     check_signature(function)
     positional, named = _extras(function, trial)

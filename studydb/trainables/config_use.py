@@ -14,10 +14,10 @@ _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 def ignores_config(function: Callable[..., Any]) -> bool:
     """
-    Whether a function never reads its first parameter, or assigns to it first.
+    Whether a function never reads the value that its first parameter receives.
 
     An example is a script whose `main(args=None)` parses the command line: every trial would run
-    its defaults. False if the bytecode leaves doubt.
+    with the script's defaults. False if the bytecode leaves doubt.
     """
     code = _code_of(function)
     if code is None or code.co_argcount < 1:

@@ -41,7 +41,7 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     Describe a function so that workers can find it.
 
     The description is an import path if a fresh interpreter in `workdir` would find the function's
-    module and all modules that it refers to. Workers then run the file as it is when they start.
+    module and all modules that it refers to. Workers then run the file as it is at their start.
     Otherwise the function is pickled. None of the user's code is run.
 
     Args:
@@ -121,10 +121,10 @@ def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
 
 def _not_importable(own: Mapping[str, ModuleType], not_found: set[str]) -> dict[str, ModuleType]:
     """
-    Find the modules that a worker cannot import: it does not find them, or a module they refer to.
+    Find the modules that a worker cannot import: `not_found`, and all modules that refer to them.
 
-    An example is a test module: a worker finds it, but not a module that it imports from a folder
-    that conftest.py has put on `sys.path`.
+    For example, a worker finds a test module, but not a helper that the test module imports from a
+    folder that conftest.py has put on `sys.path`.
     """
     missing = set(not_found)
     references = {name: {*_referred_modules(module)} for name, module in own.items()}

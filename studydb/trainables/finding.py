@@ -21,7 +21,7 @@ def load(
     """
     Find a trainable's function: import its module, or unpickle its bytes.
 
-    The directory of a module that was found stays first on `sys.path`. Errors that the module's
+    The directory in which the module was found stays first on `sys.path`. Errors that the module's
     code raises are not wrapped.
 
     Args:
@@ -32,7 +32,7 @@ def load(
             `train:system`. True for a trainable without a signature.
 
     Raises:
-        TrainableError: The function is not found, not callable, or pickled by another Python.
+        TrainableError: The function is not found, not callable, or of another Python version.
     """
     directories = [str(Path(directory)) for directory in dict.fromkeys(workdirs)]
     function: Callable[..., Any]

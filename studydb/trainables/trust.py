@@ -1,4 +1,4 @@
-"""Decide which trainables a worker may run: signed ones, and ones allowed by name."""
+"""Decide whether a worker may run a trainable, by its signature or its name."""
 
 import dataclasses
 from collections.abc import Collection
@@ -11,7 +11,7 @@ from studydb.trainables.describing import IMPORT_PATH
 
 
 class Trust(Enum):
-    """Why a trainable may run; `load` is stricter if it is ALLOWED but not SIGNED."""
+    """Why a trainable may run; an ALLOWED trainable has no valid signature."""
 
     SIGNED = auto()
     ALLOWED = auto()

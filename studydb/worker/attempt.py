@@ -1,4 +1,4 @@
-"""One attempt: its child process, the reports of that process, and how it ends."""
+"""One attempt: its child process, the reports of that process, and how the attempt ends."""
 
 import signal
 import tempfile
@@ -56,7 +56,7 @@ class Outcome:
     failure: Failure | None = None
     unrestorable: bool = False
     restart: bool = False
-    """True if a process forked from a template was killed before it reported: start one afresh."""
+    """Whether to start a fresh child: the child forked from a template died before it reported."""
 
 
 _Notice = LostNotice | StopNotice | signal.Signals | None
@@ -69,16 +69,16 @@ class _Progress:
     How far one child process of an attempt is.
 
     Attributes:
-        notice: The notice that was sent to the child last; None while the attempt may continue.
+        notice: The last notice that was sent to the child; None while the attempt may continue.
         began: Whether the child has sent a report or a flush.
         judged: Whether the child was ever sent a reason to stop.
-        deadline_s: When the child is killed; None while it may continue, and for a pause.
+        deadline_s: When the child is killed; None while it may continue or is asked to pause.
         ended: The child's last message.
         next_flush_s: No background flush is tried before this time.
         away_since_s: When the database stopped answering; None while it answers.
         next_artifact_error_s: No event about a failed checkpoint is recorded before this time.
         refused: Why a message of the child was refused.
-        oom_kills: The host's `oom_kills` before the child was started.
+        oom_kills: How many processes the kernel had killed for memory before the child started.
     """
 
     notice: _Notice = None
@@ -95,10 +95,10 @@ class _Progress:
 
 class Attempt:
     """
-    Runs one claim to its end.
+    Runs a claimed trial until the attempt ends.
 
     Attributes:
-        process: Facts about the child process for the attempt's row; None before it has ended.
+        process: Facts about the child process for the attempt's row; None until the child ends.
         last_value: The last reported value of the study's metric; None before the first report.
     """
 
@@ -116,7 +116,7 @@ class Attempt:
 
     def run(self) -> Outcome:
         """
-        Run the trial; if its newest checkpoint is unusable, run it again from an older one.
+        Run the trial; if its newest checkpoint is unusable, run the trial again from an older one.
 
         Raises:
             LeaseLost: The attempt no longer holds the trial; the child has ended.
@@ -215,7 +215,7 @@ class Attempt:
         )
 
     def _must_start_afresh(self, started: Started) -> bool:
-        """Whether a template's first fork was killed before it reported; retires the template."""
+        """Retire a template whose first child was killed before it reported; return True if so."""
         progress, child = self._progress, started.child
         if started.template is None or progress.notice is not None or self._held.is_lost:
             return False
@@ -239,7 +239,7 @@ class Attempt:
             if self._held.buffer.is_full:  # the child waits in `report`
                 time.sleep(TICK_S)
                 continue
-            # Read this first: a child that has ended may have left messages.
+            # Check the exit before the channel: a child that has ended may have left messages.
             has_ended = child.exit is not None
             try:
                 frame = _receive(child.channel)
@@ -271,7 +271,7 @@ class Attempt:
             self._notify(child, notice)
 
     def _notice(self) -> _Notice:
-        """Return the most urgent notice for the child: a pause comes last."""
+        """Return the most urgent notice for the child; a pause is the least urgent."""
         held = self._held
         if held.is_lost:
             return LostNotice()
@@ -301,12 +301,12 @@ class Attempt:
             self._held.flush(patience_s=0.0, batches=1)
             progress.away_since_s = None
             self._equipment.notices.answered()
-            if self._held.buffer.needs_flushes:  # after an outage: give the child half of the time
+            if self._held.buffer.needs_flushes:  # serve the child for as long as the flush took
                 progress.next_flush_s = 2 * time.monotonic() - began_s
         except StorageTransient as error:
             self._note_outage(error, began_s)
         except LeaseLost:
-            pass  # the next tick tells the child
+            pass  # the next tick tells the child that the lease is lost
 
     def _note_outage(self, error: StorageTransient, began_s: float) -> None:
         """Continue without the database; raise when it has not answered for `patience_s`."""
@@ -315,7 +315,7 @@ class Attempt:
         progress.away_since_s = progress.away_since_s or began_s
         if now_s - progress.away_since_s > equipment.options.patience_s:
             raise error
-        # While the worker is stopping, a try at each message would take longer than the grace.
+        # In a worker that is stopping, frequent flushes that fail would use up the grace.
         is_stopping = equipment.interruption.is_stopping
         progress.next_flush_s = now_s + (
             equipment.options.grace_s if is_stopping else OUTAGE_PAUSE_S
@@ -379,7 +379,7 @@ class Attempt:
         )
 
     def _safely(self, call: Callable[[], None]) -> None:
-        with suppress(LeaseLost):  # `held.is_lost` is sent to the child
+        with suppress(LeaseLost):  # a notice or answer tells the child that the lease is lost
             call()
 
     def _send(self, channel: Channel, message: FromSupervisor) -> None:
@@ -397,7 +397,7 @@ class Attempt:
         if progress.refused is not None:
             return Outcome(Reason.FAILED, progress.refused)
         if progress.deadline_s is not None:
-            return Outcome(Reason.PREEMPTED)  # killed after its grace
+            return Outcome(Reason.PREEMPTED)  # the child was killed after its grace
         exit_ = child.wait(self._equipment.options.grace_s)
         if exit_ is not None and exit_.signal in STOP_SIGNALS and self._was_asked_to_stop():
             # The child had not yet set its signal handlers, or the user's code has replaced them.
@@ -431,7 +431,7 @@ class Attempt:
                 assert_never(ended.end)
 
     def _check_end(self, end: End) -> None:
-        """Refuse an end that the supervisor knows to be false; it would not count as a failure."""
+        """Refuse a false `End`, by which a child could keep its failure from being counted."""
         progress = self._progress
         if end in (End.STOPPED, End.LOST) and not progress.judged:
             raise FrameError(
@@ -444,7 +444,7 @@ class Attempt:
         """
         Whether the child was sent a notice, or the worker is stopping.
 
-        A service manager may signal the child first, so this waits for the worker's own signal.
+        A service manager may signal the child before the worker, so wait for the worker's signal.
         """
         return self._progress.notice is not None or self._equipment.interruption.wait(
             SIGNAL_SPREAD_S

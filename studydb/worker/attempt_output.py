@@ -1,4 +1,4 @@
-"""The output of attempts: one thread reads all of it and keeps a bounded part on disk."""
+"""One thread reads the output of all attempts of a worker and keeps a bounded part on disk."""
 
 import os
 import selectors
@@ -44,7 +44,7 @@ class _Stream:
         return len(data)
 
     def drain(self) -> None:
-        """Read what is in the pipe now, at most 1 MiB: a process may still be writing."""
+        """Read what is in the pipe now, at most 1 MiB, because a process may keep writing."""
         for _ in range(_LARGEST_PIPE_BYTES // _READ_BYTES):
             if not self.pump():
                 return
@@ -61,7 +61,7 @@ class _Stream:
         self.closed.set()
 
     def _write(self, data: bytes) -> None:
-        """Write to the file; bytes that cannot be written, as to a full disk, are dropped."""
+        """Write to the file; drop the bytes if that fails, for example because the disk is full."""
         with suppress(OSError):
             while data:
                 data = data[self._write_some(data) :]
@@ -95,16 +95,16 @@ class AttemptOutput:
 
     @property
     def stdout(self) -> int:
-        """The pipe's end for the child's stdout."""
+        """The descriptor to which the child writes its stdout."""
         return self._streams[0].writer
 
     @property
     def stderr(self) -> int:
-        """The pipe's end for the child's stderr."""
+        """The descriptor to which the child writes its stderr."""
         return self._streams[1].writer
 
     def release(self) -> None:
-        """Close the pipes' ends for writing in this process, so that the child alone has them."""
+        """Close this process's writing ends of the pipes, so that only the child can write."""
         for stream in self._streams:
             stream.release()
 
@@ -174,7 +174,7 @@ class OutputPump:
         self._waker.close()
 
     def _call(self, call: Callable[[], None]) -> None:
-        """Have the thread make a call, because only one thread may use the selector."""
+        """Run a call in the pump's thread, the only thread that may use the selector."""
         self._calls.append(call)
         self._waker.send(b".")
 

@@ -43,7 +43,7 @@ class Checkpoints:
 
     def stores(self) -> Stores:
         """
-        Read which stores an attempt that starts now uses: one to save to, all to restore from.
+        Read the stores for a new attempt: it saves to one of them and restores from any.
 
         Raises:
             StorageTransient: The database did not answer in time.
@@ -55,10 +55,10 @@ class Checkpoints:
         self, held: HeldAttempt, checkpoint: Checkpoint | None, stores: Stores
     ) -> tuple[Checkpoint, Restore] | None:
         """
-        Find the newest usable checkpoint to start from; newer ones are marked corrupt.
+        Find the newest usable checkpoint; mark the newer, unusable checkpoints as corrupt.
 
         Args:
-            checkpoint: The first one to try; None if the trial has none.
+            checkpoint: The first checkpoint to try; None if the trial has none.
 
         Raises:
             LeaseLost: The attempt no longer holds its trial.
@@ -96,7 +96,7 @@ class Checkpoints:
 
     def record(self, held: HeldAttempt, saved: Saved, stores: Stores) -> None:
         """
-        Sign and record a checkpoint that a child has stored, and delete those that it replaces.
+        Sign and record a child's new checkpoint, and delete the checkpoints that it replaces.
 
         Raises:
             LeaseLost: The attempt no longer holds its trial; the new bytes are deleted.
@@ -132,7 +132,7 @@ class Checkpoints:
         self._discard(held, replaced, stores)
 
     def _discard(self, held: HeldAttempt, replaced: list[Checkpoint], stores: Stores) -> None:
-        """Delete the bytes before the rows: after a crash the rows still name what is left."""
+        """Delete the bytes before the rows: after a crash, rows still name the remaining bytes."""
         removed = [
             old for old in replaced if not self._belongs_to_trial(held, old) or _delete(old, stores)
         ]
@@ -149,7 +149,7 @@ class Checkpoints:
 
 
 def _delete(checkpoint: Checkpoint, stores: Stores) -> bool:
-    """Delete an object's bytes; False when the store fails."""
+    """Delete a checkpoint's bytes; return False if the store fails."""
     if checkpoint.url == INLINE:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Child processes as the supervisor sees them: how they are requested, run and end."""
+"""Child processes as the supervisor sees them: how they are requested, and how they end."""
 
 import errno
 import itertools
@@ -28,7 +28,7 @@ _START_TIMEOUT_S = 60.0
 _SEND_TIMEOUT_S = 30.0
 
 _numbers = itertools.count(1)
-"""Request numbers, unique over all forkers: a child's environment holds that of its request."""
+"""Request numbers, unique over all forkers; a child's environment holds its request's number."""
 
 
 class ForkerDied(OSError):
@@ -41,7 +41,7 @@ class TemplateOutdated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a child's process ended: with an exit code, or by a signal; the other is None."""
+    """How a child's process ended: it exited with `code`, or `signal` killed it."""
 
     code: int | None = None
     signal: int | None = None
@@ -84,7 +84,7 @@ class ChildProcess:
         return self.exit
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process, not its group: its next report raises TrialStopped."""
+        """Send SIGTERM to the process, not its group; the next report raises TrialStopped."""
         if self.exit is None and is_alive(self.process):
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGTERM)
@@ -128,7 +128,7 @@ class ChildProcess:
         End the process group after the fork server has died.
 
         Linux kills the child with its parent, but not the processes that the child has started. If
-        the pid now belongs to another process, nothing is killed.
+        the child's pid now belongs to another process, nothing is killed.
         """
         if self._process is None:
             self.refused(ForkerDied("The process that forks died before it started the child."))

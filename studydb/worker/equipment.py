@@ -65,7 +65,7 @@ class Equipment:
         self._record_event(held, kind, error)
 
     def _record_event(self, held: HeldAttempt, kind: EventKind, error: str) -> None:
-        lease, token = held.lease, uuid4().hex  # one token, or a retry might record it twice
+        lease, token = held.lease, uuid4().hex  # one token, so that retries record one event
         retry_until_answered(
             lambda: record_event(
                 self.database, lease=lease, kind=kind, data={"error": error}, token=token

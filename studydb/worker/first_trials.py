@@ -17,7 +17,7 @@ class FirstTrials:
         self._lock = threading.Lock()
 
     def all_failed(self, number: int, reason: Reason) -> bool:
-        """Count a trial that ended; return True if 3 have failed and none ended otherwise."""
+        """Count an ended trial; return True if 3 have failed and all others were preempted."""
         with self._lock:
             if reason is Reason.FAILED:
                 self._failed.add(number)

@@ -19,8 +19,8 @@ from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
 from studydb.worker.cores import thread_limits
 
-# Import the studydb that runs here, which may be a checkout beside an installed one. Then move its
-# folder to the end of the path, so that its modules hide no module of Python.
+# Import the studydb that runs here, which may be a checkout beside an installed studydb. Then move
+# its folder to the end of sys.path, where it hides no module of Python.
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); import studydb; "
     "sys.path.append(sys.path.pop(0)); "
@@ -110,9 +110,9 @@ class ForkServer:
 
     def start(self) -> None:
         """
-        Start the server, before there is a database connection that it could inherit.
+        Start the server, before there is a database connection, which it would inherit.
 
-        Call it from the main thread: the server ends with the thread that started it.
+        Call this from the main thread: the server ends with the thread that started the server.
         """
         self._living()
 
@@ -121,7 +121,7 @@ class ForkServer:
         Start the process of one attempt; the process imports the trainable itself.
 
         Args:
-            stdout, stderr: Descriptors that become the process's; the caller closes them.
+            stdout, stderr: Descriptors for the process's output; the caller closes them.
 
         Raises:
             OSError: No process can be started.
@@ -130,7 +130,7 @@ class ForkServer:
         return self.fork(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
 
     def fork(self, kind: ChildKind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
-        """Start a child of any kind and send its first message; else as `spawn`."""
+        """Start a child of any kind and send its first message; errors are those of `spawn`."""
         try:
             return self._living().forker.spawn(kind, first, stdout=stdout, stderr=stderr)
         except ForkerDied:

@@ -9,10 +9,10 @@ from types import FrameType
 
 class Interruption:
     """
-    Whether and why a worker is stopping; threads wait on it.
+    Whether and why a worker is stopping; its threads share this object.
 
     Attributes:
-        signal: The first stop signal; None before one has come.
+        signal: The first stop signal; None before a signal has come.
         is_drained: Whether a person has drained this worker.
         gave_up: The message of the error that ends the worker; None without an error.
         urgent_since_s: When the first signal or error came, by the monotonic clock; None before.
@@ -53,8 +53,8 @@ class Interruption:
         """
         Stop the worker at SIGTERM, SIGINT or SIGHUP; call this from the main thread.
 
-        The second SIGTERM or SIGINT ends the process. SIGHUP does not count: a terminal that closes
-        may send it twice, and a service manager adds it to SIGTERM. Under nohup it stays ignored.
+        The second SIGTERM or SIGINT ends the process. SIGHUP does not count: a closed terminal may
+        send it twice, or a service manager with SIGTERM. Under nohup SIGHUP stays ignored.
 
         Args:
             at_once: Called at the second signal, to end the process.

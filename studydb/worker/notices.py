@@ -41,7 +41,7 @@ class Notices:
         self._say(why)
 
     def claimed(self) -> None:
-        """Note a claim, so that the same reason is printed again after it."""
+        """Note a claim; when nothing can be claimed afterwards, the reason is printed again."""
         with self._lock:
             self._last = None
 

@@ -142,7 +142,7 @@ class Slot(threading.Thread):
             if is_of_values(error):
                 self._fail(held, attempt, error)
                 return
-            with suppress(Exception):  # raise the first error, not one of this cleanup
+            with suppress(Exception):  # raise the first error, even if this cleanup fails
                 why = failure_of(error, whole=True)
                 held.end(Reason.LOST, failure=why, process=attempt.process, patience_s=0.0)
             raise
@@ -171,7 +171,7 @@ class Slot(threading.Thread):
                 )
 
     def _fail(self, held: HeldAttempt, attempt: Attempt, error: Exception) -> None:
-        """Fail an attempt whose values the database refuses; the worker continues."""
+        """End an attempt as failed if the database refuses its values; the worker continues."""
         say, outcome = self._equipment.options.say, Outcome(Reason.FAILED, failure_of(error))
         try:
             ending = held.fail(error, process=attempt.process)

@@ -53,10 +53,10 @@ from studydb.worker.templates import Templates
 from studydb.worker.worker_options import WorkerOptions
 
 START_PATIENCE_S = 30.0
-"""How long a worker that starts waits for a database server that does not answer."""
+"""How long a worker waits at its start for a database server that does not answer."""
 
 SHORTEST_TIMEOUT_S = 10.0
-"""The shortest time to wait for one answer, even with a shorter patience: locks take time."""
+"""The least time to wait for one answer, even with a shorter patience: a lock may delay it."""
 
 STOPPING_TIMEOUT_S = 5.0
 """The time to wait for one answer after a signal or an error, within the grace."""
@@ -85,7 +85,7 @@ def run_worker(options: WorkerOptions) -> int:
     with ExitStack() as stack:
         forkserver = stack.enter_context(closing(ForkServer(slots=options.slots)))
         try:
-            forkserver.start()  # before there is a connection that it could inherit
+            forkserver.start()  # before there is a connection, which it would inherit
             return _work(options, interruption, forkserver, stack)
         except (OSError, RuntimeError) as error:
             if not is_host_fault(error):
@@ -134,7 +134,7 @@ def _work(
     database = stack.enter_context(closing(_connect(options, interruption)))
     retry = partial(retry_until_answered, patience_s=options.patience_s, give_up=is_stopping)
     study = retry(lambda: load(database, options.study))
-    database.locations.log_root(study)  # without a home directory this fails, before any trial
+    database.locations.log_root(study)  # raises here if there is no home directory
     keyring = load_keyring()
     to_import = _trusted_import(study, keyring, options)
     heartbeat_database = stack.enter_context(closing(_connect(options, interruption)))
@@ -217,7 +217,7 @@ def _trusted_import(study: Study, keyring: Keyring, options: WorkerOptions) -> T
             "through study.ask(). A worker has nothing to run."
         )
     trust = check_trusted(study.trainable, study.uuid, keyring, options.allow_imports)
-    check_python(study.trainable)  # with another Python, every trial would fail here
+    check_python(study.trainable)  # with another Python version every trial would fail
     signed = trust is Trust.SIGNED
     own = str(options.workdir or Path.cwd())
     workdirs = (own, study.trainable.workdir) if signed else (own,)

@@ -26,8 +26,8 @@ CLOSE_S = 2.0
 
 DEATHS_LIMIT = 3
 """
-After this many dead templates all starts are fresh. The same holds after this many templates in a
-row that were outdated before they forked an attempt.
+After the deaths of this many templates all starts are fresh. All starts are also fresh after this
+many templates in a row were outdated before they forked an attempt.
 """
 
 _TICK_S = 0.25
@@ -51,8 +51,8 @@ class Template:
     One template process, ready to be forked.
 
     Attributes:
-        is_proven: Whether an attempt that was forked from it has reported or ended.
-        has_forked: Whether any attempt was forked from it.
+        is_proven: Whether an attempt forked from the template has reported or ended.
+        has_forked: Whether any attempt was forked from the template.
         used_s: When an attempt was last started or seen running, by the monotonic clock.
     """
 
@@ -110,7 +110,7 @@ class Templates:
     """
     Starts attempts: from a template if that is safe, else fresh; slots may share it.
 
-    A template is made at the first attempt, and again when a source file has changed or the
+    A template is made at the first attempt, and replaced when a source file has changed or the
     template has grown. If a template is unsafe, or hangs or dies in its import, a line is printed
     and all starts are fresh.
 
@@ -144,7 +144,7 @@ class Templates:
 
         Args:
             job: The attempt; all jobs of a worker have the same trainable.
-            stdout, stderr: Descriptors that become the process's; the caller closes them.
+            stdout, stderr: Descriptors for the process's output; the caller closes them.
             fresh: Whether the process must import the trainable itself.
 
         Raises:
@@ -184,7 +184,7 @@ class Templates:
         return True
 
     def drop_idle(self) -> None:
-        """End retired templates, and the current one if it was idle for `IDLE_S`."""
+        """End retired templates, and the current template if it was idle for `IDLE_S`."""
         if not self._lock.acquire(blocking=False):  # another slot is making a template
             return
         try:
@@ -215,11 +215,11 @@ class Templates:
                 self._template = self._make(job)
             if not self._enabled or self._template is None:
                 return None
-            self._template.used_s = time.monotonic()  # so that no other slot ends it as idle
+            self._template.used_s = time.monotonic()  # keep `drop_idle` from ending the template
             return self._template
 
     def _make(self, job: Job) -> Template | None:
-        """Make a template; return None if it is unusable, and then make no other."""
+        """Make a template; if it is unusable, return None and make no further template."""
         output = self._pump.open(self._directory)
         try:
             process = self._forkserver.fork(

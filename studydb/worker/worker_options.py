@@ -22,7 +22,7 @@ class WorkerOptions:
         slots: How many trials run at a time.
         max_trials: The number of attempts after which the worker ends; None for no limit.
         wait: Whether to keep running when the study is done, for trials that may be enqueued.
-        lease_s: How long a claim lasts without a renewal.
+        lease_s: How long a lease lasts without a renewal.
         patience_s: How long to continue while the database does not answer.
         workdir: The directory that is searched for the trainable first, and where children run.
         allow_imports: Prefixes of import paths that may run without a signature.

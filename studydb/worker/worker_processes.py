@@ -54,7 +54,7 @@ class WorkerProcesses:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # this process passes Ctrl-C on, once
+            start_new_session=True,  # only this process gets Ctrl-C, and sends SIGTERM
         )
         self._running.append((popen, output))
 
@@ -100,7 +100,7 @@ class WorkerProcesses:
         return sum(popen.poll() is None for popen, _ in self._running)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the first worker that still runs has ended, or for `timeout_s`."""
+        """Wait for the end of the first worker that still runs, for at most `timeout_s`."""
         for popen, _ in self._running:
             if popen.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
@@ -109,7 +109,7 @@ class WorkerProcesses:
 
     @property
     def failed(self) -> str | None:
-        """Why the first worker failed, if all have ended with an error; else None."""
+        """Why the first worker failed, if all workers have ended with an error; else None."""
         codes = [popen.poll() for popen, _ in self._running]
         if any(code in (None, 0) for code in codes):
             return None
