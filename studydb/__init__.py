@@ -120,7 +120,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _missing(name: str) -> Exception:
-    from studydb.domain.text.other_tools import in_studydb  # noqa: PLC0415  only for a name that is not there
+    from studydb.domain.text.other_tools import in_studydb  # noqa: PLC0415  only a missing name needs it
 
     translation = in_studydb(name)
     caller = sys._getframe(2).f_code.co_name  # noqa: SLF001  there is no public way

@@ -1,4 +1,4 @@
-"""Processes of this host: their identity, their ends, and signals to them."""
+"""Processes of this host: their identity, whether they have ended, and signals to them."""
 
 import ctypes
 import functools

@@ -1,6 +1,6 @@
 """Read the settings that all commands share: environment variables, defaults, signing keys."""
 
-# An argument `environ` replaces the process's environment.
+# Functions with an argument `environ` read it instead of the process's environment.
 
 import hashlib
 import hmac
@@ -94,7 +94,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 def frame(*fields: str | bytes) -> bytes:
     """
-    Join fields into bytes to be signed, each after its length.
+    Join fields into bytes to be signed; write each field's length before the field.
 
     Without lengths, bytes could move from one field to the next under the same signature.
     """

@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the typed command, or suggest one with a similar name."""
+        """Find the typed command, or suggest a command with a similar name."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             ctx.fail(f"There is no command {name!r}.{hint(name, COMMANDS)}")

@@ -80,7 +80,7 @@ def roles(
     *, owner: str, worker: str, viewer: str, members: Sequence[str], schema: str, storage: Storage
 ) -> None:
     """
-    Print SQL for PostgreSQL that creates three roles and grants each the rights it needs.
+    Print SQL for PostgreSQL that creates three roles and grants each role its rights.
 
     Logins are members of a role: --member ann=worker --member bob=viewer.
 

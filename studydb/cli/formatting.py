@@ -17,7 +17,7 @@ def plain(value: Any) -> Any:
     Convert a value of any type to a value that JSON can hold.
 
     NaN and ±Inf become the texts "NaN", "Infinity" and "-Infinity", as in the database; a time
-    becomes ISO 8601, bytes become hexadecimal digits, and every other type becomes its text.
+    becomes ISO 8601, bytes become hexadecimal digits, and every other value becomes its text.
     """
     if value is None or isinstance(value, bool | int):
         return value

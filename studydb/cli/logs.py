@@ -77,7 +77,7 @@ class Tail:
             yield data
 
     def shown(self, data: bytes) -> str:
-        """Decode bytes to text without control characters; keep an incomplete one for later."""
+        """Decode bytes for a terminal; keep an incomplete character for the next call."""
         return printed(self._decode(data))
 
     @staticmethod

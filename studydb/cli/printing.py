@@ -45,7 +45,7 @@ def print_rows(
     Args:
         columns: One name per value of a row.
         form: "table", "json" (a list of objects) or "csv" (with a header).
-        noun: What the rows are, for the text of an empty table, such as "no trials".
+        noun: The plural of a row, such as "trials"; an empty table reads "no trials".
         spare: Columns to leave out on a narrow terminal, in this order.
     """
     if form == "json":

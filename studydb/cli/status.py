@@ -1,4 +1,4 @@
-"""`studies` and `status`: list the studies, and show how one is doing and what to type next."""
+"""`studies` and `status`: list the studies; show how a study is doing and what to type next."""
 
 import shlex
 from dataclasses import asdict

@@ -66,7 +66,7 @@ def trials(
     """
     List the trials of NAME: the columns of v_trial.
 
-    JSON has all columns. CSV has all columns, with one per parameter. A table has those that fit.
+    JSON has all columns. CSV splits params into a column each. A table has the columns that fit.
     """
     from studydb.operations.reads import listed_trials
 

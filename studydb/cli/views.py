@@ -17,8 +17,8 @@ def views(*, name: str, drop: bool, storage: Storage) -> None:
     """
     Make two views of NAME, of its trials and its results, with a column per parameter and metric.
 
-    The views always show the current rows; run this again to add columns for new metrics. The
-    columns have the names of the data frames' columns.
+    The views always show the current rows. Run this command again to add columns for new metrics.
+    The columns have the names of the data frames' columns.
     """
     from studydb.analysis.wide import make_wide_views
     from studydb.operations.wide_views import drop_views
@@ -33,7 +33,7 @@ def views(*, name: str, drop: bool, storage: Storage) -> None:
     click.echo(f"Study {name!r}: made {' and '.join(view.name for view in made)}.")
     if dropped:
         click.echo(f"{_dropped(dropped).capitalize()}, made before the study was renamed.")
-    queries = [shlex.quote(f"SELECT * FROM {view.name}") for view in made]  # noqa: S608  to be typed
+    queries = [shlex.quote(f"SELECT * FROM {view.name}") for view in made]  # noqa: S608  only printed
     print_next(*(f"studydb query {query}{suffix}" for query in queries))
 
 

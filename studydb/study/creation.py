@@ -70,7 +70,7 @@ def create_study(
         trainable: A function, or "module:function"; None if your program runs trials by `ask`.
         metric: The metric that trials are compared by; nested names are joined by "/".
         space: A nested dict of distributions and constants.
-        num_trials: The limit of trials; None for no limit (for a grid: its size).
+        num_trials: The limit of trials; None for no limit (the limit of a grid is its size).
         max_concurrent: How many trials may run at a time, over all workers.
         stop: {"loss": 3} stops a trial at loss >= 3; or texts: ["loss>=3", "error<=0.01"].
         max_failures: How many exceptions a trial survives; -1 for no limit.

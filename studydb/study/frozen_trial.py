@@ -1,4 +1,4 @@
-"""Trials of `study.trials`: rows with access to their checkpoints."""
+"""The trials of `study.trials`: rows that can read their checkpoints."""
 
 import atexit
 import shutil
@@ -50,8 +50,8 @@ class Checkpoint:
         Read the dict; each call returns a new dict.
 
         Raises:
-            CheckpointError: The checkpoint is a directory, not signed by a key of yours, missing or
-                damaged.
+            CheckpointError: The checkpoint is a directory, or is missing or damaged, or no key of
+                yours signed it.
         """
         if self.kind != CheckpointKind.DICT:
             raise CheckpointError("The checkpoint is a directory; use its .path.")
@@ -63,8 +63,8 @@ class Checkpoint:
         A copy of the directory, which is removed at the end of this process.
 
         Raises:
-            CheckpointError: The checkpoint is a dict, not signed by a key of yours, missing or
-                damaged.
+            CheckpointError: The checkpoint is a dict, or is missing or damaged, or no key of yours
+                signed it.
         """
         if self.kind == CheckpointKind.DICT:
             raise CheckpointError("The checkpoint is a dict; use its .to_dict().")
@@ -85,8 +85,8 @@ class Checkpoint:
             The absolute path of the directory.
 
         Raises:
-            CheckpointError: The target exists or cannot be written, or the checkpoint is not signed
-                by a key of yours, missing or damaged.
+            CheckpointError: The target exists or cannot be written, or the checkpoint is missing or
+                damaged, or no key of yours signed it.
         """
         path = Path(target).expanduser().absolute()
         if path.exists():

@@ -110,13 +110,13 @@ class Study:
         return self.progress.counts
 
     def trials_dataframe(self) -> "pd.DataFrame":
-        """Read a row per trial: the columns of `v_trial`, with one per parameter."""
+        """Read a row per trial: the columns of `v_trial`, with a column per parameter."""
         from studydb.analysis.frames import trials_dataframe  # noqa: PLC0415  pandas is an extra
 
         return trials_dataframe(self.database, self.record)
 
     def results_dataframe(self) -> "pd.DataFrame":
-        """Read a row per live result: the columns of `v_result`, with one per metric."""
+        """Read a row per live result: the columns of `v_result`, with a column per metric."""
         from studydb.analysis.frames import results_dataframe  # noqa: PLC0415  pandas is an extra
 
         return results_dataframe(self.database, self.record)

@@ -1,4 +1,4 @@
-"""Loading a study, and deleting one with its files."""
+"""Loading a study, and deleting a study with its files."""
 
 from contextlib import closing
 

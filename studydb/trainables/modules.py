@@ -2,7 +2,7 @@
 Find where a module would be imported from, without running its code.
 
 This file also runs as a script in a fresh interpreter: it reads a JSON list of names from stdin and
-writes a JSON dict of places to stdout. So it imports nothing of studydb.
+writes a JSON dict of places to stdout. Therefore it imports nothing of studydb.
 """
 
 import json

@@ -261,7 +261,7 @@ class Attempt:
                 return
 
     def _tick(self, child: ChildProcess) -> None:
-        """Flush overdue results, and send the child a notice that has changed."""
+        """Flush overdue results, and send the child its notice if the notice has changed."""
         progress, held = self._progress, self._held
         if held.buffer.is_overdue() and not held.is_lost:
             self._flush_in_background()

@@ -140,7 +140,7 @@ class ChildProcess:
 
 class Forker:
     """
-    Asks a process that forks (see child/forking.py) for children; threads may share it.
+    Asks a process that forks (see child/forking.py) for children; threads may share a Forker.
 
     Args:
         connection: The socket to that process; closed when the process has ended.

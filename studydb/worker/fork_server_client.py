@@ -88,7 +88,7 @@ class _Server:
 
 class ForkServer:
     """
-    Starts children in milliseconds; threads may share it.
+    Starts children in milliseconds; threads may share the object.
 
     Children inherit no memory and no connection of the supervisor. If the server's process dies,
     its children end, and the next `spawn` starts another server.

@@ -17,7 +17,7 @@ TERMINATE_S = 60.0
 """How long a worker may take to end; longer than the grace that it gives its children."""
 
 OUTPUT_BYTES = 4000
-"""How much of the end of a worker's output an error shows."""
+"""How many of the last bytes of a worker's output an error shows."""
 
 _COMMON_CAUSES = {"SIGKILL": ", by a person or because memory ran out"}
 
