@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # as scripts/chaos does
+sys.path.insert(0, str(Path(__file__).parent))  # scripts/chaos does the same
 
 from harness import pooler, postgres
 
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep tests and the developer's storage, signing key and threads apart."""
+    """Hide the developer's storage and signing key from tests; limit OpenMP to one thread."""
     home = tmp_path_factory.mktemp("home")
     foreign = (
         ("STUDYDB_", "XDG_") if postgres.DSN_VARIABLE in os.environ else ("STUDYDB_", "XDG_", "PG")
@@ -58,7 +58,7 @@ def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(scope="session", autouse=True)
 def handled_interrupts() -> None:
-    """Handle SIGINT also where the shell lets it be ignored: in a script's `pytest &`."""
+    """Handle SIGINT even if the shell ignores it, as for `pytest &` in a script."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -72,7 +72,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: str) -> Iterator[str]:
-    """The name of a migrated database, to be copied."""
+    """The name of a migrated database, which `postgres_url` copies."""
     name = f"studydb_template_{uuid.uuid4().hex}"
     migrate.upgrade(postgres.create_database(postgres_server, name))
     yield name
@@ -81,10 +81,10 @@ def postgres_template(postgres_server: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated file, to be copied."""
+    """A migrated SQLite file, which `sqlite_url` copies."""
     path = tmp_path_factory.mktemp("template") / "studydb.db"
     migrate.upgrade(f"sqlite:///{path}")
-    assert not path.with_name("studydb.db-wal").exists()  # copies would lack its rows
+    assert not path.with_name("studydb.db-wal").exists()  # copies would lack the rows in the WAL
     return path
 
 
@@ -117,21 +117,21 @@ def sqlite_url(empty_sqlite_url: str, sqlite_template: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def storage_url(request: pytest.FixtureRequest) -> str:
-    """A fresh, migrated database of either kind."""
+    """A fresh, migrated database: SQLite or PostgreSQL."""
     name = "sqlite_url" if request.param == "sqlite" else "postgres_url"
     return str(request.getfixturevalue(name))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_storage_url(request: pytest.FixtureRequest) -> str:
-    """A database of either kind without tables."""
+    """A database without tables: SQLite or PostgreSQL."""
     name = "empty_sqlite_url" if request.param == "sqlite" else "empty_postgres_url"
     return str(request.getfixturevalue(name))
 
 
 @pytest.fixture
 def database(storage_url: str) -> Iterator[Database]:
-    """A connected database of either kind."""
+    """A connection to the fresh, migrated database of `storage_url`."""
     database = connect(storage_url)
     yield database
     database.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_imports_only_point_down():
+def test_modules_import_only_modules_of_lower_floors():
     command = Path(sys.executable).with_name("lint-imports")
 
     linted = subprocess.run(
@@ -18,7 +18,7 @@ def test_imports_only_point_down():
     assert linted.returncode == 0, linted.stdout + linted.stderr
 
 
-def test_packages_other_than_db_never_ask_for_the_name_of_a_database():
+def test_only_the_db_package_distinguishes_sqlite_from_postgresql():
     asks = re.compile(r"\.postgresql\b|get_backend_name|dialect\.name")
     files = (ROOT / "studydb").rglob("*.py")
 

@@ -18,7 +18,7 @@ from mutating.guards import Patch  # noqa: E402
 ALL = guards.read()
 
 
-def test_every_guard_is_found_by_its_entry_and_its_removal_changes_the_program():
+def test_every_entry_finds_its_guard_and_removing_the_guard_changes_the_program():
     wrong = []
     for guard in ALL:
         try:
@@ -88,7 +88,7 @@ def hold():
         ("", "class Lease:", "class Held:", "class Held:"),
     ],
 )
-def test_guard_is_found_in_its_function_whatever_its_line_breaks(function, old, new, line):
+def test_guard_is_found_even_if_its_entry_breaks_lines_elsewhere(function, old, new, line):
     after = Patch("a.py", function, old, new).apply(SOURCE)
 
     assert f"\n{line}\n" in after

@@ -1,4 +1,4 @@
-"""Packages that run in the process of the user's code load no database driver."""
+"""Packages that run in the same process as the user's code load no database driver."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def test_importing_studydb_loads_no_database_driver():
     assert packages(loaded) & DATABASE == set()
 
 
-def test_every_name_in_all_of_studydb_exists():
+def test_every_public_name_of_studydb_exists():
     missing = run(
         "import json, studydb;"
         "print(json.dumps([n for n in studydb.__all__ if not hasattr(studydb, n)]))"

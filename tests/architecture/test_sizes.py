@@ -1,4 +1,4 @@
-"""Functions and files stay as small as the house style wants them."""
+"""Functions and files are no longer than the house style allows."""
 
 import ast
 import statistics
@@ -33,7 +33,7 @@ def test_no_file_is_longer_than_600_lines():
 
 
 def functions(paths: Iterable[Path]) -> Iterator[tuple[int, str]]:
-    """Length in lines, docstring included, and place of every function and method."""
+    """The number of lines, with docstring, and the location of every function and method."""
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -47,7 +47,7 @@ class ChaosRun:
             metric="loss",
             mode="min",
             num_trials=self.trials,
-            max_losses=10,  # replaces the limit at the same step, which random kills may reach
+            max_losses=10,  # without it, random kills may reach `losses_at_step`
             scheduler=asha if self.scheduler == "ASHA" else studydb.FIFO(),
             searcher=studydb.RandomSearch(seed=self.seed),
             storage=storage,
@@ -61,7 +61,7 @@ class ChaosRun:
         verdicts = {
             "study FINISHED": [] if study.status == "FINISHED" else [f"it is {study.status}"],
             "as many kills, crashes, freezes and partitions as planned": report.shortfall(plan),
-            f"finished within a lease and {RECOVERY_S:g} s, once the faults had stopped": (
+            f"finished within a lease and {RECOVERY_S:g} s after the last fault": (
                 [f"after {report.recovery_s:.0f} s"]
                 * (report.recovery_s > self.lease_s + RECOVERY_S)
             ),
@@ -69,7 +69,7 @@ class ChaosRun:
             "exactly the trials that were asked for": invariants.numbered(
                 tables, self.trials + report.extended
             ),
-            "every live (trial, step) exists once, with its value": invariants.live_rows_complete(
+            "every live (trial, step) has one value, as expected": invariants.live_rows_complete(
                 tables, lambda params, step: chaotic.loss(params["x"], step)
             ),
             "every trial that was not stopped trained to its end": invariants.reached_the_end(
@@ -78,12 +78,12 @@ class ChaosRun:
             "every acknowledged result is stored": invariants.acknowledged_kept(
                 tables, self.journal
             ),
-            "summaries equal their rows": invariants.summaries_true(
+            "the summary of each trial equals that of its live rows": invariants.summaries_true(
                 tables, study.record.objective.mode
             ),
             "counters equal count(*)": invariants.counters_true(tables),
             "some trials resumed": invariants.some_resumed(tables),
-            "no worker died of the database": report.unexpected_exits,
+            "every worker that was not killed exited with 0": report.unexpected_exits,
             f"no descendant of a killed process lived {report.settle_s:g} s later": report.survivors,
             "disconnected workers changed nothing and claimed again": report.zombie_writes,
         }

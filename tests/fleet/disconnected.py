@@ -18,7 +18,7 @@ _CHANGED_BY_OTHERS = {"live_through"}
 
 
 def holder_of_a_trial(study: studydb.Study, pid: int) -> int | None:
-    """The id of the worker with this pid if it holds a trial; else None, as in an outage."""
+    """The id of the worker with this pid; None if the worker holds no trial, or in an outage."""
     newest = (
         sa.select(worker.c.id)
         .where(worker.c.pid == pid, worker.c.study_id == study.record.id)
@@ -32,7 +32,7 @@ def holder_of_a_trial(study: studydb.Study, pid: int) -> int | None:
 
 
 def is_writable(study: studydb.Study) -> bool:
-    """False while a transaction blocks all writers, as a frozen one does on SQLite."""
+    """False while a transaction blocks all writers, as a frozen worker's may on SQLite."""
     with suppress(StorageTransient), study.database.begin() as txn:
         txn.abandon()
         return True
@@ -69,8 +69,8 @@ class DisconnectedWorker:
     A worker that cannot reach its database until `reconnect`.
 
     Args:
-        how: "SIGSTOP" stops all of its processes, as if its host slept. A "frozen line" delivers
-            no data before `reconnect`; a "cut line" loses the data.
+        how: "SIGSTOP" stops all processes of the worker, as if its host slept. A "frozen line"
+            delivers no data before `reconnect`; a "cut line" loses the data.
     """
 
     def __init__(self, study: studydb.Study, worker: WorkerProcess, how: str) -> None:
@@ -86,11 +86,11 @@ class DisconnectedWorker:
         self._before: dict[Any, Any] = {}
 
     def holds_a_recoverable_trial(self) -> bool:
-        """Whether it holds a trial that other workers can recover."""
+        """Whether this worker holds a trial that other workers can recover."""
         return self._id is not None and (self._how != "SIGSTOP" or is_writable(self._study))
 
     def was_recovered(self) -> bool:
-        """Whether other workers have recovered all its trials; if so, remember its rows."""
+        """Whether all trials of this worker are recovered; if so, remember its attempts' rows."""
         assert self._id is not None
         if still_holds(self._study, self._id):
             return False
@@ -108,13 +108,13 @@ class DisconnectedWorker:
 
     @property
     def claimed_again(self) -> bool:
-        """Whether it has begun another attempt; False in an outage."""
+        """Whether this worker has begun another attempt; False in an outage."""
         with suppress(StorageTransient):
             return len(self._read()) > len(self._before)
         return False
 
     def changes(self) -> list[str]:
-        """Return the rows that have changed since, and whether no other attempt began."""
+        """Return the rows that changed after recovery, and a text if no other attempt began."""
         now = self._read()
         changed = [
             f"trial id {trial_id}, attempt {number}: {rows} became {now.get((trial_id, number))}"

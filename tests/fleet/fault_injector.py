@@ -20,7 +20,7 @@ from fleet.workers import Fleet, WorkerProcess
 from studydb.domain.errors import StorageTransient
 
 SETTLE_S = 2.0
-"""The processes below a killed supervisor, fork server or child must have ended after this."""
+"""When all descendants of a killed supervisor, fork server or child must have ended."""
 
 _TICK_S = 0.02
 _TARGETS = ("worker", "worker", "child", "child", "fork server", "template")
@@ -30,7 +30,7 @@ RECOVERY_S = 60.0
 """A study must finish within a lease and this time after the last fault."""
 
 _LEAST_UNSTARTED_PER_WORKER, _ADDED_TRIALS = 3, 10
-"""When fewer unstarted trials are left, the budget grows by 10."""
+"""When fewer than 3 unstarted trials per worker are left, the budget grows by 10."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class FaultPlan:
         outages: How often the database server is stopped in immediate mode.
         outage_s: The shortest and longest time of an outage.
         freezes: How often a whole worker is stopped for longer than its lease.
-        partitions: How often a worker's line to the database is frozen or cut for that long.
+        partitions: How often a worker's proxy is frozen or cut for longer than the lease.
         limit_s: The time after which the run fails.
     """
 
@@ -73,7 +73,7 @@ class FaultReport:
         unexpected_exits: Exit codes other than 0 of workers that were not killed, and their output.
         zombie_writes: Rows that disconnected workers changed after they had reconnected, and
             disconnected workers that never claimed another trial.
-        recovery_s: From the end of the last fault to the end of the study and its workers.
+        recovery_s: The time from the end of the last fault to the end of the study and its workers.
     """
 
     seconds: float = 0.0
@@ -164,7 +164,7 @@ class FaultInjector:
         self.report.seconds = self._passed_s()
 
     def _schedule(self) -> list[tuple[float, Callable[[], None]]]:
-        """All faults but kills, each with the share of the plan after which it is due."""
+        """All faults except kills, each after the share of the plan (0 to 1) at which it is due."""
         plan, scheduled = self._plan, []
         frozen_or_cut = ["frozen line", "cut line"]
         disconnections = ["SIGSTOP"] * plan.freezes + [
@@ -211,7 +211,7 @@ class FaultInjector:
             self._study.extend(num_trials=_ADDED_TRIALS)
             self.report.extended += _ADDED_TRIALS
 
-    # Only these methods wait, because they run the actions that are due.
+    # Only these methods wait, because while they wait, they run the actions that are due.
 
     def _rest(self, seconds: float) -> None:
         deadline_s = time.monotonic() + seconds
@@ -302,7 +302,7 @@ class FaultInjector:
     # Frozen hosts and network partitions
 
     def _disconnect_a_worker(self, how: str) -> None:
-        """Disconnect a worker that holds a trial until other workers have recovered the trial."""
+        """Disconnect a worker that holds a trial; reconnect it after others recover the trial."""
         found = self._holder(how) if self._reserved is None else None
         if found is None:
             return self._later(0.25, partial(self._disconnect_a_worker, how))
@@ -322,7 +322,7 @@ class FaultInjector:
             one = DisconnectedWorker(self._study, worker, how)
             if one.holds_a_recoverable_trial():
                 return one
-            one.reconnect()  # idle, or inside a transaction that blocks all writers
+            one.reconnect()  # the worker is idle, or its open transaction blocks all writers
         return None
 
     def _reconnect_when_recovered(self, one: DisconnectedWorker) -> None:

@@ -24,7 +24,7 @@ Curve = Callable[[Mapping[str, Any], int], float]
 
 @dataclass(frozen=True)
 class Arrival:
-    """A judged value; `ordinal` is its place in the order in which the database recorded them."""
+    """A value judged at a rung; `ordinal` counts the rung's values in the order of recording."""
 
     trial_id: int
     ordinal: int
@@ -40,10 +40,11 @@ class StudyRows:
 
     Attributes:
         trials: Rows by trial id.
-        attempts: Rows by trial id, in the order of their numbers.
+        attempts: Rows by trial id, in the order of attempt numbers.
         stored: Values by (trial id, attempt, step), including superseded ones.
-        live: All live values by trial id and step; more than one for a step is a violation.
+        live: All live values by trial id and step; a second value at a step is a violation.
         counted: The number of trials by state, from the counters.
+        arrivals: The values judged at each milestone, in the order of recording.
     """
 
     trials: dict[int, Any]
@@ -129,7 +130,7 @@ def all_ended(tables: StudyRows) -> list[str]:
 
 
 def numbered(tables: StudyRows, n_trials: int) -> list[str]:
-    """Exactly so many trials exist, numbered from 0; so are the attempts of each, from 1."""
+    """Exactly `n_trials` trials exist, numbered from 0; each trial's attempts count from 1."""
     numbers = sorted(row.number for row in tables.trials.values())
     wrong = [] if numbers == list(range(n_trials)) else [f"the numbers are {numbers}"]
     for trial_id, rows in tables.attempts.items():
@@ -143,7 +144,7 @@ def numbered(tables: StudyRows, n_trials: int) -> list[str]:
 
 
 def live_rows_complete(tables: StudyRows, curve: Curve) -> list[str]:
-    """Each trial has one live value for each step from 1 to its last, and it is the right one."""
+    """At each step from 1 to its last, each trial has one live value: that of the curve."""
     wrong = []
     for row in tables.trials.values():
         live = tables.live[row.id]
@@ -165,7 +166,7 @@ def reached_the_end(tables: StudyRows, last_step: int) -> list[str]:
 
 
 def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
-    """Every step that a child recorded after a flush is stored, and its trial ends no earlier."""
+    """Every acknowledged step is stored, and each trial's last step is one of these or later."""
     by_number = {row.number: row for row in tables.trials.values()}
     lost = []
     for file in sorted(journal.iterdir()):
@@ -207,7 +208,9 @@ def _summary(values: Mapping[int, float], mode: Mode) -> tuple[Any, ...]:
         value = values[step]
         return (True, 0.0) if math.isnan(value) else (False, value if mode == "min" else -value)
 
-    best = min(values, key=badness)  # the first of equals: the dict is in the order of steps
+    best = min(
+        values, key=badness
+    )  # of equal values the first, because the dict is ordered by step
     last = max(values)
     return len(values), last, values[last], values[best], best
 
@@ -219,7 +222,7 @@ def counters_true(tables: StudyRows) -> list[str]:
 
 
 def some_resumed(tables: StudyRows) -> list[str]:
-    """At least one trial resumed from a checkpoint; otherwise the run did not test that."""
+    """At least one trial resumed from a checkpoint; otherwise the run has not tested this."""
     return [] if resumptions(tables) else ["no attempt began after step 1"]
 
 
@@ -231,7 +234,7 @@ def resumptions(tables: StudyRows) -> int:
 
 
 def decided_as_reference(tables: StudyRows, mode: Mode, reduction_factor: float) -> list[str]:
-    """The decision on each arrival at each rung equals that of an independent reference."""
+    """Each decision at a rung equals the decision of an independent reference."""
     wrong = []
     for milestone, arrivals in tables.arrivals.items():
         if [one.ordinal for one in arrivals] != list(range(len(arrivals))):

@@ -1,4 +1,4 @@
-"""Studies in which single trials have poisonous content; all others must complete."""
+"""Studies in which some trials have poisonous content; all other trials must complete."""
 
 import time
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ DELETE_S = 60.0
 
 
 def create(storage: str, poisons: Mapping[int, str], n_trials: int) -> studydb.Study:
-    """Create a study; `poisons` maps numbers of trials to functions of POISONS. No retries."""
+    """Create a study; `poisons` maps trial numbers to functions of POISONS; no trial is retried."""
     named = {str(number): poison for number, poison in poisons.items()}
     return studydb.create_study(
         "poisoned",
@@ -39,7 +39,7 @@ def run(
     workers: int,
     delete_early: bool = False,
 ) -> list[str]:
-    """Create such a study, let workers run it, and delete it; return the violations."""
+    """Create a study with poisons, let workers run it, and delete it; return the violations."""
     study = create(storage, poisons, n_trials)
     with Fleet(storage, study.name, directory, lease=5.0) as fleet:
         for _ in range(workers):

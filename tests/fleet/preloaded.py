@@ -1,9 +1,9 @@
 """
 Workers forked from a process that has imported studydb: they start in a third of the time.
 
-`PreloadedWorkers` starts that process, which forks a worker for each line that it reads, and reports
-each worker's exit. A forked worker has its own environment, directory, output, session and signal
-handlers, but skips what an interpreter does before `studydb.__main__.main`.
+`PreloadedWorkers` starts that process. For each line that the process reads, it forks a worker; it
+reports the exit of each worker. A forked worker has its own environment, directory, output, session
+and signal handlers, but no interpreter has to start and import studydb.
 """
 
 import atexit
@@ -50,7 +50,7 @@ class ForkedProcess:
 
 
 class PreloadedWorkers:
-    """The process that forks workers; one for all tests of this process."""
+    """The process that forks workers; all tests of a pytest process share it."""
 
     def __init__(self) -> None:
         self.exit_codes: dict[int, int] = {}
@@ -76,7 +76,7 @@ class PreloadedWorkers:
         Fork a worker that runs `studydb` with these arguments.
 
         Args:
-            constants: Values in place of the package's, by name: "worker.host.START_PAUSES_S".
+            constants: New values of studydb constants by name, such as "worker.host.START_PAUSES_S".
         """
         request = {
             "arguments": list(arguments),
@@ -92,7 +92,7 @@ class PreloadedWorkers:
         return ForkedProcess(self, pid)
 
     def read_exits(self, timeout_s: float) -> None:
-        """Record the exits of workers; wait for the first one until the timeout."""
+        """Record the exits of workers; wait at most `timeout_s` for the first exit."""
         while select.select([self._process.stdout], [], [], timeout_s)[0]:
             self._read()
             timeout_s = 0.0
@@ -126,7 +126,7 @@ def preloaded_workers() -> PreloadedWorkers:
 
 
 def serve() -> None:
-    """Fork a worker for each line of standard input; return in the worker, exit at the end of input."""
+    """Fork a worker for each line of standard input; exit at the end of the input."""
     preload()
     wake_up, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -167,7 +167,7 @@ def _report_exits() -> None:
 
 
 def _run(request: dict[str, Any]) -> NoReturn:
-    """Become a worker, and exit as an interpreter does, with its exit handlers."""
+    """Become a worker; at its end exit handlers run, as in an interpreter."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -194,7 +194,7 @@ def _run(request: dict[str, Any]) -> NoReturn:
 
 
 def _line_of(descriptor: int) -> bytes:
-    """Read one line without a buffer: `select` must see whether another has arrived."""
+    """Read one line without a buffer, so that `select` sees whether another line has arrived."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(descriptor, 1)

@@ -40,7 +40,7 @@ class Stage:
         return self._fleet
 
     def create(self, trainable: str, **options: Any) -> studydb.Study:
-        """Create the study: one trial by default."""
+        """Create the study, by default with one trial."""
         space = {"x": 0.25, "folder": str(self.folder), **options.pop("space", {})}
         given = {"metric": "loss", "mode": "min", "num_trials": 1, "workdir": TRAINABLES}
         self._study = studydb.create_study(
@@ -67,7 +67,7 @@ class Stage:
         return self.row(trial, trial.c.number == number)
 
     def expect_released(self, number: int = 0) -> Any:
-        """A trial is PENDING, and its worker's end has counted as no failure and no loss."""
+        """Check that a trial is PENDING without failures or losses; return its row."""
         row = self.trial(number)
         assert (row.state, row.failures, row.losses) == ("PENDING", 0, 0)
         return row

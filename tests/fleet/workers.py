@@ -40,7 +40,7 @@ class WorkerProcess:
     One worker: its supervisor, and all processes below it.
 
     Attributes:
-        line: The proxy between this worker and its database; None without one.
+        line: The proxy between this worker and its database; None if there is no proxy.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class WorkerProcess:
         return next((one for one in self.family() if _parent(one) == self.pid), None)
 
     def children(self) -> list[psutil.Process]:
-        """The processes of its attempts."""
+        """The processes of the worker's attempts."""
         server, templates = self.fork_server(), {one.pid for one in self.templates()}
         parents = templates | ({server.pid} if server is not None else set())
         family = [one for one in self.family() if one.pid not in templates]
@@ -130,7 +130,7 @@ class Fleet:
 
     Args:
         directory: The folder for the workers' output.
-        lines: Whether each worker gets a proxy of its own to its PostgreSQL database.
+        lines: Whether each worker connects to PostgreSQL through a separate proxy.
         preloaded: Fork workers from a process that has imported studydb, instead of starting Python.
         options: Command-line options of every worker: `lease=5` for `--lease 5`.
     """
@@ -161,9 +161,9 @@ class Fleet:
         Start a worker.
 
         Args:
-            environment: Variables to add to this process's.
+            environment: Variables to add to the environment of this process.
             constants: As in `PreloadedWorkers.start`.
-            options: Command-line options to add to the fleet's.
+            options: Command-line options to add to the options of the fleet.
         """
         arguments = ["worker", *_arguments({"study": self.study, **self.options, **options})]
         if self._preloaded and environment is None:

@@ -1,5 +1,5 @@
 """
-Every operation on a study as an action, which can be done to a database and to a model of it.
+Every operation on a study as an action, which can be run on a database and on its model.
 
 An action carries its token or flush number, so it may be sent again, over any connection.
 """
@@ -46,8 +46,8 @@ class StudyAction:
 
     Attributes:
         act: Calls the operation on a database; returns its answer.
-        expect: Does the same to a model; returns the answer that `act` should give.
-        turns: As `expect`, one transaction at a time; None for an operation of one transaction.
+        expect: Calls the operation on a model; returns the answer that `act` should give.
+        turns: `expect` as a generator that yields between transactions; None if there is only one.
         token: The token of a claim.
     """
 
@@ -87,7 +87,7 @@ class ClaimedAttempt:
         return self.claimed.lease
 
     def batch(self, values: Sequence[float], *, first: int | None = None) -> Batch:
-        """The next batch; the worker counts it as sent."""
+        """Return the next batch; the attempt counts the batch as sent."""
         rows = results(*values, first=first or self.after_step + 1)
         batch = Batch(self.flush_no + 1, rows, self.after_step, self.summary)
         self.flush_no = batch.flush_no
@@ -300,7 +300,7 @@ class ActionFactory:
         )
 
     def steer(self, kind: str, numbers: Sequence[int]) -> StudyAction:
-        """Pause, resume or stop trials: "paused", "resumed" or "stopped"."""
+        """Pause, resume or stop trials; `kind` is "paused", "resumed" or "stopped"."""
         operations = {"paused": control.pause, "resumed": control.resume, "stopped": control.stop}
         request = new_request()
         return StudyAction(

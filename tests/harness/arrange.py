@@ -64,12 +64,12 @@ def token() -> str:
 
 
 def new_request() -> Request:
-    """A request of a person that has not been sent yet."""
+    """A person's request that has not been sent yet."""
     return Request(token(), PERSON)
 
 
 def new_spec(**overrides: Any) -> NewStudy:
-    """A study for `create`: ten trials of FIFO, to be minimised, unless overridden."""
+    """A study for `create`: unless overridden, ten trials, FIFO, and a metric to minimise."""
     given = {
         "uuid": str(uuid4()),
         "name": f"study-{token()[:8]}",
@@ -96,7 +96,7 @@ def enqueued(database: Database, study: Study, **params: Any) -> int:
 
 
 def results(*values: float, first: int = 1, **metrics: Any) -> tuple[Result, ...]:
-    """A result per value, of consecutive steps."""
+    """One result for each value, at consecutive steps."""
     return tuple(
         Result(step, value, metrics, 0.5 * step) for step, value in enumerate(values, first)
     )
@@ -161,7 +161,7 @@ class SimulatedWorker:
 
 
 class Run:
-    """An attempt of a simulated worker: numbers its flushes, counts its steps."""
+    """An attempt of a simulated worker; it numbers its flushes and counts its steps."""
 
     def __init__(self, worker: SimulatedWorker, claimed: Claim) -> None:
         self.worker, self.claimed = worker, claimed
@@ -249,7 +249,7 @@ def recover_after_expiry(
 
 def dump(database: Database, *, without: Sequence[str] = ()) -> dict[str, list[tuple[Any, ...]]]:
     """
-    Every row of every table, as text, to be compared before and after.
+    Every row of every table, as text, so that a test can compare two dumps.
 
     The column `points` is left out, because any ask may store proposals there.
     """
@@ -291,7 +291,7 @@ def rows(database: Database, sql: str) -> list[tuple[Any, ...]]:
 
 
 def change(database: Database, sql: str) -> None:
-    """Change rows by SQL, past the operations."""
+    """Change rows by SQL instead of by an operation."""
     with database.begin() as txn:
         txn.raw(sql)
 
@@ -322,7 +322,7 @@ def run_together(calls: Iterable[Callable[[], Answered]]) -> list[Answered]:
 
 
 def moment(text: str) -> datetime:
-    """A time that `rows` has read from either database, without its zone."""
+    """Parse a time that `rows` has read from SQLite or PostgreSQL, and drop its time zone."""
     return datetime.fromisoformat(str(text)).replace(tzinfo=None)
 
 

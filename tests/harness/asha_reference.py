@@ -1,8 +1,8 @@
 """
 Asynchronous successive halving without the package's code: a list per rung, numpy's percentile.
 
-The rule is Ray Tune's: a reward is compared with the interpolated percentile of the rung's earlier
-rewards, and the first trial continues. The one difference: NaN stops a trial.
+The rule is Ray Tune's: a trial stops if its reward is below the interpolated percentile of the
+rung's earlier rewards. The first trial continues. Unlike in Ray Tune, NaN stops a trial.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy as np
 def decisions(
     values: Sequence[float], mode: str, reduction_factor: float
 ) -> list[tuple[bool, float | None]]:
-    """Whether each value stops its trial, in the order of arrival at one rung, and the cutoff."""
+    """For each value, in order of arrival at one rung: whether it stops its trial; the cutoff."""
     recorded: list[float] = []
     decided = []
     for value in values:
@@ -27,7 +27,7 @@ def decisions(
 
 def cutoff(rewards: Sequence[float], reduction_factor: float) -> float | None:
     """The percentile that a reward must reach; None if no number is recorded."""
-    if np.isnan(rewards).all():  # also if there are none
+    if np.isnan(rewards).all():  # also True for an empty list
         return None
     with np.errstate(all="ignore"):
         return float(np.nanpercentile(rewards, (1 - 1 / reduction_factor) * 100))

@@ -1,4 +1,4 @@
-"""The messages of a child, for assertions."""
+"""Reads and checks the messages that a child has sent."""
 
 from studydb.child.messages import End, Ended, Reported
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict

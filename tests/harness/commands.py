@@ -1,4 +1,4 @@
-"""Commands as tests run them: to their end, in a process of their own."""
+"""Runs commands as processes; lists the studydb commands that only read."""
 
 import subprocess
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def run_command(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, whatever its exit code; return its output as text."""
+    """Run a command to its end, and return its exit code and its output as text."""
     given = {"capture_output": True, "text": True, "timeout": 120}
     return subprocess.run(command, check=False, **(given | options))
 

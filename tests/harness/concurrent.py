@@ -1,4 +1,4 @@
-"""Calls on two connections to PostgreSQL, one of which waits for the other."""
+"""Calls on two connections to PostgreSQL, where one call waits for a lock of the other."""
 
 import threading
 import time
@@ -21,8 +21,8 @@ def held_at(owner, name):
     """
     Hold the next call of a function.
 
-    Yields two events: `arrived` is set when the call has begun, and the server has executed all
-    statements that were sent before; the test sets `go`, and the call continues.
+    Yields two events. `arrived` is set when the call has begun and the server has executed all
+    statements that were sent before the call. The call continues when the test sets `go`.
     """
     arrived, go = threading.Event(), threading.Event()
     function = getattr(owner, name)
@@ -44,7 +44,7 @@ def held_at(owner, name):
 
 def send_twice(call, first, second, url, *, at=None):
     """
-    Send a request again while its first send is held at its COMMIT, or `at` another function.
+    Send a request, and again while the first send is held at its COMMIT, or `at` a function.
 
     Returns:
         Both answers, and whether the second send waited for a lock of the first.
@@ -69,7 +69,7 @@ def send_twice(call, first, second, url, *, at=None):
 
 
 def is_waiting_for_a_lock(url, *, unless=None, waiters=1):
-    """Wait until so many connections wait for a lock; False if `unless` is set before."""
+    """Wait until `waiters` connections wait for a lock; return False if `unless` is set first."""
     unless = unless or threading.Event()
     deadline = time.monotonic() + PATIENCE_S
     with postgres.connect(url) as watcher:
@@ -83,7 +83,7 @@ def is_waiting_for_a_lock(url, *, unless=None, waiters=1):
 @contextmanager
 def kept_waiting(url, call, lock):
     """
-    Start a call that waits within the block, because another connection has locked a row.
+    Start a call that waits until the block ends, because another connection has locked a row.
 
     Args:
         lock: The row, as in "trial WHERE number = 1".
@@ -106,7 +106,7 @@ def kept_waiting(url, call, lock):
 
 
 def is_free(url, lock):
-    """Whether no transaction has locked the row, given as in `kept_waiting`."""
+    """Whether a row is not locked; `lock` names the row as in `kept_waiting`."""
     with postgres.connect(url) as connection:
         try:
             found = connection.execute(f"SELECT 1 FROM {lock} FOR NO KEY UPDATE NOWAIT").fetchall()

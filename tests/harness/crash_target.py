@@ -1,10 +1,10 @@
 """
 Kills a process at each COMMIT of an operation on an SQLite file.
 
-Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. It reads an operation's name and
-"before" or "after" from each line, and answers with the numbers of the COMMITs at which it has
-killed a process. For each number it forks a process that arranges the operation in a copy of the
-template, and calls it. Every process draws the same tokens, so another can send the same call.
+Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. Each line of its input is an
+operation's name and "before" or "after". It answers with the numbers of the COMMITs at which it has
+killed a process. For each COMMIT it forks a process that arranges the operation in a copy of the
+template and calls it. Every process draws the same tokens, so that another can repeat a call.
 """
 
 import json
@@ -39,7 +39,7 @@ POINTS = ("before", "after")
 
 
 def _recovering(database: Database) -> Call:
-    """One transaction marks suspects; two trials are recovered in one transaction each."""
+    """One transaction marks suspects; two more transactions recover a trial each."""
     study = new_study(database)
     for _ in range(2):
         SimulatedWorker(database, study).take().report(0.5)
@@ -76,7 +76,7 @@ def _closing(database: Database) -> Call:
 
 
 def _deleting(database: Database) -> Call:
-    """The study has a trial that has ended and a PENDING one."""
+    """Delete a study that has an ended trial and a PENDING trial."""
     study = new_study(database)
     run = SimulatedWorker(database, study).take()
     run.report(0.5)
@@ -129,7 +129,7 @@ def seeded_tokens(seed: str) -> Iterator[None]:
 
 
 def arranged_in(database: Database, operation: str, *, seed: str = "") -> Call:
-    """The call of an operation, on a clock that stands still; the same for the same seed."""
+    """Return the call of an operation, the same call for the same seed; the clock is stopped."""
     advance(database, 0)
     with seeded_tokens(f"{operation} {seed}"):
         return OPERATIONS[operation](database)
@@ -152,7 +152,7 @@ def die_at(point: str, nth: int) -> None:
         if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  an observer is not called after it
+    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  an observer sees no reply
 
 
 def is_killed(template: Path, path: Path, operation: str, point: str, nth: int) -> bool:
@@ -171,7 +171,7 @@ def is_killed(template: Path, path: Path, operation: str, point: str, nth: int) 
 
 
 def main(template: Path, folder: Path) -> None:
-    """For each line of standard input, print at which COMMITs the operation was killed."""
+    """For each line of standard input, print the COMMITs at which a process was killed."""
     for line in sys.stdin:
         operation, point = line.split()
         killed = []

@@ -1,8 +1,8 @@
 """
 Every operation, arranged so that one call can be sent again, over any connection.
 
-Each function prepares a database and returns the call, which sends the same token or flush number
-each time.
+Each function prepares a database and returns the call. The call sends the same token or flush
+number each time.
 """
 
 from collections.abc import Callable
@@ -162,7 +162,7 @@ def _registering(database: Database) -> Call:
 def _draining(database: Database) -> Call:
     study, request, uuid = new_study(database), new_request(), token()
     register_worker(database, study, uuid=uuid)
-    # A living process: this one.
+    # The worker's process must be alive: this process is.
     worker = replace(find_worker(database, uuid), process=this_process())
     return lambda over: drain(over, worker, request)
 
@@ -206,7 +206,7 @@ def _finishing(
     with_tally: bool = False,
     **overrides: Any,
 ) -> Call:
-    """With a tally, one statement may do."""
+    """Finish an attempt; a single statement suffices only if the call has a tally."""
     study = new_study(database, **overrides)
     run = SimulatedWorker(database, study).take()
     run.report(0.5)
@@ -216,7 +216,7 @@ def _finishing(
 
 
 def _failing_like_four_others(database: Database) -> Call:
-    """The study pauses itself in the same transaction."""
+    """The transaction that stores the fifth equal failure also pauses the study."""
     study = new_study(database, num_trials=20)
     worker, cause = SimulatedWorker(database, study), Failure("KeyError", "'lr'")
     for _ in range(4):
@@ -227,7 +227,7 @@ def _failing_like_four_others(database: Database) -> Call:
 
 
 def _failing_by_content(database: Database) -> Call:
-    """The end of an attempt whose results cannot be stored."""
+    """End an attempt as failed, because its results cannot be stored."""
     study = new_study(database, max_failures=2)
     run = SimulatedWorker(database, study).take()
     given: Any = {"lease": run.lease, "flush_no": 1, "failure": Failure("ValueError", "no number")}
@@ -281,7 +281,7 @@ FINISHES: dict[str, Arranged] = {
     "fail_by_content": _failing_by_content,
     "release": partial(_finishing, outcome=Reason.PREEMPTED, max_concurrent=3),
 }
-"""A duplicate of these answers None."""
+"""A duplicate request of these operations returns None."""
 
 OPERATIONS: dict[str, Arranged] = {
     "claim": claiming,
@@ -322,4 +322,4 @@ OPERATIONS: dict[str, Arranged] = {
     "renew": _renewing,
     "sum_up": _summing_up,
 }
-"""Functions that arrange a call, by the name of its operation and of the case."""
+"""The functions that arrange calls, by operation and case."""

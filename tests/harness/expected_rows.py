@@ -1,4 +1,4 @@
-"""The snapshot of a database that agrees with a model."""
+"""Makes the snapshot that a database should have according to a model."""
 
 import math
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from studydb.domain.life.states import State, Status
 
 
 def expected_rows(model: Model) -> Snapshot:
-    """The result of `take_snapshot`, without the params of trials, which the model has not."""
+    """The expected result of `take_snapshot`, except params, which the model does not have."""
     return {
         "study": [_study(model)],
         "trials": {trial.number: _trial(model, trial) for trial in model.trials},
@@ -125,7 +125,7 @@ def _attempt(model: Model, attempt: ModelAttempt) -> dict[str, Any]:
 
 
 def _results(trial: ModelTrial, attempt: ModelAttempt) -> dict[int, Any]:
-    """Each stored value, and whether no later attempt has begun at or below its step."""
+    """Each stored value and whether it is live: no later attempt has begun at or below its step."""
     starts = [one.start_step for one in trial.attempts[attempt.no :] if one.stored]
     return {
         step: (plain(value), all(step < start for start in starts))

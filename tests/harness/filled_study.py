@@ -10,7 +10,7 @@ from studydb.domain.records import Study
 from studydb.schedulers import ASHA
 
 MANY = 5000
-"""How many ended trials, PENDING trials, attempts and results each."""
+"""The number of rows of each kind: ended trials, PENDING trials, attempts, results."""
 
 ENTRIES = 3000
 """Entries of the first rung."""
@@ -95,7 +95,7 @@ def explain_sqlite(cursor: Any, sql: str, bound: Mapping[str, Any]) -> str:
 
 
 def explain_postgresql(cursor: Any, sql: str, bound: Mapping[str, Any]) -> str:
-    """The plan for these values, and the generic one, of a statement with psycopg's binds."""
+    """A statement's plan for these values, and its generic plan; the binds are psycopg's."""
     lines = cursor.execute(f"EXPLAIN {sql}", bound).fetchall()
     return "\n".join([*(row[0] for row in lines), *generic_plan(cursor, sql)])
 

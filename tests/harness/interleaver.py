@@ -1,9 +1,9 @@
 """
 Runs concurrent calls one statement at a time, in an order drawn from a seed.
 
-Each call has a connection and a thread, which stops before every statement until it is scheduled.
-While a call waits for a row lock (pg_blocking_pids), another call is scheduled. So a seed gives the
-same schedule each time.
+Each call has a connection and a thread. The thread stops before every statement until its call is
+scheduled. While a call waits for a row lock (pg_blocking_pids), another call is scheduled. The same
+seed gives the same schedule.
 """
 
 import threading
@@ -51,7 +51,7 @@ class Result:
     The result of a schedule.
 
     Attributes:
-        answers: The answers of the calls, in their order; an error as its class.
+        answers: The answers in the order of the calls; for a call that failed, the error's class.
         schedule: Which call sent which statement, for the message of a failure.
         faults: The messages of the deadlocks after which calls were made again.
     """
@@ -79,7 +79,7 @@ class Interleaver:
             database.close()
 
     def run(self, calls: Sequence[Call], rng: Random, *, clock: Callable[[], datetime]) -> Result:
-        """Run calls in an order drawn from `rng`, each to its end."""
+        """Run all calls to their ends, statement by statement, in an order drawn from `rng`."""
         clients = [
             Client(place, call, database, _pid_of(database))
             for place, (call, database) in enumerate(zip(calls, self._databases, strict=False))
@@ -119,7 +119,7 @@ class Interleaver:
                 self._changed.notify_all()
 
     def _settle(self, clients: list[Client], deadline: float) -> bool:
-        """Wait until every call waits for a statement or a lock; False when all are done."""
+        """Wait until every call waits for its turn or a lock; return False when all are done."""
         while time.monotonic() < deadline:
             with self._changed:
                 running = [client for client in clients if client.state == "running"]
@@ -170,7 +170,7 @@ class Interleaver:
 
 
 def _retry_while_busy(client: Client) -> Any:
-    """Call again while the database is busy, as a worker does, and record its messages."""
+    """Call again while the database is busy, as a worker does; record the errors' messages."""
     while True:
         try:
             return client.call(client.database)
@@ -195,7 +195,7 @@ def step_by_step() -> Iterator[None]:
     """
     Let `catch_up` wait for the statements in the pipeline of its thread.
 
-    Otherwise the server might execute them after a statement of another connection.
+    Otherwise the server might execute these statements after one of another connection.
     """
     enter, leave = TransactionBlock._enter_pipeline, TransactionBlock._leave_pipeline
 

@@ -1,8 +1,8 @@
 """
 A study in plain Python: the rows that operations must leave in a database, and their answers.
 
-Each method is one operation, without transactions, on lists and dicts. The model shares types with
-the package, but none of its computations.
+Each method is one operation, without transactions, on lists and dicts. The model uses the package's
+types, and computes everything without the package's functions.
 """
 
 import math
@@ -47,7 +47,7 @@ class ModelCheckpoint:
 
 @dataclass
 class ModelAttempt:
-    """One execution of a trial; `stored` holds all values that it flushed, by step."""
+    """Attempt `no` of trial `number`; `stored` holds the attempt's flushed values by step."""
 
     number: int
     no: int
@@ -94,12 +94,12 @@ class ModelTrial:
 
     @property
     def held(self) -> ModelAttempt | None:
-        """The attempt that may write."""
+        """The attempt that may write to this trial."""
         return self.attempts[-1] if self.state is State.RUNNING else None
 
 
 class Model:
-    """A study; moments are seconds, counted by `now`."""
+    """A study and its clock `now`; all times are seconds since the study was created."""
 
     def __init__(self, spec: NewStudy) -> None:
         self.spec = spec
@@ -114,7 +114,7 @@ class Model:
         self.events: list[dict[str, Any]] = []
         self.picks: dict[
             str, int | None
-        ] = {}  # by token: the trial of a claim that skipped locked ones
+        ] = {}  # by token of a claim: the only trial that this claim may take
         self._record_event("created", spec.created_by)
 
     # --- workers
@@ -165,7 +165,7 @@ class Model:
         if any(one.uuid == uuid for one in mine):
             return [one.uuid for one in mine if one.removed and not one.corrupt]
         self._fence(token)
-        retired = [one for one in mine if not one.removed][:-1]  # the one before it stays
+        retired = [one for one in mine if not one.removed][:-1]  # the newest of them stays
         for one in retired:
             one.removed, one.data = True, False
         trial.checkpoint = ModelCheckpoint(uuid, trial.number, attempt.no, step)
@@ -176,7 +176,7 @@ class Model:
         return [one.uuid for one in retired]
 
     def delete_removed(self) -> None:
-        """Delete the rows of checkpoints whose bytes are gone."""
+        """Delete the rows of checkpoints whose bytes have been deleted."""
         self.checkpoints = [one for one in self.checkpoints if one.corrupt or not one.removed]
 
     def mark_corrupt(self, token: str, *, uuid: str) -> str | None:
@@ -243,11 +243,11 @@ class Model:
         self, skipped: frozenset[int] = frozenset(), skipped_later: frozenset[int] = frozenset()
     ) -> Generator[None, None, int]:
         """
-        Recover, one transaction at a time; other actions may come between.
+        Recover trials; at each `yield` a transaction has ended, and other actions may run.
 
         Args:
             skipped: The trials that other actions have locked while the sweep marks suspects.
-            skipped_later: The trials that other actions have locked when they would be ended.
+            skipped_later: The trials that other actions have locked when the sweep ends attempts.
         """
         for trial in self.trials:
             if trial.number not in skipped:
@@ -305,7 +305,7 @@ class Model:
         return number
 
     def steer(self, kind: str, numbers: list[int], request: Request) -> None:
-        """Pause, resume or stop trials: "paused", "resumed" or "stopped"."""
+        """Pause, resume or stop trials; `kind` is "paused", "resumed" or "stopped"."""
         if self._recorded(request.token):
             return
         numbers = sorted(set(numbers))
@@ -337,7 +337,7 @@ class Model:
         self, status: Status, request: Request, skipped: frozenset[int] = frozenset()
     ) -> Generator[None, None, None]:
         """
-        Set the status; RUNNING wakes the trials that the study has paused, in a second transaction.
+        Set the status; for RUNNING, a second transaction resumes the trials that the study paused.
 
         Args:
             skipped: The trials that other actions have locked during the second transaction.
@@ -374,7 +374,7 @@ class Model:
 
     @property
     def runnable(self) -> list[ModelTrial]:
-        """The trials that a claim may take, in its order."""
+        """The trials that a claim may take, in the order in which claims take them."""
         if self.status is not Status.RUNNING:
             return []
         waiting = [
@@ -434,7 +434,7 @@ class Model:
         return attempt, trial
 
     def _refuse(self, attempt: ModelAttempt, flush_no: int) -> None:
-        """Refuse a batch of a lost attempt, unless it is a duplicate of a stored one."""
+        """Raise LeaseLost for a batch of an ended attempt, unless the batch is stored already."""
         if attempt.flush_no < flush_no:
             raise LeaseLost(number=attempt.number, attempt=attempt.no)
 
@@ -512,7 +512,9 @@ class Model:
             limit, count = self.spec.max_losses, trial.losses
         if count > limit != -1:
             return Ending(State.ERROR, outcome, outcome, *spent)
-        waits = count if outcome is Reason.FAILED else count - 1  # the first loss is forgiven
+        waits = (
+            count if outcome is Reason.FAILED else count - 1
+        )  # after the first loss a trial does not wait
         delay_s = min(300.0, 2.0 ** (waits - 1)) if waits else 0.0
         return Ending(State.PENDING, None, outcome, *spent, delay_s=delay_s)
 
@@ -552,7 +554,7 @@ class Model:
         self.events.append({"number": where[0], "attempt": where[1]} | recorded)
 
     def best_of(self, trial: ModelTrial) -> tuple[int | None, float | None]:
-        """Step and value: NaN never wins, the first of equals does."""
+        """Step and value of the best result, of equals the first; NaN only if all are NaN."""
         if not trial.live:
             return None, None
         best = min(
@@ -563,7 +565,7 @@ class Model:
 
 
 def _has_final_verdict(trial: ModelTrial) -> bool:
-    """Whether further results are dropped; a person's request drops none."""
+    """Whether a scheduler or a rule has decided, so that further results are dropped."""
     return trial.verdict is not None and trial.verdict.by in (DecidedBy.SCHEDULER, DecidedBy.RULE)
 
 

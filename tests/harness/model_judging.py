@@ -1,7 +1,7 @@
 """
-Judges a model's trials: thresholds, then asynchronous successive halving over plain lists.
+Judges a model's trials: by thresholds, then by asynchronous successive halving on plain lists.
 
-The rule is Ray Tune's, by numpy's percentile of a rung's values; but NaN stops a trial.
+The cutoff is numpy's percentile of a rung's values, as in Ray Tune; but NaN stops a trial.
 """
 
 import math
@@ -23,7 +23,7 @@ class ModelJudge:
     Judges results as a study's rules and scheduler would.
 
     Attributes:
-        rungs: By milestone, its entries in order of arrival.
+        rungs: The entries at each milestone, in order of arrival.
     """
 
     def __init__(self, spec: NewStudy) -> None:
@@ -31,7 +31,7 @@ class ModelJudge:
         self.rungs: dict[int, list[dict[str, Any]]] = {step: [] for step in self._milestones()}
 
     def judge(self, number: int, attempt: int, after: int, result: Result) -> Verdict | None:
-        """The verdict on a result that follows step `after`; None to go on."""
+        """The verdict on a result whose previous step was `after`; None if the trial continues."""
         for rule in self._spec.rules:
             value = result.step if rule.metric == "training_iteration" else result.value
             if COMPARE[rule.op](value, rule.bound):
@@ -49,7 +49,7 @@ class ModelJudge:
         return Verdict(Action.STOP, Reason.EARLY_STOPPED, DecidedBy.SCHEDULER) if stops else None
 
     def _entry(self, entries: list[dict[str, Any]], result: Result) -> dict[str, Any]:
-        """Stop a value that is strictly worse than the cutoff of earlier entries, and NaN."""
+        """Return a rung's new entry; it stops NaN and scores strictly worse than the cutoff."""
         cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
         score, is_nan = self.score(result.value), math.isnan(result.value)
         stops = is_nan or (cutoff is not None and score > cutoff)
@@ -70,7 +70,7 @@ class ModelJudge:
             return -float(np.percentile([-score for score in scores], self._percentage))
 
     def cut_rank(self, n_ranked: int) -> int:
-        """The rank of a rung's cut, counted from the worst."""
+        """The rank of the entry that is a rung's cut; the worst entry has rank 0."""
         return math.floor((n_ranked - 1) * (self._percentage / 100)) if n_ranked else 0
 
     @property
@@ -95,7 +95,7 @@ class ModelJudge:
         return int(min(due)) if due else None
 
     def score(self, value: float) -> float:
-        """Lower is better, NaN is worst."""
+        """The score of a value: lower is better, NaN is worst."""
         if math.isnan(value):
             return math.inf
         return 0.0 + (value if self._spec.objective.mode is Mode.MIN else -value)

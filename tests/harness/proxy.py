@@ -1,9 +1,9 @@
 """
 A proxy in front of PostgreSQL that severs a connection at a chosen message, or delivers nothing.
 
-It reads the protocol. A client's messages up to a Sync, and the server's replies, are an exchange;
-the ReadyForQuery at its end says whether a transaction is open. So a connection can be severed
-before the server gets the end of a transaction, or after the end and before its reply.
+A client's messages up to a Sync are an exchange, together with the server's replies. The last of
+these, ReadyForQuery, says whether a transaction is open. So the proxy can sever a connection before
+the server gets a COMMIT, or after the server has executed it and before the client gets the reply.
 """
 
 import socket
@@ -20,10 +20,10 @@ from psycopg.conninfo import conninfo_to_dict
 _LENGTH = struct.Struct("!i")
 _STARTUP = struct.Struct("!ii")
 _ENCRYPTION = (80877103, 80877104)
-"""A client asks for TLS or GSS first; the reply "N" refuses it."""
+"""The codes by which a client asks for TLS or GSS encryption; the proxy replies "N" (no)."""
 
 _HELD_BACK = frozenset([b"P", b"B", b"D", b"C", b"E"])
-"""Parse, Bind, Describe, Close, Execute: sent on together with the next message of another kind."""
+"""Parse, Bind, Describe, Close, Execute: forwarded with the next message of another kind."""
 
 _EXECUTES = frozenset([b"E", b"Q"])
 _ENDS_EXCHANGE = frozenset([b"S", b"Q"])
@@ -38,9 +38,9 @@ class Proxy:
     Forwards every byte until `cut`, `freeze` or `sever` is called.
 
     Attributes:
-        statuses: The status of each exchange that executed something, since `listen`: "I" when no
-            transaction was open at its end, else "T" or "E".
-        was_cut: Whether the connection of the last call of `cut` has been severed.
+        statuses: A letter for each exchange that executed something since `listen`: "I" when no
+            transaction was open afterwards, else "T" or "E".
+        was_cut: Whether the connection that the last call of `cut` chose has been severed.
     """
 
     def __init__(self, server_url: str) -> None:
@@ -75,7 +75,7 @@ class Proxy:
         Sever the connection of the n-th exchange from now on.
 
         Args:
-            when: "before" the server gets the exchange, or "after" that, but before its reply.
+            when: "before" the server gets the exchange, or "after" it but before the reply.
             exchange: Counted from 1, among the exchanges that execute something.
         """
         with self._mutex:
@@ -107,7 +107,7 @@ class Proxy:
         self._cut_all()
 
     def mend(self) -> None:
-        """Deliver again, also what was held back."""
+        """Accept connections again, and deliver all bytes, including those held back."""
         self._refuses = False
         self._passing.set()
 
@@ -168,7 +168,7 @@ class _Pair:
         self._executing: list[
             bool
         ] = []  # for each unanswered exchange: whether it executes anything
-        self._dropped = 0  # the unanswered exchange whose reply is dropped, from 1; 0 for none
+        self._dropped = 0  # which unanswered exchange's reply is dropped, from 1; 0 for none
         self._mutex = threading.Lock()
 
     def run(self) -> None:
@@ -235,7 +235,7 @@ class _Pair:
         self.sever()
 
     def _is_answered(self, ready: bytes) -> bool:
-        """Count a reply to an exchange; the reply to the startup belongs to none."""
+        """Count the reply to an exchange; return False for the reply to the startup."""
         with self._mutex:
             if not self._executing:
                 return False

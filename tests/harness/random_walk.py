@@ -1,5 +1,5 @@
 """
-Random actions on a study, done to a database and to a model; the two must agree.
+Random actions on a study, run on a database and on its model, which must agree.
 
 The caller gives the random generator, so a walk can be repeated.
 """
@@ -79,7 +79,7 @@ WEIGHTS = {
     "resume_the_study": 1,
     "send_again": 4,
 }
-"""The weight of each step: a public method of the walk, or the one action that `_name` makes."""
+"""The weight of each step. Step `name` runs method `name`, or the action made by `_name`."""
 
 
 class RandomWalk:
@@ -113,7 +113,7 @@ class RandomWalk:
             self.do(action)
 
     def do(self, action: StudyAction) -> None:
-        """Do one action to the database and to the model, and compare the answers."""
+        """Run one action on the database and on the model, and compare the answers."""
         self.busy.clear()
         self.sent.append(action)
         expected = outcome_of(lambda: action.expect(self.model))
@@ -125,10 +125,10 @@ class RandomWalk:
         made: StudyAction | None = getattr(self, f"_{name}")(rng)
         return made
 
-    # --- steps of several calls, or of none
+    # --- steps that run several actions, or none
 
     def take_a_trial(self, rng: Random) -> None:
-        """Claim or ask for a trial; resume or extend the study first if necessary."""
+        """Claim or ask for a trial, and report; if necessary, resume or extend the study first."""
         if self.model.status is not Status.RUNNING:
             self.do(self._resume_the_study(rng))
         if not self.model.is_open and not self.model.runnable:
@@ -159,13 +159,13 @@ class RandomWalk:
         self.do(self._recover(rng))
 
     def make_suspect(self, lease_s: float) -> None:
-        """Let a lease expire, so that the next sweep recovers its trials."""
+        """Let leases of `lease_s` expire, so that the next sweep recovers their trials."""
         self.advance(lease_s + 1)
         self.do(self.factory.recover())
         self.advance(lease_s / 4.5)
 
     def crash(self, rng: Random) -> None:
-        """End a process that keeps its leases, and start another."""
+        """Let a worker die with its leases unexpired, and register another worker."""
         place = rng.randrange(len(LEASES_S))
         self.dead |= {self.workers[place].pid}
         successor = functools.partial(self.workers.__setitem__, place)
@@ -286,10 +286,10 @@ class RandomWalk:
         choices = alive if alive and rng.random() < 0.8 else range(len(self.model.trials) + 1)
         return [rng.choice(choices) for _ in range(rng.randint(1, 2))]
 
-    # --- which attempt
+    # --- choices of attempts
 
     def attempts(self, *, held: bool) -> list[ClaimedAttempt]:
-        """The attempts that hold their trials, or those that have lost them."""
+        """The attempts that hold their trials; if not `held`, the attempts that have ended."""
         return [
             attempt
             for attempt in self.factory.attempts
@@ -298,7 +298,7 @@ class RandomWalk:
         ]
 
     def _writer(self, rng: Random, *, held: bool = True) -> ClaimedAttempt | None:
-        """An attempt that waits for no answer: a worker sends one batch after another."""
+        """An attempt whose last batch is answered, because a worker sends one batch at a time."""
         attempts = [attempt for attempt in self.attempts(held=held) if attempt not in self.busy]
         if not attempts:
             return None

@@ -6,22 +6,22 @@ from studydb.db import Database
 from studydb.domain.records import Study
 
 PROMISES = {
-    "a RUNNING trial has one open attempt, its own": """
+    "a RUNNING trial has one open attempt, with its number, token and worker": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.state = 'RUNNING' AND
             (SELECT count(*) FROM attempt a WHERE a.trial_id = t.id AND a.ended_at IS NULL
                 AND a.attempt = t.attempt AND a.token = t.token AND a.worker_id = t.worker_id) <> 1
     """,
-    "no other attempt is open": """
+    "an open attempt is the current attempt of a RUNNING trial": """
         SELECT t.number, a.attempt FROM attempt a JOIN trial t ON t.id = a.trial_id
         WHERE t.study_id = {study} AND a.ended_at IS NULL
             AND NOT (t.state = 'RUNNING' AND t.attempt = a.attempt)
     """,
-    "attempts are numbered from 1 to the trial's": """
+    "attempts are numbered from 1 to the trial's current attempt": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND
             (t.attempt <> (SELECT count(*) FROM attempt a WHERE a.trial_id = t.id) OR
              t.attempt <> (SELECT coalesce(max(attempt), 0) FROM attempt a WHERE a.trial_id = t.id))
     """,
-    "trials are numbered from 0, and every one counts": """
+    "trials are numbered from 0, and n_counted is their number": """
         SELECT s.next_number, s.n_counted FROM study s WHERE s.id = {study} AND
             (s.next_number <> (SELECT count(*) FROM trial t WHERE t.study_id = s.id) OR
              s.n_counted <> s.next_number OR
@@ -31,7 +31,7 @@ PROMISES = {
     "no more trials than num_trials": """
         SELECT n_counted FROM study WHERE id = {study} AND n_counted > num_trials
     """,
-    "no more run than max_concurrent, and n_running counts them": """
+    "at most max_concurrent trials run, and n_running is their number": """
         SELECT s.n_running, r.n FROM study s,
             (SELECT count(*) AS n FROM trial WHERE study_id = {study} AND state = 'RUNNING') r
         WHERE s.id = {study} AND s.max_concurrent IS NOT NULL
@@ -53,14 +53,14 @@ PROMISES = {
             OR stored.paused <> counted.paused OR stored.terminated <> counted.terminated
             OR stored.error <> counted.error
     """,
-    "a step counts once": """
+    "a step has one live row": """
         SELECT t.number, r.step FROM result r
             JOIN attempt a ON a.trial_id = r.trial_id AND a.attempt = r.attempt
             JOIN trial t ON t.id = r.trial_id
         WHERE r.study_id = {study} AND r.step <= a.live_through
         GROUP BY t.number, r.step HAVING count(*) <> 1
     """,
-    "a summary counts its live rows": """
+    "a trial's summary has the number and the last step of its live rows": """
         SELECT t.number, t.n_results, t.last_step FROM trial t WHERE t.study_id = {study} AND
             (t.n_results <> (SELECT count(*) FROM result r JOIN attempt a
                 ON a.trial_id = r.trial_id AND a.attempt = r.attempt
@@ -69,7 +69,7 @@ PROMISES = {
                 JOIN attempt a ON a.trial_id = r.trial_id AND a.attempt = r.attempt
                 WHERE r.study_id = t.study_id AND r.trial_id = t.id AND r.step <= a.live_through))
     """,
-    "the last and the best value are those of their live rows": """
+    "a trial's last and best values are those of its live rows": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.n_results > 0 AND
             (SELECT count(*) FROM result r JOIN attempt a
                 ON a.trial_id = r.trial_id AND a.attempt = r.attempt
@@ -78,7 +78,7 @@ PROMISES = {
                          (r.step = t.best_step AND r.value = t.best_value)))
             <> CASE WHEN t.last_step = t.best_step THEN 1 ELSE 2 END
     """,
-    "a rung counts its entries, each trial's once, in order of arrival": """
+    "a rung counts its entries, which are numbered from 0 in order of arrival": """
         SELECT g.step FROM rung g WHERE g.study_id = {study} AND
             (g.n_entries <> (SELECT count(*) FROM rung_entry e WHERE e.rung_id = g.id) OR
              g.n_entries <> (SELECT coalesce(max(ordinal) + 1, 0) FROM rung_entry e
@@ -87,18 +87,18 @@ PROMISES = {
                 WHERE e.rung_id = g.id) OR
              g.n_ranked <> (SELECT count(*) FROM rung_entry e WHERE e.rung_id = g.id AND e.ranked))
     """,
-    "a rung's cut stands at its rank, counted from the worst": """
+    "the rank of a rung's cut is the number of worse entries": """
         SELECT g.step FROM rung g WHERE g.study_id = {study} AND g.n_ranked > 0 AND
             (g.cut_trial_id IS NULL OR g.cut_rank <> (SELECT count(*) FROM rung_entry e
                 WHERE e.rung_id = g.id AND e.ranked AND (e.score > g.cut_score OR
                     (e.score = g.cut_score AND e.trial_id > g.cut_trial_id))))
     """,
-    "a checkpoint that a trial would restore is there": """
+    "the checkpoint that a trial would restore is neither removed nor corrupt": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.checkpoint_id IS NOT NULL AND
             NOT EXISTS (SELECT 1 FROM checkpoint c WHERE c.id = t.checkpoint_id
                 AND c.trial_id = t.id AND c.removed_at IS NULL AND c.corrupt_at IS NULL)
     """,
-    "a verdict outlives its attempt in the attempt's row": """
+    "the attempt of a trial that was stopped keeps the verdict": """
         SELECT t.number FROM trial t JOIN attempt a ON a.trial_id = t.id AND a.attempt = t.attempt
         WHERE t.study_id = {study} AND t.state = 'TERMINATED'
             AND t.reason IN ('EARLY_STOPPED', 'RULE_STOPPED') AND a.verdict IS NULL
@@ -118,7 +118,7 @@ def broken_promises(database: Database, study: Study) -> dict[str, list[Any]]:
 
 
 def ended_rows(database: Database, study: Study) -> dict[int, Any]:
-    """The whole rows of trials that have ended; they never change."""
+    """All columns of each trial that has ended, by number; they never change."""
     sql = f"SELECT * FROM trial WHERE study_id = {study.id} AND state IN ('TERMINATED', 'ERROR')"
     with database.begin(write=False) as txn:
         names, rows = txn.raw(sql)

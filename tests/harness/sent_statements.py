@@ -35,7 +35,7 @@ class Sent:
     One statement.
 
     Attributes:
-        sql: With named binds in the driver's syntax.
+        sql: The statement, with named binds in the driver's syntax.
         operation: The function whose transaction the statement is part of.
         store: The function that sent the statement.
         constants: The binds that have the same value at each execution.
@@ -88,7 +88,7 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _first(frames: Iterable[FrameType], room: str) -> Sender | None:
-    """The first function of a room that has a docstring."""
+    """The first function with a docstring in the package `studydb.<room>`."""
     for frame in frames:
         module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
         if module.startswith(f"studydb.{room}."):

@@ -25,7 +25,7 @@ MOST_LOCKED = 2
 def explaining_order(
     model: Model, actions: Sequence[StudyAction], answers: Sequence[Any], shown: Snapshot
 ) -> tuple[int, ...] | None:
-    """An order that gives the answers and rows, as positions in `actions`; None without one."""
+    """An order that gives the answers and rows, as positions in `actions`; None if none does."""
     expected = unordered(shown)
     for skipped, skipped_later in _locked_by_others(model, actions):
         for order in _orders(model, actions):
@@ -40,7 +40,7 @@ def explaining_order(
 
 
 def unordered(shown: Snapshot) -> Snapshot:
-    """A snapshot without the order of concurrent changes."""
+    """Return a snapshot without params and without the order of concurrent changes."""
     rows = {
         name: sorted(shown[name], key=lambda row: sorted(map(str, row.items())))
         for name in ("events", "checkpoints", "workers")
@@ -78,7 +78,7 @@ def _one_turn(action: StudyAction, model: Model) -> Generator[None, None, Any]:
 
 
 def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int, ...]]:
-    """All orders of transactions: an action has one, a recovery one and one for each trial."""
+    """All orders of transactions: an action with `turns` has one more per RUNNING trial."""
     running = sum(trial.state is State.RUNNING for trial in model.trials)
     return _merged([running + 1 if action.turns else 1 for action in actions])
 
@@ -113,7 +113,7 @@ def _few(numbers: Sequence[int]) -> list[Numbers]:
 
 
 def _picks(actions: Sequence[StudyAction], answers: Sequence[Any]) -> dict[str, int | None]:
-    """The trial of each claim by its token: SKIP LOCKED may have skipped the first one."""
+    """The trial that each claim took, by token; SKIP LOCKED may have skipped earlier trials."""
     return {
         action.token: getattr(answer, "number", None)
         for action, answer in zip(actions, answers, strict=True)

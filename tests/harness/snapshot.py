@@ -1,7 +1,7 @@
 """
 A study's rows without ids, so that two databases, or a database and a model, can be compared.
 
-Times are seconds since the tests' clock began, NaN is a text, and trials have their numbers.
+Times are seconds since `BEGINNING`, NaN is a text, and trials are named by their numbers.
 """
 
 import math
@@ -142,7 +142,7 @@ def _trial(
 def _results(
     rows: list[Any], attempts: list[Any], numbers: dict[int, int]
 ) -> dict[tuple[int, int], Any]:
-    """By (number, attempt), by step: the value, and whether it is live."""
+    """By (trial number, attempt) and by step: the value, and whether it is live."""
     through = {(row.trial_id, row.attempt): row.live_through for row in attempts}
     found: dict[tuple[int, int], Any] = defaultdict(dict)
     for row in rows:

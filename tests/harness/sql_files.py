@@ -51,7 +51,7 @@ def _asking_in_a_nested_space(database: Database) -> Call:
 
 
 def _command(*words: str) -> Arranged:
-    """A command of the command line on a study that has a result."""
+    """A studydb command on a study that has one result."""
 
     def arrange(database: Database) -> Call:
         study = new_study(database)
@@ -73,7 +73,7 @@ SENT_AGAIN = (
     *("claim", "claim_from_a_checkpoint", "claim_with_max_concurrent", "ask"),
     *("report", "report_at_a_rung", "finish_at_rungs", "renew", "save"),
 )
-"""Arranged by duplicate_requests.py."""
+"""The operations whose calls duplicate_requests.py arranges."""
 
 OPERATIONS: Mapping[str, Arranged] = {
     **{name: duplicate_requests.OPERATIONS[name] for name in SENT_AGAIN},
@@ -88,12 +88,7 @@ OPERATIONS: Mapping[str, Arranged] = {
 
 
 def files(postgresql: Database, sqlite: Database) -> dict[str, str]:
-    """
-    The text of each file by its path in docs/sql.
-
-    Args:
-        postgresql: A migrated database without rows, as is `sqlite`.
-    """
+    """Return the text of each file by its path in docs/sql; both databases must be without rows."""
     _settle(postgresql)
     made = {}
     for name, arrange in OPERATIONS.items():
@@ -174,7 +169,7 @@ _SQLITE_BIND = re.compile(r"(?<![\w:'%]):(\w+)")
 
 
 def _spelt(one: Sent) -> str:
-    """A statement with `:name` for binds, values for constants, no casts and no unused aliases."""
+    """Spell binds as `:name` and constants as values; leave out casts and unused aliases."""
     constants = dict(one.constants)
 
     def spelt(found: re.Match[str]) -> str:

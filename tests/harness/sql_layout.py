@@ -20,7 +20,7 @@ _CLAUSES = _QUERIES | {
     *("GROUP", "ORDER", "LIMIT", "OFFSET", "FOR"),
 }
 _CONTINUED = frozenset(("FOR", "KEY", "DELETE", "DISTINCT", "LEFT", "OUTER"))
-"""Words after which a clause's name begins no clause: FOR UPDATE, IS DISTINCT FROM."""
+"""After these words a clause's name begins no new line: FOR UPDATE, IS DISTINCT FROM."""
 
 _SPACE = "\0"
 """Stands for a space within a text constant, at which no line may break."""
@@ -58,7 +58,7 @@ class _Page:
         self._break(depth)
 
     def _write(self, depth: int) -> None:
-        """Write one token, or all that a parenthesis holds."""
+        """Write one token; from an opening parenthesis, write all tokens to its closing one."""
         after_space, token = self._tokens[self._position]
         self._position += 1
         text = token.replace(" ", _SPACE)
@@ -91,7 +91,7 @@ class _Page:
         return self._tokens[self._position][1] if self._position < len(self._tokens) else ""
 
     def _break(self, depth: int) -> None:
-        """End the line; the next one begins at this depth."""
+        """End the line; the next line is indented to this depth."""
         first = INDENT * self._depth
         self.lines += textwrap.wrap(
             self._text,

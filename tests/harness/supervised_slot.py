@@ -1,4 +1,4 @@
-"""A real slot of a worker; threads instead of children send the messages of a test."""
+"""A real slot of a worker, in which threads take the place of children and send messages."""
 
 import socket
 import threading
@@ -52,7 +52,7 @@ def reported(step: int = 1, value: float = 0.5, **metrics: Any) -> bytes:
 
 
 def failed(kind: str = "ValueError", message: str = "", trace: str = "") -> bytes:
-    """The end of a trial that raised."""
+    """The last message of a trial whose function has raised an exception."""
     return wire(Ended(End.FAILED, Failure(kind, message, trace)))
 
 

@@ -1,7 +1,8 @@
 """
 A worker survives any bytes on a trial's pipe, and runs the next trial.
 
-The long form: `STUDYDB_FUZZ_MINUTES=10 scripts/test tests/properties/test_fuzzed_trials.py`, per database.
+`STUDYDB_FUZZ_MINUTES=10 scripts/test tests/properties/test_fuzzed_trials.py` runs each test for ten
+minutes on each database.
 """
 
 import os
@@ -49,7 +50,7 @@ numbers = st.floats() | st.sampled_from([sys.float_info.max, 5e-324, -0.0])
 
 
 def or_invalid(strategy):
-    """Draw from `strategy` in nine of ten examples, else any value."""
+    """Draw from `strategy` in nine of ten examples, and any value in the tenth."""
     return st.integers(0, 9).flatmap(lambda draw: values if draw == 0 else strategy)
 
 
@@ -128,7 +129,9 @@ def test_worker_survives_any_bytes_from_a_trial(database, supervised):
     )
     @given(streams)
     def survives(stream):
-        assume(End.UNPREPARED.encode() not in stream)  # which rightly ends the worker
+        assume(
+            End.UNPREPARED.encode() not in stream
+        )  # the worker ends at this message, as it should
         began_s = time.monotonic()
 
         interruption = supervised.run(stream, GOOD)

@@ -1,5 +1,5 @@
 """
-Concurrent operations, interleaved statement by statement: PostgreSQL, two or three connections.
+Concurrent operations, interleaved statement by statement on two or three PostgreSQL connections.
 
 In any schedule the answers and the rows are those of some serial order, every promise is kept, and
 there is no deadlock. `STUDYDB_SCHEDULES=200` runs more schedules.
@@ -35,7 +35,7 @@ LOCKS = Prepared(
 )
 
 AGAIN = "again"
-"""The call before, sent again while its first send still runs."""
+"""In a plan: the previous call, sent again while its first send is still running."""
 
 PLANS = [
     ("claim", "claim"),
@@ -115,7 +115,7 @@ def stage(postgres_server, postgres_template):
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=" ".join)
-def test_concurrent_operations_give_what_some_serial_order_gives(stage, plan):
+def test_concurrent_operations_have_the_effect_of_a_serial_order(stage, plan):
     for seed in range(SCHEDULES):
         run_concurrently(stage, plan, seed)
 
@@ -133,10 +133,10 @@ def test_schedules_alternate_between_clients_and_differ_by_seed(stage):
 
     turn_orders = {tuple(turn[0] for turn in schedule) for schedule in result}
     n_alternating = sum(len(list(groupby(order))) > 2 for order in turn_orders)
-    assert n_alternating > 2  # the others may be one call after another
+    assert n_alternating > 2  # in the other schedules one call may follow the other
 
 
-def test_each_turn_is_a_statement_that_the_server_has_executed(stage):
+def test_server_has_executed_each_statement_before_the_next_turn(stage):
     def write(database):
         with database.begin() as txn:
             txn.run(sa.update(study).values(status=study.c.status))
@@ -155,7 +155,7 @@ def test_each_turn_is_a_statement_that_the_server_has_executed(stage):
 
 
 class FixedTurns:
-    """Replaces the random generator: a fixed list of the calls whose turns come."""
+    """Replaces the random generator; gives turns to calls in a fixed order."""
 
     def __init__(self, turns):
         self.turns = iter(turns)

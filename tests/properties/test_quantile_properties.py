@@ -11,7 +11,7 @@ from studydb.domain.quantile import Cut, cutoff, insert
 
 INFINITY = float("inf")
 
-# Few distinct scores make ties; some are infinite, some a last digit apart.
+# Few distinct scores make ties; some are infinite, two differ in the last digit.
 scores = st.one_of(
     st.sampled_from([0.0, 0.1, 0.1 + 2**-56, 1.0, -1.0, INFINITY, -INFINITY]),
     st.floats(allow_nan=False),
@@ -65,7 +65,7 @@ def test_cutoff_equals_numpy_after_every_insertion(values, reduction_factor, rng
 
 
 @given(st.lists(scores, min_size=1, max_size=40), st.floats(0, 1))
-def test_cut_is_the_entry_at_its_rank_from_the_worst(values, quantile):
+def test_cut_is_the_entry_at_its_rank_counted_from_the_worst_entry(values, quantile):
     rung = Rung(quantile)
 
     for trial, score in enumerate(values):

@@ -25,7 +25,7 @@ from studydb.domain.specs.grammar import parse_call, parse_value
 from studydb.searchers import GridSearch, RandomSearch
 from studydb.searchers.draws import unit_draw
 
-QUIET = settings(deadline=None)  # a busy machine is no failure
+QUIET = settings(deadline=None)  # a slow example on a busy machine must not fail
 
 units = st.integers(0, 2**53 - 1).map(lambda number: number * 2.0**-53)
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -93,7 +93,7 @@ def test_every_draw_is_inside_its_domain(domain, u):
 
 @given(domains, units, units)
 @QUIET
-def test_larger_units_give_no_smaller_draws(domain, u, v):
+def test_larger_unit_gives_an_equal_or_larger_draw(domain, u, v):
     assume(not isinstance(domain, type(choice([1]))))
 
     low, high = sorted((u, v))
@@ -103,7 +103,7 @@ def test_larger_units_give_no_smaller_draws(domain, u, v):
 
 @given(domains)
 @QUIET
-def test_enumerable_draws_reach_both_ends(domain):
+def test_enumerable_domain_draws_its_first_and_its_last_value(domain):
     assume(isinstance(domain, Enumerable))
 
     first, last = domain.from_unit(0.0), domain.from_unit(1 - 2**-53)
@@ -177,7 +177,7 @@ def test_proposed_params_are_accepted_as_enqueued_params(tree, seed, draw):
 
 @given(trees, st.integers(0, 2**63 - 1), st.integers(0, 2**40))
 @QUIET
-def test_draw_of_a_parameter_does_not_depend_on_the_rest_of_the_space(tree, seed, draw):
+def test_draw_of_a_parameter_does_not_depend_on_other_parameters(tree, seed, draw):
     space = Space.read(tree)
     point = space.flatten(RandomSearch().propose(space, seed=seed, draw=draw))
 
@@ -201,7 +201,7 @@ def test_a_grid_visits_every_combination_once(sizes):
 
 @given(plain_values)
 @QUIET
-def test_json_texts_parse_as_values(value):
+def test_json_text_of_a_value_parses_as_the_value(value):
     assume(canonical_json(value) == canonical_json(json.loads(json.dumps(value))))
 
     assert parse_value(json.dumps(value)) == value
@@ -245,7 +245,7 @@ def test_arbitrary_arguments_are_read_or_refused(name, value):
 
 @given(st.dictionaries(st.text(max_size=3) | st.integers(), plain_values, max_size=3))
 @QUIET
-def test_arbitrary_dicts_are_spaces_or_refused(mapping):
+def test_arbitrary_dict_is_read_as_a_space_or_refused(mapping):
     try:
         space = Space.read(mapping)
     except InvalidSpec:

@@ -1,7 +1,7 @@
 """
-Random walks on a study, in a database and in a model: both are equal after every step.
+Random walks on a study: after every step, its rows in a database equal those of its model.
 
-`STUDYDB_NIGHTLY=1` makes it long: 25,000 steps on each database, half of them with ASHA.
+`STUDYDB_NIGHTLY=1` makes the test long: 25,000 steps on each database, half of them with ASHA.
 """
 
 import functools
@@ -33,16 +33,18 @@ WALKS = 250 if NIGHTLY else 20
 SETTINGS = settings(
     max_examples=WALKS,
     stateful_step_count=STEPS,
-    derandomize=not NIGHTLY,  # the suite repeats its walks, the nightly run makes new ones
+    derandomize=not NIGHTLY,  # the suite repeats the same walks, the nightly run makes new walks
     deadline=None,
     database=None,
     print_blob=True,
-    phases=[phase for phase in Phase if NIGHTLY or phase is not Phase.shrink],  # takes minutes
+    phases=[
+        phase for phase in Phase if NIGHTLY or phase is not Phase.shrink
+    ],  # shrinking takes minutes
     suppress_health_check=list(HealthCheck),
 )
 
-# Every step has its own generator: choices are even, and Hypothesis can leave out steps to find the
-# shortest walk that fails.
+# Every step has its own generator, so that choices are even, and so that Hypothesis can leave out
+# steps to find the shortest walk that fails.
 seeds = st.binary(min_size=8, max_size=8)
 
 
@@ -68,11 +70,11 @@ MUST_HAPPEN = {
     "turn_clock_back",
     "send_again",
 }
-"""Calls with their answers that must happen, or the walks have tested too little."""
+"""Steps and answers that must occur; otherwise the walks have tested too little."""
 
 
 class StudyMachine(RuleBasedStateMachine):
-    """Takes a random walk, and compares after every step."""
+    """Takes a random walk, and compares the database with the model after every step."""
 
     def __init__(self, database, scheduler, happened):
         super().__init__()
@@ -86,7 +88,7 @@ class StudyMachine(RuleBasedStateMachine):
 
     @rule(seed=seeds)
     def step(self, seed):
-        rng = Random(seed + bytes([self.uses[seed]]))  # Hypothesis often repeats a draw
+        rng = Random(seed + bytes([self.uses[seed]]))  # Hypothesis often repeats a seed
         self.uses[seed] += 1
         self.walk.step(rng)
         self.happened["step"] += 1

@@ -1,4 +1,4 @@
-"""A trainable for crash tests: its curve is known, and it notes what was acknowledged."""
+"""A trainable for crash tests: it reports a known curve, and records the acknowledged steps."""
 
 import math
 import os
@@ -8,10 +8,10 @@ from pathlib import Path
 
 CHECKPOINT_EVERY = 4
 FLUSH_EVERY = 3
-"""Steps: neither divides the other, so that some flushes come after the newest checkpoint."""
+"""In steps; neither number divides the other, so that some flushes follow a checkpoint."""
 
 UNDEFINED_FROM = 0.95
-"""Larger x diverge to NaN, which is a legal value and is judged."""
+"""For larger x, every second value is NaN, which is legal and is judged."""
 
 
 def loss(x: float, step: int) -> float:
@@ -26,7 +26,7 @@ def train(config, trial):
     Report a known curve, with a checkpoint every 4 steps and a flush every 3.
 
     After each report with a checkpoint and each flush, the step is appended to a file of this
-    attempt, and synced: the file names only steps whose results the worker has acknowledged.
+    attempt, and synced. So the worker has acknowledged the results of all steps in the file.
     """
     start = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     journal = Path(config["journal"]) / f"{trial.number}-{trial.attempt}"
@@ -48,6 +48,6 @@ def train(config, trial):
 
 
 def _start_bystander(number: int) -> None:
-    """Leave behind a process in the trial's group, one in another session, or none."""
+    """Leave behind a process in the trial's group or in another session, or no process."""
     if number % 3:
         subprocess.Popen(["sleep", "600"], start_new_session=number % 3 == 2)

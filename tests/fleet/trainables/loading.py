@@ -1,4 +1,4 @@
-"""Trainables that open their checkpoints as most libraries do: with pickle."""
+"""Trainables that unpickle a checkpoint, write a command, or print escape sequences."""
 
 import pickle
 import sys
@@ -27,6 +27,6 @@ STEER = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\u202e"
 
 
 def steering(config):
-    """Print terminal escape sequences, and raise an error with others."""
+    """Print terminal escape sequences, and raise an error whose message has some, too."""
     sys.stdout.write(f"{STEER}\n\x1b[31mred\x1b[0m and\ttabs, é\n")
     raise ValueError(STEER)

@@ -1,4 +1,4 @@
-"""Trainables that fail, die or misuse their process in one way each."""
+"""Trainables that each fail, die or misuse their process in one way."""
 
 import ctypes
 import os
@@ -122,7 +122,7 @@ def steps_back(config, trial):
 
 
 def fails_at_first(config, trial):
-    """Succeed in the second attempt of trial 0 alone."""
+    """Succeed only in the second attempt of trial 0."""
     if trial.number or trial.attempt == 1:
         raise RuntimeError(f"attempt {trial.attempt} of trial {trial.number}")
     return config["x"]

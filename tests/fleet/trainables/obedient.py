@@ -25,7 +25,7 @@ def hundred_steps(config, trial):
 
 
 def gated(config, trial):
-    """Report each step with a checkpoint, four by default; continue when the step's gate is open."""
+    """Report steps, four by default, each with a checkpoint; wait for the gate of each step."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     weights = bytes(config.get("size_bytes", 0))
     while step < config.get("n_steps", 4):
@@ -35,7 +35,7 @@ def gated(config, trial):
 
 
 def unhurried(config, trial):
-    """Report repeatedly without a checkpoint; save one when stopped."""
+    """Report repeatedly without checkpoints; save a checkpoint when stopped."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     try:
         while not (Path(config["folder"]) / "gate-all").exists():
@@ -47,7 +47,7 @@ def unhurried(config, trial):
 
 
 def slow(config, trial):
-    """Touch `began-STEP`; report the step with a checkpoint when its gate is open."""
+    """In two steps: touch `began-STEP`, wait for the step's gate, report with a checkpoint."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 2:
         step += 1
@@ -57,12 +57,12 @@ def slow(config, trial):
 
 
 def ignores_sigterm(config, trial):
-    """Report once, and then ignore SIGTERM and report no more."""
+    """Ignore SIGTERM and SIGHUP, report once, and sleep."""
     _sleep_with_handler(signal.SIG_IGN, config, trial)
 
 
 def resets_signal_handlers(config, trial):
-    """Report once, and then let SIGTERM and SIGHUP end the process and report no more."""
+    """Let SIGTERM and SIGHUP end the process, report once, and sleep."""
     _sleep_with_handler(signal.SIG_DFL, config, trial)
 
 
@@ -96,7 +96,7 @@ def _descriptors(pid):
     for entry in folder.iterdir():
         try:
             found[entry.name] = str(entry.readlink())
-        except FileNotFoundError:  # the one that lists the folder
+        except FileNotFoundError:  # the descriptor that lists the folder
             continue
     return found
 

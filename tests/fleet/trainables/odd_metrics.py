@@ -1,4 +1,4 @@
-"""A trainable that reports random Python values; some raise InvalidReport, none may do worse."""
+"""A trainable that reports random Python values; `report` may only raise InvalidReport."""
 
 import datetime as dt
 import decimal

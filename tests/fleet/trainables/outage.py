@@ -7,7 +7,7 @@ PATIENCE_S = 900.0
 
 
 def train(config, trial):
-    """Report step 1; once the file gate-away exists, all others; return once gate-back exists."""
+    """Report step 1; report all other steps when gate-away exists; return when gate-back exists."""
     folder = Path(config["folder"])
     trial.report({"loss": 1.0})
     trial.flush()

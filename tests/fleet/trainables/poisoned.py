@@ -1,4 +1,4 @@
-"""Trials with content that must not harm their worker, one kind each."""
+"""Functions that report or raise content that must not harm the worker, one kind each."""
 
 import ctypes
 import os
@@ -104,7 +104,7 @@ POISONS = {
 
 
 def train(config, trial):
-    """Take the poison that the config has for this trial, if any."""
+    """Run the poison that the config names for this trial, if any, and report."""
     poison = config["poisons"].get(str(trial.number))
     if poison is not None:
         POISONS[poison](trial)
