@@ -24,15 +24,15 @@ def ask(
     """
     Make the searcher's next trial, RUNNING under its first attempt.
 
-    Its params are a function of (seed, draw), the same in every process. No draw is skipped. The
-    trial's uuid is the claimant's token.
+    The trial's params are a function of (seed, draw), the same in every process. No draw is
+    skipped. The trial's uuid is the claimant's token.
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
         if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
 
     Returns:
-        None if `num_trials` trials exist, the searcher has no more points, the study is not
+        None if `num_trials` trials exist, the searcher has no more draws, the study is not
         RUNNING, or `max_concurrent` trials run.
     """
     is_kept = database.features.writing_ctes and proposals.are_kept(study)
@@ -50,7 +50,7 @@ def ask(
 def _ask_in_single_statement(
     database: Database, study: Study, claimant: Claimant, *, if_nothing_waits: bool
 ) -> Claim | None:
-    """Ask in a single statement; propose the next draw first if the study's row lacks it."""
+    """Ask in a single statement. If the study's row lacks the next proposal, add it first."""
     asked = None
     while asked is None:
         asked = _ask_in_turn(database, study, claimant, if_nothing_waits=if_nothing_waits)
@@ -68,13 +68,13 @@ def _ask_in_turn(
     """
     Wait for a turn in the queue of asks, then ask.
 
-    The queue is an advisory lock, which any login that may connect can hold. So an ask whose wait
-    times out skips the queue. This is safe: the study's row guards the budget, and the token keeps
-    a trial from being made twice.
+    The queue is an advisory lock, which every login of the database can take and keep. So an ask
+    whose wait times out skips the queue. Without the queue, the study's row still guards the
+    budget, and the token still keeps a trial from being made twice.
     """
     queue = monotonic() >= database.no_queue_until_s
     try:
-        with database.begin(durable=False, single=True) as txn:  # the first flush makes it durable
+        with database.begin(durable=False, single=True) as txn:  # durable with the first flush
             return proposals.ask(
                 txn, claimant, study=study, if_nothing_waits=if_nothing_waits, queue=queue
             )
@@ -94,7 +94,7 @@ def _propose_next(database: Database, study: Study, *, if_nothing_waits: bool) -
         following = proposals.next_of(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
     if following is None:
         return False
-    if not following.is_proposed:  # else another worker has just proposed it
+    if not following.is_proposed:  # otherwise another worker has just proposed it
         batch = following.draw // proposals.PROPOSALS_PER_BATCH
         _propose(database, study, batch=batch, current=batch)
     return True
@@ -102,7 +102,7 @@ def _propose_next(database: Database, study: Study, *, if_nothing_waits: bool) -
 
 def _propose(database: Database, study: Study, *, batch: int, current: int) -> None:
     searcher, end = study.searcher, (batch + 1) * proposals.PROPOSALS_PER_BATCH
-    assert searcher is not None  # or the study would have no draws
+    assert searcher is not None  # a study without a searcher has no draws
     if study.num_draws is not None:
         end = min(end, study.num_draws)
     proposed = [
@@ -119,14 +119,14 @@ def _propose(database: Database, study: Study, *, batch: int, current: int) -> N
 def _ask_in_steps(
     database: Database, study: Study, claimant: Claimant, *, if_nothing_waits: bool
 ) -> Claim | None:
-    with database.begin(durable=False) as txn:  # the first flush makes it durable
+    with database.begin(durable=False) as txn:  # durable with the first flush
         draw = proposals.take(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
         if draw is None:
             txn.abandon()
             return None
 
         searcher = study.searcher
-        assert searcher is not None  # or the study would have no draws
+        assert searcher is not None  # a study without a searcher has no draws
         params = searcher.propose(study.space, seed=study.seed, draw=draw.draw)
 
         leased = single_statement.begin(

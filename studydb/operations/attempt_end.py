@@ -29,14 +29,14 @@ from studydb.store.leases import Held
 
 
 def decide(study: Study, outcome: Reason, facts: TrialFacts) -> Ending:
-    """Decide where an attempt's end moves its trial, within the study's limits."""
+    """Decide the state of a trial whose attempt has ended, within the study's limits."""
     return decide_ending(outcome, facts, Limits(study.max_failures, study.max_losses))
 
 
 def known_analysis(
     study: Study, tally: Tally | None, stored: Sequence[Result], summary: Summary
 ) -> Analysis | None:
-    """Sum up a tally and the results stored now; None if the trial has other results, too."""
+    """Sum up the tally and the newly stored results; None if the trial has further results."""
     tally = tally or Tally(study.objective.metric)
     if tally.n_results + len(stored) != summary.n_results:
         return None
@@ -45,7 +45,7 @@ def known_analysis(
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An attempt's end; `unsummed` if the trial's results are too many for this transaction."""
+    """A trial's ending; `unsummed` if this transaction cannot sum up the many results."""
 
     ending: Ending
     unsummed: bool
@@ -69,7 +69,7 @@ def end_attempt(
     Move a held trial out of RUNNING, close its attempt, and update the counters.
 
     Args:
-        summed: Whether to sum up the trial's metrics; False if that has failed before.
+        summed: Whether to sum up the trial's metrics; False if summing up has failed before.
     """
     held = flushed.held
     final = final_verdict_of_completed if outcome is Reason.COMPLETED else final_verdict
@@ -119,10 +119,10 @@ def end_attempt(
 
 def _requested(txn: Txn, study: Study, held: Held) -> Verdict | None:
     """
-    Read the verdict that people request when an attempt ends.
+    Read the verdict that people have requested for a trial whose attempt ends.
 
     The study's row is locked before a pause of the study is carried out. A resumption either
-    commits before the lock and is read here, or waits for it and then finds the trial PAUSED.
+    commits before the lock and is read here, or waits for the lock and finds the trial PAUSED.
     """
     requested = requested_verdict(held.request, held.status)
     if requested is None or requested.by is not DecidedBy.STUDY:

@@ -16,10 +16,10 @@ def mark_corrupt(
     Mark a checkpoint that proved corrupt, missing or unsigned, and record an event.
 
     Args:
-        why: The cause, for the event.
+        why: The cause, which the event records.
 
     Returns:
-        The checkpoint before it, which the attempt restores instead; None to start from scratch.
+        The previous checkpoint, to restore instead; None if the attempt starts from scratch.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.

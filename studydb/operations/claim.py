@@ -41,7 +41,7 @@ def claim(
     Claim the first PENDING trial of a study.
 
     Args:
-        again: Whether the token may have been sent before; False skips the search for that send.
+        again: Whether the token may have been sent before; if not, no earlier send is looked for.
         after_position: The position in the queue after which the scan starts. If no trial follows,
             the whole queue is scanned.
 
@@ -60,7 +60,7 @@ def claim(
             claimed = claimed or attempt_claim(after_position=position)
         if claimed is None and again:
             claimed = _wait_for_earlier_send(database, study, claimant)
-            # An earlier send may have locked a trial, lost its connection and left it PENDING.
+            # An earlier send may have lost its connection while it locked a trial that is PENDING.
             claimed = claimed or attempt_claim(after_position=QUEUE_START)
     except Duplicate:
         return find_earlier_send(database, study, claimant)
@@ -75,7 +75,7 @@ def _is_plain(database: Database, study: Study) -> bool:
 def _claim_in_single_statement(
     database: Database, study: Study, claimant: Claimant, *, after_position: QueuePosition
 ) -> Claim | None:
-    with database.begin(durable=False, single=True) as txn:  # the first flush makes it durable
+    with database.begin(durable=False, single=True) as txn:  # durable with the first flush
         row = single_statement.claim(txn, claimant, study=study, after_position=after_position)
     if row is None:
         return None
@@ -89,7 +89,7 @@ def _claim_in_single_statement(
 def _claim_in_steps(
     database: Database, study: Study, claimant: Claimant, *, after_position: QueuePosition
 ) -> Claim | None:
-    with database.begin(durable=False) as txn:  # the first flush makes it durable
+    with database.begin(durable=False) as txn:  # durable with the first flush
         row = claims.claim(txn, claimant, study_id=study.id, after_position=after_position)
         if row is None:
             return None
@@ -113,7 +113,7 @@ def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant)
     """
     Wait until an earlier send of the same request has committed or failed, and find its trial.
 
-    An ask waits in the queue or locks the study's row. A claim locks its trial.
+    An earlier ask waits in the queue or locks the study's row. An earlier claim locks its trial.
     """
     with suppress(LockTimeout), database.begin(write=False, single=True) as txn:
         proposals.await_asks(txn, study_id=study.id)
@@ -129,7 +129,7 @@ def begin_attempt(txn: Txn, study: Study, row: LeasedTrial, claimant: Claimant) 
     Insert the attempt of a trial that this transaction has leased.
 
     Raises:
-        Duplicate: The same claim was already stored (its reply was lost).
+        Duplicate: An earlier send of this claim has been stored.
     """
     newest = (
         None
@@ -181,7 +181,7 @@ def claim_from_row(
 
 
 def find_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
-    """Find the claim that an earlier send of this claim or ask made, if its reply was lost."""
+    """Find the claim that an earlier send of the same request made, if any."""
     with database.begin(write=False) as txn:
         return _read_earlier_send(txn, study, claimant)
 

@@ -24,7 +24,7 @@ from studydb.searchers import RandomSearch
 from studydb.store import counters, events, studies, sweeps, trials
 
 ENQUEUED_DRAWS = 2**32
-"""The first of the draws that complete enqueued trials. The searcher never reaches it."""
+"""The first draw for the parameters that enqueued trials lack. The searcher never reaches it."""
 
 
 def enqueue(
@@ -36,7 +36,7 @@ def enqueue(
     priority: int = 0,
 ) -> int:
     """
-    Add a PENDING trial with given parameters; missing ones are drawn from the space.
+    Add a PENDING trial with given parameters; missing parameters are drawn from the space.
 
     Args:
         priority: A trial with a lower number runs first.
@@ -90,10 +90,10 @@ def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
 
 def pause(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
     """
-    Pause trials: PENDING ones now, RUNNING ones at their next flush or renewal.
+    Pause trials: PENDING trials now, RUNNING trials at their next flush or renewal.
 
-    The last request wins: it replaces a request to stop that no attempt has carried out yet. If a
-    trial was paused with its study, it then stays PAUSED when the study is resumed.
+    A request to pause replaces a request to stop that no attempt has carried out yet. If a trial is
+    already paused with its study, the trial will stay PAUSED when the study is resumed.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -105,9 +105,10 @@ def pause(database: Database, study: Study, numbers: Sequence[int], request: Req
 
 def resume(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
     """
-    Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING ones.
+    Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING trials.
 
-    An attempt that has received such a request continues. If it has ended, the trial runs again.
+    An attempt continues even if it has received such a request. If the attempt has ended since,
+    its trial runs again.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -119,7 +120,7 @@ def resume(database: Database, study: Study, numbers: Sequence[int], request: Re
 
 def stop(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
     """
-    End trials as CANCELLED: PENDING and PAUSED ones now, RUNNING ones as in `pause`.
+    End PENDING and PAUSED trials as CANCELLED now, RUNNING trials at their next flush or renewal.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -137,9 +138,8 @@ def set_status(database: Database, study: Study, status: Status, request: Reques
     Pause, resume or stop a whole study.
 
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
-    renewal. A resumption also moves the trials that were paused with the study to PENDING, in
-    further transactions, because trials are locked before their study. If this process dies between
-    them, sweeps move the rest.
+    renewal. After a resumption, further transactions move the trials that were paused with the
+    study to PENDING. If this process dies before the last transaction, sweeps move these trials.
     """
     with suppress(Duplicate), database.begin() as txn:
         _record(txn, study, EventKind(f"study {status.lower()}"), request)

@@ -31,7 +31,7 @@ def close(database: Database, study: Study) -> None:
 
 def delete(database: Database, study: Study) -> None:
     """
-    Delete a study; after a crash the same call deletes the rest.
+    Delete a study. After a crash, the same call deletes the remaining rows.
 
     Raises:
         NotAllowed: Trials are RUNNING; stop the study first.

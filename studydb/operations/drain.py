@@ -12,7 +12,7 @@ from studydb.processes import is_alive
 from studydb.store import events, workers
 
 SHOWN = 5
-"""The most workers that the error for an ambiguous text names."""
+"""How many workers the error for an ambiguous text names at most."""
 
 
 def find_worker(database: Database, text: str) -> Worker:

@@ -28,7 +28,7 @@ def finish(
     The last batch is stored; results after a scheduler's or rule's verdict are dropped.
 
     Args:
-        outcome: COMPLETED; FAILED (the user's code raised); LOST (its process died); PREEMPTED
+        outcome: COMPLETED; FAILED (the user's code raised); LOST (the process died); PREEMPTED
             (released, without a failure or loss); TIMED_OUT.
         tally: The tally of the trial's results before this batch, if this attempt knows them all.
 

@@ -1,8 +1,8 @@
 """
 The steps that report and finish share: lock rungs, check the fence, judge the batch, store it.
 
-Rules judge a result before the scheduler does. Results after the first one that ends the trial are
-dropped.
+Rules judge a result before the scheduler does. Results after the first result that ends the trial
+are dropped.
 """
 
 import math
@@ -31,10 +31,10 @@ class Flushed:
 
     Attributes:
         held: The trial's row before the flush.
-        stored: The stored results of the batch, up to the one that ended the trial.
+        stored: The stored results of the batch, up to the result that ended the trial.
         summary: The trial's summary after the flush.
         verdict: The verdict on the stored results; None to continue.
-        is_new: Whether this flush stored the batch; False if it was dropped or stored before.
+        is_new: False if the batch was dropped, or stored before this flush.
     """
 
     held: Held
@@ -70,7 +70,7 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
 
 
 def due_results(study: Study, batch: Batch) -> Iterator[Result]:
-    """Yield the results of a batch on which the scheduler decides."""
+    """Yield those results of a batch that the scheduler must judge."""
     before = batch.after_step
     for result in batch.results:
         due = study.scheduler.next_decision_step(before)
@@ -165,7 +165,7 @@ def _ask_scheduler(
 def _supersede(
     txn: Txn, study: Study, summary: Summary, *, lease: Lease, first: Result, batch: Batch
 ) -> Summary:
-    """Let earlier attempts' results count only below the first step; return the new summary."""
+    """From the first step on, earlier attempts' results are not live; return the new summary."""
     if lease.attempt == 1:
         if first.step != batch.after_step + 1:
             attempts.begin_at(txn, lease=lease, step=first.step)

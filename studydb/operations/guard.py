@@ -10,10 +10,10 @@ from studydb.store import events, results, studies
 
 def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> None:
     """
-    Pause the study if `MAX_ALIKE` distinct trials failed like this one and none has ever reported.
+    Pause the study if `MAX_ALIKE` trials have failed alike and no trial has ever reported.
 
-    Only failures since the last resumption count. The study's row is locked first, so that each of
-    several concurrent failures counts those before it. The cost does not grow with the study.
+    Only failures since the last resumption count. The study's row is locked first, so that
+    concurrent failures are counted one after another. The cost does not grow with the study.
     """
     if not study.guard or results.any_of_study(txn, study_id=study.id):
         return

@@ -29,11 +29,11 @@ class Overview:
     A study at one moment.
 
     Attributes:
-        row: Its row of `v_study`.
+        row: The study's row of `v_study`.
         best: The best trial; None as long as no trial has a value.
         unfinished: Some RUNNING, PENDING and PAUSED trials.
-        workers: Its newest workers.
-        ends: How its newest trials ended.
+        workers: The study's newest workers.
+        ends: How the newest trials ended.
         problems: The newest event of each kind of storage problem, newest first.
         last_error: The newest failure or loss with a cause.
         at: The time of the read, by the database's clock.

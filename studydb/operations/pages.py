@@ -21,7 +21,7 @@ class TrialResults:
 
     Attributes:
         n_results: How many results the trial has.
-        n_listed: How many of the last results `rows` reads.
+        n_listed: How many results `rows` reads; they are the trial's last results.
     """
 
     n_results: int
@@ -32,7 +32,7 @@ class TrialResults:
     _spans: list[results.Span]
 
     def rows(self) -> Iterator[ListedResult]:
-        """Read rows of `v_result` by step, in pages; each call reads them again."""
+        """Read rows of `v_result` in pages, ordered by step; each call reads all rows again."""
         name, metric = self._study.name, self._study.objective.metric
         for page in pages(self._spans, reader(self._database)):
             for row in page:
@@ -42,7 +42,7 @@ class TrialResults:
                 )
 
     def metric_names(self) -> set[str]:
-        """Collect the names of all metrics; reads all rows."""
+        """Read all rows, and collect the names of their metrics."""
         return {name for row in self.rows() for name in row.metrics}
 
 
@@ -69,7 +69,7 @@ def trial_results(
 
 
 def trial_pages(database: Database, study: Study) -> Iterator[list[ListedTrial]]:
-    """Read a study's rows of `v_trial` by number, in pages of one snapshot."""
+    """Read a study's rows of `v_trial`, ordered by number, in pages of one snapshot."""
     with database.begin(write=False, snapshot=True) as txn:
         next_number = view_rows.next_number(txn, study_id=study.id)
         for first in range(0, next_number, TRIALS_PER_PAGE):
@@ -78,7 +78,7 @@ def trial_pages(database: Database, study: Study) -> Iterator[list[ListedTrial]]
 
 
 def result_pages(database: Database, study: Study) -> Iterator[list[PagedResult]]:
-    """Read a study's live results by trial and step, in pages of one snapshot."""
+    """Read a study's live results, ordered by trial and step, in pages of one snapshot."""
     position = (0, 0, 0)
     with database.begin(write=False, snapshot=True) as txn:
         while page := view_rows.result_page(

@@ -15,10 +15,10 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 def _verb(sql: str) -> str:
     """
-    Find the first word of a statement after comments and parentheses, in capitals.
+    Find the first word after comments and parentheses; return it in capitals.
 
-    It is empty if a comment contains the beginning of another: PostgreSQL nests comments and SQLite
-    does not, so they would disagree about where the statement begins.
+    The result is empty if a comment contains the beginning of another comment. PostgreSQL nests
+    comments and SQLite does not, so they would disagree about where the statement begins.
     """
     rest = sql
     while True:
@@ -39,14 +39,14 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
     """
     Run a person's SELECT on a database that was opened read-only.
 
-    The text must be one statement, which is run in a READ ONLY transaction: a second statement
+    The text is run in a READ ONLY transaction. It must be one statement, because a second statement
     could end that transaction and begin another.
 
     Returns:
         The names of the columns, and the rows.
 
     Raises:
-        UsageError: The statement does not read, or the database refuses it.
+        UsageError: The first word is not a reading verb, or the database refuses the statement.
     """
     verb = _verb(sql)
     if verb not in READING_VERBS:

@@ -23,10 +23,10 @@ class TrialDetails:
     All that a page about a trial shows.
 
     Attributes:
-        listed: Its rows of `v_attempt`, oldest first.
+        listed: The trial's rows of `v_attempt`, oldest first.
         attempts: Further columns of the same attempts, in the same order.
-        judgements: How the scheduler judged it, by rung.
-        last_result: None if it has reported nothing.
+        judgements: How the scheduler judged the trial at each rung.
+        last_result: None if the trial has reported nothing.
     """
 
     trial: TrialRow
@@ -51,7 +51,7 @@ def listed_trials(
     limit: int | None = None,
 ) -> list[ListedTrial]:
     """Read a study's rows of `v_trial`, by number or best first; trials without a rank are last."""
-    with database.begin(write=False, snapshot=best_first) as txn:  # `best_trials` reads repeatedly
+    with database.begin(write=False, snapshot=best_first) as txn:  # `best_trials` reads twice
         if best_first:
             return view_rows.best_trials(
                 txn, study_id=study.id, name=study.name, state=state, limit=limit
@@ -62,7 +62,7 @@ def listed_trials(
 def list_trials(
     database: Database, study: Study, *, state: State | None = None, limit: int | None = None
 ) -> list[TrialRow]:
-    """Read a study's trials by number."""
+    """Read a study's trials, ordered by number."""
     with database.begin(write=False) as txn:
         return trials.listing(txn, study_id=study.id, state=state, limit=limit)
 

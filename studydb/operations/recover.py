@@ -1,13 +1,13 @@
 """
 Recover the trials of workers that died: any worker recovers them, 100 at a time.
 
-An expired lease is first marked. The trial is lost if the mark is still there one renewal period of
-its holder later, because after an outage of the database every lease has expired. Each lost attempt
-is ended in its own transaction by the code of a finish. The fence refuses the end if the holder has
-written meanwhile.
+After an outage of the database every lease has expired. So a sweep first marks an expired lease,
+and the trial counts as lost if the mark is still there one renewal period later. Each lost attempt
+is ended in a separate transaction, by the same code as a finish. The fence refuses this if the
+holder has written meanwhile.
 
-If a trial's end fails because of its results, it is ended without them. If that fails, too, an
-event is recorded and the trial is skipped, so that workers can still start.
+If the trial's values cause an error at its end, a second try does not sum up the results. If the
+second try fails, too, an event is recorded and the trial is skipped, so that workers still start.
 """
 
 import threading
@@ -49,7 +49,7 @@ def recover_host(
     Recover the trials of processes that are dead on this host, without waiting for their leases.
 
     Args:
-        process: A process of this host; only holders of its boot and pid namespace are examined.
+        process: A process of this host; only holders with its boot id and pid namespace count.
         is_alive: Tells whether a process of this host still runs.
     """
     with database.begin(write=False) as txn:
@@ -80,7 +80,7 @@ def _take(
 def _end(
     database: Database, study: Study, *, lease: Lease, known_dead: bool, why: Failure | None
 ) -> bool:
-    """End a lost attempt; if `why` is given, as failed for that cause, without its results."""
+    """End a lost attempt. With `why`, store it as the cause, and do not sum up the results."""
     with database.begin() as txn:
         held = sweeps.hold_lost(txn, lease=lease, known_dead=known_dead)
         if held is None:
@@ -103,12 +103,12 @@ def _end(
 
 
 _one_at_a_time = threading.Lock()
-"""The summaries of a sweep, up to 100, share the connection of renewals: one at a time."""
+"""Held by the thread that sums up, because up to 100 threads share the renewals' connection."""
 
 
 def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:
     def work() -> None:
-        with _one_at_a_time, suppress(Exception):  # the trial has ended, and may lack a summary
+        with _one_at_a_time, suppress(Exception):  # an ended trial may lack a summary
             summing.after_end(database, study, trial_id=trial_id)
 
     threading.Thread(target=work, name=f"studydb-summary-{trial_id}", daemon=True).start()

@@ -11,7 +11,7 @@ from studydb.store import events, studies
 
 def rename(database: Database, study: Study, new_name: str, request: Request) -> None:
     """
-    Rename a study. Its workers continue, because they know it by its id.
+    Rename a study. Its workers continue, because they use the study's id.
 
     Raises:
         InvalidName: The name breaks the rules for names.

@@ -16,8 +16,8 @@ class Renewal:
     The answer to a renewal.
 
     Attributes:
-        held: The verdicts (None to continue) by the tokens of the leases that were renewed. Another
-            lease is lost, unless the worker itself has ended the attempt meanwhile.
+        held: The token of each renewed lease, and the verdict on its attempt (None to continue). A
+            lease that is missing is lost, unless the worker itself has ended the attempt meanwhile.
         request: A person's request to the worker: "DRAIN" or None.
     """
 
@@ -29,7 +29,7 @@ def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renew
     """
     Renew leases, and store people's requests for their trials as verdicts.
 
-    A scheduler's or rule's verdict stays. A request's verdict changes with the request.
+    A scheduler's or rule's verdict stays. A verdict from a request changes with the request.
     """
     with database.begin(durable=False) as txn:
         verdicts: dict[str, Verdict | None] = {}

@@ -12,9 +12,9 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
     """
     Store a batch and the decision on it in one transaction, and renew the lease.
 
-    It is a single statement if no decision and no request is pending. A duplicate batch changes
-    nothing and gets the stored answer. Once a scheduler or rule has ended the trial, batches are
-    dropped.
+    If no decision or request is pending, a single statement does the work. A duplicate batch
+    changes nothing and gets the stored answer. Once a scheduler or rule has ended the trial,
+    batches are dropped.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.
@@ -39,7 +39,7 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
         leases.record(
             txn,
             trial_id=lease.trial_id,
-            flush_no=batch.flush_no if batch.results else held.flush_no,  # 0: none stored yet
+            flush_no=batch.flush_no if batch.results else held.flush_no,  # 0: no result yet
             summary=flushed.summary,
             time_total_s=flushed.time_total_s,
             verdict=verdict,

@@ -1,4 +1,4 @@
-"""Read a trial's newest checkpoint, and the bytes of an inline one."""
+"""Read a trial's newest checkpoint, and the bytes of an inline checkpoint."""
 
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError
@@ -22,7 +22,7 @@ def restore(database: Database, *, checkpoint: Checkpoint) -> bytes:
 
 
 def newest(database: Database, *, trial: TrialRow, study_id: int) -> Checkpoint | None:
-    """Read the checkpoint that a trial's next attempt would restore; None if it has none."""
+    """Read the checkpoint that a trial's next attempt would restore; None to start from scratch."""
     with database.begin(write=False) as txn:
         now = trials.find(txn, study_id=study_id, number=trial.number)
         if now is None or now.checkpoint_id is None:

@@ -11,7 +11,7 @@ from studydb.store import events, studies
 
 def revise(database: Database, study: Study, trainable: Trainable, request: Request) -> None:
     """
-    Replace a study's trainable for workers that start from now on; running workers keep the old.
+    Replace a study's trainable. Workers that already run keep the old trainable.
 
     Args:
         trainable: The new trainable, signed for this study.

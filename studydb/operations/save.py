@@ -11,10 +11,10 @@ def save(
     database: Database, *, lease: Lease, checkpoint: Checkpoint, data: bytes | None = None
 ) -> list[Checkpoint]:
     """
-    Make a checkpoint the one that the next attempt restores.
+    Record a checkpoint, which the trial's next attempt will restore.
 
-    A verdict does not refuse it: a stopped attempt may save its last state. A checkpoint with a
-    later step than all before resets the trial's losses.
+    An attempt with a verdict may still save its last state. If the checkpoint's step is later than
+    all earlier checkpoints' steps, the trial's losses are set to 0.
 
     Args:
         data: The bytes of an inline checkpoint.

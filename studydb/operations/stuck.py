@@ -9,10 +9,10 @@ from studydb.store import attempts
 
 def stuck_note(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> str:
     """
-    Say that the last attempts all died after the same step; empty if the trial may run again.
+    Write a note if the last attempts all died after the same step; "" if the trial may run again.
 
     Only deaths of a process whose worker lived count: the death of a host says nothing about the
-    trial. The last flush must be stored. `losses_at_step` rows are read.
+    trial. Call this after the last flush. The last `study.losses_at_step` attempts are compared.
     """
     limit = study.losses_at_step
     if limit is None or failure.type != DIED:

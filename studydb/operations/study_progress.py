@@ -18,7 +18,7 @@ class StudyProgress:
         has_runnable: Whether a PENDING trial is ready, whatever the study's status.
         has_budget: Whether the budget and the searcher allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
-        pause_reason: Why the study's guard paused it; None if it did not.
+        pause_reason: Why the study's guard paused the study; None if the guard did not.
         num_trials: The most trials of the study; None for no limit.
     """
 
@@ -64,7 +64,7 @@ def read_progress(database: Database, study: Study) -> StudyProgress:
 
 
 def progress_in(txn: Txn, study: Study) -> StudyProgress:
-    """Read the same as `read_progress`, within a transaction."""
+    """Do the work of `read_progress` within a transaction."""
     budget = studies.budget(txn, study_id=study.id)
     counts = counters.read(txn, study_id=study.id)
     has_runnable = claims.any_runnable(txn, study_id=study.id)

@@ -1,9 +1,9 @@
 """
 Sum up a trial's metrics, within the transaction that ends the trial or after it.
 
-A holder that knows every result of its trial keeps a tally. Without a tally, few results are read
-in the transaction. Many results are read after the commit, page by page: those of an ended trial
-never change, and reading a million rows under a lock takes too long.
+An attempt that knows every result of its trial keeps a tally. Without a tally, up to 2,000 results
+are read in the transaction. More results are read after the commit, page by page, because reading a
+million rows under a lock takes too long. The results of an ended trial never change.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,11 +19,11 @@ MOST_IN_TRANSACTION = 2_000
 """The most results that are read while their trial's row is locked."""
 
 MOST_BYTES_IN_TRANSACTION = 16 << 20
-"""The same in bytes."""
+"""The most bytes of results that are read while their trial's row is locked."""
 
 FIRST_PAGE, LARGEST_PAGE = 8, 5_000
 PAGE_BYTES = 8 << 20
-"""Pages begin small and grow as long as they are smaller than this in memory."""
+"""Pages begin with 8 rows, and grow to 5,000 rows or about 8 MiB in memory."""
 
 Read = Callable[[Span, int], list[StoredResult]]
 
@@ -34,7 +34,7 @@ def pages(spans: Iterable[Span], read: Read) -> Iterator[list[StoredResult]]:
 
     Args:
         spans: The spans to read, in order.
-        read: Reads the first rows of a span, at most a number of them.
+        read: Reads the first rows of a span; its second argument is the most rows to read.
     """
     n_rows = FIRST_PAGE
     for span in spans:
@@ -57,7 +57,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
     Sum up the results of a trial whose row is locked.
 
     Returns:
-        None if there are too many; then `after_end` must follow.
+        None if there are too many results; then call `after_end` after the commit.
     """
     if n_results > MOST_IN_TRANSACTION:
         return None

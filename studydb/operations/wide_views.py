@@ -1,4 +1,4 @@
-"""Make and drop the wide views of a study at a person's request; `create` runs no DDL."""
+"""Make and drop the wide views of a study when a person asks for it."""
 
 from collections.abc import Sequence
 

@@ -39,7 +39,7 @@ class WorkerList:
 
     @property
     def n_alive(self) -> int:
-        """The number of workers that are alive, draining ones included."""
+        """The number of workers that are alive, draining workers included."""
         return sum(health in (Health.ALIVE, Health.DRAINING) for _, health in self.workers)
 
 
@@ -52,7 +52,7 @@ def list_workers(
 
 
 def workers_in(txn: Txn, *, study_id: int | None, limit: int = MOST_WORKERS) -> WorkerList:
-    """Read the same as `list_workers`, within a transaction."""
+    """Do the work of `list_workers` within a transaction."""
     rows = view_rows.workers(txn, study_id=study_id, limit=limit)
     return WorkerList(
         [(row, _health(row, lease_s, process, txn.now)) for row, lease_s, process in rows], txn.now

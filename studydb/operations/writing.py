@@ -1,4 +1,4 @@
-"""Name the role that a write needs, if the login lacks a right or may only read."""
+"""Name the role that a write needs, in the error for a login that may not write."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,8 +15,8 @@ def write(database: Database, call: Callable[[], Answered], *, role: Role) -> An
     """
     Make a call that writes.
 
-    PostgreSQL gives the same error to a client of a standby, which can write once it is connected
-    to the primary, and to a role whose transactions are read-only, which can never write.
+    PostgreSQL raises the same error in two cases: for a client that is connected to a standby, and
+    for a role that may only read. Only the first client can write later, so the role is checked.
 
     Args:
         role: The role that may make the call.
