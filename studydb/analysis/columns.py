@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST_EXACT = 2**53
-"""Every integer up to this one is exactly a double."""
+"""Every integer up to this number is exact as a double."""
 
 _INT64 = 2**63
 _NONE = type(None)
@@ -72,7 +72,7 @@ class Integers:
         values = np.concatenate([np.empty(0, np.int64), *self._pages])
         if not self._optional:
             return values
-        import pandas as pd  # noqa: PLC0415  an extra
+        import pandas as pd  # noqa: PLC0415  pandas is optional
 
         return pd.arrays.IntegerArray(values, np.concatenate([np.empty(0, np.bool_), *self._masks]))
 
@@ -85,13 +85,13 @@ class Timestamps:
 
     def extend(self, values: Sequence[Any]) -> None:
         """Add a page."""
-        import pandas as pd  # noqa: PLC0415  an extra
+        import pandas as pd  # noqa: PLC0415  pandas is optional
 
         self._pages.append(pd.to_datetime(values, utc=True).as_unit("us"))
 
     def finish(self) -> "pd.DatetimeIndex":
         """Return one index."""
-        import pandas as pd  # noqa: PLC0415  an extra
+        import pandas as pd  # noqa: PLC0415  pandas is optional
 
         empty = pd.DatetimeIndex([], dtype="datetime64[us, UTC]")
         return empty.append(self._pages)
@@ -110,7 +110,7 @@ class Texts:
 
     def finish(self) -> "pd.Series[Any]":
         """Return one series."""
-        import pandas as pd  # noqa: PLC0415  an extra
+        import pandas as pd  # noqa: PLC0415  pandas is optional
 
         return pd.Series(self._values, dtype="str" if pd.__version__ >= "3" else object)
 
@@ -119,9 +119,9 @@ class Values:
     """
     Values of any JSON type.
 
-    `finish` chooses the narrowest type that keeps every value: bool, int64, double, text, else
-    objects; Int64 and boolean if some integers or booleans are missing. Integers among doubles
-    become doubles if none of them changes.
+    `finish` chooses the narrowest type that keeps every value: bool, int64, double, text or object.
+    If values are missing, integers become Int64 and booleans become boolean. A mixture of integers
+    and doubles becomes doubles if every integer is exact as a double.
 
     Args:
         n_missing: The number of rows before this column's first value.
@@ -161,7 +161,7 @@ class Values:
         return column.finish()
 
     def _objects(self, dtype: str) -> "pd.Series[Any]":
-        import pandas as pd  # noqa: PLC0415  an extra
+        import pandas as pd  # noqa: PLC0415  pandas is optional
 
         pages = (page if isinstance(page, list) else page.tolist() for page in self._pages)
         values = [value for page in pages for value in page]

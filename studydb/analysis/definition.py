@@ -11,7 +11,7 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, StudySpec
 
 LONGEST_LEAF = 200
-"""How many characters of a distribution or constant are shown; JSON shows all."""
+"""How many characters of a distribution or constant are shown; the JSON output has all."""
 
 
 def space_lines(space: Space) -> list[str]:
@@ -54,7 +54,7 @@ def trainable_text(trainable: Trainable | None) -> str:
 
 def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     """
-    Return a study's definition, by the names of `create_study`'s arguments.
+    Return a study's definition; the keys are named like the arguments of `create_study`.
 
     Args:
         checkpoints: The URL of the store in use; `study.checkpoints` is None for the default.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def trials_dataframe(database: Database, study: Study) -> "pd.DataFrame":
     """
-    Read a row per trial by number: the columns of `v_trial`, with one per parameter.
+    Read a row per trial, ordered by number: `v_trial` with a column per parameter.
 
     Nested parameters are named as in "model/width". A name that clashes with another column gets
     the prefix "param/".
@@ -56,9 +56,9 @@ def trials_dataframe(database: Database, study: Study) -> "pd.DataFrame":
 
 def results_dataframe(database: Database, study: Study) -> "pd.DataFrame":
     """
-    Read a row per live result by trial and step: the columns of `v_result`, with one per metric.
+    Read a row per live result, ordered by trial and step: `v_result` with a column per metric.
 
-    The study's metric is among them. A name that clashes with another column gets the prefix
+    The study's metric has a column, too. A name that clashes with another column gets the prefix
     "metric/".
 
     Raises:
@@ -82,7 +82,7 @@ def results_dataframe(database: Database, study: Study) -> "pd.DataFrame":
 
 
 class ExpandedColumn:
-    """A column per key of a column of dicts."""
+    """The columns that replace a column of dicts, one per key."""
 
     def __init__(self, prefix: str, names: Sequence[str]) -> None:
         """
@@ -112,7 +112,7 @@ class ExpandedColumn:
 
 class FrameBuilder:
     """
-    Builds a frame of one study page by page; `study` is its first column.
+    Builds a frame of one study page by page; the first column is `study`.
 
     Raises:
         StudydbError: pandas is not installed.
@@ -126,7 +126,7 @@ class FrameBuilder:
         self._study_name, self._columns, self._n_rows = study_name, columns, 0
 
     def extend(self, rows: Sequence[Any], **replaced: Sequence[Any]) -> None:
-        """Add a page of rows that have at least the frame's columns, except `replaced` columns."""
+        """Add a page of rows; `replaced` gives columns whose values are not taken from the rows."""
         page = dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True)) | replaced
         for name, column in self._columns.items():
             column.extend(page[name])
@@ -134,7 +134,7 @@ class FrameBuilder:
 
     def finish(self) -> "pd.DataFrame":
         """Make the DataFrame."""
-        import pandas as pd  # noqa: PLC0415  an extra
+        import pandas as pd  # noqa: PLC0415  pandas is optional
 
         study = Texts()
         study.extend([self._study_name] * self._n_rows)

@@ -85,7 +85,7 @@ def best_line(overview: Overview) -> str:
 
 
 def workers_text(workers: WorkerList) -> str:
-    """Count workers by health, as in "2 alive, 1 dead"; silent and dead ones only with trials."""
+    """Count workers by health, as in "2 alive, 1 dead"; silent and dead only with trials."""
     holding = Counter(health for worker, health in workers.workers if worker.running)
     unwell = (Health.SILENT, Health.DEAD)
     parts = [f"{holding[health]} {health}" for health in unwell if holding[health]]

@@ -1,4 +1,4 @@
-"""The progress of a running study: one line on a terminal, else a plain line every 5 s."""
+"""The progress of a running study: one line on a terminal; elsewhere a plain line every 5 s."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ class ProgressLine:
     Shows counts per state and the best value of a running study, on stderr.
 
     Nothing is written before the first `update`. On a terminal each update replaces the line. On
-    another stream a line is printed every 5 s if it differs from the last one, and at the end.
+    another stream a line is printed every 5 s if it has changed, and at the end.
     """
 
     def __init__(

@@ -27,8 +27,8 @@ def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], l
 
     The columns have the names of the frames' columns, cut to 63 bytes. A parameter whose values are
     all integers has an integer column. Other columns are doubles, or texts if a value is not a
-    number. A metric has no integer column, because its type may change from step to step, and no
-    column at all if it is first reported after the views were made.
+    number. A metric never has an integer column, because its type may change from step to step. A
+    metric that is first reported after the views were made has no column.
 
     Returns:
         The views, and the names of this study's views that were dropped.

@@ -16,8 +16,8 @@ class DirectoryStore:
     """
     A directory tree of `<study>/<trial>/<attempt>/<step>-<checkpoint>`.
 
-    An object's URL is absolute, for people who read the table. The store uses only its last four
-    parts: the tree may be moved, and no row can name a file outside the tree.
+    An object's URL is absolute, for people who read the table. The store uses only the URL's last
+    four parts, so the tree may be moved, and no row can name a file outside the tree.
     """
 
     def __init__(self, root: Path) -> None:
@@ -116,7 +116,7 @@ class DirectoryStore:
 
     @contextmanager
     def _temporary(self, place: Place) -> Iterator[tuple[Path, str]]:
-        """Yield a path to write to; it is renamed to the object, or deleted after an error."""
+        """Yield a path to write to and the object's URL; then rename the path, or delete it."""
         path = self._inside(self.root.joinpath(*place.parts))
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
@@ -133,7 +133,7 @@ class DirectoryStore:
             _discard(temporary)
 
     def _remove(self, path: Path) -> None:
-        """Rename an object aside in one step, then delete it."""
+        """Rename an object to a hidden name in one step, then delete it."""
         aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             path.rename(aside)

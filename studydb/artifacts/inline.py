@@ -78,7 +78,7 @@ def unpack_directory(data: bytes, target: Path) -> Path:
     Unpack an archive of `pack_directory` into a new directory.
 
     Raises:
-        CheckpointError: The bytes are not such an archive, or name files outside the target.
+        CheckpointError: `pack_directory` cannot have made these bytes.
         OSError: The target cannot be written.
     """
     target.mkdir()

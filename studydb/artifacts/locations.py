@@ -33,7 +33,7 @@ class Locations:
     database_file: Path | None
 
     def checkpoint_stores(self, study: Study) -> Stores:
-        """Return the stores of a study's checkpoints; a study without a URL has the default."""
+        """Return a study's checkpoint stores; a study without a URL has the default store."""
         former = (self._store_url(url) for url in study.former_checkpoints)
         return Stores(self._store_url(study.checkpoints), tuple(former))
 
@@ -64,7 +64,7 @@ class Locations:
         Remove all checkpoints of a study, and its output on this host.
 
         Raises:
-            CheckpointError: A store cannot remove them.
+            CheckpointError: A store cannot remove the checkpoints.
             StorageError: The folder of the output cannot be removed.
         """
         for store in self.checkpoint_stores(study).directories():

@@ -19,7 +19,7 @@ def check_uuid(text: str, *, noun: str) -> str:
     Return a text if it is a UUID, and so may become part of a path.
 
     Raises:
-        CheckpointError: The text is not a UUID; a row may hold anything.
+        CheckpointError: The text is not a UUID, because its row was changed.
     """
     if not re.fullmatch(_UUID, text):
         raise CheckpointError(
@@ -32,7 +32,7 @@ def parts_of(url: str) -> tuple[str, ...] | None:
     """Return study, trial, attempt and name from an object's URL; None for another URL."""
     try:
         path = unquote(urlsplit(url).path)
-    except ValueError:  # a bracket in place of a host
+    except ValueError:  # the host contains a bracket
         return None
     parts = tuple(path.split("/")[-_DEPTH:])
     return parts if _OBJECT.fullmatch("/".join(parts)) else None
@@ -43,7 +43,7 @@ class Place:
     """
     Where a checkpoint's bytes are stored.
 
-    Each attempt has a directory: an old attempt that still writes cannot touch files of a new one.
+    Each attempt has a directory, so that an old attempt cannot touch the files of a new attempt.
     """
 
     study_uuid: str
@@ -92,10 +92,10 @@ class Store(Protocol):
         """The URL that opens this store again."""
 
     def put_bytes(self, place: Place, data: bytes) -> Stored:
-        """Store bytes; they survive a crash of the host once this returns."""
+        """Store bytes; they survive a crash of the host once the call returns."""
 
     def put_directory(self, place: Place, source: Path) -> Stored:
-        """Store a copy of a directory; it survives a crash of the host once this returns."""
+        """Store a copy of a directory; it survives a crash of the host once the call returns."""
 
     def get_bytes(self, url: str, *, digest: str) -> bytes:
         """Read bytes, and raise CheckpointError if their digest differs."""

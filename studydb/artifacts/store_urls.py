@@ -1,4 +1,4 @@
-"""Stores by URL."""
+"""Open a checkpoint store by its URL."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit

@@ -1,4 +1,4 @@
-"""The stores of a study's checkpoints: the current one and the former ones."""
+"""The stores of a study's checkpoints: the current store and the former stores."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Stores:
     former: tuple[str, ...] = ()
 
     def directories(self) -> Iterator[str]:
-        """Yield the stores outside the database, each once, the current one first."""
+        """Yield each store outside the database once, beginning with the current store."""
         yield from dict.fromkeys(url for url in (self.current, *self.former) if url != INLINE)
 
     def store_of(self, url: str) -> str:

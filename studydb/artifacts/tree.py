@@ -73,7 +73,7 @@ def scan(root: Path) -> Tree:
 
 
 def _walk(root: Path, real_root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield names and their paths with links resolved; directories before their contents."""
+    """Yield each name with its path, links resolved; a directory comes before its contents."""
     waiting = [("", real_root, frozenset({real_root}))]
     while waiting:
         prefix, directory, above = waiting.pop()
@@ -107,7 +107,7 @@ def _resolve(entry: Path, root: Path, real_root: Path) -> Path:
 
 def copy(tree: Tree, target: Path, *, durable: bool) -> tuple[str, int]:
     """
-    Copy a directory to a new one, reading each file once.
+    Copy a directory to a new directory, reading each file once.
 
     Args:
         tree: The result of `scan`.

@@ -79,7 +79,7 @@ class Channel:
 
     def send(self, frame: Frame) -> None:
         """
-        Send one message, whole.
+        Send one whole message.
 
         Raises:
             FrameError: The message is too large; nothing was sent.

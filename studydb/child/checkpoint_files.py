@@ -1,4 +1,4 @@
-"""The bytes of checkpoints in a child: it fetches the one to start from, and stores new ones."""
+"""A child's checkpoints: fetch the bytes to start from, and store the bytes of new checkpoints."""
 
 import pickle
 import uuid

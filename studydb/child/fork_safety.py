@@ -1,9 +1,9 @@
 """
 Whether a process may be forked after it has imported a user's module.
 
-A fork copies memory and descriptors, but of the threads only the one that forks. It is safe only
-in a process without other threads, without a context on an accelerator, and without descriptors
-that copies must not share. All three are checked in /proc; without /proc no process is safe.
+A fork copies memory and descriptors, but no thread except the caller's. So a process may be forked
+only if it has one thread, no context on an accelerator, and no descriptor that copies must not
+share. These three facts are read from /proc. Without /proc, no process counts as safe.
 """
 
 import os
@@ -48,8 +48,8 @@ def reason_against(before: Snapshot) -> str | None:
     """
     Return why this process must not be forked, or None.
 
-    The check forks once. Libraries that support forks, such as OpenBLAS, end their threads before
-    a fork; a thread that is still there after it belongs to a library that does not.
+    The check forks once, because libraries that support forks, such as OpenBLAS, end their threads
+    before a fork. A thread that is left after the fork belongs to a library without such support.
 
     Args:
         before: The snapshot from before the import.
@@ -133,7 +133,7 @@ def _native_threads() -> str | None:
 
 
 def _is_open(number: int) -> bool:
-    """False for the descriptor that was open only to list the folder."""
+    """Whether a descriptor is open; the descriptor that listed /proc/self/fd is closed by now."""
     try:
         os.fstat(number)
     except OSError:

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         begin={ChildKind.ATTEMPT: run.main, ChildKind.TEMPLATE: template.main},
     )
     gc.collect()
-    gc.freeze()  # else a collection in a child would write to, and copy, every shared page
+    gc.freeze()  # without this, a garbage collection in a child would copy every shared page
     server.serve()
 
 

@@ -1,5 +1,5 @@
 """
-Forking children on request, for the fork server and for templates.
+Fork children on request, for the fork server and for templates.
 
 A request is a number and a kind, with three descriptors: the child's channel, stdout, stderr. The
 replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child and its process
@@ -101,12 +101,12 @@ def read_reply(frame: Frame) -> Reply:
 
 class ForkingServer:
     """
-    Forks children on request, reports their ends, and kills the processes that they leave.
+    Forks children on request, reports their ends, and kills the processes that they leave behind.
 
     Args:
         control: The socket of requests and replies.
         parent_pid: The pid of the parent; this process ends when the parent does.
-        begin: The work of each kind of child; it ends the child's process.
+        begin: For each kind of child, the function that does its work and ends its process.
         outdated: Called before each fork; returns why not to fork, or None.
         at_end: Called after all children have ended, before this process exits.
     """
@@ -132,7 +132,7 @@ class ForkingServer:
         self._wakeup.setblocking(False)
         alarm.setblocking(False)
         self._alarm = alarm
-        for number in _SIGNALS:  # a handler that does nothing: the wake-up descriptor is read
+        for number in _SIGNALS:  # handlers that do nothing: `serve` reads the wake-up descriptor
             signal.signal(number, lambda _number, _frame: None)
         signal.set_wakeup_fd(alarm.fileno(), warn_on_full_buffer=False)
 
@@ -160,7 +160,7 @@ class ForkingServer:
         with suppress(BlockingIOError):
             while self._wakeup.recv(4096):
                 pass
-        # A service manager may signal all processes; only the parent's death ends this one.
+        # A service manager may signal all processes; only the parent's death ends this process.
         if os.getppid() != self._parent_pid:
             self._end()
         self._reap()
@@ -189,7 +189,7 @@ class ForkingServer:
             return Outdated(number, reason)
         pid = self._fork(number, kind, descriptors)
         self._children[pid] = number
-        # A child that has already ended is a zombie, whose start time is not read.
+        # For a child that has already ended, a zombie, `start_of` returns None.
         return Forked(number, pid, start_of(pid) or 0)
 
     def _reply(self, reply: Reply) -> None:
@@ -199,13 +199,13 @@ class ForkingServer:
             self._end()
 
     def _fork(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> int:
-        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the kernel drops those over the limit
+        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the kernel drops what exceeds the limit
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         # Without this the server's handlers would run for a signal that is sent to the child.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             with warnings.catch_warnings():
-                # Python warns that threads run. OpenBLAS ends its own before a fork; no others run.
+                # Python may warn of OpenBLAS's threads, but OpenBLAS ends them before a fork.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 server_pid = os.getpid()
                 pid = os.fork()
@@ -253,10 +253,11 @@ class ForkingServer:
 
     def _kill_strays(self) -> None:
         """
-        Kill orphans of dead children in other process groups.
+        Kill the orphans that dead children left in other process groups.
 
-        This process adopts orphans. An orphan's environment names the request of its child, unless
-        the orphan was forked without exec; such an orphan is killed when no child is left.
+        This process adopts orphans. An orphan's environment contains the request number of the
+        child that started it, unless the orphan was forked without exec. An orphan without a number
+        is killed when no child is left.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return

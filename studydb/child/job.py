@@ -43,9 +43,9 @@ class TrainableImport:
         study_uuid: The study's UUID, which seeds the random generators for the import.
         trainable: The trainable; the supervisor has checked that it is trusted.
         signed: True if a key of this user signed the trainable. False if only `--allow-import`
-            permits it; functions that its module imports from other packages are then refused.
-        workdirs: The worker's working directory, where the child runs, then the study's. Without a
-            signature only the worker's.
+            permits it; then functions that its module imports from other packages are refused.
+        workdirs: The worker's working directory, where the child runs. If `signed`, the study's
+            working directory follows.
     """
 
     study_uuid: str
@@ -85,11 +85,11 @@ class Job:
 
     @property
     def start_step(self) -> int:
-        """The step of the restored checkpoint, else 0; the first report has the next step."""
+        """The step of the restored checkpoint, if any, or 0; the first report has the next step."""
         return 0 if self.restore is None else self.restore.step
 
     def with_source(self, source: bytes | None) -> "Job":
-        """Copy the job with other bytes of the trainable, and without its signatures."""
+        """Copy the job with another source of the trainable, and without its signatures."""
         trainable = replace(self.to_import.trainable, source=source, signatures={})
         return replace(self, to_import=replace(self.to_import, trainable=trainable))
 
@@ -97,7 +97,7 @@ class Job:
 class _Bulk(Struct, frozen=True):
     """The large parts of a job."""
 
-    config: bytes  # JSON: MessagePack's integers have at most 64 bits
+    config: bytes  # JSON, because MessagePack's integers have at most 64 bits
     source: bytes | None
     checkpoint: bytes | None
 

@@ -5,12 +5,12 @@ The messages between supervisor and child, after the job itself (see job.py).
 child → supervisor                                   supervisor → child
 began    the user's function starts now
 report   a result, a checkpoint's record, or both    answer   to a report or flush that has an id
-flush    store everything before                     stop     notice: a verdict stands
-end      how it ended; the last message              lost     notice: the lease is lost
+flush    store all earlier reports                   stop     notice: the verdict has changed
+end      how the code ended; last message            lost     notice: the lease is lost
 ```
 The child waits for the answer to a report with an id. The supervisor sends the answer once the
-result and the checkpoint's row are stored. It buffers a report without an id. It does not trust the
-child: `read_from_child` checks each message.
+result and the checkpoint's row are stored. A report without an id is buffered. The supervisor does
+not trust the child: `read_from_child` checks each message.
 """
 
 import math
@@ -107,7 +107,7 @@ class Ended(Struct, frozen=True, tag="end"):
 
 
 class Answered(Struct, frozen=True, tag="answer"):
-    """The answer to the report or flush with this id: all up to it is stored, unless `lost`."""
+    """The report or flush with this id and all earlier reports are stored, unless `lost`."""
 
     id: int
     verdict: Verdict | None = None
@@ -116,7 +116,7 @@ class Answered(Struct, frozen=True, tag="answer"):
 
 
 class StopNotice(Struct, frozen=True, tag="stop"):
-    """The next report must raise TrialStopped for this verdict; None withdraws the last one."""
+    """The next report must raise TrialStopped for this verdict; None withdraws a verdict."""
 
     verdict: Verdict | None
 

@@ -52,7 +52,7 @@ def end_with(serve: Callable[[Channel], int], channel: Channel) -> None:
     status = 1
     try:
         status = serve(channel)
-        atexit._run_exitfuncs()  # noqa: SLF001  what the user's libraries registered
+        atexit._run_exitfuncs()  # noqa: SLF001  the exit functions of the user's libraries
     except BaseException:  # noqa: BLE001  no code of the fork server may run after this
         traceback.print_exc()
     finally:
@@ -79,7 +79,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
     Run one attempt to its end; the returned message contains an error of the user's code.
 
     Args:
-        function: The trainable, if this process was forked from a template; else it is imported.
+        function: The trainable, if this process was forked from a template; None to import it.
     """
     try:
         if function is None:
@@ -95,7 +95,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
                 function = import_trainable(job.to_import)
     except BaseException as cause:  # noqa: BLE001  the user's module may raise anything
         return Ended(End.UNPREPARED, failure_of(cause))
-    # All children are copies of one process and would draw the same numbers.
+    # Without a seed, all children would draw the same numbers: they are copies of one process.
     _seed(job.seed)
     with suppress(OSError):  # the next report notices that the supervisor is gone
         channel.send(write(Began(time.monotonic())))
@@ -113,7 +113,7 @@ def prepare(to_import: TrainableImport) -> None:
     """
     Set working directory, arguments and random generators for the import of the trainable.
 
-    The study's UUID is the seed: an import draws the same numbers in a warm and a fresh start.
+    The seed is the study's UUID, so that an import draws the same numbers in each process.
 
     Raises:
         TrainableError: The worker's working directory cannot be entered.
@@ -193,9 +193,9 @@ def prepare_streams() -> None:
     """
     Replace stdout and stderr by line-buffered streams, and print the stack at a crash.
 
-    The fork server's streams have cached properties of its own descriptors.
+    The inherited streams cache properties of the fork server's stdout and stderr.
     """
-    # typeshed calls the double-underscored names final
+    # typeshed declares `__stdout__` and `__stderr__` final
     sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc]
     faulthandler.enable()

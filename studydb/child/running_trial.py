@@ -78,9 +78,9 @@ class RunningTrial:
         """
         Report the metrics of one step, and save a checkpoint that contains it.
 
-        The call returns immediately, except in two cases. At a step where the trial may be stopped
-        it waits for the decision. With a checkpoint it waits until result and checkpoint are
-        stored. If the checkpoint cannot be stored, training continues and the older one stays.
+        The call returns immediately, except in two cases. At a step where the trial may be stopped,
+        the call waits for the decision. With a checkpoint, it waits until result and checkpoint are
+        stored. If the checkpoint's store fails, training continues and the older checkpoint stays.
 
         Args:
             metrics: The study's metric and others. `training_iteration` is the step; if it is
@@ -144,13 +144,13 @@ class RunningTrial:
             )
 
     def preempt(self) -> None:
-        """Have the next report raise TrialStopped; safe in a signal handler."""
+        """Make the next report raise TrialStopped; a signal handler may call this."""
         self._preempted = True
 
     if not TYPE_CHECKING:  # a type checker finds wrong names itself
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; for another tool's name it names the attribute of studydb."""
+            """Raise AttributeError; the message translates names of other tools into studydb's."""
             raise missing_attribute(self, name)
 
     @contextmanager
@@ -201,7 +201,7 @@ class RunningTrial:
     def _save_after_the_end(
         self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None
     ) -> None:
-        """Save a checkpoint after TrialStopped; `metrics` may name a later step than the last."""
+        """Save a checkpoint after TrialStopped; if `metrics` has a later step, with that step."""
         if checkpoint is not None and not self._supervisor.lost:
             named = metrics.get(STEP) if isinstance(metrics, Mapping) else None
             step = self._last_step
@@ -239,7 +239,7 @@ _current: RunningTrial | None = None
 
 @contextmanager
 def current(trial: RunningTrial) -> Iterator[None]:
-    """Have `studydb.report` report for this trial."""
+    """Make `studydb.report` report for this trial."""
     global _current  # noqa: PLW0603  `studydb.report` has no argument that names the trial
     _current = trial
     try:

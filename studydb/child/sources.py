@@ -26,7 +26,7 @@ def imported_files() -> tuple[SourceFile, ...]:
 
 
 def changed(files: tuple[SourceFile, ...]) -> SourceFile | None:
-    """Return the first file that is gone, or whose size or time differs; None if none has."""
+    """Return the first file that is gone or has another size or time; None if no file is."""
     return next((file for file in files if _stat(file.path) != file), None)
 
 
@@ -40,7 +40,7 @@ def _module_files() -> Iterator[str]:
 def _installed_roots() -> tuple[str, ...]:
     places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     places += [*site.getsitepackages(), site.getusersitepackages()]
-    places.append(str(Path(__file__).parents[1]))  # studydb itself, a checkout included
+    places.append(str(Path(__file__).parents[1]))  # studydb itself, which may be a checkout
     return tuple({os.path.realpath(place) + os.sep for place in places if place})
 
 

@@ -16,7 +16,7 @@ from studydb.domain.life.decisions import Verdict
 
 class SupervisorConnection:
     """
-    Sends messages to the supervisor, and keeps the facts in its answers.
+    Sends messages to the supervisor, and remembers what its answers and notices say.
 
     `send`, `ask` and `listen` raise SystemExit once the supervisor has ended, because no result
     can be stored.

@@ -93,9 +93,9 @@ def _serve(channel: Channel) -> int:
         _answer(channel, Unusable(reason))
         return 0
     outdated = _Watch(began_ns).reason
-    run.flush_streams()  # without this every child would print the rest of the buffers
+    run.flush_streams()  # without this, every child would print what the buffers hold
     gc.collect()
-    gc.freeze()  # else a collection in a child would write to, and copy, every shared page
+    gc.freeze()  # without this, a garbage collection in a child would copy every shared page
     _answer(channel, Ready(time.monotonic() - began_s))
     begin = partial(_begin, function, process_name())
     with suppress(OSError):
@@ -119,7 +119,7 @@ def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
 
 def _forget_exit_functions() -> None:
     """Leave the import's exit functions to the template: they may remove files that forks need."""
-    atexit._clear()  # noqa: SLF001  there is no other way
+    atexit._clear()  # noqa: SLF001  there is no public function
     for known in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
         known.atexit = False
     weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]  # noqa: SLF001
@@ -139,8 +139,8 @@ class _Watch:
 
     def __init__(self, began_ns: int) -> None:
         self._files = sources.imported_files()
-        # A file that was changed during the import may be newer on disk than in memory. A time in
-        # the future comes from another clock and is ignored.
+        # A file that was changed during the import may be newer on disk than in memory. A file
+        # time in the future comes from another clock and is ignored.
         now_ns = time.time_ns()
         late = (file for file in self._files if began_ns <= file.mtime_ns <= now_ns)
         self._late = next(late, None)

@@ -1,4 +1,4 @@
-"""Get the next trial: claim a PENDING one, else make a new one; wait between two attempts."""
+"""Get the next trial: claim a PENDING trial or make a new trial; wait before the next try."""
 
 import random
 from time import monotonic
@@ -18,8 +18,8 @@ BUSY_WAIT_S = 1.0
 RESUME_SCAN_S = 2.0
 """
 For this many seconds after a scan of the whole queue, claims begin behind the last claimed trial.
-While a long snapshot is open, a scan reads the index entries of all claimed trials (3 ms after
-20,000 claims). A trial that returns to a position before that one waits for the next whole scan.
+While a long snapshot is open, a whole scan reads the index entries of all claimed trials (3 ms
+after 20,000 claims). A trial that returns to an earlier position waits for the next whole scan.
 """
 
 
@@ -27,9 +27,9 @@ class Acquirer:
     """
     Acquires trials for a worker process (`studydb worker`) or for an own loop.
 
-    A call that raises a fault keeps its token for the next call, which therefore finds the trial of
-    a claim whose reply was lost. If that trial was recovered meanwhile, the next call returns None,
-    and the call after it uses a new token.
+    If `acquire` raises a fault, the next call sends the same token. If only the reply was lost, the
+    next call thus finds the claimed trial. If that trial was recovered meanwhile, the next call
+    returns None, and later calls use a new token.
     """
 
     def __init__(self, database: Database, study: Study, *, worker_id: int, lease_s: float) -> None:
@@ -45,10 +45,10 @@ class Acquirer:
 
     def acquire(self) -> Claim | None:
         """
-        Claim a PENDING trial, else make a new one within the budget.
+        Claim a PENDING trial or, if there is none, make a new trial within the budget.
 
         Raises:
-            StorageTransient: Call again. If the fault hid a claim, the next call returns its trial.
+            StorageTransient: Call again; if a trial was claimed, the next call returns the trial.
         """
         is_polling = self._is_idle and not self._again
         if is_polling and not read_progress(self._database, self._study).can_claim:
@@ -61,7 +61,7 @@ class Acquirer:
         return claimed
 
     def _acquire(self, *, again: bool) -> Claim | None:
-        """Claim or ask; begin with the one that returned the last trial."""
+        """Try claim and ask, beginning with the call that returned the last trial."""
         if not self._claims_first:
             asked = self._ask(again=again, if_nothing_waits=True)
             if asked is not None:
@@ -76,7 +76,7 @@ class Acquirer:
         if claimed is not None:
             self._claims_first, self._last_position = True, claimed.queue_position
             return claimed
-        # The first ask makes no trial while some are PENDING; others may have claimed them since.
+        # The first ask makes no trial if some are PENDING; other workers may have claimed these.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False
@@ -99,7 +99,7 @@ class Acquirer:
         return QUEUE_START
 
     def look(self) -> StudyProgress:
-        """Recover lost trials, then read how far the study is."""
+        """Recover lost trials, then read the study's progress."""
         recover(self._database, self._study)
         recover_host(self._database, self._study, process=this_process(), is_alive=is_alive)
         return read_progress(self._database, self._study)
@@ -107,7 +107,7 @@ class Acquirer:
 
 class PollInterval:
     """
-    The jittered wait between two looks: 0.1 s after a trial, then twice as long each time, to 15 s.
+    The jittered wait before the next look: 0.1 s after a trial, then doubled each time up to 15 s.
 
     A wait is at most 0.1 s longer than twice the time since the last trial, so that an idle worker
     soon notices the end of a short study.
@@ -123,9 +123,9 @@ class PollInterval:
         return wait_s
 
     def reset(self) -> None:
-        """Return to the shortest wait: call this when a trial was claimed."""
+        """Start again with the shortest wait; call this after a claim."""
         self._wait_s = FIRST_WAIT_S
 
     def shorten(self) -> None:
-        """Wait at most 1 s next: call this when other workers claimed the trials first."""
+        """Limit the next wait to 1 s; call this when other workers claimed the trials first."""
         self._wait_s = min(self._wait_s, BUSY_WAIT_S)

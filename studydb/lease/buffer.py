@@ -18,7 +18,7 @@ FLUSH_BYTES = 1 << 20
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
-"""The limits of a batch, which is one message; the server locks the trial's row meanwhile."""
+"""The limits of a batch: while the server stores a batch, it locks the trial's row."""
 
 
 class Buffer:
@@ -82,7 +82,7 @@ class Buffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether some results should be stored before the next one is added."""
+        """Whether some results should be stored before another result is added."""
         with self._lock:
             return self._waiting.is_full
 
@@ -94,7 +94,7 @@ class Buffer:
             return self._sent is not None or waiting.holds_more_than(BATCH_ROWS, BATCH_BYTES)
 
     def take(self, *, even_empty: bool = False) -> Batch | None:
-        """Return the unanswered batch, else a new batch of the first waiting results."""
+        """Return the unanswered batch; if there is none, make one of the first waiting results."""
         with self._lock:
             if self._sent is None and (self._waiting.n_waiting or even_empty):
                 results, self._sent_bytes = self._waiting.take(BATCH_ROWS, BATCH_BYTES)
@@ -116,7 +116,7 @@ class Buffer:
                 self._after_step = batch.results[-1].step
 
     def _remember(self, batch: Batch, summary: Summary | None) -> None:
-        """Add the stored results of a batch to the tally: a verdict may have dropped the last."""
+        """Add a batch to the tally, except the results that a verdict has dropped."""
         if self.tally is None:
             return
         n_stored = -1 if summary is None else summary.n_results - self.tally.n_results
@@ -133,7 +133,7 @@ class Buffer:
     def close(self) -> None:
         """Drop all results, at the end of the attempt."""
         with self._lock:
-            if self._sent is not None:  # before close(), which also returns the freed bytes
+            if self._sent is not None:  # without this, the room would not get these bytes back
                 self._waiting.free(self._sent_bytes)
                 self._sent, self._sent_bytes = None, 0
             self._waiting.close()

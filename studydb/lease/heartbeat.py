@@ -16,7 +16,7 @@ class Heartbeat:
     """
     Renews leases every 2/9 of their length, jittered, and passes each attempt its verdict.
 
-    While the database is away it retries every second: the fence protects the data meanwhile.
+    While the database is away, a renewal is tried every second.
 
     Attributes:
         request: A person's request to this worker: `DRAIN` or None.
@@ -31,7 +31,7 @@ class Heartbeat:
         lease_s: float,
         after_beat: Callable[[], object] = lambda: None,
     ) -> None:
-        """Use a `database` of which no other thread uses connections: no flush delays a renewal."""
+        """Take a `database` that no flush uses, so that no flush delays a renewal."""
         self._database, self._worker_id, self._after_beat = database, worker_id, after_beat
         self._period_s = renewal_s(lease_s)
         self._held: dict[str, HeldAttempt] = {}
@@ -46,7 +46,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread; leases that were not ended expire in time."""
+        """Stop the thread; leases that are still held expire later."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=RETRY_S)
@@ -68,7 +68,7 @@ class Heartbeat:
 
     def beat(self) -> None:
         """
-        Renew once.
+        Renew all leases once.
 
         Raises:
             StorageTransient: The database did not answer.

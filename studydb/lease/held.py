@@ -26,7 +26,7 @@ _MISFIT = "The trial was not run. studydb writes no such params: find out who wr
 
 
 def refusal(claim: Claim) -> Failure | None:
-    """Return the failure of a trial whose params do not fit the study's space; None if they do."""
+    """Return the failure of a trial whose params do not fit the study's space; None if they fit."""
     if claim.misfit is None:
         return None
     return Failure("studydb.InvalidSpec", f"{claim.misfit} {_MISFIT}")
@@ -39,8 +39,8 @@ class HeldAttempt:
     Attributes:
         verdict: None to continue.
         is_lost: Whether the attempt no longer holds the trial. Then its writes change nothing.
-        is_ending: Whether the attempt's end is being written. Then a renewal that does not find the
-            lease does not mean that the trial is lost.
+        is_ending: Whether the attempt's end is being written. If so, a renewal may not find the
+            lease although the trial is not lost.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class HeldAttempt:
 
     def flush(self, *, patience_s: float | None = None, batches: int | None = None) -> None:
         """
-        Store the buffered results, which are durable when this returns.
+        Store the buffered results; they are durable when this call returns.
 
         Args:
-            batches: The limit of batches to send; None for all, after an outage hundreds.
+            batches: How many batches to send at most; None for all (hundreds after an outage).
 
         Raises:
             LeaseLost: The attempt no longer holds the trial.
@@ -129,7 +129,7 @@ class HeldAttempt:
 
     def save(self, checkpoint: Checkpoint, data: bytes | None = None) -> list[Checkpoint]:
         """
-        Record a checkpoint whose bytes are stored, after the results up to its step.
+        Flush the results, then record a checkpoint whose bytes are already stored.
 
         Returns:
             The older checkpoints whose bytes may be deleted.
@@ -191,10 +191,10 @@ class HeldAttempt:
         patience_s: float | None = None,
     ) -> Ending | None:
         """
-        End the attempt as failed because its results cannot be stored, and drop them.
+        Drop results that cannot be stored, and end the attempt as failed.
 
         Args:
-            error: The error of storing the results or of ending the attempt.
+            error: The error that was raised when the results were stored or the attempt was ended.
 
         Raises:
             NotAllowed: The attempt has ended before.
@@ -226,7 +226,7 @@ class HeldAttempt:
         self.buffer.close()
 
     def renewed(self, verdict: Verdict | None) -> None:
-        """Set the verdict of a renewal or answer, unless a scheduler or rule has given one."""
+        """Set the verdict of a renewal or answer, unless a scheduler or rule has decided before."""
         if self.verdict is None or not self.verdict.refuses_results:
             self.verdict = verdict
 

@@ -1,4 +1,4 @@
-"""Own loops: a user's process that asks for trials and runs them itself."""
+"""The own loop: a user's process that asks for trials and runs these trials itself."""
 
 import atexit
 import os
@@ -31,10 +31,10 @@ from studydb.version import __version__
 
 class OwnLoop:
     """
-    Asks for trials in this process; one heartbeat and one flushing thread serve all of them.
+    Asks for trials in this process; one heartbeat and one flushing thread serve all trials.
 
     Attributes:
-        pid: The process that may use this object; a forked process makes its own.
+        pid: The only process that may use this object; a forked process makes another object.
     """
 
     def __init__(self, storage: str, study: Study, *, lease_s: float = LEASE_S) -> None:
@@ -90,14 +90,14 @@ class OwnLoop:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this process is a fork of the one that registered."""
+        """Whether this process is a fork of the process that registered."""
         return os.getpid() != self.pid
 
     def ask(self, timeout_s: float | None = None) -> OwnTrial | None:
         """
-        Get the next trial: a PENDING one, else a new one.
+        Get the next trial: a PENDING trial or, if there is none, a new trial.
 
-        Waits while the study is paused, at `max_concurrent`, or has only trials that back off.
+        Waits while the study is paused, `max_concurrent` trials run, or PENDING trials back off.
 
         Returns:
             None if the budget is spent and no trial can become runnable, the study is stopped, or a
@@ -137,7 +137,7 @@ class OwnLoop:
         return None
 
     def _acquire(self, deadline: float | None) -> Claim | None:
-        with self._acquiring:  # a token is for one claim at a time
+        with self._acquiring:  # one claim at a time may use the token
             return _until(deadline, self._acquirer.acquire)
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class OwnLoop:
 def _flush_and_give_back(
     heartbeat: Heartbeat, dropped: "SimpleQueue[HeldAttempt]", closed: threading.Event
 ) -> None:
-    """Flush overdue results, and give back trials whose handle was dropped, until `closed`."""
+    """Until `closed` is set, flush overdue results and give back trials with dropped handles."""
     while not closed.wait(FLUSH_S / 4):
         while not dropped.empty():
             give_back(dropped.get(), heartbeat.discard)
@@ -172,7 +172,7 @@ def _flush_and_give_back(
 
 
 def _until(deadline: float | None, call: Callable[[], Answered]) -> Answered:
-    """Make a call until it is answered or the deadline has passed."""
+    """Repeat a call until it is answered or the deadline has passed."""
     if deadline is None:
         return retry_until_answered(call)
     try:

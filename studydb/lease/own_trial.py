@@ -20,21 +20,21 @@ from studydb.domain.text.other_tools import missing_attribute, suggesting_keywor
 from studydb.lease.held import HeldAttempt
 
 LAST_PATIENCE_S = 5.0
-"""The patience for a handle that was dropped, or is open when the interpreter ends."""
+"""The patience of the last call for a trial that is abandoned or whose values are refused."""
 
 
 class OwnTrial:
     """
-    A trial that this process runs itself; a context manager that finishes or fails it.
+    A trial that this process runs itself, and a context manager that ends the trial.
 
-    When its handle is dropped or the interpreter ends, the trial is flushed and given back.
+    If this object is dropped or the interpreter ends, the trial is flushed and given back.
 
     Attributes:
         number: The trial's number within its study; the first is 0.
         params: The sampled parameters.
         config: `params` and the constants of the study's space.
         seed: The seed of the user's random numbers, the same for every attempt of the trial.
-        attempt: 1 for the first attempt; more after attempts that were lost, failed or given back.
+        attempt: The number of this attempt at the trial, from 1.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class OwnTrial:
         """
         Report the metrics of one step.
 
-        They are buffered for up to a second, unless the scheduler judges this step; `flush` makes
-        them durable.
+        The metrics are buffered for up to a second, unless the scheduler judges this step. `flush`
+        makes them durable.
 
         Args:
-            metrics: The study's metric and any others. `training_iteration` is the step; without it
-                the step is one more than the last.
+            metrics: The study's metric and any others. `training_iteration` is the step; if it is
+                missing, the step is the last step + 1.
 
         Returns:
             False once the trial has ended; then stop training it.
@@ -154,7 +154,7 @@ class OwnTrial:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish the trial; on an Exception fail it; on another BaseException release it."""
+        """Finish the trial; `fail` it after an Exception, `release` it after a BaseException."""
         if error is None:
             self.finish()
         elif isinstance(error, LeaseLost):
@@ -175,7 +175,7 @@ class OwnTrial:
             raise
 
     def _fail_by(self, error: Exception) -> None:
-        """End the attempt as failed if its values caused the error, because retries would, too."""
+        """End the attempt as failed if its values caused the error, because a retry would fail."""
         if is_of_values(error) and fail_by(self._held, error):
             self._close()
 
@@ -216,7 +216,7 @@ class OwnTrial:
     if not TYPE_CHECKING:  # so that a type checker finds wrong names
 
         def __getattr__(self, name: str) -> Any:
-            """Raise an error that names the studydb method for another tool's name."""
+            """Raise AttributeError; the message translates names of other tools into studydb's."""
             raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
@@ -247,6 +247,6 @@ def fail_by(held: HeldAttempt, error: Exception) -> bool:
         held.fail(error, patience_s=LAST_PATIENCE_S)
     except LeaseLost:
         return True
-    except Exception:  # noqa: BLE001  the first error is raised; the lease runs out
+    except Exception:  # noqa: BLE001  the caller raises the first error; the lease expires
         return False
     return True

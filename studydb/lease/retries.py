@@ -34,7 +34,7 @@ def retry_until_answered(
         give_up: Called after each fault; if it returns True, the fault is raised.
 
     Raises:
-        StorageTransient: The fault lasted longer.
+        StorageTransient: The last fault, after `patience_s` or when `give_up` returned True.
     """
     try:
         return call()

@@ -14,17 +14,17 @@ MEMORY_BYTES = 96 << 20
 """The memory limit of all attempts of a worker together; further results go into files."""
 
 SPILL_BYTES = 4 << 30
-"""The limit of all files of a worker together; after it, reports wait for the database."""
+"""The limit of all files of a worker together; reports that do not fit wait for the database."""
 
 SPARE_BYTES = 64 << 10
 """The memory that an attempt may keep reserved for its next results."""
 
 READ_BYTES = 8 << 20
-"""The bytes of a file that are read at a time."""
+"""How many bytes of a file are read at a time."""
 
 
 def silent(_line: str) -> None:
-    """Show no line."""
+    """Discard a line of text."""
 
 
 class Room:
@@ -51,12 +51,12 @@ class Room:
             return True
 
     def free(self, kind: str, size: int) -> None:
-        """Count `size` bytes fewer."""
+        """Give `size` bytes back."""
         with self._lock:
             self._left[kind] += size
 
     def complain(self, error: OSError) -> None:
-        """Report once that results cannot be written to a file."""
+        """Say once that results cannot be written to a file."""
         if not self._has_complained:
             self._has_complained = True
             self._say(
@@ -67,7 +67,7 @@ class Room:
 
 
 UNLIMITED = Room(memory_bytes=1 << 62, spill_bytes=0)
-"""For own loops, whose `report` waits for the database before many results wait."""
+"""The room of own loops: their `report` waits for the database, so few results wait in memory."""
 
 
 class SpillFile:
@@ -109,11 +109,11 @@ class SpillFile:
                 prefix="studydb-spill-", buffering=0
             )
         written = 0
-        while written < len(line):  # a later line overwrites the part that a full disk accepted
+        while written < len(line):  # if the disk is full, a later line overwrites the written part
             written += os.pwrite(self._file.fileno(), line[written:], self._end + written)
 
     def read(self) -> list[Result]:
-        """Remove and return the first results: about `READ_BYTES`, but at least one if any."""
+        """Remove and return the first results: about `READ_BYTES`, at least one result if any."""
         if not self._n_rows:
             return []
         data = self._first_lines()
@@ -150,7 +150,7 @@ def _read(line: bytes) -> Result:
 
 class Queue:
     """
-    Results in the order in which they came: the first in memory, then those in a file.
+    Results in the order in which they came: the first are in memory, the next are in a file.
 
     Attributes:
         n_waiting: The number of the results.
@@ -161,7 +161,7 @@ class Queue:
         self._room, self._weigh = room, weigh
         self._first: deque[tuple[Result, int]] = deque()
         self._spilled = SpillFile(room)
-        self._stuck: deque[tuple[Result, int]] = deque()  # after the file, which is full
+        self._stuck: deque[tuple[Result, int]] = deque()  # results after those in the full file
         self.n_waiting = self.memory_bytes = 0
         self._spare_bytes = 0
 
@@ -178,7 +178,7 @@ class Queue:
         )
 
     def add(self, result: Result) -> None:
-        """Add a result, even if a limit is reached; then `is_full` becomes True."""
+        """Add a result. If memory and file are full, the result is added, and `is_full` is True."""
         size = self._weigh(result)
         all_in_memory = len(self._first) == self.n_waiting
         self.n_waiting += 1
@@ -190,7 +190,7 @@ class Queue:
             self._force(self._stuck, result, size)
 
     def _reserve(self, size: int) -> bool:
-        """Reserve `size` bytes and spare ones, so that few results take the worker's lock."""
+        """Reserve `size` bytes and spare bytes, so that few results need the lock of the room."""
         for wanted in (size + SPARE_BYTES, size):
             if self._room.take("memory", wanted - self._spare_bytes):
                 self._spare_bytes = wanted
@@ -204,10 +204,10 @@ class Queue:
 
     def take(self, rows: int, size_bytes: int) -> tuple[tuple[Result, ...], int]:
         """
-        Remove the first results, within these limits but at least one.
+        Remove the first results: as many as these limits allow, but at least one.
 
         Returns:
-            The results and their bytes, which count as memory until `free`.
+            The results and their size in bytes. Call `free` with this size to free their memory.
         """
         if not self._first:
             self._refill()
@@ -240,7 +240,7 @@ class Queue:
             self._first, self._stuck = self._stuck, deque()
 
     def free(self, size: int) -> None:
-        """Free the memory of removed results; some of it stays reserved for the next ones."""
+        """Free the memory of removed results; some of it stays reserved for the next results."""
         self._spare_bytes += size
         if self._spare_bytes > SPARE_BYTES:
             self._room.free("memory", self._spare_bytes - SPARE_BYTES)

@@ -107,8 +107,7 @@ def resume(database: Database, study: Study, numbers: Sequence[int], request: Re
     """
     Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING trials.
 
-    An attempt continues even if it has received such a request. If the attempt has ended since,
-    its trial runs again.
+    An attempt that has already received such a request continues, or a new attempt follows it.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
