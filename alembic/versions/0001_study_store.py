@@ -1,4 +1,4 @@
-"""Make the study store: every study, trial, attempt, result and checkpoint in one schema."""
+"""Make the tables, indexes and views of the study store."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -430,7 +430,7 @@ sa.Table(
     sa.PrimaryKeyConstraint("trainable_id", "key_id", name="signature_pkey"),
 )
 
-# Leave room on a page for new versions of its hot rows (HOT), and vacuum dead versions early.
+# `fillfactor` leaves room on each page for new row versions (HOT); autovacuum runs early.
 STORAGE = {
     "trial": "fillfactor=70, autovacuum_vacuum_scale_factor=0.02",
     "attempt": "fillfactor=80, autovacuum_vacuum_scale_factor=0.05",
@@ -441,7 +441,7 @@ STORAGE = {
     "result": "autovacuum_vacuum_insert_scale_factor=0.05",
 }
 
-# The parts of the views that differ between the two databases.
+# The parts of the views' SQL that differ between PostgreSQL and SQLite.
 SPELLING = {
     "postgresql": {
         "metrics": "coalesce(r.metrics, '{}'::jsonb) || jsonb_build_object(s.metric, r.value)",

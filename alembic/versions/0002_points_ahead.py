@@ -17,5 +17,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the column; the proposals are made again."""
+    """Drop the column."""
     op.drop_column("study", "points")

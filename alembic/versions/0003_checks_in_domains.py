@@ -11,7 +11,7 @@ _REASONS = (
 )
 
 LOCK = "LOCK TABLE trial, attempt, study"
-"""In the order in which running workers lock: trials before studies."""
+"""Locks the tables in the order in which workers lock rows: trials before studies."""
 
 COLUMNS = {
     "study": {"status": "text", "mode": "text"},
@@ -51,7 +51,7 @@ CHECKS = {
 
 
 def upgrade() -> None:
-    """Replace each table's CHECKs by one, and store the proposals uncompressed."""
+    """Replace each table's CHECKs by one that casts to a domain; store proposals uncompressed."""
     if op.get_bind().dialect.name != "postgresql":
         return
     op.execute(LOCK)
@@ -66,12 +66,12 @@ def upgrade() -> None:
         op.execute(
             f"ALTER TABLE {table} {drops}, ADD CONSTRAINT {table}_facts_check CHECK ({cast})"
         )
-    # Every ask reads the proposals: decompressing them took a tenth of its time.
+    # Every ask reads the proposals, and decompressing them took a tenth of the ask's time.
     op.execute("ALTER TABLE study ALTER points SET STORAGE EXTERNAL")
 
 
 def downgrade() -> None:
-    """Give each table its CHECKs back."""
+    """Replace each table's single CHECK by its earlier CHECKs."""
     if op.get_bind().dialect.name != "postgresql":
         return
     op.execute(LOCK)

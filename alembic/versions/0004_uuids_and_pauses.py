@@ -1,4 +1,4 @@
-"""Check the UUIDs of which paths are made; record who paused a study, and why."""
+"""Add CHECKs for the UUIDs that paths contain; record who paused a study, and why."""
 
 import sqlalchemy as sa
 
@@ -8,7 +8,7 @@ revision = "0004"
 down_revision = "0003"
 
 LOCK = "LOCK TABLE trial, study, trainable, checkpoint, worker"
-"""In the order in which running workers lock: trials before studies."""
+"""Locks the tables in the order in which workers lock rows: trials before studies."""
 
 HEX = "ltrim({uuid}, '0123456789abcdef-') = ''"
 UUID = f"length({{uuid}}) = 36 AND {HEX}"
@@ -68,7 +68,7 @@ def _all(sql: str) -> list[tuple[object, str]]:
     return [(row[0], row[1]) for row in op.get_bind().exec_driver_sql(sql)]
 
 
-# --- PostgreSQL: the check joins the domain of the table's one CHECK
+# --- PostgreSQL: add the condition to the domain to which the table's CHECK casts
 
 
 def _add_to_domain(table: str) -> None:
@@ -107,7 +107,7 @@ def _check_facts(table: str) -> None:
     )
 
 
-# --- SQLite, which cannot add a CHECK to an existing table
+# --- SQLite: rebuild the table, because a CHECK cannot be added to an existing table
 
 
 def _check(table: str) -> str:
@@ -125,9 +125,9 @@ def _create_statement(table: str) -> str:
 
 def _rebuild(table: str, sql: str) -> None:
     """
-    Replace a table by one that `sql` creates, with the same rows and indexes.
+    Replace a table by the table that `sql` creates; copy the rows, and make the indexes again.
 
-    `legacy_alter_table` keeps views and foreign keys on the name, when the old table is renamed.
+    With `legacy_alter_table`, views and foreign keys still refer to `table` after the RENAME.
     """
     indexes = _all(
         "SELECT name, sql FROM sqlite_master "
@@ -138,7 +138,7 @@ def _rebuild(table: str, sql: str) -> None:
     op.execute(f"ALTER TABLE {table} RENAME TO {table}_before")
     op.get_bind().exec_driver_sql(sql)
     op.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {table}_before")
-    # Ids of deleted rows are not used again.
+    # The new table continues the ids of the old one, so that no id is used twice.
     op.execute(f"DELETE FROM sqlite_sequence WHERE name = '{table}'")
     op.execute(f"UPDATE sqlite_sequence SET name = '{table}' WHERE name = '{table}_before'")
     op.execute(f"DROP TABLE {table}_before")

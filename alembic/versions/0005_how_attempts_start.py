@@ -1,4 +1,4 @@
-"""Record how an attempt's process was started, and the seconds from the claim to its function."""
+"""Record how an attempt's process was started, and the seconds until the trainable began."""
 
 import sqlalchemy as sa
 
@@ -16,7 +16,7 @@ def upgrade() -> None:
     op.add_column("attempt", sa.Column("start", sa.Text()))
     op.add_column("attempt", sa.Column("start_s", sa.Double()))
     query = _query().replace(LAST, MORE)
-    if op.get_bind().dialect.name == "postgresql":  # keeps the view's owner and grants
+    if op.get_bind().dialect.name == "postgresql":  # OR REPLACE keeps the owner and the grants
         op.execute(_as_text(f"CREATE OR REPLACE VIEW v_attempt AS {query}"))
         _grant("attempt", ("start", "start_s"), like="log_tail")
         _grant("study", ("status", "paused_by", "pause_reason"), like="points")
@@ -25,14 +25,14 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the columns, and leave them out of the view."""
+    """Remove the columns from the view, and drop them."""
     _make_again(_query().replace(MORE, LAST))
     op.drop_column("attempt", "start_s")
     op.drop_column("attempt", "start")
 
 
 def _grant(table: str, columns: tuple[str, ...], *, like: str) -> None:
-    """Grant UPDATE of the columns to the roles that have it for the column `like`."""
+    """Grant UPDATE of the columns to the roles that may update the column `like`."""
     found = _rows(
         "SELECT DISTINCT grantee FROM information_schema.column_privileges WHERE table_schema = "
         f"current_schema() AND table_name = '{table}' AND column_name = '{like}' "
@@ -61,13 +61,13 @@ def _make_again(query: str) -> None:
 
 
 def _rows(sql: str) -> list[str]:
-    """Names of roles, quoted."""
+    """Run a query for names of roles, and return the names in quotes."""
     quote = op.get_bind().dialect.identifier_preparer.quote_identifier
     return [quote(row[0]) for row in op.get_bind().exec_driver_sql(sql) if row[0] != "PUBLIC"]
 
 
 def _query() -> str:
-    """The view's query, with single spaces."""
+    """Return the query of `v_attempt`, with single spaces."""
     if op.get_bind().dialect.name == "postgresql":
         found = "SELECT pg_get_viewdef('v_attempt'::regclass)"
     else:

@@ -2,7 +2,7 @@
 Chains: several statements that PostgreSQL runs as one, and SQLite one after another.
 
 A single statement needs no BEGIN and no COMMIT, so it costs one round trip. On PostgreSQL a CTE may
-write. On SQLite it may not, but SQLite runs inside the process, without round trips.
+write. A CTE on SQLite only reads, but SQLite runs inside the process, without round trips.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,15 +52,15 @@ def of_first(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 class Chain:
     """
-    A first statement that returns at most one row, and links that run only if it returns one.
+    A first statement that returns at most one row, and links that run only if there is a row.
 
     A link is an UPDATE … WHERE without RETURNING, an INSERT … SELECT without WHERE, or a
     `BulkInsert`. Links lock nothing before the first statement has returned its row. PostgreSQL
-    chooses their order. A bind has the same value in all statements of the chain.
+    chooses the order of links. A bind has the same value in all statements of the chain.
 
-    Constants are part of PostgreSQL's SQL, because each bind takes time in the driver and on the
-    server: a trial that flushes each step is 3 % faster. Most other statements bind them, because
-    a planner would choose by their values.
+    A chain's constants are written into PostgreSQL's SQL, because each bind takes time in the
+    driver and on the server: a trial that flushes each step is 3 % faster. Most other statements
+    bind their constants; otherwise the planner would choose plans by the values.
     """
 
     __slots__ = ("_links", "_whole", "first", "then")

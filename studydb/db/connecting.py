@@ -25,7 +25,7 @@ def connect(
     Args:
         storage: The database's URL.
         connections: How many connections the pool opens at most.
-        check: Whether to check file and schema; migrations do not.
+        check: Whether to check the file and the schema; False for migrations.
         longest_silence: See `Database`; None for `LONGEST_SILENCE_S`.
 
     Raises:

@@ -106,10 +106,10 @@ class Connections:
             self._n_waiting -= 1
 
     def give_back(self, cursor: Cursor | None) -> None:
-        """Return a cursor without an open transaction to the pool; None if it has been closed."""
+        """Put a cursor without an open transaction back into the pool; None if it was closed."""
         with self._lock:
             self._free.append(cursor)
-            if self._n_waiting:  # rare; notify() costs more than the rest of this method
+            if self._n_waiting:  # a rare case; notify() costs more than this method
                 self._given_back.notify()
 
     def discard(self, cursor: Cursor) -> None:

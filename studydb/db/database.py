@@ -35,8 +35,8 @@ class Database:
         url: The URL with its password masked, safe to print.
         features: What the database can do. Packages other than db/ ask only this.
         postgresql: Whether it is PostgreSQL; False means SQLite. Only code in db/ reads this.
-        pooler: Whether a transaction pooler such as PgBouncer is in between. Behind a pooler the
-            settings of a session do not last.
+        pooler: Whether we connect through a transaction pooler such as PgBouncer. Behind a pooler
+            the settings of a session do not last.
         engine: The engine of SQLAlchemy, for migrations. It opens connections and keeps none.
         longest_silence: Returns the most seconds to wait for PostgreSQL's answer. It is called
             repeatedly during a wait.
@@ -111,14 +111,14 @@ class Database:
 
     def _file_at_path(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self.secret_url.database or "")  # noqa: PTH116  faster
+            found = os.stat(self.secret_url.database or "")  # noqa: PTH116  faster than Path
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
 
     def check_file_unmoved(self) -> None:
         """
-        Check that the open SQLite file is still the one at its path.
+        Check that the file at the database's path is still the SQLite file that is open.
 
         Raises:
             StorageMissing: The file was moved, deleted or replaced; writes to the open file would
@@ -161,7 +161,7 @@ class Database:
             single: Whether the block runs just one statement or chain. PostgreSQL then needs no
                 BEGIN and no COMMIT.
             snapshot: Whether all reads of the block see the database as the first read does. On
-                SQLite this is always so.
+                SQLite they always do.
 
         Raises:
             StorageTransient: A fault that will pass. The COMMIT may have happened or not.

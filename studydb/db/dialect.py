@@ -24,7 +24,7 @@ class Features:
 
     Attributes:
         several_hosts: Whether processes on several machines can use it.
-        roles: Whether logins have rights, so that one can be allowed only to read.
+        roles: Whether logins have rights, so that a login may be allowed only to read.
         writing_ctes: Whether a CTE may write, so that a chain is one statement.
         concurrent_writers: Whether several transactions can write at a time. If not, BEGIN waits
             until the other writer has ended.
@@ -48,8 +48,8 @@ FEATURES = {
 
 NOW = "now"
 """
-The bind for the time: `Txn` sets it to the clock of a test, or on SQLite to the host's clock. NULL
-means the server's clock.
+The bind for the time. `Txn` binds the time of a test's clock, or on SQLite the host's time. NULL
+means the server's time.
 """
 
 
@@ -85,7 +85,7 @@ class _After(_Function):
 
 
 class _IsListed(_Function):
-    type = sa.types.NULLTYPE  # a Boolean would be followed by "= 1" on SQLite
+    type = sa.types.NULLTYPE  # SQLite's dialect writes "= 1" after a Boolean
     inherit_cache = True
     postgresql = "{0} = ANY({1})"
     sqlite = "{0} IN (SELECT value FROM json_each({1}))"

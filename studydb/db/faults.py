@@ -1,7 +1,7 @@
 """
 Translate a driver's errors into ours, with messages for the user.
 
-Packages other than db/ know no driver. They retry after a `StorageTransient`.
+Packages other than db/ see only our errors, and retry after a `StorageTransient`.
 """
 
 import sqlite3
@@ -33,7 +33,7 @@ _DENIED = "42501"
 _NO_LOGIN = {"28P01", "28000"}
 _UNIQUE = "23505"
 _UNFIT = {"22001", "22003", "22008", "22021", "22P02", "22P03", "22P05", "54000"}
-"""Codes for values that PostgreSQL refuses. The driver refuses a value without a code."""
+"""Codes for values that PostgreSQL refuses. If the driver refuses a value, there is no code."""
 
 _LOGIN = ("authentication failed", "no password supplied")
 
@@ -56,7 +56,7 @@ class LockTimeout(StorageBusy):
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """Return the driver's error that SQLAlchemy's error holds, else the error itself."""
+    """Return the driver's error inside an error of SQLAlchemy; return any other error as it is."""
     if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None:
         return error.orig
     return error
@@ -112,7 +112,7 @@ def _translate_postgresql(  # noqa: C901, PLR0911  one line per error
         return UsageError(f"{url} cannot be used: {_first_line(error)}.")
     if code is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return _cannot_connect(error, url)
-    if isinstance(error, psycopg.OperationalError):  # such as a full disk; it passes
+    if isinstance(error, psycopg.OperationalError):  # such as a full disk, which is temporary
         return StorageBusy(f"{url} fails: {_first_line(error)}. See the server's log.")
     return None
 
@@ -177,7 +177,7 @@ def is_disconnect(error: BaseException) -> bool:
 
 
 def is_of_values(error: BaseException) -> bool:
-    """Tell whether the values of one trial caused an error; any other error hits every trial."""
+    """Tell whether a trial's values caused an error, so that other trials can go on."""
     error = driver_error(error)
     if isinstance(error, psycopg.Error | sqlite3.Error):
         refused = psycopg.DataError | psycopg.IntegrityError | sqlite3.IntegrityError

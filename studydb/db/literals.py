@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
-"""Numbers that are not finite, as JSON and doubles on SQLite hold them; see `encode_json`."""
+"""How JSON, and doubles on SQLite, hold numbers that are not finite; see `encode_json`."""
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 """The bounds of a bigint. A larger or smaller number in jsonb becomes NULL, not an error."""
@@ -37,8 +37,8 @@ def postgresql_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> 
     Args:
         document: A column of type jsonb.
         keys: The keys of the nested objects that lead to the value.
-        kind: The type of the expression. A number is NULL if the value is not a number; a text is
-            JSON if the value is a list or an object.
+        kind: The type of the expression. A numeric expression is NULL for a value that is not a
+            number; a text expression writes a list or an object as JSON.
     """
     path = ", ".join(map(literal, keys))
     found = f"({document} #> ARRAY[{path}])"

@@ -56,7 +56,7 @@ def upgrade(storage: str) -> str:
 
 
 def make_embedded(storage: str) -> None:
-    """Make an SQLite database that is missing; do nothing to an existing or another database."""
+    """Make an SQLite database unless it has the tables; do nothing on PostgreSQL."""
     with _unchecked(storage) as database:
         is_complete = database.postgresql or (database.path.exists() and current_version(database))
     if not is_complete:
@@ -165,9 +165,9 @@ def _lock_database(connection: sa.Connection) -> bool:
     """
     Take the advisory lock under which the tables are made or changed.
 
-    Every role that may connect can hold this lock, so the wait for it is bounded. Without it,
-    existing tables are protected by the lock on the version's table. Of two processes that make the
-    tables at the same time, one fails and changes nothing.
+    Every role that may connect can hold this lock, so the wait for it is bounded. After a wait
+    that timed out, the lock on the version's table protects existing tables. If two processes make
+    missing tables at the same time, one of them fails and changes nothing.
 
     Returns:
         Whether the lock was free within 20 s.
@@ -185,7 +185,7 @@ def _lock_database(connection: sa.Connection) -> bool:
 
 
 def begin_immediate(connection: sa.Connection) -> None:
-    """Begin a transaction of SQLAlchemy on SQLite as `Database.begin` begins ours."""
+    """Begin SQLAlchemy's transaction with BEGIN IMMEDIATE, as `Database.begin` does on SQLite."""
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
@@ -211,7 +211,7 @@ class _TextRunner:
 
     def __init__(self, connection: sa.Connection) -> None:
         self.postgresql = connection.dialect.name == "postgresql"
-        self._connection = connection.connection  # the driver's: "%" is not a placeholder
+        self._connection = connection.connection  # SQLAlchemy would read "%" as a bind
 
     def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
         cursor = self._connection.cursor()
@@ -224,7 +224,7 @@ class _TextRunner:
 
 @contextmanager
 def _without_wide_views(connection: sa.Connection) -> Iterator[None]:
-    """Drop the wide views and make them again afterwards: PostgreSQL alters no column of a view."""
+    """Drop the wide views during the block: PostgreSQL cannot alter a column that a view uses."""
     runner = _TextRunner(connection)
     wide = wide_view_sql.found(runner)
     wide_view_sql.drop(runner, wide)

@@ -53,12 +53,12 @@ WORKER_UPDATES = {
     "rung": ("n_entries", "n_ranked", "cut_rank", "cut_score", "cut_trial_id"),
     "counter": ("pending", "running", "paused", "terminated", "error"),
 }
-"""By table; a test compares the columns with the statements of every operation of a worker."""
+"""Columns by table. A test compares them with the statements of every operation of a worker."""
 
 _HEAD = """
--- For psql, as the owner of the database and its tables, or as a superuser. Run it after
--- `studydb db upgrade`, after every later upgrade, and after a GRANT of yours. People log in as
--- members: `studydb db roles --member NAME=owner|worker|viewer`. Passwords: \\password NAME.
+-- Run this in psql as the owner of the database and its tables, or as a superuser: after each
+-- `studydb db upgrade`, and after each GRANT of yours. People log in as members of the roles:
+-- `studydb db roles --member NAME=owner|worker|viewer`. Set passwords by \\password NAME.
 BEGIN;
 """
 
@@ -162,8 +162,8 @@ class Roles:
         for name in map(_name, self._names):
             yield f"GRANT CONNECT ON DATABASE {_name(self.database)} TO {name};"
             yield f"GRANT USAGE ON SCHEMA {_name(self.schema)} TO {name};"
-        yield "-- Up to PostgreSQL 14 everybody may make tables in the schema public: grant CREATE"
-        yield "-- to others who rely on it."
+        yield "-- Up to PostgreSQL 14 everybody may make tables in the schema public. If other"
+        yield "-- roles need that right, grant them CREATE."
         yield f"REVOKE CREATE ON SCHEMA {_name(self.schema)} FROM PUBLIC;"
 
     def _wide_views(self) -> str:
@@ -188,7 +188,7 @@ class Roles:
                     f"GRANT UPDATE ({', '.join(columns)}) ON {self._on([table])} TO {worker};"
                     for table, columns in WORKER_UPDATES.items()
                 ),
-                "-- Of a study that lives, only rows of checkpoints go: newer ones replace them.",
+                "-- A worker deletes only rows of checkpoints that newer checkpoints replace.",
                 f"GRANT DELETE ON {self._on(WORKER_DELETES)} TO {worker};",
             )
         )
@@ -196,12 +196,12 @@ class Roles:
     def _viewer(self) -> str:
         viewer = _name(self.viewer)
         return f"""
-            -- A viewer reads. `studydb views` lets whoever may read v_trial read its views.
+            -- A viewer only reads. Readers of v_trial may also read what `studydb views` makes.
             GRANT SELECT ON {self._on([*self._tables, *STABLE_VIEWS])} TO {viewer};
             """
 
     def _membership(self, login: str, role: Role) -> str:
-        """Make a login a member of its role, and revoke the two others."""
+        """Make a login a member of its role, and revoke the other two roles."""
         by_role = dict(zip(Role, self._names, strict=True))
         group = by_role.pop(role)
         others = ", ".join(f"{literal(_name(name))}::regrole" for name in by_role.values())
@@ -218,9 +218,9 @@ class Roles:
 
     def _limits(self) -> str:
         """
-        Set the limits of each login that is only a viewer; reset those of workers and owners.
+        Set the limits of each login that is only a viewer; reset the limits of other members.
 
-        A caller without the right to change another's login gets a warning with the line to run.
+        A caller who may not change a login gets a warning, with the line that changes the login.
         """
         writes = " OR ".join(
             f"pg_has_role(oid, {literal(name)}, 'MEMBER')" for name in (self.owner, self.worker)
@@ -228,7 +228,7 @@ class Roles:
         writers = [name for name, role in self.members if role is not Role.VIEWER]
         settings = ", ".join(map(_array, VIEWER_SETTINGS))
         return f"""
-            -- The limits of each login that is a viewer and no more: a role's settings are not
+            -- Limit each login that is only a viewer, because a role's settings are not
             -- inherited. After a GRANT of yours, run this again.
             DO $$ DECLARE login record; setting text[]; line text; BEGIN
               FOR login IN SELECT oid, rolname, ({writes}) AS writes FROM pg_roles

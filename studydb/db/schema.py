@@ -30,7 +30,7 @@ METADATA = sa.MetaData(
 )
 
 NOT_SUPERSEDED = 2**62
-"""`attempt.live_through` of an attempt of which no step was trained again by a later one."""
+"""The value of `attempt.live_through` until a later attempt trains one of the steps again."""
 
 Id = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
@@ -89,7 +89,7 @@ study = _table_with_id(
 )
 """
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
-`max_concurrent`, `n_running` is not kept. `points` holds the searcher's proposals for the next
+`max_concurrent`, `n_running` is not updated. `points` holds the searcher's proposals for the next
 draws, keyed by batch number. `paused_by` is who or what paused the study ('person', …).
 """
 
@@ -217,9 +217,9 @@ trial = _table_with_id(
     sa.Index("trial_params", "study_id", "params_hash"),
 )
 """
-`priority`: lower runs first. `rank_score` is set to `best_score` when the state changes, so that
-the best trial is one index probe and reports stay HOT. `checkpoint_step` is the highest step ever
-saved. `flush_no` counts the running attempt's flushes; the attempt's end copies it to its row.
+Trials with a lower `priority` run first. `rank_score` is set to `best_score` when an attempt ends,
+so one index probe finds the best trial, and reports stay HOT. `checkpoint_step` is the highest step
+ever saved. `flush_no` counts the attempt's flushes; the attempt's end copies it to `attempt`.
 """
 
 guard(
@@ -311,8 +311,8 @@ checkpoint = _table_with_id(
     sa.Column("removed_at", UtcDateTime),
 )
 """
-After `removed_at` no restore needs the checkpoint, and its bytes are deleted. `pins` counts what
-still needs it: above 0 it is kept.
+After `removed_at` the checkpoint is not restored, and its bytes are deleted. A checkpoint with
+`pins` above 0 does not expire.
 """
 
 guard(checkpoint, uuid=UUID)
@@ -337,7 +337,7 @@ worker = _table_with_id(
     sa.Index("worker_study", "study_id"),
 )
 
-guard(worker, uuid=f"length({{uuid}}) IN (32, 36) AND {_HEX}")  # an own loop's has no hyphens
+guard(worker, uuid=f"length({{uuid}}) IN (32, 36) AND {_HEX}")  # an own loop's uuid has no hyphens
 
 bracket = sa.Table(
     "bracket",
@@ -362,8 +362,8 @@ rung = _table_with_id(
     sa.UniqueConstraint("study_id", "bracket", "step"),
 )
 """
-`cut_rank` counts from the worst entry (0). `cut_score` and `cut_trial_id` name the entry at
-`cut_rank`: the lower neighbour of the quantile among the `n_ranked` entries that are not NaN.
+The quantile lies between two of the `n_ranked` entries that are not NaN. `cut_score` and
+`cut_trial_id` name the worse of the two; `cut_rank` is its rank, counted from the worst entry (0).
 """
 
 rung_entry = sa.Table(
@@ -385,7 +385,7 @@ rung_entry = sa.Table(
         "rung_entry_rank", "rung_id", "score", "trial_id", where="ranked", sqlite_where="ranked = 1"
     ),
 )
-"""`ordinal` is the 0-based order of arrival; the score was compared with `cutoff`."""
+"""`ordinal` counts the rung's entries from 0 as they arrive. `score` was compared with `cutoff`."""
 
 counter = sa.Table(
     "counter",
@@ -447,6 +447,6 @@ def is_still(state: State) -> sa.ColumnElement[bool]:
 
 BY_ID = trial.c.id + 0
 """
-Sorts rows by id for locks. Sorted by `id` itself, a plan may scan the index on id, and so all
-trials; SQLite without statistics does.
+Sorts trials by id for locks. To sort by `id` itself, a plan may scan the index on id, and so read
+all trials; SQLite without statistics chooses that plan.
 """

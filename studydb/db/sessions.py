@@ -1,4 +1,4 @@
-"""The settings of our PostgreSQL sessions: timeouts, plans by index only, isolation."""
+"""The settings of our PostgreSQL sessions: timeouts, plans that use only indexes, isolation."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ IDLE_IN_TRANSACTION_TIMEOUT_S = 10
 
 LONGEST_SILENCE_S = STATEMENT_TIMEOUT_S + 15
 """
-The most seconds for which we wait for an answer. `statement_timeout` ends a statement before, but
-not a COMMIT that waits for a synchronous standby.
+The most seconds for which we wait for an answer. `statement_timeout` ends other statements
+earlier, but does not end a COMMIT that waits for a synchronous standby.
 """
 
 TRANSACTION_TIMEOUT_S = 120
-"""For a client that freezes while it sends: the server does not count it as idle."""
+"""Ends a client that freezes while it sends, because the server does not count it as idle."""
 
 _TRANSACTION_TIMEOUT_SINCE = 170000
 """The first server version with `transaction_timeout`."""
@@ -31,7 +31,7 @@ _TIMEOUTS_MS = {
 _INDEX_ONLY = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 """
 Forbid scans of whole tables; every statement of ours has an index. Otherwise a plan made for a
-small table scans it and is kept while the table grows: 1,900 trials read 9 million rows.
+small table scans it, and is kept while the table grows: 1,900 trials read 9 million rows.
 """
 
 
@@ -40,7 +40,7 @@ def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, A
     Return the arguments of psycopg's `connect`.
 
     Args:
-        pooler: Whether a pooler is in between; if so, use `set_for_transaction` for the settings.
+        pooler: Whether we connect through a pooler; `set_for_transaction` then makes the settings.
     """
     arguments: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
@@ -62,7 +62,7 @@ def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, A
 
 
 def set_for_session(server_version: int) -> str | None:
-    """Return the statement for a setting that older servers do not know; None for these."""
+    """Return the SQL that sets `transaction_timeout`; None for servers before PostgreSQL 17."""
     if server_version < _TRANSACTION_TIMEOUT_SINCE:
         return None
     return f"SET transaction_timeout = {int(TRANSACTION_TIMEOUT_S * 1000)}"

@@ -13,18 +13,18 @@ from psycopg.waiting import Ready
 Returned = TypeVar("Returned")
 
 _LOOK_S = 0.1
-"""Seconds between two reads of the clock during a wait; the driver uses the same."""
+"""Seconds between two reads of the clock during a wait; the driver uses the same interval."""
 
 _FIRST_S = 0.5
-"""Seconds for which the driver's faster loop waits before ours; most answers come earlier."""
+"""Seconds for which the driver's faster loop waits first; most answers come earlier."""
 
 
 class SilentServerError(psycopg.OperationalError):
     """
     The server accepted a request and does not answer; it may have executed the request.
 
-    TCP keepalives do not detect this: the operating system acknowledges packets even while the
-    server is stopped or waits for a standby.
+    TCP keepalives do not detect such a server, because the operating system acknowledges packets
+    even while the server is stopped or waits for a standby.
     """
 
 
@@ -45,7 +45,6 @@ class BoundedConnection(psycopg.Connection[Any]):
     longest_silence: Callable[[], float]
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Connect, for at most `connect_timeout`."""
         super().__init__(*args, **options)
         self.longest_silence = for_ever
 

@@ -10,7 +10,7 @@ from studydb.domain.errors import StorageBusy, StorageDenied
 BUSY_TIMEOUT_S = 5
 
 _NO_WAL = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-"""A reader of a file in WAL mode gets these if the `-shm` file is missing and cannot be made."""
+"""The errors on opening a file in WAL mode, if its `-shm` file is missing and cannot be made."""
 
 
 class ArchiveConnection(sqlite3.Connection):
@@ -18,7 +18,7 @@ class ArchiveConnection(sqlite3.Connection):
     A connection that reads without locks, and ignores a `-wal` file.
 
     A writer could change pages during a read. So the connection is opened for one transaction,
-    whose reads count only if the file has not changed at the end.
+    whose reads are valid only if the file has not changed at its end.
 
     Attributes:
         stamp: The `_stamp` of the file when it was opened.
@@ -85,7 +85,7 @@ def _opened(
     try:
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("PRAGMA query_only=ON" if read_only else "PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA schema_version")  # reads the file, so that errors come here
+        connection.execute("PRAGMA schema_version")  # reads the file, to raise errors here
     except BaseException:
         connection.close()
         raise
@@ -97,7 +97,7 @@ def _is_closed_to_us(path: Path) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Return numbers that a write to the file changes; the last one is the size of its `-wal`."""
+    """Return numbers that change when the file is written; the last is the size of the `-wal`."""
     found = path.stat()
     wal = 0
     with suppress(FileNotFoundError):

@@ -25,13 +25,14 @@ def no_pipeline() -> None:
 
 class Txn:
     """
-    Runs statements on the driver's cursor. Store functions take it; operations commit it.
+    Runs statements on the driver's cursor. Store functions take a `Txn`; operations commit it.
 
     Attributes:
         features: What the database can do. Packages other than db/ ask only this.
         postgresql: Whether it is PostgreSQL; False means SQLite. Only code in db/ reads this.
         abandoned: Whether the transaction is rolled back at the end of the block.
-        waits_for_disk: Whether COMMIT waits for the disk; True after a chain that set it itself.
+        waits_for_disk: Whether COMMIT waits for the disk. After a chain the value is True, because
+            the SQL of the chain itself has turned the wait off if necessary.
     """
 
     def __init__(
@@ -50,12 +51,12 @@ class Txn:
         Join a transaction that is or will be open.
 
         Args:
-            cursor: A cursor of the connection; no other thread uses it meanwhile.
+            cursor: A cursor of the connection; no other thread uses it during the transaction.
             prepare: The argument `prepare` of psycopg's `execute`.
             durable: Whether the commit of a single-statement transaction waits for the disk.
-            single: Whether the driver commits after each statement, so that only one may run.
-            sync: Waits for the answers to all that was sent through a pipeline. Before that the
-                server does not count the client as idle, so its idle timeout does not start.
+            single: Whether the driver commits after each statement; if so, only one may run.
+            sync: Waits for the answers to all that was sent through a pipeline. Until then the
+                server does not count the client as idle, so the idle timeout does not start.
         """
         self._cursor, self._dialect = cursor, dialect
         self._observer, self._prepare, self._sync = observer, prepare, sync
@@ -104,7 +105,7 @@ class Txn:
         return len(self.all(statement, **params))
 
     def insert_many(self, statement: BulkInsert, rows: Rows, **common: Any) -> None:
-        """Insert rows, each in the order of `statement.columns`; `common` is the same in all."""
+        """Insert rows with values in the order of `statement.columns`; all rows share `common`."""
         if not rows:
             return
         alone = self.postgresql and len(rows) == 1
@@ -119,10 +120,10 @@ class Txn:
 
     def chain(self, chain: Chain, rows: Rows = (), **params: Any) -> Row | None:
         """
-        Run a chain and return the row of its first statement; None if it returned no row.
+        Run a chain and return the row of its first statement; None if there is no row.
 
         Args:
-            rows: The rows of its `BulkInsert`.
+            rows: The rows that the chain's `BulkInsert` inserts.
         """
         if not self.postgresql:
             return self._run_links(chain, rows, params)
@@ -183,7 +184,7 @@ class Txn:
         Run a user's SQL if it is a single statement; returns column names and rows, not decoded.
 
         PostgreSQL takes several statements only by the simple protocol, which a pipeline does not
-        use. sqlite3 takes only one, and we refuse a statement that would open another file.
+        use. sqlite3 takes only one statement, and we refuse ATTACH, which opens another file.
         """
         if not self.postgresql:
             connection = self._cursor.connection

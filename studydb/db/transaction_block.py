@@ -17,8 +17,8 @@ class TransactionBlock:
     The `with` block of a transaction; see `Database.begin`.
 
     On PostgreSQL a writer sends its statements through a pipeline: it waits only for rows that it
-    reads. An error is raised with the next rows, at the latest with the COMMIT; the server skips
-    the statements after the failed one.
+    reads. An error is raised when the writer next waits for rows, or at the COMMIT; the server
+    skips the statements after the failed statement.
     """
 
     def __init__(
@@ -26,14 +26,14 @@ class TransactionBlock:
     ) -> None:
         self._database = database
         self._write, self._durable, self._snapshot = write, durable, snapshot
-        # Behind a pooler BEGIN is needed: the timeouts are set after it.
+        # Behind a pooler a BEGIN is needed, because the timeouts are set inside the transaction.
         self._alone = single and database.postgresql and not database.pooler
         self._cursor: Any = None
         self._pipeline: Any = None
 
     def __enter__(self) -> Txn:
         """Take a connection and begin."""
-        self._cursor = None  # the cursor of an earlier use may be in another thread by now
+        self._cursor = None  # another thread may have the cursor of an earlier `with` by now
         try:
             self._cursor = self._database.connections.take()
             sync = self._enter_pipeline()
@@ -85,9 +85,9 @@ class TransactionBlock:
         Enter a pipeline, if the transaction uses one.
 
         Returns:
-            A function that waits for the answers to all that was sent. A wait for rows only would
-            leave the pipeline open: a client that then freezes counts as sending, not as idle, and
-            keeps its locks.
+            A function that waits for the answers to all that was sent. If a client
+            only waited for rows, the pipeline would stay open. A client that then froze would count
+            as sending, not as idle, and keep its locks.
         """
         if self._alone or not self._write or not self._database.postgresql:
             return no_pipeline
@@ -138,7 +138,7 @@ class TransactionBlock:
             self._cursor.execute("COMMIT")
 
     def _undo(self, error: BaseException) -> None:
-        """Roll back, keep or close the connection, and raise a driver's error as ours."""
+        """Roll back, give the connection back or close it, and translate a driver's error."""
         connections, gone = self._database.connections, faults.is_disconnect(error)
         usable = False
         try:
@@ -165,7 +165,7 @@ class TransactionBlock:
     def _roll_back(self) -> None:
         self._observe("ROLLBACK")
         if self._database.postgresql:
-            self._cursor.connection.rollback()  # the driver forgets what it has prepared
+            self._cursor.connection.rollback()  # the driver forgets its prepared statements
         elif self._cursor.connection.in_transaction:
             self._cursor.execute("ROLLBACK")
 

@@ -66,8 +66,8 @@ def load_json(text: str | bytes) -> Any:
     """
     Read the text of a JSON column; unreadable text becomes an object that gives the error.
 
-    Python refuses thousands of nested lists, or an integer of thousands of digits, which another
-    program may have written. Listings and claims must not fail because of it.
+    Another program may have written a text that Python refuses: thousands of nested lists, or an
+    integer of thousands of digits. Such a text must not make listings and claims fail.
     """
     try:
         return json.loads(text)

@@ -38,7 +38,7 @@ def read_url(text: str) -> URL:
         ) from None
     if "@" in (url.host or ""):
         raise UsageError(
-            f"The host of {mask_text(text)!r} holds an '@'. Write one in a password as %40."
+            f"The host of {mask_text(text)!r} holds an '@'. Write an '@' in a password as %40."
         )
     backend = url.get_backend_name()
     if backend in ("postgres", "postgresql"):
@@ -110,7 +110,7 @@ def check_file(path: Path) -> None:
     Refuse a path that cannot be an SQLite file.
 
     Raises:
-        StorageError: The path is on a network file system or a folder, or its folder is missing.
+        StorageError: The path is a folder, or its folder is missing or on a network file system.
     """
     refuse_network_file_system(path)
     if not path.parent.is_dir():

@@ -28,10 +28,10 @@ from studydb.db.revisions import TABLE
 from studydb.domain.errors import NotAllowed
 
 MOST_COLUMNS = 1000
-"""PostgreSQL has room for 1,600 in a view and 1,664 in a query's answer."""
+"""PostgreSQL has room for 1,600 columns in a view and 1,664 in a query's answer."""
 
 MOST_NAME_BYTES = 63
-"""The longest identifier; PostgreSQL cuts longer ones, so that two could become the same."""
+"""The longest identifier. PostgreSQL cuts longer names, so that two could become the same."""
 
 NEWEST_RESULTS = 100_000
 """How many results are searched for metrics that are not in the summaries of ended trials."""
@@ -148,7 +148,7 @@ def view_name(kind: Kind, study_name: str, study_id: int) -> str:
 
 def bounded_names(names: Iterable[str], *, taken: Iterable[str]) -> list[str]:
     """
-    Shorten column names to what both databases can hold, without making two the same.
+    Shorten column names to what both databases can hold, and keep them distinct.
 
     SQLite takes "lr" and "LR" for the same name.
     """
@@ -173,10 +173,10 @@ def _shortened(name: str) -> str:
 
 def lock(txn: TextRunner) -> None:
     """
-    Wait until no other process makes views or migrates, and keep others waiting until the end.
+    Wait until no other process makes views or migrates; block such processes until the COMMIT.
 
-    Only roles that may write to a table can take its lock; any role that may connect could take an
-    advisory lock, and block us. Reading the schema's revision does not wait. SQLite has one writer.
+    The lock is on a table, because only roles that may write to the table can take it; any role
+    that may connect could hold an advisory lock. Reading the schema's revision does not wait.
     """
     if txn.postgresql:
         txn.run_text(f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE")
@@ -237,7 +237,7 @@ def make(txn: TextRunner, view: WideView) -> None:
 def _is_taken(txn: TextRunner, name: str) -> bool:
     if txn.postgresql:
         sql = (
-            f"SELECT 1 FROM pg_class WHERE relname = '{name}' "  # letters and digits
+            f"SELECT 1 FROM pg_class WHERE relname = '{name}' "  # letters, digits and _
             f"AND relnamespace = {_SCHEMA}"
         )
     else:
@@ -249,7 +249,7 @@ def owner_to_act_for(txn: TextRunner, name: str) -> str | None:
     """
     Return the quoted owner of a table or view on PostgreSQL, to give it what our login makes.
 
-    None if our login is not a member of that role, or the role may create nothing in the schema.
+    None if our login is the owner or not its member, or the owner may not create in the schema.
     """
     rows = txn.fetch_text(
         "SELECT quote_ident(rolname) FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner "
@@ -271,10 +271,10 @@ def _readers(txn: TextRunner) -> list[str]:
 
 def metric_kinds(txn: TextRunner, *, study_id: int) -> dict[str, bool]:
     """
-    Tell of each metric of a study whether it is a number in all results.
+    Return for each metric of a study whether its values are numbers in all results.
 
-    Numeric metrics are found in the summaries of ended trials, other metrics only in the newest
-    results: reading millions of results would take minutes.
+    Numeric metrics are found in the summaries of ended trials. Other metrics are found only in the
+    newest results, because reading millions of results would take minutes.
     """
     newest = (
         f"(SELECT metrics FROM result WHERE study_id = {study_id} "

@@ -35,7 +35,7 @@ _NEW = {
 
 
 def inserting(**known: sa.ColumnElement[Any]) -> sa.Insert:
-    """Make the INSERT … SELECT of an attempt; columns other than `known` ones are binds."""
+    """Make the INSERT … SELECT of an attempt; `known` replaces binds by expressions."""
     given = {name: sa.bindparam(name, type_=attempt.c[name].type) for name in _GIVEN}
     row = given | known | _NEW
     return sa.insert(attempt).from_select([*row], sa.select(*row.values()))
@@ -72,7 +72,7 @@ _END = Prepared(END)
 
 
 class ClaimedAttempt(NamedTuple):
-    """The columns of an attempt's row from which its claim is made again."""
+    """The columns of an attempt's row from which a duplicate claim is answered."""
 
     trial_id: int
     worker_id: int | None
@@ -172,7 +172,7 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Store the step of an attempt's first result; results of earlier attempts count only below it.
+    Store the step of an attempt's first result; earlier results stay live only below this step.
 
     The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
     """
@@ -190,7 +190,7 @@ def end(
     failure: Failure | None = None,
     process: AttemptProcess | None = None,
 ) -> None:
-    """Close an attempt. A duplicate request is recognized by the number of its last flush."""
+    """Store an attempt's end, and `flush_no`, by which a duplicate request is recognized."""
     txn.run(
         _END,
         trial=lease.trial_id,
@@ -243,7 +243,7 @@ def find(txn: Txn, *, trial_id: int, attempt_no: int) -> AttemptRow | None:
 
 
 def reached(txn: Txn, *, lease: Lease, limit: int) -> list[ReachedStep]:
-    """Read how the last `limit` attempts up to this one ended, oldest first."""
+    """Read how the last `limit` attempts up to this attempt ended, oldest first."""
     rows = txn.all(_REACHED, trial=lease.trial_id, no=lease.attempt, limit=limit)
     return [ReachedStep._make(row) for row in rows]
 

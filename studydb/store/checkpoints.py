@@ -1,4 +1,4 @@
-"""Rows of checkpoints. A checkpoint's row is inserted once its bytes are on disk."""
+"""Rows of checkpoints. A checkpoint's row is inserted after its bytes are on disk."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -100,21 +100,21 @@ def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> i
         Duplicate: The same save was already stored (its reply was lost).
     """
     values = {name: getattr(what, name) for name in _FIELDS}
-    values |= {"trial_id": lease.trial_id, "attempt": lease.attempt}  # as the fence has checked
+    values |= {"trial_id": lease.trial_id, "attempt": lease.attempt}  # checked by the fence
     row = txn.all(_INSERT, **values, study_id=lease.study_id, data=data)[0]
     return int(row.id)
 
 
 def point(txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, losses: int) -> None:
-    """Make a checkpoint the one that the next attempt of a held trial restores."""
+    """Store which checkpoint the next attempt of a held trial restores."""
     txn.run(_POINT, trial=trial_id, to_checkpoint=checkpoint_id, to_step=step, to_losses=losses)
 
 
 def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     """
-    Expire a trial's checkpoints except the newest two and pinned ones.
+    Expire a trial's checkpoints, except the newest two and pinned checkpoints.
 
-    The one before the newest is restored if the newest is corrupt.
+    If the newest checkpoint is corrupt, the one before the newest is restored.
 
     Returns:
         The expired checkpoints, whose bytes may be deleted after the commit.
@@ -151,7 +151,7 @@ def mark_corrupt(txn: Txn, *, checkpoint_id: int) -> bool:
 
 
 def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
-    """Find a trial's last checkpoint before this one that has not expired."""
+    """Find a trial's newest checkpoint that is older than `checkpoint_id` and has not expired."""
     row = txn.first(_BEFORE, trial=trial_id, checkpoint=checkpoint_id)
     return None if row is None else read(row)
 

@@ -1,4 +1,4 @@
-"""The queue of PENDING trials, and the statement that gives the first one to a worker."""
+"""The queue of PENDING trials, and the statement that gives the first trial to a worker."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ _LEASE = {
 
 
 class LeasedTrial(NamedTuple):
-    """The columns of a trial's row from which a claim is made."""
+    """The columns of a claimed trial's row that its attempt needs."""
 
     id: int
     uuid: str
@@ -81,7 +81,7 @@ INSERT_RUNNING = sa.insert(trial).values(_BEGINS_RUNNING).returning(*_LEASED)
 
 
 def inserting_running(**known: sa.ColumnElement[Any]) -> sa.Insert:
-    """Make the INSERT … SELECT of a RUNNING trial; columns other than `known` ones are binds."""
+    """Make the INSERT … SELECT of a RUNNING trial; `known` replaces binds by expressions."""
     row = {
         name: value
         if isinstance(value, sa.ColumnElement)
@@ -122,7 +122,7 @@ def claim(
 
     SKIP LOCKED skips rows that concurrent claims have locked. SQLite ignores the clause and relies
     on BEGIN IMMEDIATE. Only the index `trial_claim` has the order of ORDER BY; with another order
-    both planners would read the finished trials.
+    the planners of both databases would read the finished trials.
 
     Args:
         after_position: Only trials after this position are claimed.
@@ -162,8 +162,8 @@ def await_claims(txn: Txn, *, study_id: int) -> None:
     """
     Wait until no transaction locks a runnable trial.
 
-    `claim` skips locked trials. A lock may be that of an earlier send of the same claim, which a
-    duplicate request must find.
+    `claim` skips locked trials. An earlier send of the same claim may hold such a lock, and a
+    duplicate request must find the trial of the earlier send.
     """
     if txn.features.concurrent_writers:
         txn.all(_LOCK_ALL_RUNNABLE, study=study_id)

@@ -17,7 +17,7 @@ def read_only_role(txn: Txn) -> str | None:
     """
     Read the name of the role if its transactions are read-only; None if it may write.
 
-    It is also None on a standby, because the next connection goes to the primary.
+    The answer is None on a standby, too, because the next connection goes to the primary.
     """
     row = txn.first(_WHO)
     return row.name if row is not None and row.only_reads else None

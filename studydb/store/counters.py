@@ -12,8 +12,8 @@ from studydb.domain.records import Counts
 SHARDS = 32
 """
 The number of counter rows (shards) of a study. A transaction locks its shard until its COMMIT is on
-disk; with 32 shards workers rarely wait for one another. The rows are created with the study, so
-another number needs a migration.
+disk; with 32 shards workers rarely wait for one another. The rows are created with the study, so a
+change of the number needs a migration.
 
 The shard is computed from the attempt's token. If a worker always used the same shard, each update
 would read all dead versions of that row while a long snapshot is open: 1.5 ms after 20,000 claims.

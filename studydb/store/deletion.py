@@ -73,6 +73,6 @@ def some_trials(txn: Txn, *, study_id: int) -> None:
 
 
 def rest(txn: Txn, *, study_id: int) -> None:
-    """Delete a study without trials and all its other rows."""
+    """Delete a study whose trials are deleted, and all its other rows."""
     for statement in _REST:
         txn.run(statement, study=study_id)

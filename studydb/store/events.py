@@ -99,7 +99,7 @@ def append(
     Append one event.
 
     Args:
-        lease: Names the attempt of the event; None if it has none.
+        lease: Names the attempt of the event; None for an event without an attempt.
         actor: An `Actor`, or a person as user@host.
         token: The token of a request. It is UNIQUE.
 
@@ -157,7 +157,7 @@ def data_of(txn: Txn, *, token: str) -> dict[str, Any]:
 
 
 def _texts(data: Any) -> dict[str, str]:
-    """Read the texts of an event's data. A worker's role may insert any JSON."""
+    """Return the texts of an event's data, which may be any JSON that a worker's role inserts."""
     known = data if isinstance(data, dict) else {}
     return {name: value for name, value in known.items() if isinstance(value, str)}
 

@@ -1,5 +1,5 @@
 """
-Leases: the fence, the writes of a flush or an end to a held trial, and renewals.
+Leases: the fence, renewals, and what a flush or an attempt's end writes to a held trial.
 
 Every write of an attempt has the condition `FENCE`: the trial is RUNNING under this attempt's
 number and token.
@@ -159,7 +159,7 @@ _SET_VERDICT = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The locked row of a trial that an attempt holds; `status` is the one running trials obey."""
+    """The locked row of a trial that an attempt holds; running trials obey `status`."""
 
     summary: Summary
     flush_no: int
@@ -187,7 +187,7 @@ class RenewedLease:
     Attributes:
         verdict: The stored verdict on the attempt.
         request: What a person requested of this trial.
-        status: The status of the study that running trials obey; see `status_for_running_trials`.
+        status: The study's status that running trials obey; see `status_for_running_trials`.
     """
 
     token: str
@@ -294,5 +294,5 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RenewedLease]:
 
 
 def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:
-    """Store the verdict of a person's request, or None, unless a scheduler or rule has decided."""
+    """Store or clear the verdict of a person's request, unless a scheduler or rule has decided."""
     return txn.count(_SET_VERDICT, **fence_binds(lease), **verdict_binds(verdict)) == 1

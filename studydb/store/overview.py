@@ -13,8 +13,8 @@ NEWEST = 1_000
 _NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))
 _LIMIT: sa.BindParameter[int] = sa.bindparam("limit")
 
-# `number + 0` keeps the planner from the index of all numbers, which has every ended trial. It then
-# finds the few RUNNING trials by the partial index, and sorts them.
+# `number + 0` keeps the planner from using the index of all numbers, which has every ended trial.
+# The planner then finds the few RUNNING trials by the partial index, and sorts them.
 _UNFINISHED = {
     State.RUNNING: (
         Prepared(
@@ -78,5 +78,5 @@ def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]
 
 
 def recent_ends(txn: Txn, *, study_id: int) -> RecentEnds:
-    """Read how the newest trials ended, when the first began, and when the last one ended."""
+    """Read how the newest trials ended, their earliest start and their latest end."""
     return RecentEnds._make(txn.all(_RECENT_ENDS, study=study_id)[0])

@@ -29,15 +29,15 @@ PROPOSALS_PER_BATCH = 64
 
 BATCHES_AHEAD = 2
 """
-How many batches ahead of the current one are proposed. A batch is ready in time unless 64 trials
-start while one client computes it.
+How many batches after the current batch are computed ahead. A batch is late only if 64 trials start
+while a client computes the batch.
 """
 
 _MOST_CHARACTERS = 1000
 """
-The most characters of a proposal's params; studies with longer ones ask in several statements.
-Every ask in a single statement unpacks all batches: with texts of 10,000 characters it took four
-times as long as one in several. jsonb holds at most 256 MB.
+The most characters of a proposal's params; studies with longer params ask in several statements.
+An ask in a single statement unpacks all batches: with params of 10,000 characters it took four
+times as long as an ask in several statements. jsonb holds at most 256 MB.
 """
 
 _DELETED_BATCHES = 8
@@ -105,7 +105,7 @@ _IS_PROPOSED = sa.func.coalesce(
 _QUEUE = 0x73747564
 
 TURN_TIMEOUT_S = 2.0
-"""Seconds that an ask waits for its turn. Any login that may connect can hold the lock."""
+"""Seconds that an ask waits in the queue, whose lock any login that may connect can hold."""
 
 RESEND_TIMEOUT_S = TURN_TIMEOUT_S + 1.0
 """Seconds that a duplicate request waits for earlier asks; by then they have left the queue."""
@@ -115,8 +115,8 @@ def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
     """
     Make an expression that takes the lock of the queue until the transaction ends.
 
-    CASE evaluates in order, so `lock_timeout` is set only before a wait: setting it costs more than
-    taking a free lock. It then applies to all later locks of the transaction.
+    CASE evaluates in order, so `lock_timeout` is set only before a wait, because setting it costs
+    more than taking a free lock. The timeout then applies to all later locks of the transaction.
     """
     queue = (
         sa.literal(_QUEUE, sa.Integer),
@@ -132,10 +132,10 @@ def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
 
 _TURN = _turn(TURN_TIMEOUT_S)
 """
-Asks wait for an advisory lock, not for the study's row. At each change of a row all transactions
-that wait for it wake, read it and wait again: 300 workers made 260 trials/s at the row, and 430
-with the queue. The queue only saves time: the study's row guards the budget, and the token keeps a
-duplicate request from taking a second trial.
+Asks queue for an advisory lock before they lock the study's row. At each change of a row all
+transactions that wait for the row wake, read it and wait again: 300 workers made 260 trials/s
+without the queue, and 430 with it. The queue only saves time: the study's row guards the budget,
+and the token keeps a duplicate request from taking a second trial.
 """
 
 _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
@@ -172,7 +172,7 @@ _ASK = {
     **{(flag, True): _ask(condition, _TURN) for flag, condition in _IF.items()},
     **{(flag, False): _ask(condition) for flag, condition in _IF.items()},
 }
-"""The asks by two flags: make no trial if one can be claimed; wait in the queue."""
+"""The asks by the flags `if_nothing_waits` and `queue` of `ask`."""
 
 _NEXT = {
     flag: Prepared(
@@ -227,7 +227,7 @@ def ask(
         queue: Whether to wait in the queue; False after a wait that timed out.
 
     Returns:
-        None as for `take`, or if the draw is not proposed.
+        None if the draw is not proposed, and in the cases of `take`.
 
     Raises:
         Duplicate: The same ask was already stored (its reply was lost).

@@ -61,7 +61,7 @@ def numbers(
     txn: Txn, *, study_id: int, state: State | None = None, limit: int | None = None
 ) -> list[int]:
     """
-    Read the numbers of a study's trials, best first; those without a rank follow by number.
+    Read the numbers of a study's trials, best first; trials without a rank follow by number.
 
     Args:
         state: The state of the trials; None for any.

@@ -1,8 +1,8 @@
 """
 Rungs and their entries: an exact quantile, computed under the lock of the rung's row.
 
-One statement locks the row, and a later one reads the entries. A single statement would read the
-new row, but the entries as they were when the statement began.
+One statement locks the row, and a second statement reads the entries. A single statement would read
+the row as it is after the wait for the lock, but the entries as they were before the wait.
 """
 
 import math
@@ -161,7 +161,7 @@ def record(
     score: float,
     decision: Decision,
 ) -> None:
-    """Record a judged result at a locked rung, and move its quantile entry unless it is NaN."""
+    """Record a judged result at a locked rung, and move the rung's cut unless the result is NaN."""
     ranked = not math.isnan(result.value)
     cutoff = decision.cutoff
     txn.run(

@@ -1,8 +1,8 @@
 """
 Single-statement claim, report and finish, for trials without a pending decision or request.
 
-The first CTE changes the trial's row if the fence lets it; the others use the row that it returns.
-If the row is not as its holder expects, nothing changes, and the operation runs again in several
+The first CTE changes the trial's row if the row is as its holder expects; the other CTEs use the
+row that the first returns. Otherwise nothing changes, and the operation runs again in several
 statements.
 """
 
@@ -70,7 +70,7 @@ _PARAMS = of_first(trial.c.params)
 _CONFIG = sa.bindparam("constants", type_=Json).op("||")(
     sa.case((is_object(_PARAMS), _PARAMS), else_=sa.literal({}, Json))
 )
-"""Params that are no JSON object count as empty, because || would fail; studydb writes none."""
+"""Params that are no JSON object count as empty, because || would fail on them."""
 
 _CLAIM = Chain(
     claims.CLAIM.statement,

@@ -141,9 +141,9 @@ class Budget:
         status: The stored status, never FINISHED.
         allows_new: Whether the study is RUNNING and the budget is not spent.
         has_room: Whether `max_concurrent` lets one more trial run.
-        is_spent: Whether `num_trials` or the searcher's points are spent.
+        is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
         num_trials: The most trials of the study; None for no limit.
-        guard_reason: Why the study's guard paused it; None if it did not.
+        guard_reason: Why studydb paused the study, whose trials failed alike; None if it did not.
     """
 
     status: Status
@@ -285,7 +285,7 @@ def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
 
 
 def lock(txn: Txn, *, study_id: int) -> None:
-    """Lock the study's row, and so wait for an earlier send of the request that holds the lock."""
+    """Lock the study's row; this waits for an earlier send of the request, if it holds the lock."""
     txn.all(_LOCK, study=study_id)
 
 

@@ -131,7 +131,7 @@ def lost(txn: Txn, *, study_id: int) -> list[Lease]:
 
 
 def of_host(txn: Txn, *, study_id: int, process: Process) -> list[tuple[Lease, Process]]:
-    """Find leases and their holders with the boot id and pid namespace of `process`."""
+    """Find the leases whose holders have the boot id and pid namespace of `process`."""
     rows = txn.all(
         _OF_HOST, study=study_id, of_boot=process.boot_id, of_namespace=process.pid_namespace
     )

@@ -1,4 +1,4 @@
-"""Rows of trials: insert, find and list them, and move them at a person's request."""
+"""Rows of trials: insert, find and list them; change their states at a person's request."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -162,10 +162,10 @@ def move(
     metric_summary: Mapping[str, Any] | None = None,
 ) -> bool:
     """
-    Move a trial that no attempt holds, at a person's request.
+    Change the state of a trial that no attempt holds, at a person's request.
 
     Returns:
-        False if the move is not allowed, or an attempt holds the trial.
+        False if this change is not allowed, or an attempt holds the trial.
     """
     params: dict[str, Any] = {"by": by} if target is State.PAUSED else {}
     params["to_metrics"] = metric_summary
@@ -238,7 +238,7 @@ def summary_of(row: Any) -> Summary:
 
 
 def verdict_of(row: Any) -> Verdict | None:
-    """Make a `Verdict` from the columns of a row; None if it has none."""
+    """Make a `Verdict` from the columns of a row; None if the row has no verdict."""
     if row.verdict is None:
         return None
     # The column has no CHECK, and a renewal must not fail because of an unknown value.

@@ -97,8 +97,8 @@ _RESULT_PAGE = Prepared(
     .where(
         result.c.study_id == sa.bindparam("study"),
         sa.tuple_(*_POSITION) > sa.tuple_(*_AFTER),
-        # Both conditions follow from the one above. Without them a merge join reads the two tables
-        # from their first rows.
+        # The next two conditions follow from the condition above. Without them a merge join
+        # would read both tables from their first rows.
         attempt.c.trial_id >= sa.bindparam("after_trial", type_=sa.BigInteger),
         trial.c.id >= sa.bindparam("after_trial", type_=sa.BigInteger),
     )
@@ -152,14 +152,14 @@ def trials(
 def best_trials(
     txn: Txn, *, study_id: int, name: str, state: State | None = None, limit: int | None = None
 ) -> list[ListedTrial]:
-    """Read rows of `v_trial` of one study, best first; those without a rank follow by number."""
+    """Read rows of `v_trial`, best first; trials without a rank follow by number."""
     numbers = ranking.numbers(txn, study_id=study_id, state=state, limit=limit)
     found = {row.number: row for row in trials_numbered(txn, name=name, numbers=numbers)}
     return [found[number] for number in numbers if number in found]
 
 
 def trials_numbered(txn: Txn, *, name: str, numbers: Sequence[int]) -> list[ListedTrial]:
-    """Read the rows of `v_trial` with these numbers, ascending within each `MOST_LISTED`."""
+    """Read the rows of `v_trial` with these numbers; the rows of each query are sorted."""
     parts = (numbers[first : first + MOST_LISTED] for first in range(0, len(numbers), MOST_LISTED))
     return [
         ListedTrial._make(row)
@@ -186,7 +186,7 @@ def result_page(
     Read the live results after a position, in the order of the primary key: by trial and step.
 
     The view `v_result` is not used: it adds the study's metric to each row's JSON, and removing the
-    metric again would cost more than all else.
+    metric again would take longer than all other work.
 
     Args:
         after: `trial_id`, `attempt` and `step` of the last row read; (0, 0, 0) for the first page.
@@ -212,7 +212,7 @@ def attempts(txn: Txn, *, name: str, number: int) -> list[ListedAttempt]:
 def workers(
     txn: Txn, *, study_id: int | None = None, limit: int
 ) -> list[tuple[ListedWorker, float, Process]]:
-    """Read the rows of `v_worker`, newest first, each with its process and its leases' seconds."""
+    """Read the rows of `v_worker`, newest first, with processes and the seconds of their leases."""
     if study_id is None:
         rows = txn.all(_ALL_WORKERS, limit=limit)
     else:

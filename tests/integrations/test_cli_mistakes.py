@@ -85,7 +85,7 @@ URLS = [
     ("sqlite://", 2, "An SQLite database in memory is lost"),
     ("sqlite:///:memory:", 2, "An SQLite database in memory is lost"),
     ("postgresql://u:hunter2@host:port/db", 2, "is no storage URL"),
-    ("postgresql://u:hun@ter2@localhost/db", 2, "Write one in a password as %40"),
+    ("postgresql://u:hun@ter2@localhost/db", 2, "Write an '@' in a password as %40"),
     ("postgresql://u:hunter2@localhost/db?pooler=session", 2, "can only be `transaction`"),
     ("postgresql://u:hunter2@localhost:1/db?color=red", 2, "invalid connection option"),
     ("postgresql://u:hunter2@localhost:1/db", 1, "Is the server running, and is the URL right?"),
