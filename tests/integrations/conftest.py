@@ -1,4 +1,4 @@
-"""The command line in this process, and handles on studies that are closed after the test."""
+"""Fixtures: commands run in this process, and handles on studies, closed after the test."""
 
 import csv
 import io
@@ -81,7 +81,7 @@ def console(bare_console: Console, storage_url: str, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def handles():
-    """Keep handles on studies until the end of the test, and close them then."""
+    """Register study handles that are closed at the end of the test."""
     with ExitStack() as stack:
         yield lambda handle: stack.enter_context(closing(handle))
 

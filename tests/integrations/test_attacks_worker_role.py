@@ -1,7 +1,7 @@
 """
-Attacks by a login with the worker role alone, on workers and on people who read.
+Attacks on workers and on readers by a login that has only the worker role.
 
-SQLite has no roles: there the attacker writes the same rows, and they must do no harm either.
+On SQLite, which has no roles, the attacker writes the same rows; they must do no harm either.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from studydb.domain.roles import Role
 
 @pytest.fixture
 def attacker_url(storage_url):
-    """The attacker's URL; on PostgreSQL, of a login with the worker role."""
+    """The attacker's storage URL; on PostgreSQL its login has the worker role."""
     if storage_url.startswith("sqlite"):
         yield storage_url
         return
@@ -78,7 +78,7 @@ def insert_checkpoint_sql(stage, data, *, kind, url, mac="00" * 32, key_id="0" *
 
 
 class Evil:
-    """Its pickle creates a file when it is opened."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -100,7 +100,7 @@ def archive_of(name, data):
 
 
 @pytest.mark.parametrize("is_signed", [False, True], ids=["no signature", "a false signature"])
-def test_unsigned_archive_in_a_checkpoint_row_is_not_opened(stage, attack, is_signed):
+def test_checkpoint_archive_without_a_valid_signature_is_not_opened(stage, attack, is_signed):
     study = create(stage, "loading:unpickling", max_failures=1)
     study.enqueue({})
     harm = stage.folder / "harm"
@@ -127,7 +127,7 @@ def test_directory_that_a_worker_has_signed_is_restored(stage):
     assert [one.start_step for one in stage.attempts()] == [1, 2]
 
 
-def test_checkpoint_row_with_the_url_of_another_study_does_not_delete_that_object(
+def test_object_of_another_study_survives_a_checkpoint_row_that_names_its_url(
     stage, attack, tmp_path
 ):
     store = DirectoryStore(tmp_path / "store")
@@ -166,7 +166,7 @@ def test_row_with_a_path_as_its_uuid_is_refused(stage, attack, table):
 
 
 @pytest.mark.parametrize("named", ["elsewhere", "{root}/../../elsewhere", "{root}/0/../0/1"])
-def test_logs_reads_no_folder_that_a_changed_row_names(
+def test_logs_command_does_not_read_a_folder_whose_path_the_attacker_wrote(
     stage, attack, bare_console, tmp_path, named
 ):
     study = create(stage, "obedient:one_step")
@@ -183,7 +183,7 @@ def test_logs_reads_no_folder_that_a_changed_row_names(
     assert "Ada" not in ran.out + ran.err
 
 
-def test_logs_opens_neither_a_link_nor_a_pipe(stage, bare_console, tmp_path):
+def test_logs_command_does_not_open_links_or_pipes(stage, bare_console, tmp_path):
     study = create(stage, "obedient:one_step")
     assert stage.run() == 0
     folder = Path(stage.row(attempt).log_dir)
@@ -263,7 +263,7 @@ def test_trial_of_a_changed_proposal_fails_before_it_runs(stage, attack):
     point = '{"params": {"lr": 0.5, "command": "rm -rf"}, "hash": "h"}'
     points = ", ".join([point] * 64)
     attack(f"""UPDATE study SET points = '{{"0": [{points}]}}'""")
-    assert stage.run() == 3  # no trial has completed
+    assert stage.run() == 3  # the exit code if no trial has completed
 
     assert [stage.trial(number).reason for number in (0, 1)] == ["FAILED"] * 2
     assert not (stage.folder / "ran").exists()

@@ -1,4 +1,4 @@
-"""A restored database gives attempt numbers a second time; tokens distinguish the attempts."""
+"""A restored database assigns the same attempt numbers again; tokens distinguish the attempts."""
 
 import sqlite3
 import uuid
@@ -26,7 +26,7 @@ def copy_database(database, storage_url, request):
             ):
                 source.backup(target)
         else:
-            database.close()  # a template must have no connections
+            database.close()  # PostgreSQL copies a database only while it has no connections
             server = request.getfixturevalue("postgres_server")
             name = f"studydb_copy_{uuid.uuid4().hex}"
             template = postgres.database_in(storage_url)
@@ -60,7 +60,7 @@ def test_attempt_claimed_after_the_backup_changes_nothing_in_the_restored_databa
     assert arrange.dump(restored) == before
 
 
-def test_attempt_running_at_the_backup_continues_after_the_restore_with_a_gap(
+def test_attempt_running_at_the_backup_continues_after_the_restore_with_a_missing_step(
     database, copy_database
 ):
     study = arrange.new_study(database)

@@ -60,7 +60,7 @@ def measure(postgres_server, *arguments):
     return json.loads(ran.stdout)
 
 
-def test_decide_measures_at_a_rung_with_the_given_number_of_entries(postgres_server):
+def test_decide_benchmark_uses_a_rung_with_the_given_number_of_entries(postgres_server):
     options = ("--rounds", "1", "--seconds", "0.05", "--processes", "2", "--entries", "50")
 
     measured = measure(postgres_server, "decide", *options)
@@ -69,7 +69,7 @@ def test_decide_measures_at_a_rung_with_the_given_number_of_entries(postgres_ser
     assert measured["processes"]["2"]["ratios"]["studydb"].keys() == {"raw, 4 calls"}
 
 
-def test_growth_compares_each_call_in_a_large_study_with_a_small_one(postgres_server):
+def test_growth_benchmark_compares_each_call_in_a_large_study_with_a_small_one(postgres_server):
     options = ("--trials", "20", "60", "--rounds", "3", "--calls", "2")
 
     measured = measure(postgres_server, "growth", *options)["operations"]
@@ -81,7 +81,7 @@ def test_growth_compares_each_call_in_a_large_study_with_a_small_one(postgres_se
         assert operation["ratios"].keys() == {"60 trials"}
 
 
-def test_burden_compares_claims_under_each_burden_with_free_claims(postgres_server):
+def test_burden_benchmark_compares_claims_under_each_burden_with_free_claims(postgres_server):
     options = ("--claims", "40", "--backed-off", "30", "--rounds", "4")
 
     measured = measure(postgres_server, "burden", *options)["operations"]
@@ -91,7 +91,7 @@ def test_burden_compares_claims_under_each_burden_with_free_claims(postgres_serv
     assert set(measured["all claims"]["ratios"]) == {"an old snapshot", "trials that back off"}
 
 
-def test_frames_reports_the_peak_memory_of_each_reader(postgres_server):
+def test_frames_benchmark_prints_the_peak_memory_of_each_reader(postgres_server):
     measured = measure(postgres_server, "frames", "--trials", "30", "--rounds", "1")
 
     assert set(measured["operations"]) == {"trials_dataframe", "results_dataframe"}
@@ -110,7 +110,7 @@ def test_worker_benchmark_measures_a_busy_and_an_idle_worker(postgres_server):
     assert measured["cpu_s"]["median"]["status"] > measured["cpu_s"]["median"]["--help"] > 0
 
 
-def test_loops_reports_no_errors_and_one_connection_per_loop(postgres_server):
+def test_loops_benchmark_counts_no_error_and_at_most_one_connection_per_loop(postgres_server):
     options = ("--loops", "6", "--seconds", "0.5", "--waiting", "10")
 
     measured = measure(postgres_server, "loops", *options)

@@ -37,7 +37,7 @@ TWO_SHORT_ROUNDS = ("--rounds", "2", "--seconds", "0.05", "--processes", "1", "-
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A repository with one commit: a copy of the measured files."""
+    """A git repository with one commit, which holds a copy of the measured files."""
     target = tmp_path / "checkout"
     for folder in ("studydb", "alembic", "scripts", "tests"):
         shutil.copytree(ROOT / folder, target / folder, ignore=CACHES)
@@ -125,7 +125,7 @@ def test_error_for_an_unknown_commit_names_the_commit(checkout):
     ],
     ids=["slower", "within 5 %", "noise", "faster"],
 )
-def test_comparison_is_slower_if_it_exceeds_5_per_cent_and_the_noise(new, old, is_slower):
+def test_version_within_5_per_cent_or_within_the_noise_is_not_slower(new, old, is_slower):
     comparison = Comparison(1, "studydb", new, old)
 
     low, high = comparison.interval()

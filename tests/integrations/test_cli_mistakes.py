@@ -110,7 +110,7 @@ def test_error_for_a_wrong_url_hides_its_password(bare_console, here, url, code,
 
 
 def test_error_for_a_file_that_cannot_be_created_is_one_line(bare_console, here):
-    (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # root may write to any folder
+    (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # file modes do not stop root
 
     for command in (CREATE, ("hello",), ("db", "upgrade")):
         ran = bare_console(*command, code=1)
@@ -273,7 +273,7 @@ def test_refused_request_prints_one_line_and_changes_nothing(
 
 
 def forbid_writing(path):
-    """Give the file a format that SQLite only reads: root may write whatever the mode is."""
+    """Give the file a format that SQLite opens only for reading; file modes do not stop root."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("r+b") as file:
@@ -294,7 +294,7 @@ def forbid_writing(path):
         ((*CREATE, "--direction", "minimize"), 'mode="min" of create_study'),
     ],
 )
-def test_command_or_option_of_another_tool_is_answered_with_that_of_studydb(
+def test_error_for_a_command_or_option_of_another_tool_names_the_studydb_equivalent(
     bare_console, here, arguments, message
 ):
     ran = bare_console(*arguments, code=2)

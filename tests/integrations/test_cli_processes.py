@@ -43,7 +43,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def processes(folder):
-    """Start commands in the folder; kill those that still run at the end."""
+    """Start commands in the folder; kill the running commands after the test."""
     started = []
 
     def start(*arguments):
@@ -174,7 +174,7 @@ def test_interrupted_commands_exit_with_130(command, followed):
     assert command("trials", "mine", "--format", "json")[0].count("PENDING") == 1
 
 
-def test_logs_follows_a_trial_of_a_running_worker_to_its_end(command, followed, folder):
+def test_logs_follow_prints_the_output_of_a_running_trial_to_its_end(command, followed, folder):
     worker, follower = followed
 
     (folder / "go").touch()

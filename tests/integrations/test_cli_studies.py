@@ -46,13 +46,13 @@ def test_create_stores_its_options_and_prints_the_next_commands(console, databas
         assert "An SQLite file is for one machine" in ran.out
 
 
-def test_create_with_if_not_exists_prints_the_same_for_the_same_study(console):
+def test_create_with_if_not_exists_prints_the_same_text_for_the_same_study(console):
     line = ("create", "digits", "--metric", "error", "--mode", "min", "--if-not-exists")
 
     assert console(*line).out == console(*line).out
 
 
-def test_typed_storage_is_repeated_in_the_next_commands(bare_console, here):
+def test_next_commands_repeat_the_storage_option_that_the_user_typed(bare_console, here):
     line = ("create", "my study", "--metric", "error", "--mode", "min")
 
     made = bare_console(*line, "--storage", "sqlite:///s.db")
@@ -71,7 +71,7 @@ def test_parameter_in_both_the_space_file_and_the_command_line_is_refused(bare_c
         assert "exclude each other" in refused.err
 
 
-def test_environment_sets_options_and_separates_list_items_by_semicolons(
+def test_environment_variables_set_options_with_semicolons_between_list_items(
     console, database, monkeypatch
 ):
     monkeypatch.setenv("STUDYDB_CREATE_METRIC", "error")
@@ -143,7 +143,7 @@ def test_csv_of_trials_has_a_column_per_parameter(console, database):
     assert (row["state"], row["param/state"], row["net/h"]) == ("TERMINATED", "1", "2")
 
 
-def test_results_list_live_steps_with_a_column_per_metric(console, database):
+def test_results_command_lists_live_steps_with_a_column_per_metric(console, database):
     study = arrange.new_study(database, name="digits")
     run = arrange.SimulatedWorker(database, study).take()
     run.report(0.5, math.nan, acc=0.25)
@@ -159,7 +159,7 @@ def test_results_list_live_steps_with_a_column_per_metric(console, database):
     assert document[1]["metrics"] == {"acc": 0.25, "loss": "NaN"}
 
 
-def test_best_states_metric_and_mode_in_every_format(console, database):
+def test_best_command_prints_metric_and_mode_in_every_format(console, database):
     study = arrange.new_study(database, name="digits", space=SPACE, mode=Mode.MAX)
     worker = arrange.SimulatedWorker(database, study)
     worker.take().finish(0.1, 0.7, 0.3)
@@ -228,7 +228,7 @@ def test_logs_prints_the_files_of_the_given_attempt(console, database, tmp_path)
     study = arrange.new_study(database, name="digits", max_failures=1)
     worker = arrange.SimulatedWorker(database, study)
     for attempt in (1, 2):
-        # A worker with another home directory has written them.
+        # The folder is not where this user's workers write: the worker had another home directory.
         folder = tmp_path / "logs" / study.uuid / "0" / str(attempt)
         folder.mkdir(parents=True)
         (folder / "stdout.1").write_text("before ")
@@ -305,7 +305,7 @@ def test_status_prints_the_next_commands_of_a_new_and_of_a_finished_study(consol
     assert console("status", "digits", "--format", "csv").lines[1].startswith("digits,FINISHED")
 
 
-def test_workers_are_alive_silent_or_ended(console, database, clock):
+def test_workers_command_prints_alive_silent_or_ended(console, database, clock):
     study = arrange.new_study(database, name="digits")
     arrange.SimulatedWorker(database, study, lease_s=5.0, of=arrange.process(7))
     arrange.change(database, "UPDATE worker SET ended_at = started_at")
@@ -335,7 +335,7 @@ def test_query_prints_rows_in_every_format(console, database):
     assert console("query", f"{sql} WHERE number = 7").lines == ["no rows"]
 
 
-def test_empty_listing_names_what_it_lists(console, database):
+def test_text_of_an_empty_listing_names_the_kind_of_row(console, database):
     assert console("studies").lines == ["no studies"]
     assert console("workers").lines == ["no workers"]
     arrange.new_study(database, name="digits")
@@ -370,7 +370,7 @@ def test_listings_show_no_row_of_another_study(console, database):
     assert console("results", "mine", "0", "--format", "json").json[0]["metrics"]["of"] == "mine"
 
 
-def test_study_whose_trials_have_all_diverged_has_no_finite_best(console, database):
+def test_study_whose_trials_have_all_diverged_has_no_finite_best_value(console, database):
     study = arrange.new_study(database, name="digits", space=SPACE)
     arrange.SimulatedWorker(database, study).take().finish(math.inf)
 
@@ -379,7 +379,7 @@ def test_study_whose_trials_have_all_diverged_has_no_finite_best(console, databa
     assert console("best", "digits", "--format", "json").json["best_value"] == "Infinity"
 
 
-def test_tables_print_six_digits_and_json_and_csv_all_digits(console, database):
+def test_tables_print_six_digits_while_json_and_csv_print_all_digits(console, database):
     study = arrange.new_study(database, name="digits", space=SPACE)
     arrange.SimulatedWorker(database, study).take().finish(1 / 3)
 
@@ -391,7 +391,7 @@ def test_tables_print_six_digits_and_json_and_csv_all_digits(console, database):
         assert "0.3333333333333333" in console("trials", "digits", "--format", form).out
 
 
-def test_status_counts_early_stops_apart_and_prints_the_pace(console, database, clock):
+def test_status_counts_early_stops_separately_and_prints_the_pace(console, database, clock):
     rules = read_rules({"loss": 3})
     study = arrange.new_study(database, name="digits", space=SPACE, num_trials=9, rules=rules)
     assert "\nended" not in console("status", "digits").out

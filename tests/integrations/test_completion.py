@@ -31,7 +31,7 @@ def program(tmp_path):
 
 
 def complete(program: Path, folder: Path, *words: str) -> list[str]:
-    """The words with which bash would complete the last word."""
+    """Return the completions that bash offers for the last word."""
     lines = run_command([program / "studydb", "completion", "bash"])
     (folder / "lines").write_text(lines.stdout)
     code = PRESS_TAB.format(words=" ".join(f"'{word}'" for word in words), place=len(words) - 1)

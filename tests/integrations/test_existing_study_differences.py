@@ -1,4 +1,4 @@
-"""`load_if_exists` warns of different arguments in one line that says how to change them."""
+"""With `load_if_exists`, arguments that differ from the study's give a warning of one line."""
 
 import warnings
 
@@ -29,7 +29,7 @@ CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_different_limit_or_spec_gives_a_warning_at_the_callers_line(
+def test_different_limit_or_spec_gives_a_warning_at_the_line_of_the_caller(
     storage_url, here, others, message
 ):
     studydb.create_study("digits", None, num_trials=30, storage=storage_url, **OPTIONS).close()

@@ -1,4 +1,4 @@
-"""Frames have the rows and the values of the SQL views, bit by bit."""
+"""Data frames have the rows of the SQL views, with values that are equal to the last bit."""
 
 import math
 import tracemalloc
@@ -37,7 +37,7 @@ TRIAL_COLUMNS = [
 
 @pytest.fixture
 def study(database):
-    """Trials in every state, with NaN, ±Inf, superseded results and metrics of single steps."""
+    """Ended and PENDING trials with NaN, ±Inf, superseded results and metrics of a single step."""
     study = arrange.new_study(database, space=SPACE, mode=Mode.MAX, num_trials=None, max_failures=3)
     worker = arrange.SimulatedWorker(database, study)
     for value in (0.1, 1 / 3, math.nan, math.inf, -math.inf, -0.0, 5e-324, 1e100):
@@ -80,7 +80,7 @@ def test_results_frame_equals_v_result(database, study):
     assert len(frame) == len(rows) == 11
     for seen, row in zip(frame.to_dict("records"), rows, strict=True):
         metrics = row.pop("metrics")
-        assert same(metrics["loss"] or row["value"], row["value"])  # jsonb has no -0.0
+        assert same(metrics["loss"] or row["value"], row["value"])  # jsonb stores -0.0 as 0
         metrics["metric/value"] = metrics.pop("value", None)
         others = {name: metrics.get(name) for name in ("acc", "big", "deep", "flag", "text")}
         for name, value in (row | others | {"loss": row["value"]}).items():
@@ -206,13 +206,13 @@ def test_error_without_pandas_names_the_pip_command(database, study, monkeypatch
             frame(database, study)
 
 
-def test_peak_memory_is_less_than_three_frames_and_a_page(database, monkeypatch):
+def test_peak_memory_of_results_is_less_than_three_frames_and_one_page(database, monkeypatch):
     monkeypatch.setattr(pages, "RESULTS_PER_PAGE", 1_000)
     study = arrange.new_study(database, num_trials=None)
     for _ in range(30):
         worker = arrange.SimulatedWorker(database, study)
         worker.take().report(*range(1_000), acc=0.25, epoch_s=1.5)
-    assert len(results_dataframe(database, study)) == 30_000  # the imports are done before tracing
+    assert len(results_dataframe(database, study)) == 30_000  # so that imports are not traced
 
     tracemalloc.start()
     frame = results_dataframe(database, study)
@@ -224,7 +224,7 @@ def test_peak_memory_is_less_than_three_frames_and_a_page(database, monkeypatch)
 
 
 def select(database, view, study):
-    """The rows of a study in a view, by column."""
+    """Return a study's rows of a view, each as a dict by column name."""
     keys = [view.c.number, *([view.c.step] if "step" in view.c else [])]
     with database.begin(write=False) as txn:
         rows = txn.all(view.select().where(view.c.study == study.name).order_by(*keys))

@@ -207,7 +207,7 @@ def create_or_load(storage, function):
     return create(storage, function, load_if_exists=True)
 
 
-def test_edited_function_is_sent_again_and_runs_from_then_on(storage_url, database):
+def test_edited_function_is_sent_again_and_later_trials_run_it(storage_url, database):
     first = create_or_load(storage_url, scaled_by(1))
     first.run()
     first.close()

@@ -22,7 +22,7 @@ def small_pages(monkeypatch):
 
 @pytest.fixture
 def study(database):
-    """A trial with three attempts; the second has superseded results of the first."""
+    """A study with one trial of three attempts; the second superseded results of the first."""
     study = arrange.new_study(database, name="digits", num_trials=1, rules=read_rules(["loss>=3"]))
     worker = arrange.SimulatedWorker(database, study)
     for first, last in ((1, 80), (61, 90), (91, N)):
@@ -66,7 +66,7 @@ def test_json_of_results_is_an_indented_list(console, database, study):
     assert console("results", "new", "0").out == "no results\n"
 
 
-def test_terminal_shows_the_last_fifty_and_says_how_to_see_all(console, study, monkeypatch):
+def test_terminal_shows_the_last_50_results_and_the_command_for_all(console, study, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
 
@@ -82,7 +82,7 @@ def test_table_and_csv_in_a_pipe_have_all_results(console, study):
     assert len(console("results", "digits", "0", "--format", "csv").lines) == N + 1
 
 
-def test_results_belong_to_the_snapshot_of_their_first_page(database, study):
+def test_all_pages_of_results_belong_to_the_snapshot_of_the_first_page(database, study):
     found = pages.trial_results(database, study, 0)
     rows = found.rows()
     first = next(rows)

@@ -47,7 +47,7 @@ def test_exception_with_any_message_is_raised_and_counted_as_a_failure(study, er
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 10_000_000])
-def test_fail_with_any_message_is_counted_as_a_failure(study, text):
+def test_call_of_fail_with_any_message_is_counted_as_a_failure(study, text):
     study.ask().fail(text)
 
     ((reason, kind, message, _),) = attempts(study)
@@ -57,7 +57,7 @@ def test_fail_with_any_message_is_counted_as_a_failure(study, text):
 
 @pytest.fixture
 def unstorable(monkeypatch):
-    """Replace the step of each report by one that no database can store."""
+    """Replace the step of each report by a number that no database can store."""
     original = own_trial.read_report
 
     def read_report(report, **more):
@@ -67,7 +67,7 @@ def unstorable(monkeypatch):
 
 
 @pytest.mark.parametrize("call", ["flush", "finish", "release"])
-def test_value_that_the_database_refuses_fails_its_trial(study, unstorable, call):
+def test_trial_fails_if_the_database_refuses_one_of_its_values(study, unstorable, call):
     trial = study.ask()
     trial.report({"loss": 0.5})
 
@@ -80,7 +80,7 @@ def test_value_that_the_database_refuses_fails_its_trial(study, unstorable, call
     assert study.ask().number == 1
 
 
-def test_error_while_storing_does_not_hide_the_users_exception(study, unstorable):
+def test_error_while_storing_does_not_hide_the_exception_of_user_code(study, unstorable):
     trial = study.ask()
     trial.report({"loss": 0.5})
 

@@ -21,7 +21,7 @@ from studydb.worker.worker_options import WorkerOptions
 
 SECRET = "hunter2"
 PASSWORD = f"{SECRET}/:@% é"
-"""It contains characters that a URL has to escape."""
+"""A password with characters that a URL has to escape."""
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def url(postgres_url):
 
 @pytest.fixture
 def commands(url, tmp_path):
-    """Run commands as processes; `printed` has the output of all of them."""
+    """Run commands as processes; the attribute `printed` collects their output."""
     printed = []
 
     def run(*arguments):

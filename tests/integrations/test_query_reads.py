@@ -1,4 +1,4 @@
-"""`studydb query` only reads: no statement changes anything, not even a superuser's."""
+"""`studydb query` refuses every statement that could write, even for a superuser."""
 
 import pytest
 from harness import arrange
@@ -85,11 +85,11 @@ READS = [
 
 
 @pytest.mark.parametrize("sql", READS)
-def test_query_reads(console, study, sql):
+def test_query_prints_the_rows_of_a_reading_statement(console, study, sql):
     assert console("query", sql).lines == ["name", "digits"]
 
 
-def test_query_explains_shows_and_lists(console, database, study):
+def test_query_accepts_explain_values_show_and_table(console, database, study):
     for sql in ("EXPLAIN SELECT * FROM study", "VALUES (1), (2)"):
         assert len(console("query", sql).lines) > 1
     if database.postgresql:

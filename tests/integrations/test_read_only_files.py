@@ -43,7 +43,7 @@ WRITES = [
 
 @pytest.fixture
 def archive(sqlite_url, tmp_path):
-    """A folder with the file of a study, which no process has open."""
+    """A folder with the SQLite file of a study; no process has the file open."""
     database = connect(sqlite_url)
     study = arrange.new_study(database, name="digits")
     arrange.SimulatedWorker(database, study).take().report(0.5)
@@ -79,7 +79,7 @@ def studydb(folder, *arguments):
 
 
 def leave_wal(folder):
-    """Change the file by a process that is killed while the change is in the `-wal` only."""
+    """Change the study in a process that is killed while only the `-wal` file has the change."""
     script = (
         "import os, signal, sqlite3, sys\n"
         "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"

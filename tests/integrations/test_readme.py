@@ -15,7 +15,7 @@ from studydb.db import connect
 
 README = Path(__file__).parents[2] / "README.md"
 NOT_RUN = ("pip install", "studydb hello")
-"""Lines that begin so are left out: pip needs the network, and `hello` has other tests."""
+"""Lines that begin with these words are not run: pip needs the network, `hello` has other tests."""
 
 SCP = """#!/bin/sh
 # scp -p first:FROM TO: copy from $FIRST_HOME, a folder that stands for the first machine.
@@ -24,7 +24,7 @@ exec cp -p "$FIRST_HOME/${2#first:}" "$3"
 
 
 def blocks(title):
-    """The language and text of each code block of a section; a `text` block is output."""
+    """The language and text of a section's code blocks, without `text` blocks, which are output."""
     section = README.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
     found = re.findall(r"^```(\w+)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     assert found, title
@@ -73,7 +73,7 @@ def terminated_by_study(url):
         return dict(arrange.rows(database, "SELECT study, terminated FROM v_study"))
 
 
-def test_sections_five_minutes_and_a_loop_of_your_own(tmp_path):
+def test_readme_sections_five_minutes_and_a_loop_of_your_own_run(tmp_path):
     newcomer = Newcomer(tmp_path)
 
     printed = "\n".join(newcomer.follow("Five minutes") + newcomer.follow("A loop of your own"))
@@ -90,8 +90,8 @@ def login(url, name):
 
 @pytest.fixture
 def machines(tmp_path):
-    """An administrator of a new server, and two machines that reach it."""
-    with postgres.PostgresServer() as server:  # a new one, because its databases share the roles
+    """An administrator of a new server, and two machines that can connect to the server."""
+    with postgres.PostgresServer() as server:  # not shared: roles belong to a whole server
         at = {"server": str(server.directory)}
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "scp").write_text(SCP)
@@ -106,7 +106,7 @@ def machines(tmp_path):
         yield admin, first, second
 
 
-def test_sections_second_machine_roles_and_backup(machines):
+def test_readme_sections_on_a_second_machine_and_on_backup_run(machines):
     admin, first, second = machines
     create, upgrade, copy_key, roles, work, look = blocks("The second machine")
     dump, restore, *_sqlite = blocks("Backup and restore")
@@ -115,7 +115,7 @@ def test_sections_second_machine_roles_and_backup(machines):
     first.do(*upgrade)
     assert "study 'digits' is FINISHED: 30 TERMINATED" in second.do(*copy_key)
     first.do(*roles)
-    first.do(*roles)  # as after an upgrade
+    first.do(*roles)  # people run the script again after each upgrade
     first.do("sh", "studydb extend digits --trials 5")
     assert "study 'digits' is FINISHED: 35 TERMINATED" in second.do(*work)
     viewer = Newcomer(second.folder, server=second.server)

@@ -19,7 +19,7 @@ PEOPLE = (("ann", Role.OWNER), ("bob", Role.WORKER), ("Cyd E", Role.VIEWER))
 
 @pytest.fixture(scope="module", params=["pginstall18", "pginstall"])
 def server(request):
-    """A server and its programs; a new server, because its databases share the roles."""
+    """A server and its programs. The server is not shared: roles belong to a whole server."""
     binaries = postgres._wheel_binaries()
     other = binaries.parent.with_name(request.param) / "bin"
     if not other.is_dir():
@@ -88,7 +88,7 @@ LIMITS, FREE = ["on", "1min", "1min"], ["off", "0", "0"]
 
 @pytest.fixture
 def work(create_study):
-    """Create a study as a login, and run its trials."""
+    """Create a study with the login of a URL, and run its trials."""
 
     def work(url, name="digits"):
         run_own_loop(create_study(name, num_trials=2, storage=url))
@@ -102,7 +102,7 @@ def run_own_loop(study):
             trial.report({"loss": 0.5})
 
 
-def test_database_owner_may_run_the_script_twice_and_keeps_an_owners_rights(
+def test_database_owner_may_run_the_script_twice_and_keeps_the_rights_of_an_owner(
     lab, psql, create_study
 ):
     for _ in range(2):
@@ -148,7 +148,7 @@ def test_new_role_of_a_member_replaces_the_former_role(lab, psql, work):
             connection.execute("UPDATE trial SET state = 'ERROR'")
 
 
-def test_login_granted_the_viewer_role_has_its_limits_after_the_next_run(lab, psql):
+def test_script_gives_the_limits_of_viewers_to_a_login_that_was_granted_the_role(lab, psql):
     psql(lab, script(lab))
     psql(lab, "CREATE ROLE dan LOGIN; GRANT studydb_viewer TO dan;")
 
@@ -157,7 +157,7 @@ def test_login_granted_the_viewer_role_has_its_limits_after_the_next_run(lab, ps
     assert settings_of(as_("dan", lab)) == LIMITS
 
 
-def test_script_run_by_a_superuser_keeps_the_table_owner_an_owner(lab, psql, server, work):
+def test_table_owner_gets_the_owner_role_if_a_superuser_runs_the_script(lab, psql, server, work):
     work(lab)
     admin = server[0].url(database_in(lab))
 
@@ -165,7 +165,7 @@ def test_script_run_by_a_superuser_keeps_the_table_owner_an_owner(lab, psql, ser
 
     work(lab, "more")
     migrate.downgrade(admin, "0001")
-    migrate.upgrade(admin)  # the owner owns new tables, too
+    migrate.upgrade(admin)  # new tables belong to the owner role, too
     psql(as_("ann", lab), script(lab))
     work(lab, "most")
     with postgres.connect(admin) as connection:

@@ -1,4 +1,4 @@
-"""Roles on PostgreSQL: each has the rights that its commands need, and no others."""
+"""Roles on PostgreSQL: each has the rights that its commands need, and no other rights."""
 
 import importlib
 import pkgutil
@@ -45,7 +45,7 @@ NOT_OF_WORKERS = {
     ("trials", "_MOVES"),
     ("trials", "_KEEP_PAUSED"),
 }
-"""Statements that workers never send, beside all those of `deletion`."""
+"""Statements that workers never send; they never send a statement of `deletion` either."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def roles(postgres_url):
 
 @pytest.fixture
 def opened():
-    """Connect to databases; they are closed after the test."""
+    """Connect to databases, and close the connections after the test."""
     with ExitStack() as stack:
         yield lambda url: stack.enter_context(closing(connect(url)))
 
@@ -256,7 +256,7 @@ def test_listed_rights_are_those_that_statements_of_workers_need():
 
 
 def statements():
-    """The file, the constant's name and the statement of every statement of the store."""
+    """Yield each statement of the store after its file and the name of its constant."""
     for found in pkgutil.iter_modules(studydb.store.__path__):
         module = importlib.import_module(f"studydb.store.{found.name}")
         for name, value in vars(module).items():
@@ -336,7 +336,7 @@ def test_viewer_reads_wide_views_of_the_owner_also_after_they_are_replaced(roles
         assert shown == [(0.5,), (0.75,)]
 
 
-def test_wide_views_made_before_the_roles_become_the_owners(roles, opened):
+def test_owner_role_gets_the_wide_views_that_were_made_before_the_roles(roles, opened):
     study = study_with_rows(opened(roles.admin))
     make_wide_views(opened(roles.admin), study)
     with postgres.connect(roles.admin) as connection:
@@ -350,7 +350,7 @@ def test_wide_views_made_before_the_roles_become_the_owners(roles, opened):
     assert arrange.rows(opened(roles.owner), left) == [(0,)]
 
 
-def test_error_for_an_owners_command_by_a_worker_is_one_line(
+def test_error_for_an_owner_command_by_a_worker_is_one_line(
     roles, opened, bare_console, monkeypatch
 ):
     study_with_rows(opened(roles.owner))

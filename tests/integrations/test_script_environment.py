@@ -29,7 +29,7 @@ def write_program(path, text):
 
 
 def replace_prepare(tmp_path, text):
-    """Replace `prepare` of scripts/environment, which would run pip."""
+    """Replace the function `prepare` of scripts/environment; the real function would run pip."""
     (tmp_path / "scripts" / "environment").write_text(f"prepare() {{\n{text}\n}}\n")
 
 

@@ -21,7 +21,7 @@ from studydb.store import checkpoints
 
 @pytest.fixture
 def local_worker():
-    """The record of a process of this host, as a worker registers it, and a call that kills it."""
+    """A local process, as a worker records itself, and a function that kills the process."""
     popen = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
     def kill():
@@ -66,7 +66,7 @@ def trainable():
     )
 
 
-def test_status_of_a_study_without_a_value_does_not_suggest_best(console, database):
+def test_status_of_a_study_without_a_value_does_not_suggest_the_best_command(console, database):
     study = arrange.new_study(database, name="digits", num_trials=1)
     run = arrange.SimulatedWorker(database, study).take()
     run.finish(outcome=Reason.FAILED, failure=Failure("ValueError", "no", "no"))

@@ -1,4 +1,4 @@
-"""`show NAME` prints the definition of a study; a study without a parameter to search is refused."""
+"""`show NAME` prints a study's definition; a study without a parameter to search needs a budget."""
 
 import json
 
@@ -25,7 +25,7 @@ def test_study_without_a_parameter_to_search_needs_a_budget(storage_url, space):
     studydb.create_study("grid", train, searcher=studydb.GridSearch(), **options).close()
 
 
-def test_own_loop_without_a_budget_may_have_no_space_but_not_only_constants(storage_url):
+def test_own_loop_without_a_budget_may_lack_a_space_but_a_constant_space_is_refused(storage_url):
     options = {"metric": "error", "mode": "min", "storage": storage_url}
 
     studydb.create_study("log", None, **options).close()
@@ -34,7 +34,7 @@ def test_own_loop_without_a_budget_may_have_no_space_but_not_only_constants(stor
         studydb.create_study("constants", None, space={"lr": 1}, **options)
 
 
-def test_create_refuses_a_range_that_would_be_a_constant(console):
+def test_create_refuses_a_range_that_would_be_read_as_a_constant(console):
     refused = console(*CREATE, *TRAINABLE, "--param", "lr=1e-4..1", code=2)
 
     assert "lr=uniform(1e-4, 1) to sample from it" in refused.err

@@ -31,7 +31,7 @@ def study_with_rows(database, name="digits"):
     return study
 
 
-def test_delete_removes_all_rows_of_the_study_and_no_row_of_others(console, database):
+def test_delete_removes_all_rows_of_the_study_and_no_row_of_other_studies(console, database):
     study_with_rows(database, "kept")
     before = row_counts(database)
     study = study_with_rows(database)
@@ -57,7 +57,7 @@ def test_delete_without_yes_says_what_it_would_delete_and_changes_nothing(consol
     assert arrange.dump(database) == before
 
 
-def test_running_trial_is_not_deleted_under_its_worker(console, database):
+def test_delete_is_refused_while_a_trial_runs_and_stops_the_study(console, database):
     study = study_with_rows(database)
     run = arrange.SimulatedWorker(database, study).take()
 
@@ -97,7 +97,7 @@ def test_interrupted_deletion_continues_with_the_next_call(console, database, mo
     assert set(row_counts(database).values()) == {0}
 
 
-def test_delete_removes_checkpoints_and_output_of_its_study_only(
+def test_delete_removes_checkpoints_and_output_of_the_deleted_study_only(
     storage_url, tmp_path, monkeypatch, create_study
 ):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

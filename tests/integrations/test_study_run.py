@@ -1,4 +1,4 @@
-"""`study.run` starts worker processes, which end when the script ends, for whatever reason."""
+"""`study.run` starts worker processes. They end with the script, however the script ends."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ studydb.load_study("digits").run(workers=1)
 """
 
 on_sqlite = pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
-"""For tests whose subject is the same on every database."""
+"""For tests of behaviour that does not depend on the database."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def start_script(storage_url, tmp_path):
 
 
 def await_steps(study, n_results=1):
-    """Wait until results have been flushed."""
+    """Wait until the database has this many results of the study."""
     return eventually(lambda: sum(trial.summary.n_results for trial in study.trials) >= n_results)
 
 
@@ -122,7 +122,7 @@ def test_second_ctrl_c_while_the_first_is_handled_kills_trials_that_do_not_stop(
 
 @on_sqlite
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_sigterm_or_sighup_of_the_script_releases_the_trials(create, start_script, number):
+def test_sigterm_or_sighup_to_the_script_releases_the_trials(create, start_script, number):
     study = create("obedient:unhurried", n_trials=2)
     script = start_script()
     await_all_running(study)
@@ -197,7 +197,7 @@ def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path):
             (tmp_path / f"gate-{step}").touch()
 
     def start_another():
-        """A starting worker recovers the trials of dead processes of its host at once."""
+        """Start a worker, because a starting worker recovers the trials of dead local processes."""
         killer.join()
         with WorkerProcesses(storage=full_url(study.database), study="digits", workers=1) as team:
             eventually(lambda: team.alive == 0)

@@ -1,4 +1,4 @@
-"""`studydb set` changes where new checkpoints go; older ones stay in their stores."""
+"""`studydb set` changes where new checkpoints go; older checkpoints stay in their stores."""
 
 from uuid import uuid4
 
@@ -14,11 +14,11 @@ TRIAL, CHECKPOINT = str(uuid4()), str(uuid4())
 
 
 def store_checkpoint(root, study):
-    """Store a checkpoint's bytes in a directory, and return their URL."""
+    """Store a checkpoint's bytes in a directory, and return the URL."""
     return DirectoryStore(root).put_bytes(Place(study.uuid, TRIAL, 1, 1, CHECKPOINT), b"abc").url
 
 
-def test_set_keeps_the_former_stores(console, database, tmp_path):
+def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_path):
     study = arrange.new_study(database, name="mine")
 
     ran = console("set", "mine", f"checkpoints={tmp_path}/a")
@@ -66,13 +66,13 @@ def test_checkpoint_is_looked_up_in_the_stores_of_its_study_only(console, databa
 
     assert stores.current == b
     assert stores.store_of(store_checkpoint(tmp_path / "a", study)) == a
-    assert stores.store_of(foreign) == a  # the object with this id there, not the foreign one
+    assert stores.store_of(foreign) == a  # the object of this id in store a, not the foreign object
     DirectoryStore(tmp_path / "a").delete(foreign)
     with pytest.raises(CheckpointError, match="cannot be read"):
         open_store(stores.store_of(foreign)).get_bytes(foreign, digest="")
 
 
-def test_delete_removes_the_files_of_all_stores(console, database, tmp_path):
+def test_delete_removes_the_files_of_a_study_from_all_its_stores(console, database, tmp_path):
     study = arrange.new_study(database, name="mine")
     other = arrange.new_study(database, name="other")
     for name in "ab":

@@ -73,7 +73,7 @@ def test_error_that_quotes_a_query_is_one_line_without_control_characters(consol
     assert is_clean(ran.error.rstrip("\n"))
 
 
-def test_worker_prints_a_trials_error_without_control_characters(storage_url, tmp_path):
+def test_worker_prints_the_error_of_a_trial_without_control_characters(storage_url, tmp_path):
     with Stage(storage_url, tmp_path) as stage:
         stage.create("loading:steering")
 
@@ -104,7 +104,7 @@ def run_on_terminal(*arguments, storage):
     )
     os.close(follower)
     printed = b""
-    with suppress(OSError):  # Linux raises it when the other end is closed
+    with suppress(OSError):  # Linux raises OSError when the other end is closed
         while data := os.read(leader, 65536):
             printed += data
     os.close(leader)

@@ -62,7 +62,7 @@ def test_every_command_works_with_a_key_in_the_environment(run_homeless, tmp_pat
         assert ran.returncode == 0, (arguments, ran.stderr)
 
 
-def test_error_without_a_key_names_its_environment_variable(run_homeless):
+def test_error_for_a_missing_key_names_the_environment_variable_for_it(run_homeless):
     ran = run_homeless(*CREATE)
 
     assert ran.returncode == 2

@@ -21,7 +21,7 @@ METRICS = [*NAMES, "/* x */", "val/acc", "new\nline"]
 
 
 def wide_rows(database, name):
-    """The rows of a view, by column, in the order of the trials' numbers."""
+    """Return the rows of a view, each as a dict by column name, in the order of trial numbers."""
     with database.begin(write=False) as txn:
         columns, rows = txn.raw(f"SELECT * FROM {wide_view_sql.quoted(name)} ORDER BY number")
     return [dict(zip(columns, row, strict=True)) for row in rows]
@@ -42,7 +42,7 @@ def test_fixed_columns_of_wide_views_are_those_of_the_stable_views():
         assert [*before, spread, *after] == list(row._fields)
 
 
-def test_views_makes_both_views_and_prints_queries_for_them(console, database):
+def test_views_command_makes_both_views_and_prints_queries_for_them(console, database):
     study = arrange.new_study(
         database,
         name="digits",
@@ -64,7 +64,7 @@ def test_views_makes_both_views_and_prints_queries_for_them(console, database):
     assert [row["loss"] for row in steps] == [0.25, 0.5]
 
 
-def test_views_show_new_rows_at_once_and_new_metrics_after_the_next_call(database):
+def test_wide_views_show_new_rows_immediately_and_new_metrics_when_made_again(database):
     study = arrange.new_study(database, name="digits")
     worker = arrange.SimulatedWorker(database, study)
     worker.take().finish(0.5)
@@ -141,7 +141,7 @@ def test_values_of_wide_views_are_integers_doubles_or_texts(database):
     assert [text.replace(" ", "") for text in mixed[6:]] == ["[1]", '{"a":1}']
 
 
-def test_mark_of_a_version_without_integer_columns_is_read():
+def test_view_mark_that_an_older_version_wrote_without_integer_columns_is_read():
     mark = '{"study": 7, "kind": "trial", "columns": [[["n"], "n", true], [["a"], "a", false]]}'
 
     view = wide_view_sql.read_mark("v_trial_old", wide_view_sql.MARK + mark)
@@ -150,7 +150,7 @@ def test_mark_of_a_version_without_integer_columns_is_read():
     assert wide_view_sql.read_mark("v_trial_old", view.mark) == view
 
 
-def test_nan_and_infinity_equal_those_of_the_stable_views(database):
+def test_nan_and_infinity_in_wide_views_equal_those_of_the_stable_views(database):
     study = arrange.new_study(database, name="wild")
     worker = arrange.SimulatedWorker(database, study)
     for value in (math.nan, math.inf, -math.inf):
@@ -262,7 +262,7 @@ def test_views_of_a_renamed_study_are_replaced_under_the_new_name(console, datab
     assert view_names(database) == ["v_result_new", "v_trial_new"]
 
 
-def test_drop_removes_the_views_of_one_study_only(console, database):
+def test_drop_option_removes_only_the_views_of_the_named_study(console, database):
     for name in ("one", "two"):
         make_wide_views(database, arrange.new_study(database, name=name))
 
@@ -274,7 +274,7 @@ def test_drop_removes_the_views_of_one_study_only(console, database):
     assert view_names(database) == ["v_result_two", "v_trial_two"]
 
 
-def test_concurrent_calls_make_the_views(database):
+def test_concurrent_calls_of_make_wide_views_succeed(database):
     study = arrange.new_study(database, name="digits")
 
     arrange.run_together(

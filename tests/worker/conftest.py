@@ -1,4 +1,4 @@
-"""Attempts in real processes, with the test as their supervisor; studies with whole workers."""
+"""Fixtures: attempts in child processes that the test supervises; studies with real workers."""
 
 import itertools
 import os
@@ -28,7 +28,7 @@ PATIENCE_S = 20.0
 
 
 def by_value(function: Callable[..., Any]) -> Trainable:
-    """A function of a test, pickled as a study would send it to workers."""
+    """Pickle a function of a test as a study pickles a function that it sends to workers."""
     module = sys.modules[function.__module__]
     cloudpickle.register_pickle_by_value(module)
     try:
@@ -50,7 +50,7 @@ class Attempt:
     workdir: Path
 
     def receive(self) -> FromChild:
-        """The next message, without `Began` and `config_unread`; EOFError after the last."""
+        """Return the next message, never `Began`; EOFError after the last message."""
         while True:
             frame = self.child.channel.receive(PATIENCE_S)
             assert frame is not None, "the child has sent nothing"
@@ -66,7 +66,7 @@ class Attempt:
         self.child.channel.send(write(Answered(message.id, **answer)))
 
     def finish(self) -> list[FromChild]:
-        """Answer each message that needs it until the child has ended; return all messages."""
+        """Answer each message with an id until the child has ended; return all messages."""
         messages = []
         try:
             while True:

@@ -1,4 +1,4 @@
-"""`scripts/chaos poison`, short: the content of single trials must not harm their worker."""
+"""A short run of `scripts/chaos poison`: the content of one trial must not harm its worker."""
 
 from fleet import poison
 

@@ -1,4 +1,4 @@
-"""Faults injected as by scripts/chaos, for a short time: every promise, on both databases."""
+"""Short runs of `scripts/chaos` on both databases: injected faults must break no promise."""
 
 import random
 
@@ -13,7 +13,7 @@ MOST_TURNS = 3
 
 
 def run_chaos(storage, tmp_path, **options):
-    """Return the broken promises; run again if no trial has resumed, which tests too little."""
+    """Return the broken promises; repeat a run in which no trial resumed: it tests too little."""
     wrong = {}
     for turn in range(MOST_TURNS):
         (tmp_path / str(turn)).mkdir()
@@ -41,7 +41,7 @@ def run_once(storage, tmp_path, *, scheduler, server=None):
         what: faults for what, faults in chaos_run.judge(study, report, plan).items() if faults
     }
     study.close()
-    print(f"seed {seed}: {report}")  # noqa: T201  shown when it fails
+    print(f"seed {seed}: {report}")  # noqa: T201  shown when a test fails
     return wrong
 
 

@@ -15,7 +15,7 @@ from studydb.domain.errors import CheckpointError, UnknownTrial
 
 @pytest.fixture(params=["saving:as_dict", "saving:as_directory"])
 def saved(request, stage):
-    """A study whose one trial has saved two checkpoints."""
+    """A study with one trial, which has saved two checkpoints."""
     stage.create(request.param)
     assert stage.run() == 0
     return stage
@@ -45,7 +45,7 @@ def contents(checkpoint):
     return (checkpoint.path / "deep" / "model.txt").read_text()
 
 
-def test_checkpoint_of_a_trial_is_its_newest_one(saved):
+def test_checkpoint_attribute_of_a_trial_is_its_newest_checkpoint(saved):
     for trial in (saved.study.best_trial, saved.study.trials[0], saved.study.trial(0)):
         checkpoint = trial.checkpoint
 
@@ -74,14 +74,14 @@ def test_path_of_a_checkpoint_is_a_private_copy_until_the_process_ends(stage, tm
     assert not (stored / "mine.txt").exists()
 
 
-def test_reading_a_dict_checkpoint_as_a_directory_or_the_reverse_is_refused(saved):
+def test_dict_checkpoint_refuses_path_and_directory_checkpoint_refuses_to_dict(saved):
     checkpoint = saved.study.best_trial.checkpoint
 
     with pytest.raises(CheckpointError, match=r"use its \.(to_dict|path)"):
         _ = checkpoint.path if checkpoint.kind == "dict" else checkpoint.to_dict()
 
 
-def test_trial_without_a_checkpoint_has_none_and_cannot_be_exported(stage, console):
+def test_trial_that_saved_nothing_has_checkpoint_none_and_its_export_is_refused(stage, console):
     stage.create("saving:nothing")
     stage.run()
 

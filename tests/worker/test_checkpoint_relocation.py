@@ -18,7 +18,7 @@ def kill_child(worker):
     child.kill()
 
 
-def test_attempts_after_a_change_of_store_save_to_the_new_and_restore_from_all(stage, tmp_path):
+def test_after_a_store_change_attempts_save_to_the_new_store_and_restore_from_both(stage, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     stage.create("obedient:gated", checkpoints="inline:")
     worker = stage.start()

@@ -21,7 +21,7 @@ def restore_of(saved):
 
 @pytest.fixture(params=["dict", "directory"])
 def save_w(request):
-    """A trainable that reports once and saves `w` of some bytes, as a dict or a directory."""
+    """A trainable that reports once with a checkpoint of 2000 bytes, a dict or a directory."""
 
     def train(config, trial):
         Path("model").mkdir(exist_ok=True)
@@ -106,7 +106,7 @@ def test_error_of_the_store_is_reported_and_training_continues(run, tmp_path):
     assert messages[-1] == Ended(End.COMPLETED)
 
 
-def test_checkpoint_of_a_wrong_type_fails_the_trial(run, tmp_path):
+def test_invalid_checkpoint_ends_the_attempt_as_failed(run, tmp_path):
     def reporting(checkpoint):
         return lambda config, trial: trial.report({"loss": 1.0}, checkpoint=checkpoint)
 
@@ -127,9 +127,7 @@ def test_too_large_checkpoint_is_reported_as_an_error_and_training_continues(run
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing"])
-def test_damaged_checkpoint_ends_the_attempt_before_the_users_code_runs(
-    start, tmp_path, save_w, damage
-):
+def test_damaged_checkpoint_ends_the_attempt_before_user_code_runs(start, tmp_path, save_w, damage):
     store = DirectoryStore(tmp_path / "store")
     saved = start(save_w, store=store.url).finish()[0].saved
     if damage == "missing":
@@ -146,7 +144,7 @@ def test_damaged_checkpoint_ends_the_attempt_before_the_users_code_runs(
     assert "ran" not in attempt.printed
 
 
-def test_missing_store_on_this_host_does_not_mark_the_checkpoint_damaged(run, tmp_path):
+def test_checkpoint_is_not_marked_damaged_if_this_host_lacks_its_store(run, tmp_path):
     saved = run(counting, store=str(tmp_path / "store"))[0].saved
     (tmp_path / "store").rename(tmp_path / "unmounted")
 
@@ -157,7 +155,7 @@ def test_missing_store_on_this_host_does_not_mark_the_checkpoint_damaged(run, tm
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_missing_scratch_directory_does_not_mark_the_checkpoint_damaged(run, tmp_path, inline):
+def test_checkpoint_is_not_marked_damaged_if_no_scratch_directory_exists(run, tmp_path, inline):
     def save(config, trial):
         Path("model").mkdir(exist_ok=True)
         trial.report({"loss": 1}, checkpoint="model")

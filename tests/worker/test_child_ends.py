@@ -23,7 +23,7 @@ def imported(name, folder):
     return Trainable("u", TrainableKind.IMPORT, name, str(folder), "3.11")
 
 
-def test_traceback_of_an_exception_has_only_the_users_frames(run):
+def test_traceback_of_an_exception_contains_only_frames_of_user_code(run):
     def inner():
         raise ValueError("learning rate is negative")
 
@@ -41,7 +41,7 @@ def test_traceback_of_an_exception_has_only_the_users_frames(run):
     assert "studydb/trainables" not in failure.traceback
 
 
-def test_exception_is_printed_to_the_log(start):
+def test_exception_of_a_trainable_is_printed_to_the_log(start):
     def train(config):
         raise ValueError("seen in the log")
 
@@ -51,7 +51,7 @@ def test_exception_is_printed_to_the_log(start):
     assert "ValueError: seen in the log" in attempt.printed
 
 
-def test_huge_message_with_nul_and_surrogate_is_cut_and_escaped(run):
+def test_huge_exception_message_with_nul_and_surrogate_is_cut_and_escaped(run):
     def train(config):
         raise ValueError("x" * 10_000_000 + "\0\ud800end")
 
@@ -94,12 +94,12 @@ def test_keyboard_interrupt_and_trial_stopped_raised_by_the_trainable_are_failur
     expect_failure(run(stopped), "TrialStopped", "nothing had stopped it")
 
 
-def test_trainable_that_ends_without_a_report_fails_with_the_reason(run):
+def test_trainable_that_reports_no_metric_fails_and_the_error_says_why(run):
     expect_failure(run(lambda config: None), "TrainableError", "without reporting 'loss'")
     expect_failure(run(lambda config: "good"), "TrainableError", "returned or yielded a str")
 
 
-def test_os_exit_sends_no_end_message_and_gives_its_exit_code(start):
+def test_child_that_calls_os_exit_sends_no_end_message_and_has_that_exit_code(start):
     def train(config):
         studydb.report({"loss": 1.0})
         os._exit(3)
@@ -110,7 +110,7 @@ def test_os_exit_sends_no_end_message_and_gives_its_exit_code(start):
     assert str(attempt.child.exit) == "exited with code 3"
 
 
-def test_missing_module_error_names_both_directories(run, tmp_path):
+def test_error_about_a_missing_module_names_both_working_directories(run, tmp_path):
     recorded = tmp_path / "recorded"
 
     messages = run(imported("nowhere:train", recorded), workdirs=(str(tmp_path), str(recorded)))
@@ -121,14 +121,14 @@ def test_missing_module_error_names_both_directories(run, tmp_path):
     )
 
 
-def test_missing_working_directory_error_names_the_directory(run, tmp_path):
+def test_error_about_a_missing_working_directory_names_it(run, tmp_path):
     messages = run(lambda config: 1.0, workdirs=(str(tmp_path / "gone"),))
 
     gone = str(tmp_path / "gone")
     expect_failure(messages, "TrainableError", gone, "--workdir", end=End.UNPREPARED)
 
 
-def test_unsigned_name_of_an_imported_function_is_refused(run, tmp_path):
+def test_unsigned_function_that_its_module_only_imports_is_refused(run, tmp_path):
     (tmp_path / "mine.py").write_text("from os import getcwd as train\n")
 
     messages = run(imported("mine:train", tmp_path), signed=False)
@@ -136,7 +136,7 @@ def test_unsigned_name_of_an_imported_function_is_refused(run, tmp_path):
     expect_failure(messages, "TrainableError", "is not defined in mine", end=End.UNPREPARED)
 
 
-def test_error_in_the_users_module_shows_its_line(run, tmp_path):
+def test_error_while_a_user_module_is_imported_shows_the_line_of_the_module(run, tmp_path):
     (tmp_path / "mine.py").write_text("\n\n1 / 0\n")
 
     messages = run(imported("mine:train", tmp_path))
@@ -147,7 +147,7 @@ def test_error_in_the_users_module_shows_its_line(run, tmp_path):
     assert "importlib" not in failure.traceback
 
 
-def test_exit_handlers_of_the_users_libraries_run(start):
+def test_exit_handlers_that_user_code_registers_run(start):
     def train(config):
         import atexit  # noqa: PLC0415  as libraries do
 
@@ -222,7 +222,7 @@ def test_stop_signal_that_is_sent_repeatedly_ends_the_process(start, number):
 
 
 @pytest.mark.parametrize("named", [{}, {"training_iteration": 1}, {"training_iteration": 2}])
-def test_checkpoint_can_be_saved_after_trial_stopped(start, named):
+def test_checkpoint_can_be_saved_after_trial_stopped_is_raised(start, named):
     def train(config, trial):
         try:
             trial.report({"loss": 1.0})
@@ -241,7 +241,7 @@ def test_checkpoint_can_be_saved_after_trial_stopped(start, named):
 
 
 @pytest.mark.parametrize("checkpoint", [None, {"weights": 1}])
-def test_report_that_finds_a_stop_notice_saves_its_checkpoint_without_its_result(
+def test_report_after_a_stop_notice_saves_its_checkpoint_but_not_its_result(
     start, tmp_path, checkpoint
 ):
     def train(config, trial):

@@ -147,7 +147,7 @@ def test_supervisor_refuses_text_that_is_not_unicode(text):
         read_from_child(Frame(frame.header.replace(b"abc", text), frame.payload))
 
 
-def test_texts_of_a_child_are_cut_to_the_limits_of_an_attempts_row():
+def test_texts_from_a_child_are_cut_to_the_limits_of_the_attempt_table():
     huge = "a\0b" * 100_000
     failure = {"type": huge, "message": huge, "traceback": huge}
 
@@ -175,7 +175,7 @@ def test_deeply_nested_message_is_refused_without_crashing_the_interpreter(depth
 
 
 @pytest.mark.parametrize("prefix", [b"\xdd", b"\xdf", b"\xdb", b"\xc6"])
-def test_announced_length_without_its_bytes_allocates_no_memory(prefix):
+def test_message_that_announces_more_bytes_than_it_has_is_refused(prefix):
     header = msgpack.encode({"type": "report", "id": 1, "result": RESULT})
     damaged = header.replace(b"\xa7metrics\x80", b"\xa7metrics\x81\xa1a" + prefix + b"\xff" * 4)
 
@@ -240,7 +240,7 @@ def test_channel_refuses_a_message_over_its_size_limit(connected, data):
         channel.receive(5)
 
 
-def test_channel_joins_pieces_of_a_message_and_does_not_wait_longer_than_asked(connected):
+def test_channel_joins_pieces_of_a_message_and_waits_no_longer_than_its_timeout(connected):
     channel, theirs = connected
     data = struct.pack("!II", 2, 3) + b"\x80\x01xyz"
 

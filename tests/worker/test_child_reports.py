@@ -1,4 +1,4 @@
-"""The reports of the user's code, and the messages that its supervisor receives."""
+"""What user code reports, and which messages the supervisor receives."""
 
 # Trainables in this file are written as users write them.
 # ruff: noqa: ARG005, BLE001, NPY002, T201
@@ -24,7 +24,7 @@ def three_steps(config):
         studydb.report({"loss": config["lr"], "accuracy": 0.9})
 
 
-def test_reports_arrive_in_order_and_before_the_end(run):
+def test_reports_arrive_in_order_and_before_the_end_message(run):
     messages = run(three_steps)
 
     assert steps_of(messages) == [1, 2, 3]
@@ -32,7 +32,7 @@ def test_reports_arrive_in_order_and_before_the_end(run):
     assert messages[-1] == Ended(End.COMPLETED)
 
 
-def test_report_does_not_wait_before_the_decision_step(start):
+def test_report_before_the_next_decision_step_does_not_wait_for_an_answer(start):
     attempt = start(three_steps, next_decision_step=3)
 
     first, second, third = attempt.receive(), attempt.receive(), attempt.receive()
@@ -67,7 +67,7 @@ def test_except_exception_does_not_catch_trial_stopped(start):
     assert attempt.printed == ""
 
 
-def test_function_that_returns_after_trial_stopped_ends_as_stopped(start):
+def test_attempt_whose_function_catches_trial_stopped_and_returns_ends_as_stopped(start):
     def train(config):
         try:
             studydb.report({"loss": 1.0})
@@ -110,7 +110,7 @@ def test_reports_after_a_lost_lease_raise_lease_lost_and_send_nothing(start):
     assert attempt.printed.splitlines() == ["7 4"] * 100
 
 
-def test_lost_notice_is_raised_by_the_next_report(start):
+def test_next_report_after_a_lost_notice_raises_lease_lost(start):
     def train(config, trial):
         trial.flush()
         trial.report({"loss": 1.0})
@@ -149,7 +149,7 @@ def test_time_total_continues_from_earlier_attempts(run):
     assert 100.0 <= times[0] < 110.0
 
 
-def test_returned_metrics_are_reported_as_the_step_after_the_last(run):
+def test_returned_metrics_are_reported_as_the_step_after_the_last_report(run):
     def dict_returned(config):
         studydb.report({"loss": 2.0, "training_iteration": 10})
         return {"loss": 1.0}
@@ -168,7 +168,7 @@ def test_returned_metrics_that_equal_the_last_report_are_not_reported_again(run,
     assert steps_of(run(train)) == [1]
 
 
-def test_generator_and_reporter_argument_send_reports(run):
+def test_yielded_values_and_calls_of_the_reporter_argument_are_reports(run):
     def generate(config):
         yield 3
         yield {"loss": 2}
@@ -218,7 +218,7 @@ def test_report_outside_a_trial_raises_usage_error():
         studydb.report({"loss": 1.0})
 
 
-def test_trial_has_its_number_attempt_seed_and_a_config_that_the_code_may_change(start):
+def test_trial_has_number_attempt_seed_and_a_config_that_user_code_may_change(start):
     def train(config, trial):
         config["lr"] = 99
         print(trial.config is config, trial.number, trial.attempt, trial.seed, trial.checkpoint)
@@ -230,7 +230,7 @@ def test_trial_has_its_number_attempt_seed_and_a_config_that_the_code_may_change
     assert attempt.printed == "True 7 2 11 None\n"
 
 
-def test_random_numbers_depend_on_the_trials_seed_alone(run):
+def test_random_numbers_of_user_code_depend_only_on_the_seed_of_the_trial(run):
     def train(config):
         return {"loss": random.random(), "numpy": np.random.random()}
 
@@ -241,7 +241,7 @@ def test_random_numbers_depend_on_the_trials_seed_alone(run):
     assert one[0].result.metrics != other[0].result.metrics
 
 
-def test_threads_of_the_users_code_may_report(run):
+def test_threads_of_user_code_may_report(run):
     def train(config):
         import threading  # noqa: PLC0415  as users do
 
@@ -254,7 +254,7 @@ def test_threads_of_the_users_code_may_report(run):
     assert steps_of(run(train)) == list(range(1, 25))
 
 
-def test_fork_of_the_trials_process_cannot_report(start):
+def test_process_forked_by_user_code_cannot_report(start):
     def in_fork():
         try:
             studydb.report({"loss": 0.0})
@@ -274,7 +274,7 @@ def test_fork_of_the_trials_process_cannot_report(start):
 
 
 @pytest.mark.parametrize("step", [2**62, 2**70, True, "9"])
-def test_checkpoint_after_trial_stopped_ignores_an_invalid_step(start, step):
+def test_checkpoint_saved_after_trial_stopped_is_raised_ignores_an_invalid_step(start, step):
     def train(config):
         studydb.report({"loss": 1.0})
         try:

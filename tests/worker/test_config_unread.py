@@ -1,4 +1,4 @@
-"""The warning about a trainable that never reads its config: by its worker, `status` and `run`."""
+"""The worker, `status` and `run` warn about a trainable that never reads its config."""
 
 import json
 import subprocess

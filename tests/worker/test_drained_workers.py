@@ -1,4 +1,4 @@
-"""Draining workers: while they run trials, while they wait, and after their end."""
+"""Drain a worker while it runs trials, while it waits, and after it has ended."""
 
 import pytest
 from fleet.workers import eventually

@@ -1,4 +1,4 @@
-"""A study whose trials all fail pauses itself, prints the cause, and gives exit code 3."""
+"""A study whose trials all fail pauses itself; its worker prints the cause and exits with 3."""
 
 import time
 
@@ -73,7 +73,7 @@ def test_run_raises_study_failed_when_the_study_pauses_itself_and_at_the_next_ru
     assert "failed: ValueError: the learning rate is cursed" in capfd.readouterr().err
 
 
-def test_study_without_a_guard_runs_all_trials_and_fails_if_none_completes(stage):
+def test_study_with_guard_false_runs_all_trials_and_fails_if_none_completes(stage):
     study = stage.create("misbehaving:raises", num_trials=7, guard=False)
 
     assert stage.run() == 3
@@ -84,7 +84,7 @@ def test_study_without_a_guard_runs_all_trials_and_fails_if_none_completes(stage
         study.run()
 
 
-def test_worker_whose_first_trials_fail_while_others_succeed_ends_with_an_error(stage):
+def test_worker_whose_first_trials_fail_while_other_workers_succeed_ends_with_an_error(stage):
     study = stage.create("misbehaving:raises_here", num_trials=20)
     assert stage.run(max_trials=1) == 0
 

@@ -1,4 +1,4 @@
-"""Reasons against a fork that no import of a test can cause: accelerators."""
+"""An accelerator that an import has opened forbids a fork; the tests only pretend to open one."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Processes: what a child inherits, how it ends, and that no descendant outlives a dead worker."""
+"""Children of the fork server: what they inherit, how they end, and that none outlives a worker."""
 
 # Trainables in this file are written as users write them.
 # ruff: noqa: T201
@@ -45,7 +45,7 @@ def report_and_sleep(config):
 
 
 def with_grandchildren(config):
-    """Start a process in the trial's group and one in another session; then end as the config says."""
+    """Start two processes, the second in another session; then end as the config says."""
     for detached in (False, True):
         print(subprocess.Popen(["sleep", "60"], start_new_session=detached).pid)
     studydb.report({"loss": 1.0})
@@ -70,7 +70,7 @@ def grandchildren_of(attempt):
 
 @pytest.fixture
 def server():
-    """A fork server of one test, which may kill it."""
+    """A fork server that the test may kill."""
     with closing(ForkServer()) as server:
         yield server
 
@@ -80,7 +80,7 @@ def server():
 
 def test_child_has_its_own_descriptors_session_directory_and_arguments(start, server):
     def inspect(config):
-        # The descriptor that listed the folder is closed, and so no link any more.
+        # Listing the folder opened a descriptor, which is closed now; its path is no link any more.
         descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
         facts = {
             "descriptors": {path.name: str(path.readlink()) for path in descriptors},
@@ -109,7 +109,7 @@ def test_child_has_its_own_descriptors_session_directory_and_arguments(start, se
     }
 
 
-def test_program_started_by_a_trial_does_not_inherit_its_channel(start):
+def test_program_started_by_a_trial_inherits_no_channel_to_the_supervisor(start):
     def train(config):
         subprocess.run(["ls", "-l", "/proc/self/fd"], check=True, close_fds=False)
         return 1.0
@@ -121,14 +121,16 @@ def test_program_started_by_a_trial_does_not_inherit_its_channel(start):
     assert "socket:" not in attempt.printed
 
 
-def test_fork_that_a_trial_leaves_behind_does_not_keep_its_channel_open(start):
+def test_process_left_behind_by_a_trial_does_not_keep_the_channel_open(start):
     def train(config):
         if os.fork() == 0:
             os.setsid()
             time.sleep(60)
         return 1.0
 
-    neighbour = start(report_and_sleep)  # while another child runs, no stray without exec is killed
+    neighbour = start(
+        report_and_sleep
+    )  # while another child runs, a fork without exec is not killed
     neighbour.receive()
     attempt = start(train)
 
@@ -138,7 +140,7 @@ def test_fork_that_a_trial_leaves_behind_does_not_keep_its_channel_open(start):
         attempt.receive()
 
 
-def test_modules_in_the_working_directory_do_not_shadow_the_fork_servers(
+def test_modules_in_the_working_directory_do_not_shadow_modules_of_the_fork_server(
     start, server, tmp_path, monkeypatch
 ):
     for name in ("json", "numpy", "studydb", "select"):
@@ -151,7 +153,7 @@ def test_modules_in_the_working_directory_do_not_shadow_the_fork_servers(
 # how a child ends
 
 
-def test_segfault_prints_its_stack_and_harms_no_other_trial(start):
+def test_segfault_of_a_trial_prints_the_stack_and_harms_no_other_trial(start):
     def crash(config):
         ctypes.string_at(0)
 
@@ -165,7 +167,7 @@ def test_segfault_prints_its_stack_and_harms_no_other_trial(start):
     assert neighbour.child.exit is None
 
 
-def test_child_that_holds_the_interpreters_lock_can_be_killed_and_harms_no_other_trial(start):
+def test_child_that_holds_the_gil_can_be_killed_and_harms_no_other_trial(start):
     def hold(config):
         print("holding")
         while True:
@@ -183,7 +185,7 @@ def test_child_that_holds_the_interpreters_lock_can_be_killed_and_harms_no_other
 
 
 @pytest.mark.parametrize("end", ["exit", "kill", "return"])
-def test_grandchildren_end_with_their_child(start, end):
+def test_grandchildren_end_when_the_child_that_started_them_ends(start, end):
     attempt = start(with_grandchildren, config={"end": end})
     attempt.receive()
     if end == "kill":
@@ -206,7 +208,7 @@ def test_daemon_of_a_trial_lives_until_the_trial_ends(start):
     orphaned_to = eventually(lambda: parent_of(daemon) == parent_of(attempt.child.process.pid))
 
     start(succeed).finish()
-    with pytest.raises(AssertionError):  # the server looks for strays every half second
+    with pytest.raises(AssertionError):  # the server kills strays of dead children every 0.5 s
         eventually(lambda: not is_running(daemon), timeout_s=1.2)
     attempt.child.kill()
 
@@ -290,7 +292,7 @@ def test_fork_server_killed_between_requests_is_replaced(start, server):
         assert start(succeed, server=server).finish()[-1] == Ended(End.COMPLETED)
 
 
-def test_reused_pid_is_not_killed(start):
+def test_process_that_reuses_the_pid_of_a_child_is_not_killed(start):
     other = subprocess.Popen(["sleep", "60"], start_new_session=True)
     attempt = start(report_and_sleep)
     attempt.receive()
@@ -423,7 +425,7 @@ def test_output_is_on_disk_while_the_child_runs(start):
     assert eventually(lambda: path.exists() and path.read_text()) == "epoch 1\n"
 
 
-def test_full_disk_drops_output_and_the_trial_completes(start, pump, tmp_path):
+def test_trial_whose_output_cannot_be_written_to_disk_completes(start, pump, tmp_path):
     (tmp_path / "file").write_text("where a directory should be")
 
     def train(config):
@@ -439,14 +441,14 @@ def test_full_disk_drops_output_and_the_trial_completes(start, pump, tmp_path):
     assert attempt.printed.endswith("xxx\n")
 
 
-def test_attempt_that_prints_nothing_leaves_no_files(start):
+def test_attempt_that_prints_nothing_has_no_output_files(start):
     attempt = start(succeed)
     attempt.finish()
 
     assert [path.name for path in attempt.directory.iterdir()] == ["scratch"]
 
 
-def test_finish_does_not_wait_for_a_process_that_keeps_the_pipe_open(tmp_path):
+def test_finish_of_an_output_does_not_wait_for_a_process_that_keeps_its_pipe_open(tmp_path):
     pump = OutputPump(limit_bytes=100)
     output = pump.open(tmp_path)
     kept_open = os.dup(output.stdout)

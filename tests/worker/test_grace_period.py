@@ -15,7 +15,7 @@ GRACE_S = 1.0
 
 @pytest.fixture
 def worker(stage):
-    """A worker whose trial is in a step that ends when the test opens its gate."""
+    """A worker whose trial is in a step that ends when the test opens the step's gate."""
     stage.create("obedient:slow")
     worker = stage.start(grace=GRACE_S)
     eventually((stage.folder / "began-1").exists)
@@ -23,7 +23,7 @@ def worker(stage):
 
 
 def outlast_grace(stage, condition=lambda row: row.verdict is not None):
-    """Wait until a renewal has read the request, and then for longer than the grace."""
+    """Wait until a renewal has read the request, and then for twice the grace."""
     stage.await_trial(condition)
     time.sleep(2 * GRACE_S)
 
@@ -55,7 +55,7 @@ def test_pause_withdrawn_within_a_step_does_not_interrupt_the_attempt(stage, wor
     assert worker.exit_code() == 0
 
 
-def test_stop_kills_a_step_that_is_longer_than_the_grace(stage, worker):
+def test_stop_kills_a_trial_in_a_step_that_is_longer_than_the_grace(stage, worker):
     stage.study.stop(0)
 
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
@@ -70,7 +70,7 @@ def test_stop_after_a_pause_request_kills_the_trial(stage, worker):
 
 
 @pytest.mark.parametrize("request_", ["SIGTERM", "drain"])
-def test_sigterm_and_drain_kill_a_step_that_is_longer_than_the_grace(stage, worker, request_):
+def test_sigterm_and_drain_kill_a_trial_in_a_step_longer_than_the_grace(stage, worker, request_):
     if request_ == "SIGTERM":
         worker.send(signal.SIGTERM)
     else:

@@ -1,4 +1,4 @@
-"""`is_alive` on hosts that hide processes: only evidence of an end counts."""
+"""`is_alive` on hosts that hide processes: it is true unless the process has certainly ended."""
 
 import dataclasses
 import errno
@@ -62,7 +62,7 @@ def fail_reads_of_proc(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a /proc that hides processes")
 @pytest.mark.skipif(sys.platform != "linux", reason="hidepid is Linux's")
-def test_process_that_proc_hides_is_alive_until_it_ends(living, dead):
+def test_process_without_a_visible_proc_entry_is_alive_until_it_ends(living, dead):
     asked = json.dumps([dataclasses.asdict(one) for one in (living, dead)])
     folder = str(Path(studydb.__file__).parents[1])
 
@@ -105,7 +105,7 @@ def test_process_with_unknown_start_time_is_alive_while_its_pid_exists(living, d
     assert not is_alive(dataclasses.replace(dead, started=0))
 
 
-def test_process_is_alive_if_ps_does_not_run(monkeypatch, living, dead):
+def test_running_process_is_alive_on_a_host_without_proc_and_ps(monkeypatch, living, dead):
     monkeypatch.setattr(processes, "_has_proc", lambda: False)
     monkeypatch.setattr(processes, "_output_of", lambda *_: "")
 

@@ -1,4 +1,4 @@
-"""Hosts that cannot start the process of a trial: no processes, no descriptors, no disk."""
+"""Hosts that cannot start a trial: no free process, no free descriptor or no scratch directory."""
 
 import os
 import resource
@@ -14,10 +14,10 @@ from fleet.stage import Stage
 from studydb.worker.host import oom_kills
 
 SHORT_PAUSES = {"worker.attempt.START_PAUSES_S": (0.1,) * 4}
-"""The pauses between the five tries to start a trial, shorter than a worker's."""
+"""The pauses between the five tries to start a trial, shorter than the defaults."""
 
 OTHER_USER = 54321
-"""A user without privileges: the limit of processes does not hold for root."""
+"""A user without privileges, because the limit on processes does not bind root."""
 
 _RUN = """
 import os, sys
@@ -48,7 +48,7 @@ attempt.oom_kills = lambda: next(kills)
 
 _REFUSED_TWICE = _RUN.format(
     change="""
-fork, refusals = fork_server_client.ForkServer.fork, [11] * 4  # a template and a fresh start, twice
+fork, refusals = fork_server_client.ForkServer.fork, [11] * 4  # two tries: template, fresh start
 def refusing(self, *given, **named):
     if refusals:
         raise OSError(refusals.pop(), "Resource temporarily unavailable")
@@ -108,7 +108,7 @@ def test_worker_started_with_few_descriptors_prints_no_traceback(sqlite_stage, f
     worker = sqlite_stage.fleet.launch(["sh", "-c", limited])
 
     assert worker.exit_code(60.0) in {0, 1}
-    if few > 4:  # below, Python itself does not start
+    if few > 4:  # with 4, Python itself does not start
         assert "Traceback" not in worker.output(), worker.output()
     rows = [] if worker.exit_code() else sqlite_stage.attempts()
     assert all(row.reason == "COMPLETED" for row in rows)

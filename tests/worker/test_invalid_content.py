@@ -1,4 +1,4 @@
-"""A trial's process sends invalid content: its attempt may fail, the worker runs the next trial."""
+"""If a trial's process sends invalid content, at most its attempt fails; the worker continues."""
 
 import math
 import struct
@@ -34,7 +34,7 @@ def supervised(database, tmp_path):
 
 
 def failures(database):
-    """Type and message of each attempt's failure, in order."""
+    """Reason, error type, message and traceback of each attempt, in the order of the trials."""
     return rows(
         database,
         "SELECT reason, error_type, error_message, traceback FROM attempt ORDER BY trial_id",
@@ -82,7 +82,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize("script", INVALID.values(), ids=INVALID)
-def test_trial_that_sends_an_invalid_message_fails_alone(supervised, database, script):
+def test_trial_with_invalid_message_fails_and_next_trial_completes(supervised, database, script):
     interruption = supervised.run(script + COMPLETED, GOOD)
 
     assert interruption.gave_up is None
@@ -97,7 +97,7 @@ TEXTS = ["a\0b", "x" * 10_000_000, "\N{SNOWMAN}" * 100_000, "\x1b[0m \ufffe"]
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=["nul", "huge", "wide", "odd"])
-def test_failure_with_any_text_is_stored_with_its_cause(supervised, database, text):
+def test_failure_with_long_or_unusual_text_is_stored_within_the_limits(supervised, database, text):
     interruption = supervised.run(failed(text[:2_000_000], text[:4_000_000], text[:1000]), GOOD)
 
     assert interruption.gave_up is None
@@ -121,7 +121,7 @@ def test_trial_that_reports_the_largest_double_twice_completes(supervised, datab
 
 @pytest.fixture
 def break_endings(monkeypatch):
-    """Have `decide_ending` raise this many times."""
+    """Make `decide_ending` raise an error the given number of times."""
 
     def break_endings(times):
         genuine, left = attempt_end.decide_ending, [ZeroDivisionError("a bug of studydb's")] * times
@@ -136,7 +136,7 @@ def break_endings(monkeypatch):
     return break_endings
 
 
-def test_internal_error_while_ending_a_trial_fails_that_trial_alone(
+def test_trial_whose_ending_raises_an_internal_error_fails_and_the_next_trial_completes(
     supervised, database, break_endings
 ):
     break_endings(1)
@@ -160,7 +160,7 @@ def test_trial_that_cannot_be_ended_stays_running_until_its_lease_expires(
     assert "trial 0 cannot be ended: ZeroDivisionError: a bug of studydb's" in supervised.log
 
 
-def test_value_that_the_database_refuses_fails_its_trial(supervised, database, monkeypatch):
+def test_trial_fails_if_the_database_refuses_one_of_its_values(supervised, database, monkeypatch):
     genuine = attempt.read_report
 
     def read_report(report, **more):
@@ -182,7 +182,7 @@ def test_value_that_the_database_refuses_fails_its_trial(supervised, database, m
     "error",
     [StorageError("no right to write"), OSError(28, "No space left on device"), MemoryError()],
 )
-def test_fault_of_host_or_database_ends_the_worker_and_fails_no_trial(
+def test_fault_of_host_or_database_ends_the_worker_and_no_trial_fails(
     supervised, database, monkeypatch, error
 ):
     def read_report(*_arguments, **_more):
@@ -196,7 +196,7 @@ def test_fault_of_host_or_database_ends_the_worker_and_fails_no_trial(
     assert [reason for reason, *_ in failures(database)] == ["LOST"]
 
 
-def test_error_of_a_statement_ends_the_worker_and_fails_no_trial(supervised, database, monkeypatch):
+def test_sql_error_ends_the_worker_and_no_trial_fails(supervised, database, monkeypatch):
     def read_report(*_arguments, **_more):
         with database.begin() as txn:
             txn.run_text("SELECT no_such_column FROM trial")

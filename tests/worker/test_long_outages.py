@@ -1,7 +1,7 @@
 """
 An outage during which a trial reports more than its worker may keep in memory.
 
-With `STUDYDB_NIGHTLY=1` these are 2 GB, with the limits of workers; else 12 MB, with smaller ones.
+With `STUDYDB_NIGHTLY=1` the trial reports 2 GB and the limit is 96 MiB; otherwise 12 MB and 1 MiB.
 """
 
 import os
@@ -36,7 +36,7 @@ sys.exit(run_worker(options))
 
 @contextmanager
 def peak_memory(worker):
-    """Measure the supervisor's memory until the block ends; the list holds the peak in bytes."""
+    """Measure the supervisor's memory until the block ends; yield a list with the peak in bytes."""
     process, over, peak = psutil.Process(worker.pid), threading.Event(), [0]
 
     def look():
@@ -62,7 +62,7 @@ def outage(stage, server):
         server.stop("immediate")
         yield
         server.start()
-        stage.study.database.close()  # its connections died with the server
+        stage.study.database.close()  # the test's connections died with the server
         return
     locking = sqlite3.connect(stage.storage.removeprefix("sqlite:///"), isolation_level=None)
     locking.execute("BEGIN IMMEDIATE")
@@ -73,7 +73,7 @@ def outage(stage, server):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def storage(request):
-    """A URL, and the PostgreSQL server; None for SQLite."""
+    """The URL, and the PostgreSQL server or None for SQLite."""
     if request.param == "sqlite":
         return request.getfixturevalue("sqlite_url"), None
     server = request.getfixturevalue("crashable_postgres")
@@ -82,7 +82,7 @@ def storage(request):
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-def test_results_reported_in_an_outage_are_stored_and_bounded_in_memory(storage, tmp_path):
+def test_results_reported_in_an_outage_are_stored_and_use_bounded_memory(storage, tmp_path):
     url, server = storage
     with Stage(url, tmp_path) as stage:
         stage.create("outage:train", space={"n_steps": N_STEPS, "size": SIZE})

@@ -1,4 +1,4 @@
-"""Results that wait for the database: bounded in memory and on disk, in order, exactly once."""
+"""Results that wait for the database use bounded memory and disk; each is stored once, in order."""
 
 import errno
 import itertools
@@ -34,7 +34,7 @@ def result(step, size=100):
 
 @pytest.fixture
 def opened():
-    """Closes at the end of the test what it is given."""
+    """Register objects that are closed at the end of the test."""
     with ExitStack() as stack:
         yield lambda one: stack.enter_context(closing(one))
 
@@ -80,7 +80,7 @@ def test_results_keep_their_order_for_any_limits_of_memory_and_disk(
     assert taken == list(range(1, 42))
 
 
-def test_closed_queue_releases_its_memory_and_disk(opened):
+def test_closed_queue_frees_its_memory_and_disk(opened):
     shared = Room(memory_bytes=5_000, spill_bytes=5_000)
     queue = opened(Queue(shared, weigh))
     for step in range(1, 30):
@@ -116,13 +116,13 @@ def test_spill_file_has_no_name_and_is_readable_by_its_owner_alone(tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_full_disk_is_printed_once_and_loses_no_result(monkeypatch, opened):
+def test_message_about_a_full_disk_is_printed_once_and_no_result_is_lost(monkeypatch, opened):
     printed = []
     queue = opened(Queue(Room(memory_bytes=0, say=printed.append), weigh))
     queue.add(result(1))
 
     def full(fd, data, offset):
-        os_pwrite(fd, data[:10], offset)  # a disk that takes a part first
+        os_pwrite(fd, data[:10], offset)  # a full disk may still store a part of the data
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     os_pwrite = os.pwrite
@@ -166,7 +166,7 @@ def hold_trial(database, study, **options):
 
 
 @pytest.mark.parametrize("reply_is_lost", [False, True])
-def test_trial_ends_after_an_outage_with_all_waiting_results(
+def test_all_waiting_results_are_stored_when_a_trial_ends_after_an_outage(
     database, monkeypatch, small_batches, reply_is_lost
 ):
     study = new_study(database)
@@ -207,7 +207,7 @@ def test_background_flush_stores_one_batch(database, small_batches):
     assert trial.buffer.needs_flushes
 
 
-def test_waiting_results_are_dropped_after_a_verdict_that_refuses_results(database, small_batches):
+def test_results_that_wait_behind_a_verdict_to_stop_are_dropped(database, small_batches):
     study = new_study(database, rules=read_rules(["loss<=0.1"]))
     trial = hold_trial(database, study)
     for step in range(1, 101):
@@ -220,7 +220,7 @@ def test_waiting_results_are_dropped_after_a_verdict_that_refuses_results(databa
     assert [one.step for one in live_results(database, study, 0)] == list(range(1, 11))
 
 
-def test_closed_attempt_releases_all_of_its_room(database):
+def test_closed_attempt_frees_all_memory_and_disk_that_it_took(database):
     shared = Room()
     study = new_study(database)
     before = dict(shared._left)

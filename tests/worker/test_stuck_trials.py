@@ -1,4 +1,4 @@
-"""A trial that dies at the same step each time is run three times, not ten."""
+"""A trial that always dies at the same step is run three times, not ten."""
 
 from studydb.domain.life.ending import LOSSES_AT_STEP
 
@@ -16,7 +16,7 @@ def test_trial_that_dies_three_times_at_the_same_step_is_not_run_again(stage):
     )
 
 
-def test_given_max_losses_replaces_the_limit_of_losses_at_the_same_step(stage):
+def test_max_losses_of_a_study_replaces_the_limit_of_losses_at_the_same_step(stage):
     stage.create("misbehaving:dies_after_step_2", max_losses=3)
 
     assert stage.run() == 3

@@ -31,13 +31,13 @@ def test_slots_share_the_cores(sqlite_stage, unset, slots):
 
 
 @pytest.mark.parametrize("name", THREAD_VARIABLES)
-def test_thread_limits_are_empty_if_the_user_has_set_any(unset, monkeypatch, name):
+def test_worker_sets_no_thread_limit_if_the_user_has_set_one(unset, monkeypatch, name):
     monkeypatch.setenv(name, "7")
 
     assert thread_limits(os.environ, parts=2) == {}
 
 
-def test_trial_keeps_the_users_thread_limit(sqlite_stage, unset, monkeypatch):
+def test_trial_keeps_a_thread_limit_that_the_user_has_set(sqlite_stage, unset, monkeypatch):
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
     sqlite_stage.create("obedient:inspected")
 
@@ -78,5 +78,5 @@ def test_quota_of_a_version_1_cgroup_bounds_the_cores(tmp_path):
     assert available_cores(tmp_path / "self", tmp_path) == 1
 
 
-def test_without_cgroups_the_affinity_counts(tmp_path):
+def test_available_cores_without_cgroups_are_those_of_the_cpu_affinity(tmp_path):
     assert available_cores(tmp_path / "none", tmp_path) == CORES

@@ -31,7 +31,7 @@ class Standby:
 
     def remove(self) -> None:
         self._set("missing")
-        with postgres.connect(self._server.url()) as connection:  # new COMMITs wait from now on
+        with postgres.connect(self._server.url()) as connection:  # wait for the reload
             shown = "SHOW synchronous_standby_names"
             eventually(lambda: connection.execute(shown).fetchone() == ("missing",))
 
@@ -72,10 +72,10 @@ def stage(server, standby, tmp_path: Path) -> Iterator[Stage]:
     migrate.upgrade(url)
     with Stage(url, tmp_path) as stage:
         yield stage
-        standby.restore()  # before the stage sends its last requests
+        standby.restore()  # otherwise the last requests of the stage would wait for the standby
 
 
-def test_worker_ends_after_its_patience_while_a_trial_reports(crashable_postgres, crashable_stage):
+def test_worker_with_a_trial_ends_after_patience_in_an_outage(crashable_postgres, crashable_stage):
     crashable_stage.create("obedient:unhurried")
     worker = crashable_stage.start(patience=3.0)
     crashable_stage.await_result()
@@ -118,7 +118,7 @@ def test_worker_ends_at_sigterm_while_the_standby_is_missing(stage, standby):
     stage.await_trial(lambda row: row.attempt == 2)
 
 
-def test_trial_loses_no_step_when_the_standby_returns(stage, standby):
+def test_trial_loses_no_step_while_the_standby_is_missing(stage, standby):
     stage.create("obedient:unhurried")
     worker = stage.start(patience=60.0)
     reported = stage.await_result().n_results

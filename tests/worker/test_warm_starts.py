@@ -1,4 +1,4 @@
-"""Warm starts: attempts forked from a template, reasons for fresh starts, and templates' ends."""
+"""Warm starts: attempts forked from a template, reasons for fresh starts, how templates end."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ PLAIN = """
 
 
 class Warm:
-    """Spawns attempts from templates, like a fork server; records the lines and each start."""
+    """Spawns attempts from templates, as a fork server would; records printed lines and starts."""
 
     def __init__(self, fork_server, pump, folder):
         self.printed = []
@@ -108,7 +108,7 @@ def test_function_sent_by_value_is_unpickled_once(start, warm):
     assert first["parent"] == second["parent"]
 
 
-def test_attempt_does_not_see_another_attempts_changes(start, warm, module):
+def test_attempt_does_not_see_changes_that_another_attempt_made_to_the_module(start, warm, module):
     trainable = module(PLAIN)
 
     seen = [metrics_of(start(trainable, server=warm))["state"] for _ in range(3)]
@@ -116,7 +116,7 @@ def test_attempt_does_not_see_another_attempts_changes(start, warm, module):
     assert seen == [1, 1, 1]
 
 
-def test_random_numbers_equal_those_of_a_fresh_start(start, warm, module, fork_server):
+def test_random_numbers_of_warm_and_fresh_starts_are_equal(start, warm, module, fork_server):
     trainable, study = module(PLAIN), "8f0e6d5c-0000-4000-8000-000000000000"
     drawn = [
         {
@@ -234,7 +234,7 @@ def test_import_that_leaves_an_unsafe_resource_makes_all_starts_fresh(start, war
     assert reason in warm.printed[0]
 
 
-def test_exit_functions_of_the_import_run_in_the_template_only(start, warm, module):
+def test_exit_functions_that_an_import_registers_run_only_in_the_template(start, warm, module):
     trainable = module(
         """
         import atexit, tempfile, weakref
@@ -338,7 +338,7 @@ def test_changed_module_is_imported_again_and_a_line_names_the_file(start, warm,
     assert template.is_dead
 
 
-def test_changed_module_that_the_trainables_module_imports_is_imported_again(
+def test_changed_module_on_which_the_trainable_depends_is_imported_again(
     start, warm, module, tmp_path
 ):
     (tmp_path / "below.py").write_text("VALUE = 1.0\n")
@@ -352,7 +352,7 @@ def test_changed_module_that_the_trainables_module_imports_is_imported_again(
     assert "below.py has changed" in warm.printed[0]
 
 
-def test_template_that_has_grown_is_replaced(start, warm, module):
+def test_template_whose_memory_has_grown_is_replaced(start, warm, module):
     trainable = module(
         """
         import os
@@ -370,7 +370,7 @@ def test_template_that_has_grown_is_replaced(start, warm, module):
 
 
 @pytest.mark.parametrize("ahead_s", [1e9, 0.0])
-def test_file_with_a_time_in_the_future_does_not_outdate_each_template(
+def test_template_is_kept_if_the_time_of_its_module_file_is_now_or_in_the_future(
     start, warm, module, ahead_s
 ):
     trainable = module(PLAIN)
@@ -490,7 +490,7 @@ def test_template_and_attempts_of_a_killed_fork_server_end(start, pump, module, 
 # whole workers
 
 
-def test_first_fork_killed_before_its_first_report_is_started_again_fresh(stage):
+def test_first_warm_attempt_killed_before_its_first_report_is_started_again_fresh(stage):
     stage.create("warmth:dies_in_a_fork", num_trials=2)
 
     worker = stage.start()

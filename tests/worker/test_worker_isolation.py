@@ -1,4 +1,4 @@
-"""The process that runs the user's code inherits nothing of the database."""
+"""The process that runs user code inherits no credential, connection or code of the database."""
 
 import json
 import re
@@ -10,7 +10,7 @@ SECRET = "correct-horse"
 
 
 def test_child_inherits_no_credential_no_connection_and_no_database_code(stage, monkeypatch):
-    monkeypatch.delenv(DSN_VARIABLE, raising=False)  # the tests' own server
+    monkeypatch.delenv(DSN_VARIABLE, raising=False)  # a variable of the tests, not of workers
     if stage.storage.startswith("postgresql"):
         stage.storage = stage.storage.replace("postgres@", f"postgres:{quote(SECRET)}@")
     stage.create("obedient:inspected")
@@ -47,7 +47,7 @@ def expect_no_connection(of_child, of_fork_server):
     assert [*kinds.values()].count("socket") == 1
     inherited = {target for number, target in of_child.items() if number in kinds}
     assert not inherited & set(of_fork_server.values())
-    # One socket to the supervisor, and both ends of the fork server's own alarm.
+    # One socket to the supervisor, and both ends of the socket pair that wakes the fork server.
     assert [target.partition(":")[0] for target in of_fork_server.values()].count("socket") == 3
     opened = [*of_child.values(), *of_fork_server.values()]
     assert not [target for target in opened if "studydb.db" in target]

@@ -24,7 +24,7 @@ def test_failing_checkpoint_store_is_reported_once_and_training_continues(sqlite
         ("misbehaving:returns_nothing", "FAILED at step 0: The trainable ended without reporting"),
     ],
 )
-def test_line_of_a_failed_trial_names_the_users_exception(sqlite_stage, trainable, line):
+def test_line_about_a_failed_trial_names_the_error(sqlite_stage, trainable, line):
     sqlite_stage.create(trainable)
     worker = sqlite_stage.start()
 

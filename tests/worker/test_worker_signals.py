@@ -102,7 +102,7 @@ def test_second_signal_ends_a_worker_immediately(sqlite_stage):
     assert worker.exit_code(10.0) in {130, 143}
 
 
-def test_next_worker_on_the_host_runs_a_dead_workers_trial_immediately(stage):
+def test_next_worker_on_the_host_immediately_runs_the_trial_of_a_killed_worker(stage):
     stage.create("obedient:gated")
     first = stage.start(lease=90.0)
     stage.await_trial(lambda row: row.checkpoint_step == 1)
@@ -138,7 +138,7 @@ def test_worker_survives_an_outage_without_losing_a_result(crashable_postgres, c
     crashable_postgres.stop("immediate")
     eventually(lambda: "waiting" in worker.output() or time.monotonic() > until_s)
     crashable_postgres.start()
-    crashable_stage.study.database.close()  # its connections died with the server
+    crashable_stage.study.database.close()  # the test's connections died with the server
 
     assert worker.exit_code(60.0) == 0, worker.output()
     assert (
@@ -149,7 +149,7 @@ def test_worker_survives_an_outage_without_losing_a_result(crashable_postgres, c
     assert crashable_stage.steps() == list(range(1, 101))
 
 
-def test_idle_worker_prints_once_that_an_outage_began_and_ended(
+def test_idle_worker_prints_one_line_when_an_outage_begins_and_one_when_it_ends(
     crashable_postgres, crashable_stage
 ):
     crashable_stage.create("obedient:one_step")
@@ -161,7 +161,7 @@ def test_idle_worker_prints_once_that_an_outage_began_and_ended(
     eventually(lambda: "waiting for the database: " in worker.output())
     crashable_postgres.start()
     eventually(lambda: "the database answers again" in worker.output())
-    crashable_stage.study.database.close()  # its connections died with the server
+    crashable_stage.study.database.close()  # the test's connections died with the server
     crashable_stage.study.resume()
 
     assert worker.exit_code(60.0) == 0, worker.output()

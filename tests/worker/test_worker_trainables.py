@@ -53,7 +53,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("name", "kind", "message"), FAILURES, ids=[row[0] for row in FAILURES])
-def test_failure_of_the_users_code_is_stored_in_the_attempts_row(sqlite_stage, name, kind, message):
+def test_failure_of_user_code_is_stored_with_its_attempt(sqlite_stage, name, kind, message):
     sqlite_stage.create(f"misbehaving:{name}", max_losses=0)
 
     code = sqlite_stage.run()
@@ -65,7 +65,7 @@ def test_failure_of_the_users_code_is_stored_in_the_attempts_row(sqlite_stage, n
 
 
 @pytest.mark.parametrize("name", ["returns_number", "returns_dict"])
-def test_returned_value_is_the_only_step(sqlite_stage, name):
+def test_value_returned_without_reports_is_the_result_of_step_1(sqlite_stage, name):
     sqlite_stage.create(f"misbehaving:{name}")
 
     code = sqlite_stage.run()
@@ -123,7 +123,7 @@ def test_failed_trial_waits_before_its_next_attempt(stage):
     assert (second.started_at - first.ended_at).total_seconds() >= 1.0
 
 
-def test_missing_function_error_names_the_file(sqlite_stage):
+def test_error_about_a_missing_function_names_the_file(sqlite_stage):
     project = sqlite_stage.folder / "project"
     shutil.copytree(TRAINABLES, project)
     sqlite_stage.create("misbehaving:raises", workdir=project)
@@ -138,7 +138,7 @@ def test_missing_function_error_names_the_file(sqlite_stage):
     assert attempt.error_message.startswith(f"{project}/misbehaving.py has no 'raises'. Did you")
 
 
-def test_worker_searches_its_own_directory_before_the_recorded_one(sqlite_stage):
+def test_worker_searches_its_workdir_before_the_directory_recorded_in_the_study(sqlite_stage):
     own = sqlite_stage.folder / "elsewhere"
     own.mkdir()
     (own / "misbehaving.py").write_text("def returns_number(config):\n    return 7.0\n")

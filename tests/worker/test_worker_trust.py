@@ -39,7 +39,7 @@ def test_unsigned_trainable_runs_if_its_module_is_allowed(sqlite_stage):
     assert sqlite_stage.trial().reason == "COMPLETED"
 
 
-def test_unsigned_trainable_is_searched_only_in_the_workers_own_directory(sqlite_stage):
+def test_unsigned_trainable_is_looked_up_only_in_the_directory_of_the_worker(sqlite_stage):
     sqlite_stage.create("obedient:one_step")
 
     worker = sqlite_stage.fleet.start(environment=ANOTHER_KEY, allow_import="obedient")
@@ -72,7 +72,7 @@ def test_trainable_that_was_changed_in_the_database_is_refused(sqlite_stage, cha
 
 
 class CreatesFile:
-    """Unpickling creates a file."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
