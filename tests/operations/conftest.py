@@ -1,4 +1,4 @@
-"""A study, a worker and an attempt. Tests of both databases also run through a pooler."""
+"""A study, a worker and an attempt; tests of both databases also run through PgBouncer."""
 
 from datetime import UTC, datetime
 
@@ -29,8 +29,8 @@ def run(worker):
 
 @pytest.fixture
 def connections(postgres_url):
-    """One connection whose COMMIT can be delayed, for a first send, and one for the resend."""
-    slow = connect(f"{postgres_url}&pooler=transaction")  # sends COMMIT as a message
+    """Two connections: one for a first send, whose COMMIT can be delayed, and one for the resend."""
+    slow = connect(f"{postgres_url}&pooler=transaction")  # sends COMMIT separately
     fresh = connect(postgres_url)
     slow.clock = fresh.clock = lambda: datetime(2026, 1, 1, tzinfo=UTC)
     yield slow, fresh

@@ -1,4 +1,4 @@
-"""A study whose trials all fail alike pauses itself, in the transaction that ends the fifth."""
+"""A study whose trials all fail alike pauses itself when the fifth of them ends."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -111,7 +111,7 @@ def test_failures_of_one_trial_count_once(database):
     ("overrides", "status"),
     [({"max_failures": -1}, Status.PAUSED), ({"guard": False}, Status.RUNNING)],
 )
-def test_guard_pauses_with_unlimited_failures_but_not_if_switched_off(database, overrides, status):
+def test_unlimited_failures_pause_the_study_unless_guard_is_false(database, overrides, status):
     study = new_study(database, num_trials=200, **overrides)
 
     fail(SimulatedWorker(database, study), n=MAX_ALIKE)
@@ -119,7 +119,7 @@ def test_guard_pauses_with_unlimited_failures_but_not_if_switched_off(database, 
     assert read_progress(database, study).status is status
 
 
-def test_failures_before_a_resumption_do_not_count(database, study, worker):
+def test_failures_before_the_study_was_resumed_do_not_count(database, study, worker):
     fail(worker, n=MAX_ALIKE)
     resume(database, study)
     fail(worker, n=MAX_ALIKE - 1)

@@ -1,4 +1,4 @@
-"""ASHA in the database, with several processes, decides as a reference with one list per rung."""
+"""ASHA in a database that several processes use decides like a reference in one process."""
 
 import multiprocessing
 
@@ -20,7 +20,7 @@ SCHEDULER = ASHA(max_t=27, grace_period=1, reduction_factor=3)
 
 @pytest.fixture
 def trained(storage_url):
-    """The database after processes have reported all curves, and the study."""
+    """The database and its study after several processes have reported all curves."""
     database = connect(storage_url)
     study = new_study(database, scheduler=SCHEDULER, num_trials=len(read_curves()))
     context = multiprocessing.get_context("spawn")
@@ -39,7 +39,7 @@ def trained(storage_url):
 
 
 def entries_of(database, step):
-    """A rung's entries and their trials' numbers, in the order of arrival."""
+    """Read the entries of a rung, with the numbers of their trials, in the order of arrival."""
     query = (
         rung_entry.select()
         .add_columns(trial.c.number)
@@ -52,7 +52,7 @@ def entries_of(database, step):
         return txn.all(query)
 
 
-def test_decisions_equal_a_reference_in_the_order_of_arrival(trained):
+def test_decisions_equal_those_of_a_reference_that_gets_the_reports_in_order_of_arrival(trained):
     database, study = trained
     curves = read_curves()
     stopped = {}

@@ -54,7 +54,7 @@ def ask_until_none(worker):
     return numbers
 
 
-def test_threads_that_ask_make_exactly_num_trials(many_connections):
+def test_concurrent_asks_make_exactly_num_trials(many_connections):
     study = new_study(many_connections, num_trials=20)
 
     asked = in_threads(lambda _: ask_until_none(SimulatedWorker(many_connections, study)))
@@ -65,7 +65,7 @@ def test_threads_that_ask_make_exactly_num_trials(many_connections):
     ) == [(20, 20, 19)]
 
 
-def test_threads_that_enqueue_and_ask_share_the_budget(many_connections):
+def test_concurrent_enqueues_and_asks_share_the_budget(many_connections):
     study = new_study(many_connections, num_trials=20)
 
     def enqueue_or_ask(rng):
@@ -87,7 +87,7 @@ def test_threads_that_enqueue_and_ask_share_the_budget(many_connections):
 
 
 @pytest.mark.parametrize("acquire", ["claim", "ask"])
-def test_threads_that_claim_or_ask_run_exactly_max_concurrent_trials(many_connections, acquire):
+def test_concurrent_claims_or_asks_start_exactly_max_concurrent_trials(many_connections, acquire):
     study = new_study(many_connections, num_trials=50, max_concurrent=3)
     for _ in range(10):
         enqueued(many_connections, study)
@@ -163,7 +163,7 @@ def test_enqueued_trials_use_no_points_of_the_grid(database):
     assert len(list_trials(database, study)) == 6
 
 
-def test_enqueue_beyond_num_trials_names_extend_and_changes_nothing(database):
+def test_refusal_of_a_trial_beyond_num_trials_suggests_extend_and_changes_nothing(database):
     study = new_study(database, name="full", num_trials=1)
     enqueued(database, study)
     message = r"all of its 1 trials.*studydb extend full --trials"

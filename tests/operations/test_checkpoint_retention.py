@@ -1,4 +1,4 @@
-"""The newest two checkpoints and pinned ones are kept; older ones expire."""
+"""A trial keeps its newest two checkpoints and its pinned checkpoints; all others expire."""
 
 from harness.arrange import change, rows
 
@@ -7,7 +7,7 @@ from studydb.store import checkpoints
 
 
 def save_at(run, step):
-    """Save a checkpoint; return it as stored, and the checkpoints that expired."""
+    """Save a checkpoint; return its stored row, and the older checkpoints that expired."""
     expired = run.save(run.checkpoint(step=step))
     with run.worker.database.begin(write=False) as txn:
         return checkpoints.find(txn, checkpoint_id=run.trial().checkpoint_id), expired
@@ -55,7 +55,7 @@ def test_newest_checkpoint_is_the_last_saved_even_if_its_step_is_lower(run):
     assert kept_steps(run) == [6, 2]
 
 
-def test_corrupt_checkpoint_is_replaced_by_the_one_before_it_then_by_none(run):
+def test_corrupt_checkpoint_is_replaced_by_the_previous_one_until_none_is_left(run):
     first, second = (save_at(run, step)[0] for step in (1, 2))
 
     before = mark_corrupt(run.worker.database, lease=run.lease, checkpoint=second)

@@ -1,4 +1,4 @@
-"""Claims: races first, then duplicates of a claim, then the order of the queue."""
+"""Races between claims, duplicate claims, and the order in which trials are claimed."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,10 +25,10 @@ from studydb.operations.control import extend
 from studydb.store import counters, proposals, studies
 
 NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
-"""A space whose asks take several statements."""
+"""A nested space: an ask takes several statements."""
 
 AT_BEGIN = (claims, "begin_attempt")
-"""Where a claim in several statements is delayed: its attempt is not inserted yet."""
+"""Tests delay a claim in several statements at this function, which inserts the attempt."""
 
 
 # --- races
@@ -85,7 +85,7 @@ def test_eight_threads_claim_each_trial_once(postgres_url):
 # --- duplicates of a claim
 
 
-@pytest.mark.parametrize("at", [None, AT_BEGIN], ids=["commit", "all the rest"])
+@pytest.mark.parametrize("at", [None, AT_BEGIN], ids=["commit", "insert of the attempt"])
 @pytest.mark.parametrize("waiting", [1, 5])
 def test_duplicate_claims_take_one_trial(connections, postgres_url, waiting, at):
     slow, fresh = connections
@@ -133,12 +133,12 @@ def test_duplicate_claim_that_does_not_wait_misses_the_earlier_send(
 def asking_then_claiming(database, **overrides):
     """The first send is an ask, which spends the budget; the second send is a claim."""
     study = new_study(database, num_trials=2, **overrides)
-    SimulatedWorker(database, study).ask()  # the next draws are proposed
+    SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
     return lambda over: next(sends)(over, study, claimant)
 
 
-def test_duplicate_claim_waits_for_an_ask_in_the_queue(connections, postgres_url):
+def test_duplicate_claim_waits_for_an_ask_that_is_in_the_queue_of_asks(connections, postgres_url):
     slow, fresh = connections
     call = asking_then_claiming(slow)
 
@@ -168,7 +168,7 @@ def test_duplicate_claim_takes_the_trial_if_the_earlier_send_rolls_back(connecti
 
 
 def send_again(pool, call, database):
-    """Call in another thread; return the answer's future and an event that is set by then."""
+    """Call in another thread; return the future answer, and an event that is set when it is there."""
     answered = Event()
     future = pool.submit(call, database)
     future.add_done_callback(lambda _: answered.set())
@@ -184,7 +184,7 @@ def claimed_after(database, study, number):
     return found and found.lease.number
 
 
-def test_claim_scans_after_its_position_first_and_then_from_the_start(database, study):
+def test_claim_scans_the_queue_after_the_given_position_and_then_from_the_start(database, study):
     for _ in range(3):
         enqueued(database, study)
 
@@ -208,7 +208,7 @@ def test_idle_worker_polls_without_writing(database):
     assert acquirer.acquire() is not None
 
 
-def test_trial_that_returns_to_the_queue_is_found_by_the_next_scan_from_the_start(
+def test_released_trial_is_found_by_the_next_scan_from_the_start_of_the_queue(
     database, study, worker, monkeypatch
 ):
     for _ in range(5):
@@ -221,6 +221,6 @@ def test_trial_that_returns_to_the_queue_is_found_by_the_next_scan_from_the_star
         monkeypatch.setattr(acquire, "monotonic", lambda now_s=now_s: now_s)
         numbers.append(acquirer.acquire().lease.number)
         if now_s == 0.0:
-            first.finish(outcome=Reason.PREEMPTED)  # number 0 waits again, before all others
+            first.finish(outcome=Reason.PREEMPTED)  # trial 0 is the first of the queue again
 
     assert numbers == [1, 2, 0, 3]

@@ -1,4 +1,4 @@
-"""Requests of people to trials and studies, in every state."""
+"""People pause, resume and stop trials and studies, in every state of a trial."""
 
 import pytest
 from harness.arrange import (
@@ -46,7 +46,7 @@ def renewed(run):
     return run.worker.renew(run).held[run.lease.token]
 
 
-# The calls in which an attempt receives a request, and the verdict that they return.
+# The calls by which an attempt receives a request. Each of them returns the verdict.
 RECEIVE = {"flush": lambda run: run.report(0.5).verdict, "renewal": renewed}
 
 
@@ -133,7 +133,7 @@ def test_request_becomes_a_verdict_at_the_next_flush_or_renewal(run, receive, re
     assert run.report(0.4).verdict == verdict
 
 
-def test_pause_takes_effect_at_the_attempts_end_and_ends_with_resume(database, study, run):
+def test_pause_takes_effect_when_the_attempt_ends_and_lasts_until_resume(database, study, run):
     send(control.pause, study, database)
     run.report(0.5)
 
@@ -146,7 +146,7 @@ def test_pause_takes_effect_at_the_attempts_end_and_ends_with_resume(database, s
     assert run.worker.claim().lease.attempt == 2
 
 
-def test_stop_takes_effect_at_the_attempts_end(database, study, run):
+def test_stop_takes_effect_when_the_attempt_ends(database, study, run):
     send(control.stop, study, database)
 
     run.finish(0.5, outcome=Reason.PREEMPTED)
@@ -155,9 +155,7 @@ def test_stop_takes_effect_at_the_attempts_end(database, study, run):
     assert run.trial().summary.last_value == 0.5
 
 
-def test_attempt_that_fails_after_a_request_to_pause_counts_a_failure_and_pauses(
-    database, run, study
-):
+def test_failure_after_a_request_to_pause_is_counted_and_the_trial_pauses(database, run, study):
     send(control.pause, study, database)
     run.report(0.5)
 
@@ -249,7 +247,7 @@ def test_pause_or_stop_of_a_study_becomes_a_verdict_on_its_running_trials(run, r
     assert RECEIVE[receive](run) == verdict
 
 
-def test_request_for_a_trial_takes_precedence_over_its_studys_status(database, study, run):
+def test_request_for_a_trial_takes_precedence_over_the_status_of_its_study(database, study, run):
     set_status(database, study, Status.PAUSED)
     send(control.stop, study, database)
 

@@ -1,4 +1,4 @@
-"""The counters equal a count of the rows after any operations."""
+"""The counters of trials by state equal the numbers of rows, whatever operations are called."""
 
 import random
 from contextlib import suppress
@@ -101,7 +101,7 @@ def busy_study(database):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_counters_equal_a_count_after_every_step(database, clock, seed):
+def test_counters_equal_the_number_of_rows_after_every_operation(database, clock, seed):
     study = busy_study(database)
     caller = RandomCaller(database, study, seed, advance=clock.advance)
 
@@ -111,7 +111,7 @@ def test_counters_equal_a_count_after_every_step(database, clock, seed):
         check_counters(database, study)
 
 
-def test_counters_equal_a_count_after_concurrent_random_operations(storage_url):
+def test_counters_equal_the_number_of_rows_after_concurrent_random_operations(storage_url):
     database = connect(storage_url, connections=5)
     study = busy_study(database)
     callers = [RandomCaller(database, study, seed, advance=lambda _: None) for seed in range(4)]

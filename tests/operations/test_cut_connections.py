@@ -1,7 +1,7 @@
 """
-A connection is severed, or a process killed, at each end of a transaction; the call is repeated.
+A call is repeated after its connection was severed, or its process killed, at a COMMIT.
 
-That is "before" the COMMIT reaches the server, or "after" it, before the client has the reply.
+"before": the COMMIT is not carried out. "after": it is carried out, but the caller gets no reply.
 The repeated call must leave the same rows as an undisturbed call, and give the same answer.
 """
 
@@ -36,7 +36,7 @@ every_operation = pytest.mark.parametrize("operation", OPERATIONS)
 at_every_point = pytest.mark.parametrize("point", POINTS)
 
 SWEEPS = ("recover", "recover_host", "resume_the_study")
-"""Operations that skip rows which an earlier send still has locked, until the next sweep."""
+"""Operations that skip the rows which an earlier send still locks; a later sweep takes them."""
 
 PATIENCE_S = 60.0
 
@@ -54,7 +54,7 @@ class Side:
     database: Database
 
     def freshly_connected(self):
-        """Connect anew, so that nothing is prepared on the connection, and read every row."""
+        """Read every row over a new connection, on which no statement is prepared."""
         self.database.close()
         return everything(self.database)
 
@@ -73,7 +73,7 @@ def sides(postgres_server, postgres_template):
 
 @pytest.fixture(scope="module")
 def killed_processes(sqlite_template, tmp_path_factory):
-    """A folder of files, and a function that kills processes there at each of their COMMITs."""
+    """A folder, and a function that leaves databases there, each of a process killed at a COMMIT."""
     folder = tmp_path_factory.mktemp("killed")
     forks = subprocess.Popen(
         [sys.executable, "-m", "harness.crash_target", sqlite_template, folder],
@@ -135,8 +135,8 @@ def rehearsed(side, operation, seed):
     Make an undisturbed call twice.
 
     Returns:
-        Both answers, the rows after the first, the exchanges that ended a transaction, and whether
-        the first changed anything.
+        The answers of both calls; the rows after the first call, the exchanges of the first call
+        that ended a transaction, and whether the first call changed a row or a view.
     """
     since = newest_id(side.database)
     call = arranged_in(side.database, operation, seed=seed)
@@ -197,7 +197,7 @@ def writers():
 
 
 def only_reads(of):
-    """Whether a module or function begins only transactions that read."""
+    """Whether all transactions that a module or function begins are read-only."""
     begun = re.findall(r"\bdatabase\.begin\((.*?)\)", inspect.getsource(of))
     return bool(begun) and all("write=False" in given for given in begun)
 
@@ -216,7 +216,7 @@ def code_run_by(operation, template, folder):
 
 
 def everything(database):
-    """Every row, and every wide view."""
+    """Read all rows, and the names of all wide views."""
     with database.begin(write=False) as txn:
         made = sorted(view.name for view in wide_view_sql.found(txn))
     return dump(database) | {"views": made}
@@ -228,7 +228,7 @@ def newest_id(database):
 
 
 def rows_since(database, study_id):
-    """Read snapshots of all studies with a higher id, and their wide views."""
+    """Read snapshots of the studies with ids above `study_id`, and columns of their wide views."""
     with database.begin(write=False) as txn:
         names = txn.raw(f"SELECT name FROM study WHERE id > {study_id} ORDER BY id")[1]
         made = [view.columns for view in wide_view_sql.found(txn) if view.study_id > study_id]

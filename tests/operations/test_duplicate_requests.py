@@ -1,4 +1,4 @@
-"""A call is sent again while its first send commits: PostgreSQL, two connections."""
+"""On PostgreSQL, a call is sent again over a second connection while its first send commits."""
 
 from harness.arrange import dump
 from harness.concurrent import send_twice
@@ -8,7 +8,7 @@ WITHOUT_LOCK = (
     *("leave", "pause_the_study", "resume_the_study", "rename", "drain"),
     *("sum_up", "claim_or_ask"),
 )
-"""The first send holds no lock at its first COMMIT, so the second does not wait for it."""
+"""Operations that hold no lock at their first COMMIT, so that a second send does not wait."""
 
 
 def test_concurrent_duplicate_requests_count_once(connections, postgres_url, subtests):

@@ -1,4 +1,4 @@
-"""What an operation has answered survives a crash of the server; only claims may be lost."""
+"""The changes of an answered call survive a crash of the server; only a claim may be lost."""
 
 from contextlib import closing
 
@@ -14,7 +14,7 @@ DURABLE = (
     *("save", "stop_a_running_trial"),
 )
 
-# How long the server keeps in memory what is not written to disk at its COMMIT.
+# A COMMIT that does not wait for the disk stays in memory for 10 s, so that a crash loses it.
 LAZY = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
 
 

@@ -1,4 +1,4 @@
-"""A zombie changes nothing by any operation, and each part of the fence is needed for it."""
+"""A zombie (an attempt without its lease) changes nothing; every part of the fence is needed."""
 
 import pytest
 import sqlalchemy as sa
@@ -62,7 +62,7 @@ def given_the_same_number_twice(clock, run):
 
 
 def exploited(clock, run):
-    """The next attempt has the same lease, as after an exploit of population-based training."""
+    """The next attempt has the same token, as after an exploit of population-based training."""
     change_row(run, "trial", "id", "attempt = attempt + 1")
 
 
@@ -110,7 +110,7 @@ def test_zombie_changes_nothing(database, clock, subtests, fate):
             check_that_nothing_changes(write, *zombie)
 
 
-def test_earlier_attempt_under_the_same_lease_changes_nothing(database, clock, subtests):
+def test_earlier_attempt_with_the_same_token_changes_nothing(database, clock, subtests):
     for name, write in FENCED.items():
         zombie = held_attempt(database)
         exploited(clock, zombie[0])
@@ -131,8 +131,8 @@ def test_writes_of_the_holder_are_accepted(database, clock, subtests):
             assert dump(database, without=["worker"]) != before
 
 
-# A CHECK lets only RUNNING rows have a token. So a zombie can write to a PENDING trial only if both
-# `state` and `token` are missing.
+# A CHECK lets only RUNNING rows have a token. So a zombie can write to a PENDING trial only if the
+# fence compares neither `state` nor `token`.
 @pytest.mark.parametrize(
     ("parts", "fate"),
     [
@@ -166,7 +166,7 @@ def test_renewal_needs_the_token(database, clock, monkeypatch):
 
     monkeypatch.setattr(leases, "RENEW", Prepared(by_id_alone))
 
-    with pytest.raises(KeyError):  # the answer is for the lease of another attempt
+    with pytest.raises(KeyError):  # the reply has the token of the successor
         check_that_nothing_changes(renew, *zombie)
 
 

@@ -60,7 +60,7 @@ def queue_of(study):
     return f"SELECT pg_advisory_lock({proposals._QUEUE}, {study.id})"
 
 
-def test_asks_skip_the_queue_after_a_wait_that_timed_out(database, stranger):
+def test_asks_skip_the_queue_of_asks_after_one_ask_has_timed_out_in_it(database, stranger):
     study = new_study(database, num_trials=20)
     worker = SimulatedWorker(database, study)
 
@@ -75,7 +75,7 @@ def test_asks_skip_the_queue_after_a_wait_that_timed_out(database, stranger):
     assert monotonic() - begun_s < proposals.TURN_TIMEOUT_S  # later asks skip the queue
 
 
-def test_claims_do_not_wait_in_the_queue(database, study, worker, stranger):
+def test_claims_do_not_wait_in_the_queue_of_asks(database, study, worker, stranger):
     enqueued(database, study)
 
     with held(stranger, queue_of(study)):
@@ -107,7 +107,7 @@ def test_duplicate_claim_gets_the_trial_of_the_earlier_ask(database, postgres_ur
     study = new_study(database, num_trials=2)
     SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
-    # Behind a pooler COMMIT is sent separately, so that send_twice can delay it.
+    # With this option COMMIT is sent separately, so that `send_twice` can delay it.
     earlier = connect(f"{postgres_url}&pooler=transaction")
 
     def call(over):
@@ -137,7 +137,7 @@ def test_concurrent_duplicate_asks_make_one_trial(database, postgres_url, strang
     assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
 
 
-def test_claim_of_nothing_waits_for_the_queue_for_a_bounded_time(database, study, worker, stranger):
+def test_claim_that_finds_nothing_waits_for_asks_but_not_forever(database, study, worker, stranger):
     with held(stranger, queue_of(study)):
         begun_s = monotonic()
         assert claim(database, study, worker.claimant()) is None
@@ -145,7 +145,7 @@ def test_claim_of_nothing_waits_for_the_queue_for_a_bounded_time(database, study
     assert proposals.RESEND_TIMEOUT_S <= monotonic() - begun_s < 3 * proposals.RESEND_TIMEOUT_S
 
 
-def test_upgrade_succeeds_while_its_lock_is_held(
+def test_upgrade_succeeds_while_a_stranger_holds_its_lock(
     empty_postgres_url, postgres_url, stranger, monkeypatch
 ):
     monkeypatch.setattr(migrate, "TURN_TIMEOUT_S", 0.2)
@@ -184,7 +184,7 @@ def awaited_modes(connection):
     ).fetchall()
 
 
-def test_views_are_made_while_the_lock_is_held(database, stranger):
+def test_wide_views_are_made_while_a_stranger_holds_the_lock(database, stranger):
     study = new_study(database, name="digits")
     SimulatedWorker(database, study).ask().report(0.5)
 

@@ -1,4 +1,4 @@
-"""One lock order: rungs, trials, the study, a counter's shard. PostgreSQL, two connections."""
+"""On PostgreSQL, operations lock rungs, then trials, then the study, then a counter shard."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -91,7 +91,7 @@ def renewing_two(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     first, second = worker.take(), worker.take()
-    first.report(0.5)  # its row is now stored after the second's, so a scan finds it later
+    first.report(0.5)  # stores its row after the row of the second, so that a scan finds it last
     scanning = with_settings(
         database.secret_url.render_as_string(hide_password=False),
         enable_seqscan="on",
@@ -191,7 +191,7 @@ def promotion_meets_report(database, url):
     Lock a rung and then a trial, as a promotion does, while the trial reports.
 
     Returns:
-        The errors of the promotion and of the report, or None.
+        The error of the promotion and the error of the report; None for each that succeeded.
     """
     run = new_run(database, scheduler=ASHA(max_t=9, reduction_factor=3))
     with postgres.connect(url) as rival, ThreadPoolExecutor(1) as pool:
@@ -276,7 +276,7 @@ def held_at_second_lock():
 
 
 def with_settings(url, **settings):
-    """Connect with settings of the server's session."""
+    """Connect to PostgreSQL with these settings of the session."""
     options = quote(" ".join(f"-c {name}={value}" for name, value in settings.items()))
     return connect(f"{url}{'&' if '?' in url else '?'}options={options}")
 
@@ -303,7 +303,7 @@ def in_two_statements(txn, study):
 @pytest.mark.parametrize(
     ("read", "seen"), [(in_one_statement, (2, 1)), (in_two_statements, (2, 2))]
 )
-def test_rung_and_entries_agree_only_if_the_lock_is_an_earlier_statement(
+def test_rung_and_entries_agree_only_if_an_earlier_statement_has_locked_the_rung(
     database, postgres_url, read, seen
 ):
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))

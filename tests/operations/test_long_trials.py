@@ -32,7 +32,7 @@ METRICS = [*VALUES, True, None, "NaN", "Infinity", "\\NaN", "text", [1.0, math.n
 
 @pytest.fixture(params=[summing.MOST_IN_TRANSACTION, 0], ids=["short", "long"])
 def limit(request, monkeypatch):
-    """How many results a transaction reads; pages have a few rows."""
+    """The most results that a transaction reads while it locks the trial; pages have 3 to 7 rows."""
     monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", request.param)
     monkeypatch.setattr(summing, "FIRST_PAGE", 3)
     monkeypatch.setattr(summing, "LARGEST_PAGE", 7)
@@ -85,7 +85,7 @@ def report_at_random(run, rng, *, first, n):
 
 
 def two_attempts(database, rng, *, second_begins=15, **overrides):
-    """Run a trial's second attempt, which supersedes some results of the first."""
+    """Run two attempts of a trial, of which the second supersedes some results of the first."""
     study = new_study(database, num_trials=1, max_failures=1, **overrides)
     worker = SimulatedWorker(database, study)
     run = worker.take()
@@ -143,7 +143,7 @@ def _await_summary(database):
 
 
 @pytest.mark.parametrize("end", ["finish", "stop"])
-def test_duplicate_end_stores_a_missing_summary(database, monkeypatch, end):
+def test_resent_finish_or_stop_stores_the_summary_that_was_missing(database, monkeypatch, end):
     monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 0)
     study, run = two_attempts(database, random.Random(0))
     request = new_request()
@@ -202,7 +202,7 @@ def test_holder_with_a_tally_of_all_results_ends_its_trial_without_reading_them(
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("seed", range(3))
-def test_summary_of_a_later_attempt_equals_its_live_results(database, mode, seed):
+def test_summary_after_a_second_attempt_is_that_of_the_live_results(database, mode, seed):
     rng = random.Random(seed)
     study, _run = two_attempts(database, rng, second_begins=rng.choice([2, 7, 15]), mode=mode)
 

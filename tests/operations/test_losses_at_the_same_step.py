@@ -1,4 +1,4 @@
-"""Losses in a row after the same step end a trial."""
+"""A trial ends if its attempts are lost several times in a row after the same step."""
 
 import pytest
 from harness.arrange import LEASE_S, SimulatedWorker, change, new_study
@@ -17,14 +17,14 @@ def worker(database):
 
 
 def begin(worker):
-    """Claim the trial without its back-off."""
+    """Claim the trial without waiting for its back-off."""
     sql = "UPDATE trial SET ready = true, ready_at = NULL WHERE state = 'PENDING'"
     change(worker.database, sql)
     return worker.take()
 
 
 def lose(worker, *values, failure=KILLED):
-    """Claim the trial, report, and lose it; return its state."""
+    """Claim the trial, report the values, and end the attempt as lost; return the trial's state."""
     run = begin(worker)
     run.finish(*values, outcome=Reason.LOST, failure=failure)
     return run.trial().state
@@ -35,14 +35,14 @@ def test_third_loss_after_the_same_step_ends_the_trial(worker, values):
     assert [lose(worker, *values) for _ in range(3)] == ["PENDING", "PENDING", "ERROR"]
 
 
-def test_loss_after_another_step_restarts_the_count(worker):
+def test_loss_after_another_step_restarts_the_count_of_losses(worker):
     steps = [(0.5,), (0.5,), (0.5, 0.4), (0.5, 0.4), (0.5,), (0.5,), (0.5,)]
 
     assert [lose(worker, *values) for values in steps] == ["PENDING"] * 6 + ["ERROR"]
 
 
 @pytest.mark.parametrize("between", ["released", "recovered", "another error"])
-def test_attempt_that_ends_otherwise_restarts_the_count(database, clock, worker, between):
+def test_attempt_with_another_end_restarts_the_count_of_losses(database, clock, worker, between):
     ended = [lose(worker), lose(worker)]
     match between:
         case "released":
@@ -61,7 +61,7 @@ def test_attempt_that_ends_otherwise_restarts_the_count(database, clock, worker,
     assert ended == ["PENDING"] * 4 + ["ERROR"]
 
 
-def test_without_losses_at_step_only_max_losses_counts(database):
+def test_max_losses_is_the_only_limit_if_losses_at_step_is_not_given(database):
     worker = SimulatedWorker(database, new_study(database, num_trials=1, max_losses=4))
 
     assert [lose(worker) for _ in range(5)] == ["PENDING"] * 4 + ["ERROR"]

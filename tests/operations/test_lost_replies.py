@@ -24,12 +24,12 @@ from studydb.lease.acquire import Acquirer
 
 @pytest.fixture(autouse=True)
 def _standing_clock(clock):
-    """Without it a resend might change time stamps."""
+    """Stop the clock, because a later resend would change time stamps."""
 
 
 @contextmanager
 def cut(database, when, *, nth=1):
-    """Cut the connection "before" the n-th COMMIT arrives, or "after" it, before its reply."""
+    """Cut the connection "before" the n-th COMMIT arrives, or "after" it but before its reply."""
     end, commits = TransactionBlock._end, iter(range(1, nth + 1))
 
     def cut_end(block, *, commit):
@@ -38,7 +38,7 @@ def cut(database, when, *, nth=1):
             return
         if commit and when == "after":
             end(block, commit=True)
-            block._cursor.execute("SELECT 1").fetchone()  # sends the COMMIT now
+            block._cursor.execute("SELECT 1").fetchone()  # lets the pipeline send the COMMIT
         if not commit:
             end(block, commit=False)
             return
@@ -51,12 +51,12 @@ def cut(database, when, *, nth=1):
         patch.setattr(TransactionBlock, "_end", cut_end)
         patch.setattr(
             database, "pooler", database.postgresql
-        )  # then single statements have a COMMIT
+        )  # so that single statements, too, send a COMMIT
         yield
 
 
 def last_commit(database, arranged):
-    """Count a call's COMMITs; some calls first read in another transaction."""
+    """Count the COMMITs of a call; some calls begin with a transaction that only reads."""
     end, commits = TransactionBlock._end, []
 
     def count(block, *, commit):
@@ -107,7 +107,7 @@ def test_cut_before_commit_changes_nothing_and_the_resend_succeeds(database, sub
             assert dump(database) == after
 
 
-def test_resend_after_a_committed_call_was_cut_gives_the_stored_answer(database, subtests):
+def test_resend_of_a_call_that_was_cut_after_its_commit_gives_the_stored_answer(database, subtests):
     for operation, arranged in OPERATIONS.items():
         nth = last_commit(database, arranged)
         call = arranged(database)
@@ -125,7 +125,7 @@ def test_resend_after_a_committed_call_was_cut_gives_the_stored_answer(database,
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, nth):
-    """PostgreSQL commits a read, a batch of proposals, the trial and a later batch; SQLite once."""
+    """An ask commits once on SQLite; on PostgreSQL it commits a read, proposals, trial, proposals."""
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     token_ = token()

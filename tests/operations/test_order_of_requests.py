@@ -1,8 +1,8 @@
 """
-The last request wins: pause, resume and stop, of a trial and of its study, at any moment.
+The last request to pause, resume or stop wins, both for a trial and for its study.
 
-All pairs of requests, and some longer sequences, are made before and after an attempt receives them
-and before and after it ends. The rows must equal a model in plain Python.
+All pairs of requests, and some longer sequences, are made before and after an attempt receives a
+request, and before and after the attempt ends. The rows must equal a model in plain Python.
 """
 
 import itertools
@@ -28,7 +28,7 @@ RECEIVE = {
 
 
 class Expected:
-    """The model: a RUNNING trial, its study, and people's requests to both."""
+    """The model: a trial that begins as RUNNING, its study, and requests to trial and study."""
 
     def __init__(self):
         self.state, self.paused_by = State.RUNNING, None
@@ -66,7 +66,7 @@ class Expected:
 
 
 def play(database, requests, received, ends_after):
-    """Make the requests; the attempt is released after `ends_after` of them."""
+    """Make the requests, release the attempt after `ends_after` requests, and compare the rows."""
     study = new_study(database, num_trials=1)
     run, expected = SimulatedWorker(database, study).take(), Expected()
     for place, request in enumerate([*requests, None]):
@@ -117,7 +117,7 @@ def test_the_last_of_many_requests_wins(database, seed):
 
 @pytest.mark.parametrize("received", RECEIVE)
 @pytest.mark.parametrize("last", ["pause", "resume", "stop"])
-def test_trial_that_completes_is_completed_despite_requests(database, study, run, last, received):
+def test_requests_do_not_change_the_reason_of_a_completion(database, study, run, last, received):
     make(database, study, "trial", "pause")
     RECEIVE[received](run)
 

@@ -1,4 +1,4 @@
-"""Asks by stored proposals make the same trials as asks in several statements: PostgreSQL."""
+"""On PostgreSQL, asks by stored proposals make the trials of asks in several statements."""
 
 import pytest
 from harness.arrange import SimulatedWorker, change, new_study, rows
@@ -72,7 +72,7 @@ def database(postgres_url):
 
 
 def made(database, space, searcher):
-    """Ask for up to 150 trials; return the claims and the stored rows as texts."""
+    """Ask for up to 150 trials; return the claims as a text, and the stored rows."""
     study = new_study(database, space=space, searcher=searcher, num_trials=None, seed=7)
     worker, claims = SimulatedWorker(database, study), []
     while len(claims) < 150 and (run := worker.ask()):
@@ -93,7 +93,7 @@ def made(database, space, searcher):
     ],
     ids=[*SPACES, *GRIDS],
 )
-def test_asks_in_a_single_statement_make_the_trials_of_asks_in_several(
+def test_asks_in_a_single_statement_and_in_several_make_the_same_trials(
     database, monkeypatch, space, searcher
 ):
     space = Space.read(space)
@@ -107,7 +107,7 @@ def test_asks_in_a_single_statement_make_the_trials_of_asks_in_several(
 
 
 @pytest.mark.parametrize(("width", "kept"), [(900, True), (1100, False)])
-def test_wide_params_are_not_proposed(database, width, kept):
+def test_params_of_more_than_1000_characters_are_not_stored_as_proposals(database, width, kept):
     study = new_study(database, space=Space.read({"text": choice(["-", "x" * width])}))
 
     SimulatedWorker(database, study).ask()
@@ -115,12 +115,12 @@ def test_wide_params_are_not_proposed(database, width, kept):
     assert rows(database, "SELECT points IS NOT NULL FROM study") == [(kept,)]
 
 
-def test_batch_whose_draws_are_taken_is_not_stored(database):
+def test_batch_of_proposals_whose_draws_are_taken_is_not_stored(database):
     study = new_study(database, space=Space.read({}), num_trials=None)
     change(database, f"UPDATE study SET next_draw = {20 * proposals.PROPOSALS_PER_BATCH}")
     SimulatedWorker(database, study).ask()
 
-    asks._propose(database, study, batch=2, current=0)  # by a client that was delayed
+    asks._propose(database, study, batch=2, current=0)  # as a delayed client does
 
     kept = rows(database, "SELECT jsonb_object_keys(points) FROM study ORDER BY 1")
     assert kept == [("20",), ("22",)]

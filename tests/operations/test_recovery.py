@@ -1,4 +1,4 @@
-"""Any worker recovers lost trials, and no trial whose holder lives."""
+"""Any worker recovers lost trials, but never a trial whose holder lives."""
 
 import pytest
 from harness.arrange import (
@@ -41,7 +41,7 @@ def suspects(database):
 # --- expired leases
 
 
-def test_trial_whose_lease_has_not_expired_is_not_marked(database, clock, study, worker):
+def test_trial_whose_lease_has_not_expired_is_no_suspect(database, clock, study, worker):
     worker.ask()
 
     clock.advance(LEASE_S)
@@ -49,7 +49,7 @@ def test_trial_whose_lease_has_not_expired_is_not_marked(database, clock, study,
         assert recover(database, study) == 0
 
 
-def test_trial_whose_lease_has_expired_is_marked_before_it_is_recovered(
+def test_trial_whose_lease_has_expired_is_a_suspect_before_it_is_recovered(
     database, clock, study, worker
 ):
     run = worker.ask()
@@ -111,7 +111,7 @@ FENCED_WRITES = {
 
 
 @pytest.mark.parametrize("write", FENCED_WRITES)
-def test_fenced_write_clears_the_mark(database, clock, study, worker, write):
+def test_suspect_that_writes_is_no_longer_a_suspect(database, clock, study, worker, write):
     run = worker.ask()
     clock.advance(LEASE_S + 1)
     recover(database, study)
@@ -283,7 +283,7 @@ def test_trial_ends_as_an_error_after_max_failures_and_its_exception_is_stored(d
     ]
 
 
-def test_retry_waits_outside_the_claim_index_until_a_sweep_wakes_it(database, clock):
+def test_failed_trial_waits_outside_the_claim_index_until_a_sweep_wakes_it(database, clock):
     study = new_study(database, max_failures=2)
     worker = SimulatedWorker(database, study)
     fail(worker.ask())
@@ -299,7 +299,7 @@ def test_retry_waits_outside_the_claim_index_until_a_sweep_wakes_it(database, cl
     assert worker.claim().lease.attempt == 2
 
 
-def test_back_off_doubles(database, clock):
+def test_back_off_doubles_with_every_failure(database, clock):
     study = new_study(database, max_failures=-1)
     worker = SimulatedWorker(database, study)
     worker.ask().finish(outcome=Reason.FAILED)

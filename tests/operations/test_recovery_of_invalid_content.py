@@ -1,4 +1,4 @@
-"""A lost trial that cannot be ended does not stop the recovery of others, nor a deletion."""
+"""A lost trial that cannot be ended hinders neither the recovery of others nor a deletion."""
 
 import pytest
 from harness.arrange import (
@@ -30,7 +30,7 @@ def lost(worker):
 
 @pytest.fixture
 def break_endings(monkeypatch):
-    """Return a function that lets the next ends of attempts raise."""
+    """Return a function that makes the next `times` endings of attempts raise an error."""
 
     def break_endings(times, error=None):
         original, left = attempt_end.decide_ending, [error or ZeroDivisionError("a bug")] * times
@@ -49,7 +49,7 @@ def recovery_failures(database):
     return rows(database, "SELECT trial_id, data FROM event WHERE kind = 'recovery failed'")
 
 
-def test_trial_whose_end_raises_is_ended_without_its_results(
+def test_lost_trial_whose_ending_raises_once_is_ended_at_the_second_try(
     database, clock, study, lost, break_endings
 ):
     break_endings(1)
@@ -62,7 +62,7 @@ def test_trial_whose_end_raises_is_ended_without_its_results(
     assert kinds == [("ZeroDivisionError",), (None,), (None,)]
 
 
-def test_trial_that_cannot_be_ended_is_skipped_with_one_event(
+def test_lost_trial_that_cannot_be_ended_is_skipped_and_recorded_once(
     database, clock, study, lost, break_endings
 ):
     break_endings(4)
@@ -76,7 +76,7 @@ def test_trial_that_cannot_be_ended_is_skipped_with_one_event(
     assert len(recovery_failures(database)) == 2
 
 
-def test_recovery_at_a_workers_start_skips_a_trial_that_cannot_be_ended(
+def test_recovery_when_a_worker_starts_skips_a_trial_that_cannot_be_ended(
     database, clock, study, lost, break_endings
 ):
     break_endings(2)
@@ -108,7 +108,7 @@ def test_database_error_during_recovery_is_raised_and_no_trial_is_ended(
     assert recovery_failures(database) == []
 
 
-def test_trial_whose_summary_raises_is_ended_without_it(database, clock, study, lost, monkeypatch):
+def test_lost_trial_is_ended_even_if_its_summary_fails(database, clock, study, lost, monkeypatch):
     def in_transaction(*_arguments, **_more):
         raise OverflowError("intermediate overflow")
 
@@ -123,7 +123,7 @@ def test_trial_whose_summary_raises_is_ended_without_it(database, clock, study, 
     assert [kind.rpartition(".")[2] for kind in kinds] == ["InvalidData"] * 3
 
 
-def test_verdict_by_an_unknown_name_does_not_fail_the_renewal_of_other_leases(database, worker):
+def test_verdict_by_an_unknown_author_does_not_prevent_renewals_of_other_leases(database, worker):
     runs = [worker.take(), worker.take()]
     change(
         database,

@@ -1,4 +1,4 @@
-"""Reports: batches are stored once, in order, up to the trial's end; decisions are stored."""
+"""Reports: each batch is stored once, in order, until the trial ends; so is each decision."""
 
 import math
 
@@ -78,7 +78,7 @@ def test_batch_with_an_older_flush_number_changes_nothing(database, run):
         (["acc>=0.5"], (0.9,), 1),
     ],
 )
-def test_rule_cuts_the_batch_at_its_first_hit(database, stop, values, kept):
+def test_batch_is_cut_after_the_first_result_that_meets_a_rule(database, stop, values, kept):
     study = new_study(database, rules=read_rules(stop))
     run = SimulatedWorker(database, study).take()
 
@@ -116,7 +116,7 @@ def test_finish_carries_out_the_verdict_and_drops_later_results(database, ruled_
     assert steps(database, ruled_run) == [1]
 
 
-def test_rule_cuts_the_last_batch_of_a_finish(database, ruled_run):
+def test_last_batch_of_a_finish_is_cut_after_the_result_that_meets_a_rule(database, ruled_run):
     assert ruled_run.finish(0.1, 0.9, 0.2).reason is Reason.RULE_STOPPED
     assert steps(database, ruled_run) == [1, 2]
 
@@ -131,7 +131,7 @@ def test_finish_does_not_store_a_batch_that_a_report_has_stored(database, run):
     assert run.trial().summary.n_results == 1
 
 
-# --- NaN, infinity and texts that look like them
+# --- NaN, infinities, and texts that look like numbers
 
 
 ODD = [math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308, 0.1 + 0.2]
@@ -185,7 +185,7 @@ def test_study_whose_only_value_is_nan_has_no_best_trial(database, study, run, r
         best_trials(database, study)
 
 
-def test_best_trials_include_running_and_pending_ones_and_ties_go_to_the_lower_number(
+def test_running_and_pending_trials_are_ranked_and_the_lower_number_wins_a_tie(
     database, study, worker
 ):
     first, second, third, last = (worker.take() for _ in range(4))
@@ -211,7 +211,7 @@ def test_running_trial_is_ranked_by_its_live_results_only(database, study, worke
 # --- summaries
 
 
-def test_summary_equals_its_rows(database, study, run):
+def test_summary_equals_one_computed_from_the_stored_results(database, study, run):
     run.report(0.9, math.nan)
     run.report(0.3, 0.3, math.inf)
 
@@ -220,7 +220,7 @@ def test_summary_equals_its_rows(database, study, run):
     assert expected == Summary(5, 5, math.inf, 0.3, 3, 0.3)
 
 
-def test_metrics_are_summed_up_at_the_end(database, study, run):
+def test_metrics_are_summed_up_when_the_trial_ends(database, study, run):
     run.report(4.0, acc=0.5, tag="x", flag=True)
     run.report(2.0, acc=math.nan)
     run.finish(3.0)

@@ -1,4 +1,4 @@
-"""A restored database gives attempt numbers again; the token tells the attempts apart."""
+"""A restored database gives an attempt number twice; the token tells the attempts apart."""
 
 import pytest
 from harness.arrange import SimulatedWorker, enqueued, new_study, unchanged_rows
@@ -28,7 +28,7 @@ def lost_lease(database, study):
 
 
 @pytest.mark.parametrize("write", [report, finish])
-def test_attempt_from_before_a_restore_does_not_get_the_answer_for_its_number(
+def test_attempt_from_before_a_restore_does_not_get_the_answer_of_its_successor(
     database, study, lost_lease, write
 ):
     successor = SimulatedWorker(database, study).claim()

@@ -1,7 +1,7 @@
 """
-Single-statement operations do the same as several statements.
+Operations in a single statement do the same as operations in several statements.
 
-They change nothing if the trial is not as expected.
+A single statement changes nothing if the trial is not as expected.
 """
 
 import pytest

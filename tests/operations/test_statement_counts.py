@@ -66,7 +66,7 @@ def test_claim_costs_one_commit(database, study, worker):
     [{"max_concurrent": 9}, {"space": Space.read({"model": {"lr": uniform(0.0, 1.0)}})}],
     ids=["a limit to count", "a nested space"],
 )
-def test_claim_that_one_statement_cannot_make_costs_one_commit(database, more):
+def test_claim_in_several_statements_costs_one_commit(database, more):
     study = new_study(database, **more)
     worker = SimulatedWorker(database, study)
     enqueued(database, study)
@@ -81,7 +81,7 @@ def test_decision_at_a_rung_costs_one_commit(database):
     assert counted(database, lambda: run.report(0.5)) == (1, 0, 7)
 
 
-def test_step_between_two_decisions_costs_what_it_costs_without_a_scheduler(database):
+def test_report_between_two_rungs_costs_the_same_as_without_a_scheduler(database):
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
     run = SimulatedWorker(database, study).ask()
     run.report(0.5)
@@ -102,5 +102,5 @@ def test_progress_is_read_in_one_transaction(database, study, worker):
     assert (transactions, statements) == (1, 3)
 
 
-def test_sweep_that_finds_nothing_is_one_commit(database, study):
+def test_sweep_that_finds_nothing_costs_one_commit(database, study):
     assert counted(database, lambda: recover(database, study)) == (1, 0, 4)

@@ -1,4 +1,4 @@
-"""Results that a later attempt has superseded no longer count; all others do."""
+"""Results that a later attempt has superseded no longer count; all other results count."""
 
 import random
 
@@ -22,7 +22,7 @@ def release(run):
 
 
 def first_attempt(worker, *, saved_step=None):
-    """Report 0.1 … 0.5 at the steps 1 … 5, save a checkpoint, and release the trial."""
+    """Report 0.1 … 0.5 at steps 1 … 5, save a checkpoint at `saved_step`, and release the trial."""
     run = worker.ask()
     run.report(0.1, 0.2, 0.3, 0.4, 0.5)
     if saved_step is not None:
@@ -31,7 +31,7 @@ def first_attempt(worker, *, saved_step=None):
 
 
 def live(worker):
-    """Return the live values by step, and check the trial's summary by them."""
+    """Return the live values by step; check that the trial's summary is computed from them."""
     found = live_results(worker.database, worker.study, 0)
     assert len({result.step for result in found}) == len(found)
     expected = Summary().add(found, worker.study.objective)
@@ -79,7 +79,7 @@ def test_attempts_that_end_before_their_first_flush_supersede_nothing(worker):
     assert live(worker) == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}
 
 
-def test_flush_without_results_supersedes_nothing_and_the_next_flush_does(worker):
+def test_later_attempt_supersedes_results_at_its_first_flush_that_has_results(worker):
     first_attempt(worker)
 
     run = worker.claim()
@@ -162,7 +162,7 @@ def test_live_results_equal_a_model_after_random_attempts(database, seed):
     assert live(worker) == model
 
 
-def test_claim_has_the_time_trained_before(worker):
+def test_claim_tells_how_long_earlier_attempts_have_trained(worker):
     first_attempt(worker)
 
     run = worker.claim()

@@ -1,4 +1,4 @@
-"""A holder's tally: a bounded summary of the trial's results, enough to complete the trial."""
+"""The tally of a trial takes bounded memory and is enough to store the trial's summary."""
 
 import json
 
@@ -29,7 +29,7 @@ def flush_two(held):
         held.flush()
 
 
-def test_tally_keeps_no_texts_and_lists_in_memory(held):
+def test_tally_keeps_neither_texts_nor_lists_in_memory(held):
     flush_two(held)
 
     assert held.buffer.tally.n_results == 2
@@ -37,7 +37,7 @@ def test_tally_keeps_no_texts_and_lists_in_memory(held):
 
 
 @pytest.mark.parametrize("kept", [tally.KEPT_NUMBERS, 3], ids=["all", "too many"])
-def test_summary_is_the_same_with_a_tally_and_without(database, held, monkeypatch, kept):
+def test_summary_is_the_same_if_the_tally_has_dropped_numbers(database, held, monkeypatch, kept):
     monkeypatch.setattr(tally, "KEPT_NUMBERS", kept)
     flush_two(held)
 

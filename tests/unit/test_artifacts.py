@@ -63,10 +63,10 @@ def paths_below(directory):
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
 
 
-# bytes
+# checkpoints as bytes
 
 
-def test_bytes_are_stored_by_study_trial_and_attempt_and_read_back(store):
+def test_path_of_stored_bytes_names_their_study_trial_and_attempt(store):
     where = place(step=7, attempt=2)
 
     stored = store.put_bytes(where, b"state")
@@ -106,7 +106,7 @@ def test_delete_removes_empty_directories_of_attempts_and_trials(store):
     assert paths_below(store.root) == [STUDY]
 
 
-def test_delete_on_a_host_without_the_stores_directory_says_to_mount_it(store):
+def test_delete_on_a_host_without_the_directory_of_the_store_says_to_mount_it(store):
     stored = store.put_bytes(place(), b"kept")
     unmounted = store.root.rename(store.root.with_name("elsewhere"))
 
@@ -196,7 +196,7 @@ def test_url_that_names_no_object_of_the_store_is_refused(store, url):
             access(url)
 
 
-# directories
+# checkpoints as directories
 
 
 def test_each_read_of_a_directory_gives_a_new_copy(store, source, tmp_path):
@@ -283,7 +283,7 @@ def test_directory_may_be_given_by_a_link_to_it(store, source, tmp_path):
         ("link", "has no existing target"),
     ],
 )
-def test_link_to_outside_nowhere_or_its_parent_is_refused(
+def test_link_without_a_target_or_to_its_parent_or_out_of_the_directory_is_refused(
     store, source, tmp_path, target, complaint
 ):
     (tmp_path / "outside").write_text("secret")
@@ -302,7 +302,7 @@ def test_pipe_in_a_directory_is_refused(store, source):
         store.put_directory(place(), source)
 
 
-def test_path_of_a_file_or_of_nothing_is_refused_as_a_directory(store, source):
+def test_put_directory_refuses_a_file_and_a_path_that_does_not_exist(store, source):
     with pytest.raises(CheckpointError, match="is a file; give a directory"):
         store.put_directory(place(), source / "weights.bin")
     with pytest.raises(CheckpointError, match="does not exist"):
@@ -332,7 +332,7 @@ def put_with_a_file_size_limit(store, source, results):
             results.put(str(failure))
 
 
-def test_full_disk_raises_its_cause_and_leaves_no_files(store, source):
+def test_put_on_a_full_disk_raises_an_error_with_the_cause_and_leaves_no_files(store, source):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     process = context.Process(target=put_with_a_file_size_limit, args=(store, source, results))
@@ -345,7 +345,7 @@ def test_full_disk_raises_its_cause_and_leaves_no_files(store, source):
     assert paths_below(store.root) == sorted([STUDY, f"{STUDY}/{TRIAL}", f"{STUDY}/{TRIAL}/1"])
 
 
-def test_store_below_a_file_raises_the_cause(source):
+def test_put_into_a_store_whose_parent_is_a_file_raises_an_error_with_the_cause(source):
     with pytest.raises(CheckpointError, match="Not a directory"):
         DirectoryStore(source / "weights.bin").put_bytes(place(), b"")
 
@@ -373,7 +373,7 @@ def test_files_are_synced_before_their_directory_gets_its_final_name(store, sour
     assert synced == [str(Path(unquote(urlsplit(stored.url).path)).parent)]
 
 
-# inline
+# checkpoints in the database
 
 
 def test_packed_directory_unpacks_to_equal_contents(source, tmp_path):
@@ -435,7 +435,7 @@ def test_damaged_archive_is_refused(tmp_path):
         unpack_directory(b"no archive", tmp_path / "copy")
 
 
-# stores by URL, signatures
+# URLs of stores, and signatures of checkpoints
 
 
 def test_store_is_opened_by_path_or_file_url(tmp_path):

@@ -60,7 +60,7 @@ def test_rungs_are_at_powers_of_the_reduction_factor_below_max_t(options, milest
 
 
 @pytest.mark.parametrize("reduction_factor", [2, 3, 4, 1.7])
-def test_rungs_equal_the_ones_that_ray_tune_reaches(reduction_factor):
+def test_rungs_are_at_the_same_steps_as_in_ray_tune(reduction_factor):
     for max_t in range(1, 200):
         n_rungs = int(math.log(max_t) / math.log(reduction_factor) + 1)
         rungs = [reduction_factor**k for k in range(n_rungs)]
@@ -70,7 +70,7 @@ def test_rungs_equal_the_ones_that_ray_tune_reaches(reduction_factor):
         assert set(ASHA(max_t=max_t, reduction_factor=reduction_factor).milestones) == reached
 
 
-def test_next_decision_is_the_next_rung_or_the_end():
+def test_next_decision_step_is_the_next_rung_or_max_t():
     scheduler = ASHA(max_t=9, reduction_factor=3)
 
     due = [scheduler.next_decision_step(step) for step in range(10)]
@@ -120,7 +120,7 @@ def test_trial_is_judged_once_at_a_rung():
     assert judge(1, 9.0, cutoff=0.5, entered=True) == CONTINUE
 
 
-def test_step_before_the_grace_period_is_not_judged():
+def test_report_within_the_grace_period_is_not_judged():
     assert judge(2, math.nan, grace_period=3) == CONTINUE
 
 
@@ -130,7 +130,7 @@ def test_max_t_completes_the_trial_whatever_its_value(step):
 
 
 @pytest.mark.parametrize("reduction_factor", [2, 3, 4, 1.7])
-def test_quantile_equals_numpys(reduction_factor):
+def test_quantile_is_rounded_as_in_numpy(reduction_factor):
     q = np.true_divide((1 - 1 / reduction_factor) * 100, 100)
 
     assert ASHA(max_t=9, reduction_factor=reduction_factor).quantile == q

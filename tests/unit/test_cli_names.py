@@ -7,7 +7,7 @@ from studydb.domain.text.names import check_metric_name, check_study_name
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 200, "größe 2", "-x", "a'b\"c\\d", "学习", ".."])
-def test_study_name_is_accepted(name):
+def test_valid_study_name_is_accepted(name):
     assert check_study_name(name) == name
 
 
@@ -26,7 +26,7 @@ def test_study_name_is_accepted(name):
         (7, "is 7, a int; give a text"),
     ],
 )
-def test_study_name_is_refused(name, why):
+def test_invalid_study_name_is_refused_with_the_reason(name, why):
     with pytest.raises(InvalidName, match=why) as refused:
         check_study_name(name)
 
@@ -35,11 +35,11 @@ def test_study_name_is_refused(name, why):
 
 
 @pytest.mark.parametrize("name", ["loss", "val/loss", "f1 score", "m" * 200])
-def test_metric_name_is_accepted(name):
+def test_valid_metric_name_is_accepted(name):
     assert check_metric_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", "m" * 201, 'a"b', "a'b", "a\\b", " a", "a\tb", None])
-def test_metric_name_is_refused(name):
+def test_invalid_metric_name_is_refused(name):
     with pytest.raises(InvalidName, match="metric name"):
         check_metric_name(name)

@@ -1,4 +1,4 @@
-"""Parts of pages: the rows of each group, the columns that fit, and their names."""
+"""Tables of the command line: rows of each group, columns that fit, and names of columns."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The codec between Python's values and each database's."""
+"""The codecs between Python's values and the values of each database."""
 
 import json
 import math
@@ -113,7 +113,7 @@ def test_time_is_read_in_utc_with_its_zone():
 @DIALECTS
 def test_time_without_a_zone_is_refused(dialect):
     with pytest.raises(ValueError, match="has no time zone; moments in the database are UTC"):
-        to_database(UtcDateTime(), datetime(2026, 1, 1), dialect)  # noqa: DTZ001  the point
+        to_database(UtcDateTime(), datetime(2026, 1, 1), dialect)  # noqa: DTZ001  the case tested
 
 
 # --- constants in SQL

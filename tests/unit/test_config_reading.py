@@ -1,4 +1,4 @@
-"""`ignores_config` reads a trainable's bytecode; if in doubt, it is False."""
+"""`ignores_config` reads a trainable's bytecode; if in doubt, it returns False."""
 
 # ruff: noqa: ARG002, FBT002, RUF015  functions as users write them
 

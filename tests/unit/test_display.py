@@ -1,4 +1,4 @@
-"""Values, durations, and errors of the console before a command runs."""
+"""Texts of values and durations, and errors that are shown before a command runs."""
 
 import math
 import os

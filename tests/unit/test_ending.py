@@ -45,7 +45,7 @@ def end(outcome, *, verdict=None, failures=0, losses=0, max_failures=0, max_loss
         (Reason.PREEMPTED, State.PENDING, None),
     ],
 )
-def test_attempt_without_verdict_ends_by_its_outcome(outcome, state, reason):
+def test_without_a_verdict_the_next_state_follows_from_the_outcome(outcome, state, reason):
     ending = end(outcome)
 
     assert (ending.state, ending.reason, ending.attempt_reason) == (state, reason, outcome)
@@ -108,7 +108,7 @@ def test_trial_that_completes_despite_a_verdict_to_pause_is_completed():
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_trial_whose_attempt_ends_before_it_exploits_returns_to_pending(outcome):
+def test_trial_whose_attempt_ends_before_it_exploits_is_pending_again(outcome):
     ending = end(outcome, verdict=EXPLOIT, max_failures=1)
 
     assert (ending.state, ending.reason) == (State.PENDING, None)
@@ -148,7 +148,9 @@ def test_every_ending_is_an_allowed_move_with_matching_reason_and_delay(outcome,
         (None, Status.STOPPED, BY_STUDY),
     ],
 )
-def test_stop_precedes_pause_and_a_trials_request_precedes_the_studys(request_, status, verdict):
+def test_stop_precedes_pause_and_a_request_to_the_trial_precedes_one_to_its_study(
+    request_, status, verdict
+):
     assert requested_verdict(request_, status) == verdict
 
 
@@ -171,5 +173,5 @@ def test_stop_precedes_pause_and_a_trials_request_precedes_the_studys(request_, 
         (PAUSE, PAUSE_BY_STUDY, PAUSE),
     ],
 )
-def test_last_request_precedes_a_schedulers_pause_or_exploit(verdict, request_, carried_out):
+def test_last_request_precedes_a_pause_or_exploit_of_the_scheduler(verdict, request_, carried_out):
     assert final_verdict(verdict, request_) == carried_out

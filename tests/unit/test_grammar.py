@@ -187,7 +187,7 @@ def test_value_that_is_not_a_call_is_refused(text):
     check_refused(["a call such as"], parse_call, text)
 
 
-def test_build_refuses_wrong_arguments_without_a_call():
+def test_build_refuses_wrong_arguments_before_it_calls_the_class():
     called = []
 
     def scheduler(*, max_t):

@@ -43,7 +43,7 @@ def test_constant_that_looks_like_a_distribution_is_refused_with_the_cure(value,
 
 
 @pytest.mark.parametrize("value", [value for value, _ in [*TEXTS, *DICTS]], ids=str)
-def test_constant_may_look_like_a_distribution_and_round_trips_as_json(value):
+def test_lookalike_given_to_constant_is_kept_and_round_trips_as_json(value):
     space = Space.read({"net": {"lr": constant(value)}, "x": uniform(0, 1)})
 
     assert list(space.parameters) == ["x"]

@@ -72,7 +72,7 @@ def test_step_that_is_not_a_rising_integer_is_refused_with_a_value_error(why, st
             read({"loss": 0.5, "training_iteration": step}, last_step=4)
 
 
-def test_report_without_the_study_metric_is_refused_with_its_metrics():
+def test_refusal_of_a_report_without_the_study_metric_lists_its_other_metrics():
     with pytest.raises(
         InvalidReport, match="at step 1 has no 'loss', the study's metric; it has 'acc'"
     ):
@@ -165,7 +165,7 @@ def test_lower_scores_are_better_and_nan_is_worst(value, mode, expected):
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("zero", [0.0, -0.0])
-def test_zero_has_one_score(zero, mode):
+def test_zero_and_minus_zero_have_the_same_score(zero, mode):
     assert math.copysign(1, Objective("loss", mode).score(zero)) == 1
 
 
@@ -218,7 +218,7 @@ def test_each_metric_is_summarized_over_the_steps_that_have_it():
     assert (found["acc"]["avg"], math.isnan(found["acc"]["last"])) == (1.0, True)
 
 
-def test_average_is_exact_and_nan_for_opposite_infinities():
+def test_average_is_exact_but_nan_if_both_infinities_were_reported():
     exact = Tally("loss").analysis([Result(step, 0.1, {}) for step in range(1, 11)])
     odd = Tally("loss").analysis([Result(1, math.inf, {}), Result(2, -math.inf, {})])
 

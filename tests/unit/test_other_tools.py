@@ -1,4 +1,4 @@
-"""Words of other tools are translated in errors, from one table."""
+"""Errors translate the words of other tools, from one table."""
 
 import importlib.util
 
@@ -30,7 +30,7 @@ ASK = {"metric": "loss", "mode": "min"}
         ("optimize", "study.run(workers=2)"),
     ],
 )
-def test_attribute_and_import_of_another_tools_name_are_translated(name, ours):
+def test_name_of_another_tool_is_translated_when_it_is_read_or_imported_from_studydb(name, ours):
     with pytest.raises(AttributeError) as asked:
         getattr(studydb, name)
     with pytest.raises(ImportError) as imported:
@@ -42,7 +42,7 @@ def test_attribute_and_import_of_another_tools_name_are_translated(name, ours):
     assert not hasattr(studydb, name)
 
 
-def test_unknown_name_outside_the_table_raises_the_interpreters_error():
+def test_unknown_name_outside_the_table_raises_the_usual_error_of_python():
     with pytest.raises(AttributeError, match=r"^module 'studydb' has no attribute 'nonsense'$"):
         _ = studydb.nonsense
     with pytest.raises(ImportError, match=r"^cannot import name 'nonsense'"):
@@ -122,7 +122,7 @@ def test_specs_of_another_tool_are_translated(make, words):
     check_refused([words], make)
 
 
-def test_misspelt_known_name_is_suggested_before_the_table():
+def test_similar_known_name_is_suggested_instead_of_a_translation():
     assert hint("metrics", ["metric"]) == " Did you mean 'metric'?"
     assert hint("metrics") == ' In studydb: report({"loss": 1.0}): all metrics in one dict.'
     assert hint("xyz", COMMANDS) == ""

@@ -1,4 +1,4 @@
-"""How long an idle worker waits between two looks at its study."""
+"""How long an idle worker waits before it asks the database for a trial again."""
 
 from itertools import pairwise
 
@@ -22,10 +22,10 @@ def test_waits_grow_to_the_longest_wait_and_are_jittered():
     drawn = waits(PollInterval(), 40)
 
     assert all(wait_s >= LONGEST_WAIT_S / 2 for wait_s in drawn[-20:])
-    assert len({*pairwise(drawn[-20:])}) > 1  # jittered: idle workers do not look in step
+    assert len({*pairwise(drawn[-20:])}) > 1  # jittered: idle workers do not poll together
 
 
-def test_reset_gives_the_shortest_wait_and_shorten_at_most_one_second():
+def test_next_wait_is_the_shortest_after_reset_and_at_most_one_second_after_shorten():
     poll_interval = PollInterval()
     waits(poll_interval, 20)
     poll_interval.shorten()

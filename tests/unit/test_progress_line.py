@@ -20,7 +20,7 @@ def progress_line(name, stream, **clock):
 
 
 def printed(name, *updates, num_trials=None):
-    """What is printed without a terminal when no time passes."""
+    """The text that is printed without a terminal, on a clock that stands still."""
     stream = io.StringIO()
     with progress_line(name, stream, clock=lambda: 0.0) as progress:
         for counts, best_value, run_s in updates:
@@ -52,7 +52,7 @@ def test_nothing_is_printed_without_an_update_and_equal_lines_are_printed_once()
     )
 
 
-def test_line_shows_the_ended_share_of_the_budget():
+def test_line_shows_the_percentage_of_num_trials_that_have_ended():
     ended = Counts(running=2, terminated=9, error=1)
 
     assert printed("digits", (ended, 1 / 3, 12.0), num_trials=25) == (
@@ -84,4 +84,4 @@ def test_line_wider_than_the_terminal_is_shortened_to_one_line(monkeypatch):
             progress.update(Counts(running=2, terminated=9), 0.25, float(seconds))
 
     assert "\N{HORIZONTAL ELLIPSIS}" in stream.getvalue()
-    assert "\x1b[1A" not in stream.getvalue()  # no second line to go back over
+    assert "\x1b[1A" not in stream.getvalue()  # the cursor never moves up a line

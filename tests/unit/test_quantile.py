@@ -1,4 +1,4 @@
-"""The cut of a rung, and its cutoff."""
+"""The cut of a rung (the entry just worse than its quantile), and its cutoff."""
 
 import math
 

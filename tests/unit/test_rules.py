@@ -85,7 +85,7 @@ def test_study_metric_is_not_read_from_the_other_metrics():
     assert not hit("loss>=1", Result(1, 0.5, {"loss": 2.0}))
 
 
-def test_first_hit_rule_is_returned():
+def test_first_rule_that_a_result_meets_is_returned():
     rules = read_rules(["acc>=1", "loss<1", "loss<2"])
 
     assert first_hit(rules, result(value=0.5), objective=LOSS) == Threshold("loss", "<", 1.0)

@@ -85,7 +85,7 @@ def test_parameters_are_independent_of_each_other():
     assert np.allclose(drawn.mean(axis=0), 0.5, atol=0.03)
 
 
-def test_draws_are_the_first_word_of_numpys_philox():
+def test_draw_is_the_first_word_of_philox_in_numpy():
     path_key = int.from_bytes(hashlib.sha256(b"model/width").digest()[:8], "little")
     stream = np.random.Philox(key=np.array([3, path_key], dtype=np.uint64), counter=5)
 
@@ -165,7 +165,7 @@ def test_searchers_round_trip_as_json(searcher):
     assert read(searcher.to_json()) == searcher
 
 
-def test_stored_spec_is_none_for_no_searcher_and_refused_without_a_name():
+def test_stored_null_is_read_as_no_searcher_and_a_spec_without_a_name_is_refused():
     assert read(None) is None
     check_refused(["no name"], read, {"seed": 1})
 

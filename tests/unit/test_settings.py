@@ -49,7 +49,7 @@ def test_scrubbed_environment_has_no_credentials():
     assert scrubbed == {"PATH": "/bin", "STUDYDB_KEY_FILE": "/keys"}
 
 
-def test_storage_is_the_explicit_url_else_the_environments_else_a_file():
+def test_storage_url_comes_from_the_argument_or_the_environment_or_the_default():
     assert storage_url("sqlite:///a.db", {"STUDYDB_STORAGE": "sqlite:///b.db"}) == "sqlite:///a.db"
     assert storage_url(None, {"STUDYDB_STORAGE": "sqlite:///b.db"}) == "sqlite:///b.db"
     assert storage_url(None, {}) == "sqlite:///studydb.db"
@@ -93,7 +93,7 @@ def test_simultaneous_first_uses_share_one_key(environ):
     assert ids == {load_keyring(environ).keys[0].id}
 
 
-def test_keyring_without_create_makes_no_file(environ):
+def test_load_keyring_with_create_false_makes_no_file(environ):
     assert load_keyring(environ, create=False).keys == ()
     assert not key_file_path(environ).exists()
 
@@ -127,7 +127,7 @@ def test_key_file_open_to_others_is_refused_with_the_cure(environ, mode):
         load_keyring(environ)
 
 
-def test_damaged_key_file_names_the_line(environ):
+def test_error_about_a_damaged_key_file_names_the_line(environ):
     write_keys(environ, "# the team's", KEY, "nonsense")
 
     with pytest.raises(UsageError, match="Line 3"):

@@ -37,7 +37,7 @@ SPACE = Space.read(
 )
 
 
-def test_parameters_are_paths_in_the_users_order():
+def test_parameters_are_paths_in_the_order_in_which_they_were_given():
     assert list(SPACE.parameters) == ["lr", "model/width", "model/act"]
     assert list(SPACE.constants) == ["epochs", "z/deep/tags", "empty"]
 
@@ -75,7 +75,7 @@ def test_read_returns_a_space_unchanged_and_an_empty_one_for_none():
     assert Space.from_json({}).config({}) == {}
 
 
-def test_config_has_params_and_constants_in_the_spaces_order():
+def test_config_has_params_and_constants_in_the_order_of_the_space():
     config = SPACE.config({"model": {"act": {"leaky": 0.1}, "width": 2}, "lr": 0.1})
 
     assert config == {
@@ -185,7 +185,7 @@ def test_check_params_drops_constants_of_the_same_value():
         ([], ["list"]),
     ],
 )
-def test_check_params_names_the_wrong_parameter(params, words):
+def test_error_of_check_params_names_the_wrong_parameter(params, words):
     check_refused(words, SPACE.check_params, params)
 
 
@@ -231,7 +231,7 @@ def test_flatten_keeps_a_choice_of_dicts_whole():
         ("lr", ["'lr'", "not a dict"]),
     ],
 )
-def test_read_names_the_wrong_parameter(mapping, words):
+def test_error_of_read_names_the_wrong_parameter(mapping, words):
     check_refused(words, Space.read, mapping)
 
 
@@ -287,7 +287,7 @@ def test_dict_or_list_that_contains_itself_is_refused():
         ([1], ["[1]"]),
     ],
 )
-def test_from_json_names_the_wrong_parameter(spec, words):
+def test_error_of_from_json_names_the_wrong_parameter(spec, words):
     check_refused(words, Space.from_json, spec)
 
 
@@ -358,7 +358,7 @@ def test_quniform_values_have_short_decimals():
     assert not domain.contains(1.0)
 
 
-def test_quniform_values_are_multiples_of_q_not_of_lower_plus_q():
+def test_quniform_values_are_multiples_of_q_and_do_not_start_at_lower():
     domain = quniform(-0.5, 1, 0.4)
 
     assert [domain.at(index) for index in range(domain.size)] == [-0.4, 0.0, 0.4, 0.8]

@@ -1,4 +1,4 @@
-"""The table of moves."""
+"""The moves that a trial may make between its states."""
 
 import pytest
 
@@ -15,7 +15,7 @@ DRAWN = {
 }
 
 
-def test_moves_equal_the_drawing():
+def test_moves_are_the_expected_ones_and_the_docstring_names_every_state():
     targets = {source: {to for at, to in MOVES if at is source} for source in State}
 
     assert targets == DRAWN

@@ -1,6 +1,6 @@
 """Trainables: describing, signing, finding and calling the function that a study runs."""
 
-# The functions here are written as users write them, and tests import modules that they write.
+# Functions are written as users write them, and some tests write a module and import it.
 # ruff: noqa: ARG002, ARG005, PLC0415
 
 import dataclasses
@@ -98,7 +98,7 @@ def test_function_of_a_module_outside_the_workdir_is_pickled(project, plain, tmp
     assert returned_elsewhere(trainable) == 0.5
 
 
-def test_function_of_a_module_hidden_by_one_of_the_same_name_is_pickled(project, plain, tmp_path):
+def test_function_of_a_module_hidden_by_a_namesake_is_pickled(project, plain, tmp_path):
     (tmp_path / "plain.py").write_text("def train(config): return 'impostor'\n")
     assert describe(plain.train, workdir=tmp_path).kind == "pickle"
 
@@ -168,7 +168,7 @@ def returned_elsewhere(trainable):
     return pickle.loads(answer.stdout)
 
 
-def test_path_is_checked_without_running_the_module(project):
+def test_import_path_is_checked_without_running_the_module(project):
     assert describe("plain:train", workdir=project).kind == "import"
     assert describe("models.net:train", workdir=project).name == "models.net:train"
     assert describe("models.inner.deep:train", workdir=project).kind == "import"
@@ -211,7 +211,7 @@ def test_function_that_pickles_to_more_than_16_mib_is_refused(project):
 # load
 
 
-def test_worker_directory_is_searched_before_the_studys(project, tmp_path):
+def test_directory_of_the_worker_is_searched_before_that_of_the_study(project, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "plain.py").write_text("def train(config): return 'the worker'\n")
@@ -225,7 +225,7 @@ def test_worker_directory_is_searched_before_the_studys(project, tmp_path):
     assert sys.path[0] == str(project)
 
 
-def test_missing_module_names_both_directories(project, tmp_path):
+def test_error_about_a_missing_module_names_both_directories(project, tmp_path):
     words = [f"neither in {tmp_path} nor in {project}", "--workdir"]
     trainable = import_trainable("nowhere:train")
     check_refused(words, load, trainable, [tmp_path, project], error=TrainableError)
@@ -276,7 +276,7 @@ def test_damaged_pickle_raises_trainable_error(project):
         load(dataclasses.replace(trainable, source=trainable.source[:-5]), [project])
 
 
-def test_own_only_refuses_a_function_that_the_module_imported(project):
+def test_load_with_own_only_refuses_a_function_that_the_module_has_imported(project):
     with pytest.raises(TrainableError, match="is not defined in plain"):
         load(import_trainable("plain:system"), [project], own_only=True)
 
@@ -286,7 +286,7 @@ def test_own_only_refuses_a_function_that_the_module_imported(project):
 # trust
 
 
-def test_trainable_signed_by_an_own_key_is_trusted():
+def test_trainable_signed_by_a_key_of_the_keyring_is_trusted():
     trainable = sign(import_trainable("train:main"), STUDY, RING)
 
     assert check_trusted(trainable, STUDY, RING) is Trust.SIGNED
