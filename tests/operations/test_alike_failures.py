@@ -111,7 +111,7 @@ def test_failures_of_one_trial_count_once(database):
     ("overrides", "status"),
     [({"max_failures": -1}, Status.PAUSED), ({"guard": False}, Status.RUNNING)],
 )
-def test_unlimited_failures_pause_the_study_unless_guard_is_false(database, overrides, status):
+def test_study_with_unlimited_failures_pauses_itself_if_guard_is_on(database, overrides, status):
     study = new_study(database, num_trials=200, **overrides)
 
     fail(SimulatedWorker(database, study), n=MAX_ALIKE)

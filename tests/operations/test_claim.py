@@ -168,7 +168,7 @@ def test_duplicate_claim_takes_the_trial_if_the_earlier_send_rolls_back(connecti
 
 
 def send_again(pool, call, database):
-    """Call in another thread; return the future answer, and an event that is set when it is there."""
+    """Call in another thread; return the future of its answer, and an event that the answer sets."""
     answered = Event()
     future = pool.submit(call, database)
     future.add_done_callback(lambda _: answered.set())

@@ -73,7 +73,7 @@ def sides(postgres_server, postgres_template):
 
 @pytest.fixture(scope="module")
 def killed_processes(sqlite_template, tmp_path_factory):
-    """A folder, and a function that leaves databases there, each of a process killed at a COMMIT."""
+    """A folder, and a function that fills it with databases of processes killed at a COMMIT."""
     folder = tmp_path_factory.mktemp("killed")
     forks = subprocess.Popen(
         [sys.executable, "-m", "harness.crash_target", sqlite_template, folder],

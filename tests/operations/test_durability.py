@@ -14,7 +14,7 @@ DURABLE = (
     *("save", "stop_a_running_trial"),
 )
 
-# A COMMIT that does not wait for the disk stays in memory for 10 s, so that a crash loses it.
+# A COMMIT that does not wait for the disk stays in memory for seconds, so that a crash loses it.
 LAZY = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
 
 

@@ -71,7 +71,7 @@ def change_row(run, table, key, values):
     change(run.worker.database, statement)
 
 
-def taken_and_waiting(clock, run):
+def recovered(clock, run):
     assert recover_after_expiry(clock, run.worker.database, run.worker.study) == 1
 
 
@@ -79,7 +79,7 @@ def ended(clock, run):
     taken_by_another(clock, run).finish(0.6)
 
 
-FATES = [taken_by_another, given_the_same_number_twice, taken_and_waiting, ended]
+FATES = [taken_by_another, given_the_same_number_twice, recovered, ended]
 
 
 def held_attempt(database):
@@ -138,7 +138,7 @@ def test_writes_of_the_holder_are_accepted(database, clock, subtests):
     [
         (("token",), given_the_same_number_twice),
         (("attempt",), exploited),
-        (("state", "token"), taken_and_waiting),
+        (("state", "token"), recovered),
         (("attempt", "token"), taken_by_another),
     ],
     ids=["token", "attempt", "state and token", "attempt and token"],

@@ -86,7 +86,7 @@ def test_claims_do_not_wait_in_the_queue_of_asks(database, study, worker, strang
 
 
 @pytest.mark.parametrize("max_concurrent", [None, 5])
-def test_budgets_are_exact_without_the_queue(database, stranger, max_concurrent):
+def test_budgets_are_exact_without_the_queue_of_asks(database, stranger, max_concurrent):
     study = new_study(database, num_trials=20, max_concurrent=max_concurrent)
 
     def drain():

@@ -241,7 +241,7 @@ def test_trial_that_has_not_ended_gets_no_summary(database, run):
 
 
 @pytest.mark.parametrize(("mode", "best"), [(Mode.MIN, 0.5), (Mode.MAX, math.inf)])
-def test_later_attempt_ranks_nan_worst_and_infinity_by_the_mode(database, mode, best):
+def test_best_value_after_a_later_attempt_ignores_nan_and_follows_the_mode(database, mode, best):
     worker = SimulatedWorker(database, new_study(database, num_trials=1, mode=mode))
     run = worker.take()
     run.report(math.nan, 0.5, math.inf)

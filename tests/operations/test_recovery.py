@@ -62,7 +62,7 @@ def test_trial_whose_lease_has_expired_is_a_suspect_before_it_is_recovered(
     assert run.trial().state is State.RUNNING
 
 
-def test_suspect_is_recovered_one_renewal_period_of_its_holder_later(
+def test_suspect_is_recovered_after_one_renewal_period_of_its_holder(
     database, clock, study, worker
 ):
     short_worker = SimulatedWorker(database, study, lease_s=SHORT_S)

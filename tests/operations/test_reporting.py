@@ -1,4 +1,4 @@
-"""Reports: each batch is stored once, in order, until the trial ends; so is each decision."""
+"""Reports: each batch and each decision is stored once, in order, until the trial ends."""
 
 import math
 
@@ -153,7 +153,7 @@ def test_value_round_trips(database, run, value):
 @pytest.mark.parametrize(
     "text", ["NaN", "Infinity", "-Infinity", "\\NaN", "\\\\NaN", "nan", "a\nb"]
 )
-def test_texts_that_read_like_numbers_stay_texts(database, run, text):
+def test_texts_that_look_like_numbers_stay_texts(database, run, text):
     run.send(Batch(1, (Result(1, 0.5, {"tag": text, "tags": [text]}, 1.0),)))
 
     (found,) = live_results(database, run.worker.study, 0)

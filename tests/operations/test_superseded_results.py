@@ -91,7 +91,7 @@ def test_later_attempt_supersedes_results_at_its_first_flush_that_has_results(wo
     assert live(worker) == {1: 0.9}
 
 
-def test_third_attempt_may_supersede_the_first(worker):
+def test_third_attempt_may_supersede_results_of_the_first(worker):
     first_attempt(worker, saved_step=3)
     run = worker.claim()
     run.report(0.9, 0.8)

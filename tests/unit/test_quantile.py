@@ -32,7 +32,7 @@ def test_cutoff_lies_between_the_cut_and_its_better_neighbour():
     ("entry", "place"),
     [((0.5, 5), (1.0, 1)), ((1.5, 5), (1.5, 5)), ((3.0, 5), (2.0, 9))],
 )
-def test_cut_at_the_median_of_three_entries_is_the_middle_one(entry, place):
+def test_cut_of_three_entries_at_the_median_is_the_middle_entry(entry, place):
     two = Cut(n=2, rank=0, entry=(2.0, 9))
 
     cut = insert(two, entry, worse=None, better=(1.0, 1), quantile=0.5)

@@ -1,4 +1,4 @@
-"""Rules on a trial's own results."""
+"""Rules: thresholds that are compared with each result of a trial."""
 
 import math
 

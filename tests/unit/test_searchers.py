@@ -50,7 +50,7 @@ def test_proposed_values_never_change_between_versions():
     }
 
 
-def test_points_are_equal_in_another_process_and_order():
+def test_points_do_not_depend_on_the_process_or_the_order():
     script = (
         "from studydb.domain.space.search_space import Space\n"
         "from studydb.searchers import RandomSearch\n"
