@@ -78,7 +78,7 @@ def test_array_script_without_a_study_is_a_usage_error(tmp_path):
     assert task.wait(30) == 2
 
 
-def test_systemd_unit_waits_longer_for_the_end_of_a_worker_than_a_worker_needs():
+def test_systemd_unit_gives_a_worker_more_time_to_end_than_its_grace():
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str
     unit.read(ROOT / "workers" / "studydb-worker@.service")

@@ -97,7 +97,7 @@ class ChaosRun:
         return verdicts
 
     def figures(self, study: studydb.Study) -> str:
-        """How much was tested."""
+        """The numbers of trials, attempts, results and acknowledgements, as a text."""
         tables = invariants.read_rows(study)
         attempts = sum(map(len, tables.attempts.values()))
         return (

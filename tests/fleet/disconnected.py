@@ -32,7 +32,7 @@ def holder_of_a_trial(study: studydb.Study, pid: int) -> int | None:
 
 
 def is_writable(study: studydb.Study) -> bool:
-    """False while a transaction blocks all writers, as a frozen worker's may on SQLite."""
+    """Whether a transaction can write now; on SQLite a frozen worker may hold the write lock."""
     with suppress(StorageTransient), study.database.begin() as txn:
         txn.abandon()
         return True

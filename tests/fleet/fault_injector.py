@@ -20,7 +20,7 @@ from fleet.workers import Fleet, WorkerProcess
 from studydb.domain.errors import StorageTransient
 
 SETTLE_S = 2.0
-"""When all descendants of a killed supervisor, fork server or child must have ended."""
+"""How long the descendants of a killed supervisor, fork server or child may live."""
 
 _TICK_S = 0.02
 _TARGETS = ("worker", "worker", "child", "child", "fork server", "template")

@@ -208,9 +208,7 @@ def _summary(values: Mapping[int, float], mode: Mode) -> tuple[Any, ...]:
         value = values[step]
         return (True, 0.0) if math.isnan(value) else (False, value if mode == "min" else -value)
 
-    best = min(
-        values, key=badness
-    )  # of equal values the first, because the dict is ordered by step
+    best = min(values, key=badness)  # of equal values the first, as `values` is ordered by step
     last = max(values)
     return len(values), last, values[last], values[best], best
 

@@ -162,7 +162,7 @@ def _registering(database: Database) -> Call:
 def _draining(database: Database) -> Call:
     study, request, uuid = new_study(database), new_request(), token()
     register_worker(database, study, uuid=uuid)
-    # The worker's process must be alive: this process is.
+    # The worker's process must be alive, so this process is used.
     worker = replace(find_worker(database, uuid), process=this_process())
     return lambda over: drain(over, worker, request)
 

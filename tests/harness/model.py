@@ -512,9 +512,7 @@ class Model:
             limit, count = self.spec.max_losses, trial.losses
         if count > limit != -1:
             return Ending(State.ERROR, outcome, outcome, *spent)
-        waits = (
-            count if outcome is Reason.FAILED else count - 1
-        )  # after the first loss a trial does not wait
+        waits = count if outcome is Reason.FAILED else count - 1  # no wait after the first loss
         delay_s = min(300.0, 2.0 ** (waits - 1)) if waits else 0.0
         return Ending(State.PENDING, None, outcome, *spent, delay_s=delay_s)
 

@@ -187,7 +187,7 @@ def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
 
 
 def unprivileged_account(directory: Path) -> dict[str, Any]:
-    """Options of Popen: for root, to run a server as nobody, who becomes the directory's owner."""
+    """Options of Popen that let root run a server as nobody; the directory is given to nobody."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")

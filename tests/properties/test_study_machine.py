@@ -37,9 +37,8 @@ SETTINGS = settings(
     deadline=None,
     database=None,
     print_blob=True,
-    phases=[
-        phase for phase in Phase if NIGHTLY or phase is not Phase.shrink
-    ],  # shrinking takes minutes
+    # Shrinking takes minutes.
+    phases=[phase for phase in Phase if NIGHTLY or phase is not Phase.shrink],
     suppress_health_check=list(HealthCheck),
 )
 
