@@ -66,7 +66,7 @@ def bench(checkout, *arguments, **environment):
     ],
     ids=["trial", "report"],
 )
-def test_against_measures_working_tree_and_commit_in_turns(
+def test_option_against_measures_working_tree_and_commit_in_turns(
     checkout, postgres_server, command, contenders
 ):
     server = {postgres.DSN_VARIABLE: postgres_server}

@@ -224,7 +224,7 @@ def test_show_prints_the_error_of_a_failed_trial(console, database):
     assert "all of it is in /nowhere/at/all, which cannot be read on this host" in logs.err
 
 
-def test_logs_prints_the_files_of_the_given_attempt(console, database, tmp_path):
+def test_logs_command_prints_the_files_of_the_given_attempt(console, database, tmp_path):
     study = arrange.new_study(database, name="digits", max_failures=1)
     worker = arrange.SimulatedWorker(database, study)
     for attempt in (1, 2):
@@ -249,7 +249,7 @@ def test_logs_prints_the_files_of_the_given_attempt(console, database, tmp_path)
     assert "has no attempt 3; it has 2" in missing.error
 
 
-def test_logs_says_that_an_attempt_printed_nothing(console, database):
+def test_logs_command_says_that_an_attempt_printed_nothing(console, database):
     study = arrange.new_study(database, name="digits")
     run = arrange.SimulatedWorker(database, study).take()
 

@@ -180,7 +180,7 @@ def test_frames_read_in_pages_equal_frames_of_one_page(database, study, monkeypa
     paged = trials_dataframe(database, study), results_dataframe(database, study)
 
     for one, other in zip(whole, paged, strict=True):
-        shared = one.columns.difference(["duration_s"])  # it grows while a trial runs
+        shared = one.columns.difference(["duration_s"])  # a duration may grow between the reads
         pd.testing.assert_frame_equal(one[shared], other[shared])
 
 

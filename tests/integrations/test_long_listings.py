@@ -51,7 +51,7 @@ def test_paged_results_equal_the_rows_of_v_result(console, database, study):
 
 
 @pytest.mark.parametrize("n", [1, 29, 30, 31, 60, 61, N - 1, N, N + 1])
-def test_limit_prints_the_last_results(console, database, study, n):
+def test_limit_option_prints_the_last_results(console, database, study, n):
     document = console("results", "digits", "0", "--limit", str(n), "--format", "json").json
 
     assert [row["step"] for row in document] == [row["step"] for row in view_rows(database)][-n:]

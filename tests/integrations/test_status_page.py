@@ -104,7 +104,7 @@ def test_status_lists_checkpoints_that_could_not_be_stored_or_read(console, data
     assert [each["times"] for each in document["troubles"]] == [2, 1]
 
 
-def test_workers_prints_a_short_id_that_drain_accepts_and_the_whole_id_in_json(
+def test_workers_command_prints_a_short_id_for_drain_and_the_whole_id_in_json(
     console, database, local_worker
 ):
     process, _ = local_worker

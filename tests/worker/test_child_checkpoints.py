@@ -39,7 +39,7 @@ def counting(config, trial):
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_dict_checkpoint_is_stored_before_its_record_is_sent_and_is_restored(run, tmp_path, inline):
+def test_dict_checkpoint_is_stored_before_its_report_is_sent_and_is_restored(run, tmp_path, inline):
     store = "inline:" if inline else (tmp_path / "store").as_uri()
 
     first = run(counting, store=store)

@@ -128,9 +128,8 @@ def test_process_left_behind_by_a_trial_does_not_keep_the_channel_open(start):
             time.sleep(60)
         return 1.0
 
-    neighbour = start(
-        report_and_sleep
-    )  # while another child runs, a fork without exec is not killed
+    # While another child runs, the fork server does not kill a fork without exec.
+    neighbour = start(report_and_sleep)
     neighbour.receive()
     attempt = start(train)
 
