@@ -1,4 +1,4 @@
-"""Restarts a script in the checkout's .venv, if its Python lacks what the script needs."""
+"""Restarts a script in the checkout's .venv if the present Python lacks what the script needs."""
 
 import os
 import re
@@ -10,13 +10,13 @@ from typing import NoReturn
 
 try:
     import tomllib
-except ImportError:  # Python 3.10 or older; .venv has a newer one
+except ImportError:  # Python 3.10 or older; .venv has a newer Python
     tomllib = None
 
 ROOT = Path(__file__).resolve().parents[1]
 
 STARTED = "STUDYDB_SCRIPT_STARTED"
-"""Set by a script that restarts itself: "found" if .venv was there, "made" if it has made it."""
+"""Set by a script that restarts itself: "found" if .venv existed, "made" if the script made it."""
 
 
 def enter() -> Path:

@@ -1,4 +1,4 @@
-"""Compare the speed of the working tree with that of an earlier commit, in turns on one server."""
+"""Compare the speeds of the working tree and an earlier commit, measured in turns on one server."""
 
 import io
 import json
@@ -28,21 +28,21 @@ LEAST_RATIO = 0.95
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
 NOTE = (
-    "Medians of slices that took turns, their ratio, and its bootstrap interval. Slower: below "
-    f"{LEAST_RATIO}, and the interval does not hold 1."
+    "Medians of slices that took turns, their ratio, and the ratio's bootstrap interval. Slower: "
+    f"the ratio is below {LEAST_RATIO}, and the interval does not include 1."
 )
 
 
 @dataclass(frozen=True)
 class Subject:
     """
-    What a benchmark measures of both versions; both checkouts must have the named functions.
+    What a benchmark measures in both versions; both checkouts must have the named functions.
 
     Attributes:
-        contenders: The steps of `build` that measure studydb.
-        build: The `build` of a plan, as "module:function".
-        options: The options of `build` for a database's URL.
-        fill: The function that is called with the URL before each slice, as "module:function".
+        contenders: The names of the steps that measure studydb, among those that `build` returns.
+        build: The function `Plan.build` (see teams.py), as "module:function".
+        options: Returns the options of `build` for a database's URL.
+        fill: A function, as "module:function"; it is called with the URL before each slice.
     """
 
     unit: str
@@ -56,11 +56,11 @@ class Subject:
 @dataclass(frozen=True)
 class Comparison:
     """
-    Slices of one contender at one number of processes, round by round.
+    The slices of one contender at one number of processes.
 
     Attributes:
-        new: Units per second of the working tree.
-        old: Units per second of the commit.
+        new: Units per second of the working tree in each round.
+        old: Units per second of the commit in each round.
     """
 
     processes: int
@@ -81,7 +81,7 @@ class Comparison:
         return float(low), float(high)
 
     def is_slower(self) -> bool:
-        """Whether the ratio is below 0.95, and the interval does not hold 1."""
+        """Whether the ratio is below 0.95, and the interval does not include 1."""
         low, high = self.interval()
         return self.ratio < LEAST_RATIO and not low <= 1.0 <= high
 
@@ -121,7 +121,7 @@ def given(name: str, otherwise: Any) -> Any:
 
 @contextmanager
 def checkout_of(commit: str) -> Iterator[Path]:
-    """The files of a commit in a folder."""
+    """Yield a temporary folder with the files of a commit."""
     git = ["git", "-C", str(ROOT), "archive", f"{commit}^{{commit}}"]
     try:
         archived = subprocess.run(git, capture_output=True, check=True)
@@ -138,7 +138,7 @@ def checkout_of(commit: str) -> Iterator[Path]:
 
 @contextmanager
 def _databases(storage: str, *, fsync: bool) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """The URLs of two empty databases, and the server's conditions."""
+    """Yield the URLs of two empty databases, and the server's version and settings."""
     if storage == "sqlite":
         with places.folder() as folder:
             yield [f"sqlite:///{folder}/{name}.db" for name in ("new", "old")], {"storage": storage}
@@ -175,7 +175,7 @@ class _Process:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the process and those that it has started."""
+        """End the process and the processes that it has started."""
         self._process.communicate()
 
     def call(self, name: str, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Burdens that slow claims down: an old snapshot, and trials that back off."""
+"""Claims with a burden that slows them down: an old snapshot, or trials that back off."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +18,7 @@ FREE, SNAPSHOT, BACKED_OFF = "free", "an old snapshot", "trials that back off"
     "--claims",
     type=click.IntRange(10),
     default=20_000,
-    help="Claims in each place; the snapshot is opened before the first.",
+    help="Claims in each database; the snapshot is opened before the first claim.",
 )
 @click.option(
     "--backed-off",
@@ -26,7 +26,7 @@ FREE, SNAPSHOT, BACKED_OFF = "free", "an old snapshot", "trials that back off"
     default=20_000,
     help="Trials that have failed and may not be claimed yet.",
 )
-@options.number_of_rounds(20, "Slices of the claims.")
+@options.number_of_rounds(20, "Number of slices into which the claims are divided.")
 @options.fsync
 @options.as_json
 def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: bool) -> None:
@@ -35,7 +35,7 @@ def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: b
 
     An open transaction with an old snapshot keeps the dead row versions and index entries of
     earlier claims; trials that back off stand at the head of the queue. The first and the last
-    quarter of the claims are shown separately, because claims get slower with their number.
+    quarter of the claims are shown separately, because later claims are slower.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))

@@ -31,7 +31,8 @@ def claim(*, turns: options.Turns, commit: str | None) -> None:
     """
     Claims of PENDING trials per second, on PostgreSQL.
 
-    Compared with one raw statement: SKIP LOCKED, the trial, its attempt, the counter.
+    The other contender is one raw statement. It finds a trial with SKIP LOCKED, and writes the
+    trial, its attempt and the counter.
     """
     n = int(WAITING_PER_S * max(turns.seconds, 0.5))
     if commit is not None:
@@ -65,7 +66,7 @@ def _subject(n_waiting: int) -> Subject:
 
 
 def build(stack: ExitStack, *, index: int, urls: Mapping[str, str]) -> Mapping[str, Step]:
-    """Claims through studydb's operation and in one statement."""
+    """Claims through studydb's operation and in one raw statement."""
     database = stack.enter_context(closing(connect(urls["ours"], connections=1)))
     study = load(database, STUDY)
     connection = stack.enter_context(raw.connect(urls["raw"]))

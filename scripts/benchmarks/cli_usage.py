@@ -1,4 +1,4 @@
-"""What a command of studydb uses."""
+"""CPU time and memory of a studydb command."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from resource import struct_rusage
 
 def run(url: str, *arguments: str) -> struct_rusage:
     """
-    Run `studydb` with the database's URL; return its CPU times and the peak of its memory.
+    Run a command of `studydb` on a database; return the command's CPU times and peak memory.
 
     Raises:
         RuntimeError: The command failed.

@@ -1,4 +1,4 @@
-"""One client of a study: each operation of a worker and each read of `studydb status` as a call."""
+"""A client of a study, with a method for each operation of a worker and for two reads."""
 
 import random
 from uuid import uuid4
@@ -41,7 +41,7 @@ class Client:
         )
 
     def operations(self) -> dict[str, Operation]:
-        """The timed operations by name; each leaves as many trials RUNNING as before."""
+        """The timed operations by name; none changes the number of RUNNING trials."""
         return {
             "claim": Operation(self.claim, after=self.finish),
             "ask": Operation(self.ask, after=self.finish),
@@ -60,7 +60,7 @@ class Client:
         return claimed.lease
 
     def ask(self, _: object = None) -> Lease:
-        """Make a trial."""
+        """Make a RUNNING trial."""
         claimant = Claimant(self.worker_id, uuid4().hex, LEASE_S)
         claimed = ask(self.database, self.study, claimant, again=False)
         assert claimed is not None

@@ -1,4 +1,4 @@
-"""Decisions of ASHA at one rung."""
+"""Reports on which ASHA decides at one rung."""
 
 import math
 import random
@@ -32,14 +32,14 @@ REPORTS_PER_S = 600
     "--entries",
     type=click.IntRange(10),
     default=1_000_000,
-    help="Entries of the rung at the start, loaded by COPY with their trials.",
+    help="Entries of the rung at the start; COPY loads the entries and their trials.",
 )
 def decide(*, entries: int, turns: options.Turns) -> None:
     """
     ASHA decisions per second at one rung, on PostgreSQL.
 
-    Compared with raw statements: one locks the rung, one reads the fence and the entries next to
-    the cut, one writes the result, the entry, the rung and the trial; then COMMIT.
+    The other contender runs a transaction of raw statements: one locks the rung, one reads the
+    fence and the entries next to the cut, one writes the result, the entry, the rung and the trial.
     """
     with (
         places.postgresql_server(fsync=turns.fsync) as server,

@@ -26,17 +26,17 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 @click.command()
-@click.option("--trials", type=click.IntRange(10), default=50_000, help="With ten results each.")
-@options.number_of_rounds(5, "How often each is read.")
-@click.option("--with-optuna", is_flag=True, help="Optuna's trials_dataframe, too.")
+@click.option("--trials", type=click.IntRange(10), default=50_000, help="Each has ten results.")
+@options.number_of_rounds(5, "How often each data frame is read.")
+@click.option("--with-optuna", is_flag=True, help="Also measure Optuna's trials_dataframe.")
 @options.fsync
 @options.as_json
 def frames(*, trials: int, rounds: int, with_optuna: bool, fsync: bool, as_json: bool) -> None:
     """
     Milliseconds and peak memory of data frames, on PostgreSQL, each read in a fresh process.
 
-    Compared with psycopg fetching the rows of the same views. The memory is the whole process's,
-    with Python, pandas and the driver.
+    The baseline is psycopg, which fetches the rows of the same views. The memory is that of the
+    whole process, with Python, pandas and the driver.
     """
     if with_optuna:
         optuna_side.require()
@@ -75,7 +75,7 @@ def _take_turns(
 
 
 def _read_apart(read: Callable[[str, str], float], url: str, name: str) -> tuple[float, int]:
-    """Read in a new process; return milliseconds, and the peak of its memory in MB."""
+    """Read in a new process; return milliseconds, and the process's peak memory in MB."""
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_measure, args=(theirs, read, url, name), daemon=True)
     process.start()
@@ -95,13 +95,13 @@ def _measure(pipe: Any, read: Callable[[str, str], float], url: str, name: str) 
 
 
 def _peak_mb() -> int:
-    """The peak of this process alone; getrusage includes the process that it was forked from."""
+    """This process's peak memory. getrusage would include the process from which it was forked."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def fetch(url: str, name: str) -> float:
-    """Fetch the rows of a view; return seconds."""
+    """Fetch the rows of a view; return how many seconds that took."""
     with psycopg.connect(url) as connection:
         began_s = time.perf_counter()
         rows = connection.execute(SELECT[name], [STUDY]).fetchall()
@@ -111,8 +111,8 @@ def fetch(url: str, name: str) -> float:
 
 
 def frame(url: str, name: str) -> float:
-    """Make a data frame of studydb; return seconds."""
-    import pandas  # noqa: F401, ICN001, PLC0415  an extra, and not what is measured
+    """Make a data frame with studydb; return how many seconds that took."""
+    import pandas  # noqa: F401, ICN001, PLC0415  an extra, imported before the measurement
 
     study = studydb.load_study(STUDY, storage=url)
     began_s = time.perf_counter()

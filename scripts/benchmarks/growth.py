@@ -15,9 +15,9 @@ from benchmarks.timing import WARM_UP_CALLS, Timings, show, take_turns
     type=click.IntRange(10),
     nargs=2,
     default=(10_000, 1_000_000),
-    help="In the small study and in the large one, with ten results each.",
+    help="Trials of the small study and of the large one; each trial has ten results.",
 )
-@options.number_of_rounds(5, "Slices of each call.")
+@options.number_of_rounds(5, "Number of slices per operation.")
 @click.option("--calls", type=click.IntRange(1, 10_000), default=200, help="Calls in a slice.")
 @options.fsync
 @options.as_json
@@ -25,8 +25,8 @@ def growth(*, trials: tuple[int, int], rounds: int, calls: int, fsync: bool, as_
     """
     Milliseconds per call in a small study and in a large one, on PostgreSQL.
 
-    The operations are claim, ask, a report, a report judged at a rung with an entry of every trial,
-    the reads of a status page, and the best trial. COPY loads the study's rows.
+    The operations are claim, ask, a report without a decision, a report judged at a rung that all
+    trials have entered, the reads of a status page, and the best trial. COPY loads the studies.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))

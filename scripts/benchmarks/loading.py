@@ -1,8 +1,8 @@
 """
 A large study, loaded by COPY: the rows of many completed trials with ten results each.
 
-Each trial is better at the rung than all before it. So every trial has passed the rung, and the
-rung's cut is computed without a million decisions.
+Each trial is better at the rung than all earlier trials. So every trial has passed the rung, and
+the rung's cut is computed without a million decisions.
 """
 
 import json
@@ -46,7 +46,7 @@ COUNT = (
 
 def load(url: str, *, trials: int) -> None:
     """
-    Create a study without a budget, judged by ASHA, with so many completed trials.
+    Create a study with ASHA, without a budget, and with `trials` completed trials.
 
     The database must have studydb's tables and no rows: the study and its rung get id 1.
     """
@@ -114,7 +114,7 @@ def _reports(number: int, n_trials: int) -> list[Result]:
 
 
 def _value(number: int, step: int, n_trials: int) -> float:
-    """A value that falls from trial to trial, and from step to step."""
+    """A value that is lower for later trials, and at later steps."""
     return loss(1.0 - number / n_trials, step)
 
 
@@ -207,7 +207,7 @@ def _entry(number: int, n_trials: int) -> Row:
 
 
 def _cut(arrived: int, n_trials: int) -> Cut:
-    """The rung's cut after so many trials, whose ranks are their numbers: the worst came first."""
+    """The rung's cut after `arrived` trials. The worst came first, so rank and number are equal."""
     if not arrived:
         return Cut()
     rank = math.floor((arrived - 1) * SCHEDULER.quantile)

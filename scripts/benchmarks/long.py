@@ -1,4 +1,4 @@
-"""One trial with a million results: its end, the worker's memory, the commands that show it."""
+"""A trial with a million results: how long it takes to end, the worker's memory, and commands."""
 
 import os
 import threading
@@ -31,14 +31,14 @@ READS = {
 @click.command()
 @options.storage
 @click.option("--steps", type=click.IntRange(1), default=1_000_000, help="Results of the trial.")
-@click.option("--lost", is_flag=True, help="Kill the trial's process near its end, once.")
+@click.option("--lost", is_flag=True, help="Kill the trial's process once, at 90 % of the steps.")
 @options.as_json
 def long(*, storage: str, steps: int, lost: bool, as_json: bool) -> None:
     """
     A trial of a million results with ten metrics, through a real worker.
 
-    Seconds from its last report to its end, the largest memory of the worker (RSS), and seconds and
-    memory of `show` and `results --limit 50`.
+    Measures seconds from the last report to the trial's end, the worker's peak memory (RSS), and
+    seconds and memory of `show` and `results --limit 50`.
     """
     with ExitStack() as stack:
         folder = stack.enter_context(places.folder())

@@ -1,4 +1,4 @@
-"""A function that reports a million times, with ten metrics each."""
+"""A function that reports ten metrics at each of a million steps."""
 
 from typing import Any
 
@@ -6,6 +6,6 @@ METRICS = 10
 
 
 def train(config: dict[str, Any], trial: Any) -> None:
-    """Report; the last values do not depend on the configuration."""
+    """Report values that depend only on the step."""
     for step in range(1, config["steps"] + 1):
         trial.report({f"metric_{number}": step + number for number in range(METRICS)})

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import click
-import numpy.random  # noqa: F401  imported by searchers: once here, not in each forked process
+import numpy.random  # noqa: F401  searchers need this module: it is imported once, before the forks
 from harness import postgres
 
 from benchmarks import options, ours, output, places, waiting
@@ -34,7 +34,7 @@ SAMPLE_S = 0.5
 GRACE_S = 60.0
 START_TIMEOUT_S = 300.0
 START_SPREAD = 0.1
-"""Each loop starts at a random time in this share of the run, so that loops do not run in step."""
+"""Loops start at random times in this first share of the run, and so do not call simultaneously."""
 
 PERCENT = 100
 MS = 1e3
@@ -51,10 +51,10 @@ WRONG_ROWS = """
             - (SELECT count(*) FROM trial WHERE state = 'TERMINATED')"""
 
 _FORK = multiprocessing.get_context("fork")
-"""With "spawn", hundreds of processes that import everything would measure the imports."""
+"""With "spawn", every process would import all modules, and the imports would be measured."""
 
 PER_PROCESS = 75
-"""Loops per process; with one each, the system's scheduler would be measured."""
+"""Loops per process. With one loop per process, the system's scheduler would be measured."""
 
 Took = dict[str, list[float]]
 
@@ -71,17 +71,17 @@ class Found:
 
 
 @click.command()
-@click.option("--loops", type=click.IntRange(1, 2000), default=300, help="How many workers.")
-@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=60.0, help="How long.")
+@click.option("--loops", type=click.IntRange(1, 2000), default=300, help="How many loops.")
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=60.0, help="Duration.")
 @click.option(
-    "--waiting", "n_waiting", type=click.IntRange(0), default=50_000, help="Trials to claim first."
+    "--waiting", "n_waiting", type=click.IntRange(0), default=50_000, help="Trials in the queue."
 )
 @click.option(
     "--rest",
     "rest_s",
     type=click.FloatRange(0, 3600),
     default=0.0,
-    help="Mean seconds that a loop trains before a batch; with 0, all loops wait for the cores.",
+    help="Mean seconds that a loop sleeps after a claim; with 0, all loops wait for the cores.",
 )
 @options.fsync
 @options.as_json
@@ -92,7 +92,7 @@ def loops(
     Latencies of hundreds of worker loops on one PostgreSQL.
 
     Each loop is a thread with one connection: it claims a PENDING trial or asks for a new one,
-    reports two batches, and finishes. Each has claimed and asked once before the measurement,
+    reports two batches, and finishes. Before the measurement each loop claims and asks once,
     because the server takes seconds to plan all their statements. Errors are counted, and no call
     is sent again. The exit code is 1 after an error, or if the rows do not match the counters.
     """
@@ -178,7 +178,7 @@ def _add(pipe: Connection, took: Took, errors: Counter[str]) -> None:
 
 
 def _several_loops(pipe: Connection, n: int, url: str, seconds: float, rest_s: float) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the leading process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leading process handles Ctrl-C
     took: Took = defaultdict(list)
     errors: Counter[str] = Counter()
     clients = [Client(url) for _ in range(n)]
@@ -199,7 +199,7 @@ def _loop(seconds: float, rest_s: float, took: Took, errors: Counter[str], clien
     while time.monotonic() < deadline:
         try:
             _run_trial(client, took, rest_s)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is counted
+        except Exception as error:  # noqa: BLE001  every error is counted
             errors[traceback.format_exception_only(error)[-1].strip()] += 1
 
 

@@ -13,9 +13,9 @@ Option = Callable[[Command], Command]
 fsync = click.option(
     "--fsync/--no-fsync",
     default=True,
-    help="Whether a PostgreSQL that is started waits for the disk, as it must in production.",
+    help="Whether a commit on a server started here waits for the disk, as in production.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="JSON, with every measurement.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON with all measurements.")
 storage = click.option(
     "--storage", type=click.Choice(["postgresql", "sqlite"]), default="postgresql"
 )
@@ -23,8 +23,8 @@ against = click.option(
     "--against",
     "commit",
     metavar="COMMIT",
-    help="Measure this working tree beside that commit instead, in 9 rounds by default; exit "
-    "code 1 if it is slower by 5 % and by more than noise.",
+    help="Compare the working tree with COMMIT instead, by default in 9 rounds. The exit code is 1 "
+    "if the tree is slower by 5 % and by more than noise.",
 )
 
 
@@ -45,7 +45,7 @@ class Turns:
 
 
 def turns(*, processes: Sequence[int], rounds: int, seconds: float) -> Option:
-    """The options for processes, rounds, seconds, server and output; passed on as `turns`."""
+    """The options of `Turns`; the command receives their values as its argument `turns`."""
     options = (
         click.option(
             "--processes",

@@ -1,4 +1,4 @@
-"""Optuna's storages: ask, three suggestions, ten reports, tell."""
+"""Trials in Optuna's storages: ask, three suggestions, ten reports, tell."""
 
 import time
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def require() -> None:
     Check that Optuna is installed.
 
     Raises:
-        click.UsageError: It is not; the message says how to install it.
+        click.UsageError: Optuna is not installed; the message says how to install it.
     """
     try:
         import optuna  # noqa: F401, PLC0415  an extra
@@ -61,7 +61,7 @@ def build(_stack: ExitStack, *, index: int, storages: Mapping[str, str]) -> Mapp
     Trials in each storage.
 
     Args:
-        storages: A URL or a journal's path, by contender.
+        storages: For each contender, a database's URL or a journal's path.
     """
     del index
     import optuna  # noqa: PLC0415  an extra
@@ -94,7 +94,7 @@ def _trials(kind: str, place: str) -> Step:
 
 
 def fill(url: str, *, trials: int) -> None:
-    """Create a study of so many trials, copied from one that was completed."""
+    """Create a study of `trials` trials: one completed trial, and copies of it."""
     create({RDB: url})
     _trials(RDB, url)()
     with postgres.connect(url) as connection:
@@ -105,7 +105,7 @@ def fill(url: str, *, trials: int) -> None:
 
 
 def frame(url: str, name: str) -> float:
-    """Make a data frame of Optuna; return seconds."""
+    """Make a data frame with Optuna; return how many seconds that took."""
     import optuna  # noqa: PLC0415  an extra
 
     began_s = time.perf_counter()

@@ -19,12 +19,12 @@ def table(*headings: str, title: str | None = None) -> Table:
 
 
 def show_json(document: object) -> None:
-    """Print a document."""
+    """Print a document as JSON."""
     click.echo(json.dumps(document, indent=2))
 
 
 def show_tables(*tables: Table, note: str, conditions: Mapping[str, Any]) -> None:
-    """Print tables, and below them how and under which conditions they were measured."""
+    """Print tables, then a note and the conditions of the measurement."""
     console = Console()
     for one in tables:
         console.print(one)

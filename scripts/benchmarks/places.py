@@ -13,17 +13,17 @@ from harness import postgres
 from studydb.db import migrate
 
 LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
-"""Settings without which one contender would pay for a checkpoint of another's writes."""
+"""Without these settings, a checkpoint of one contender's writes would slow another contender."""
 
 
 @contextmanager
 def postgresql_server(*, fsync: bool, connections: int = 200) -> Iterator[str]:
     """
-    The URL of a PostgreSQL server: STUDYDB_TEST_DSN, else of a server that is started.
+    Yield the URL of a PostgreSQL server: STUDYDB_TEST_DSN, or without it that of a new server.
 
     Args:
-        fsync: For a server that is started; True gives commits their real cost.
-        connections: The server's limit.
+        fsync: Whether a new server waits for the disk, so that commits take their real time.
+        connections: How many connections a new server allows.
     """
     named = os.environ.get(postgres.DSN_VARIABLE)
     if named:
@@ -49,7 +49,7 @@ def copy(server_url: str, url: str) -> AbstractContextManager[str]:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A folder for SQLite files and journals."""
+    """Yield a temporary folder for SQLite files and journals."""
     with tempfile.TemporaryDirectory(prefix="studydb-bench-") as path:
         yield Path(path)
 

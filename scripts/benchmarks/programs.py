@@ -1,4 +1,4 @@
-"""Run a whole benchmark of the working tree and of an earlier commit in turn."""
+"""Run a benchmark in the working tree and in the checkout of an earlier commit, in turns."""
 
 import json
 import os
@@ -20,13 +20,13 @@ TIMEOUT_S = 1800.0
 @dataclass(frozen=True)
 class Program:
     """
-    A benchmark that starts processes of its own version, and prints its measurement as JSON.
+    A benchmark that starts workers from its checkout, and prints its measurement as JSON.
 
     Attributes:
         unit: What is counted per second.
         arguments: The arguments of scripts/bench for one round.
         rates: Computes units per second by contender from the JSON of a round.
-        processes: How many trials run at a time, to be shown.
+        processes: How many trials run at a time; the table shows this number.
     """
 
     unit: str
@@ -37,7 +37,7 @@ class Program:
 
 def compare_programs(program: Program, commit: str, *, as_json: bool) -> None:
     """
-    Run the benchmark of the working tree and of a commit in turn, and show how they compare.
+    Run the benchmarks of the working tree and of a commit in turns, and show their ratio.
 
     Raises:
         SystemExit: The working tree is slower, with exit code 1.
@@ -61,7 +61,7 @@ def _run(checkout: Path, arguments: Sequence[str]) -> Any:
     ran = subprocess.run(
         [sys.executable, checkout / "scripts" / "bench", *arguments, "--json"],
         cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},  # its workers are of its version, too
+        env={**os.environ, "PYTHONPATH": str(checkout)},  # workers import this version, too
         stdout=subprocess.PIPE,
         text=True,
         timeout=TIMEOUT_S,

@@ -22,11 +22,11 @@ TWO_STATEMENTS_PER_TRIAL = "raw, 2 calls a trial"
 SHARDS = 8
 
 INDEXES_ONLY = "-c enable_seqscan=off"
-"""A plan that is prepared while a table is empty scans the table, also after it has grown."""
+"""Without this option, a plan made for an empty table would scan it even after it has grown."""
 
 
 def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[Any]:
-    """Connect as the measured raw statements do."""
+    """Connect with the options of the raw contenders."""
     return psycopg.connect(url, autocommit=autocommit, options=INDEXES_ONLY)
 
 
@@ -85,7 +85,7 @@ def _run_in_transactions(connection: psycopg.Connection[Any], common: Mapping[st
 
 
 def start(connection: psycopg.Connection[Any], common: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a RUNNING trial in one statement; return the binds of its other statements."""
+    """Make a RUNNING trial in one statement; return the binds of the trial's later statements."""
     trial = _new_trial(common)
     trial["trial"] = _run(connection, raw_sql.START, trial).fetchone()[0]
     return trial

@@ -1,4 +1,4 @@
-"""Real training, timed from call to return, compared with Optuna, Ray Tune and Syne Tune."""
+"""Real training by studydb, Optuna, Ray Tune and Syne Tune, timed from the call to its return."""
 
 import importlib.util
 import json
@@ -43,17 +43,17 @@ MISSING = (
 
 
 @click.command()
-@click.option("--trials", type=click.IntRange(1), default=60, help="Configurations.")
-@click.option("--epochs", type=click.IntRange(1), default=27, help="Of each.")
+@click.option("--trials", type=click.IntRange(1), default=60, help="Number of configurations.")
+@click.option("--epochs", type=click.IntRange(1), default=27, help="Epochs per configuration.")
 @click.option("--workers", type=click.IntRange(1), default=2, help="Trials at a time.")
-@options.number_of_rounds(5, "Runs of each, in turn.")
-@click.option("--asha", is_flag=True, help="With ASHA, which stops most of them early.")
+@options.number_of_rounds(5, "Runs of each contender.")
+@click.option("--asha", is_flag=True, help="Use ASHA, which stops most trials early.")
 @click.option(
     "--contender",
     "contenders",
     type=click.Choice(list(CONTENDERS)),
     multiple=True,
-    help="Run these alone; more than one may be given.",
+    help="Measure only this contender; may be given several times.",
 )
 @click.option("--python", help="An interpreter that has Optuna, Ray and Syne Tune.")
 @options.as_json
@@ -71,10 +71,10 @@ def real(
     commit: str | None,
 ) -> None:
     """
-    Train the same configurations of a digits network: seconds from the call to its return.
+    Seconds from the call to its return, for the same configurations of a digits network.
 
-    Every contender runs in a process of its own. Ray's start-up is timed separately. Syne
-    Tune is polled every 0.1 s, and starts an interpreter for each trial.
+    Each contender runs in a separate process. Ray's start-up is timed separately. Syne Tune polls
+    every 0.1 s, and starts an interpreter for each trial.
     """
     if commit is not None:
         _compare(trials, epochs, workers, commit, asha=asha, as_json=as_json)
@@ -108,7 +108,7 @@ def _compare(
 
 
 def _rates(trials: int, document: Any) -> dict[str, float]:
-    """The rate of studydb; the other contenders are the same in both versions."""
+    """The rate of studydb; the other contenders do not depend on its version."""
     return {"studydb": trials / document["studydb"][0]["times"]["run"]}
 
 
@@ -121,7 +121,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _configurations(number: int) -> list[dict[str, float | int]]:
-    """The configurations, the same for every contender and every run."""
+    """The configurations, which are the same for every contender and every run."""
     generator = np.random.default_rng(0)
     configurations = []
     for _ in range(number):

@@ -1,4 +1,4 @@
-"""Reports: batches of results of running trials."""
+"""Reports of batches of results."""
 
 import random
 import time
@@ -33,7 +33,8 @@ def report(*, rows: int, turns: options.Turns, commit: str | None) -> None:
     """
     Results per second, in batches, on PostgreSQL; each client runs one trial.
 
-    Compared with one raw statement per batch: the fence, the rows by unnest, the summary.
+    The other contender sends one raw statement per batch, which checks the fence, inserts the rows
+    by unnest and updates the trial's summary.
     """
     if commit is not None:
         compare(_subject(rows), commit, turns)
@@ -65,7 +66,7 @@ def _subject(rows: int) -> Subject:
 def build(
     stack: ExitStack, *, index: int, urls: Mapping[str, str], rows: int
 ) -> Mapping[str, Step]:
-    """Batches through studydb's operation and in one statement."""
+    """Batches through studydb's operation and in one raw statement."""
     database = stack.enter_context(closing(connect(urls["ours"], connections=1)))
     connection = stack.enter_context(raw.connect(urls["raw"]))
     return {OURS: _ours(database, index, rows), RAW: _raw(connection, index, rows)}

@@ -1,4 +1,4 @@
-"""Rounds in which contenders take turns; medians, their ratios, a table."""
+"""Rounds in which contenders take turns, and the table of their medians and ratios."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,13 @@ WARM_UP_S = 0.5
 @dataclass(frozen=True)
 class Contest:
     """
-    The contenders, and which are compared.
+    Contenders, and the baselines with which studydb is compared.
 
     Attributes:
         unit: What is counted per second.
         plans: Each plan by the names of its contenders, which share its processes.
-        ours: The contenders that are studydb, each with its baselines.
-        before: Called before each slice of a contender, with its name.
+        ours: The contenders that measure studydb, each with the names of its baselines.
+        before: Called before each slice, with the name of the slice's contender.
     """
 
     unit: str
@@ -35,7 +35,7 @@ class Contest:
 
     @property
     def contenders(self) -> list[str]:
-        """All names, in the order of the plans."""
+        """The names of all contenders, in the order of the plans."""
         return [name for names in self.plans for name in names]
 
 
@@ -57,7 +57,7 @@ class Outcome:
         return statistics.median(self.rates[processes][contender])
 
     def ratios(self, processes: int) -> dict[str, dict[str, float]]:
-        """The median of each contender of ours divided by that of each of its baselines."""
+        """The median of each studydb contender divided by the median of each of its baselines."""
         return {
             ours: {
                 baseline: self.median(processes, ours) / self.median(processes, baseline)
@@ -101,7 +101,7 @@ def _take_turns(
 
 
 def show(outcome: Outcome, *, as_json: bool) -> None:
-    """Print the outcome, for people or for programs."""
+    """Print the outcome as tables or as JSON."""
     if as_json:
         output.show_json(_as_json(outcome))
         return

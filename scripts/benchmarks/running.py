@@ -1,4 +1,4 @@
-"""RUNNING trials without results, for clients that claim nothing."""
+"""RUNNING trials without results, for clients that report and do not claim."""
 
 from collections import deque
 from typing import Any
@@ -48,7 +48,7 @@ TAKE = """
 
 
 def fill(url: str, *, workers: int, each: int) -> None:
-    """Fill up the RUNNING trials without results of each worker, from 1 to `workers`, to `each`."""
+    """Make trials until each worker (ids 1 to `workers`) runs `each` trials without results."""
     with postgres.connect(url) as connection:
         connection.execute(FILL, {"workers": workers, "each": each})
         connection.execute("VACUUM (ANALYZE) trial")

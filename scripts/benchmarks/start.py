@@ -26,16 +26,16 @@ STARTS = """
 
 
 @click.command()
-@click.option("--trials", type=click.IntRange(2), default=30, help="Of one run of the worker.")
-@options.number_of_rounds(3, "Runs of each.")
+@click.option("--trials", type=click.IntRange(2), default=30, help="Trials per run of the worker.")
+@options.number_of_rounds(3, "Runs of the worker with each `--start`.")
 @options.as_json
 @options.against
 def start(*, trials: int, rounds: int, as_json: bool, commit: str | None) -> None:
     """
-    From the claim to the first line of the user's function, with scikit-learn's imports.
+    Time from the claim to the first line of the user's function, whose module imports scikit-learn.
 
-    Measured with a worker of one slot on PostgreSQL. The first start of a run makes the template,
-    and is timed separately.
+    The worker has one slot, and works on PostgreSQL. Its first start makes the template, and is
+    timed separately.
     """
     if commit is not None:
         arguments = ("start", "--rounds", "1", "--trials", str(trials))

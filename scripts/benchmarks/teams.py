@@ -1,5 +1,5 @@
 """
-Processes that measure in short slices, when the leading process asks for one.
+Processes that measure a short slice whenever the leading process asks for it.
 
 All of a benchmark's processes are started, connected and warm before the first slice counts. Then
 one team at a time works, so that contenders take turns on the same machine within seconds.
@@ -22,7 +22,7 @@ SLICE_GRACE_S = 60.0
 STOP_TIMEOUT_S = 10.0
 
 Step = Callable[[], int]
-"""Does a little work; returns how many units it did (trials, rows)."""
+"""Does a little work; returns the number of units (trials, rows)."""
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -33,9 +33,9 @@ class Plan:
     What the processes of a team do.
 
     Attributes:
-        build: Called in each process with an ExitStack that closes what it opens, the process's
-            `index` and `options`; returns the steps by contender. It is pickled, so it is a
-            function of a module.
+        build: Called in each process; returns the steps by contender. Its arguments are an
+            ExitStack for connections, the process's `index`, and `options`. Must be a module's
+            function, because it is pickled.
     """
 
     build: Callable[..., Mapping[str, Step]]
@@ -43,7 +43,7 @@ class Plan:
 
 
 class Team:
-    """The processes of one plan, which run slices together and end with the block."""
+    """The processes of one plan. They measure slices together, and end when the block ends."""
 
     def __init__(self, plan: Plan, size: int) -> None:
         """Start the processes; `ready` waits for them."""
@@ -68,7 +68,7 @@ class Team:
         Let every process work on one contender for some seconds.
 
         Returns:
-            Units per second, summed over the processes. Each is timed to the end of its last step.
+            Units per second, summed over the processes; each is timed until its last step ends.
         """
         for pipe in self._pipes:
             pipe.send((contender, seconds))
@@ -88,7 +88,7 @@ class Team:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes; kill those that do not end in time."""
+        """End the processes; kill processes that do not end in time."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -107,7 +107,7 @@ def _answer(pipe: Any, timeout_s: float) -> float | str:
 
 
 def _serve(plan: Plan, index: int, pipe: Any, barrier: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the leading process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leading process handles Ctrl-C
     try:
         with ExitStack() as stack:
             steps = plan.build(stack, index=index, **plan.options)
@@ -117,7 +117,7 @@ def _serve(plan: Plan, index: int, pipe: Any, barrier: Any) -> None:
                 barrier.wait(START_TIMEOUT_S)
                 pipe.send(_slice(steps[contender], seconds))
     except (EOFError, OSError, threading.BrokenBarrierError):
-        pass  # the leading process is done or gone, or another process has failed and reported it
+        pass  # the leading process has ended, or another process has failed and sent its error
     except Exception:  # noqa: BLE001  sent to the leading process
         barrier.abort()
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Single calls in several places by turns, and each place's time relative to one of them."""
+"""Times of single calls in several databases ("places"), which take turns call by call."""
 
 import statistics
 import time
@@ -35,7 +35,7 @@ class Operation:
     after: Callable[[Any], Any] = _nothing
 
     def time_s(self) -> float:
-        """Run one call."""
+        """Run the three calls; return the seconds of `call`."""
         given = self.before()
         began_s = time.perf_counter()
         made = self.call(given)
@@ -51,7 +51,7 @@ class Timings:
 
     Attributes:
         slices: By operation and place, the mean of each slice in milliseconds.
-        baseline: The place that the others are compared with.
+        baseline: The place with which the other places are compared.
     """
 
     slices: Mapping[str, Mapping[str, Sequence[float]]]
@@ -76,13 +76,13 @@ def take_turns(
     places: Mapping[str, Mapping[str, Operation]], *, rounds: int, calls: int
 ) -> dict[str, dict[str, list[float]]]:
     """
-    Time each operation in `rounds` slices, in which each place makes `calls` calls by turns.
+    Time each operation in `rounds` slices. In a slice the places make `calls` calls each, by turns.
 
-    An idle core wakes slowly for some hundred calls: when each slice measured one place, the same
-    work took 0.14 or 0.38 ms.
+    A core that was idle is slow for some hundred calls. When each slice measured one place alone,
+    the same work took 0.14 or 0.38 ms.
 
     Args:
-        places: The operations of each place; all places have the same names.
+        places: The operations of each place, by name; the names are the same in all places.
 
     Returns:
         By operation and place, the mean of each slice in milliseconds.
@@ -112,7 +112,7 @@ def _slices_ms(turns: Mapping[str, Operation], calls: int) -> dict[str, float]:
 
 
 def show(timings: Timings, *, as_json: bool) -> None:
-    """Print timings, for people or for programs."""
+    """Print timings as a table or as JSON."""
     if as_json:
         output.show_json(_as_json(timings))
         return

@@ -1,4 +1,4 @@
-"""Whole trials: claim, ten reports, finish."""
+"""Whole trials: ask, ten reports, finish."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,11 +26,11 @@ SUBJECT = Subject(
 @click.option("--without-optuna", is_flag=True, help="Measure without Optuna.")
 def trial(*, storage: str, without_optuna: bool, turns: options.Turns, commit: str | None) -> None:
     """
-    Whole trials per second: claim, 10 reports, finish; random search of 3 params, FIFO.
+    Whole trials per second: ask, 10 reports, finish; random search of 3 params, FIFO.
 
-    Compared on PostgreSQL with raw psycopg (a transaction of several statements per step; one
-    statement per step; two statements per trial) and Optuna's RDBStorage, on SQLite with Optuna's
-    RDBStorage and JournalStorage. All store the same trials, each in its own database.
+    On PostgreSQL the other contenders are raw psycopg (a transaction of several statements per
+    step; one statement per step; two statements per trial) and Optuna's RDBStorage. On SQLite they
+    are Optuna's RDBStorage and JournalStorage. All contenders store the same trials.
     """
     if commit is not None:
         compare(SUBJECT, commit, turns, storage=storage)

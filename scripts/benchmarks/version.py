@@ -1,9 +1,9 @@
 """
-A process that measures one version of studydb by this version's own benchmarks.
+A process that measures one version of studydb with the benchmarks of that version.
 
-`against.py` starts it with a checkout and a database, and calls it by lines of JSON. Only the
-standard library is imported before the checkout is first in sys.path: each version uses its own
-schema and client.
+`against.py` starts the process with a checkout and a database, and sends it calls as lines of JSON.
+Only the standard library is imported before the checkout is first in sys.path, so that schema,
+client and benchmarks are those of the checkout.
 """
 
 import json
@@ -22,7 +22,7 @@ class Version:
     Args:
         build: The `build` of a plan, as "module:function" in the version's checkout.
         options: The arguments of `build` besides `index`.
-        fill: Called with the database's URL and `fill_options` before each slice; None for nothing.
+        fill: Called with the database's URL and `fill_options` before each slice, unless None.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Version:
         self._team: Any = None
 
     def start(self, size: int) -> None:
-        """End the processes, and start `size` new ones."""
+        """End the team's processes, and start a team of `size` processes."""
         self.close()
         self._team = self._stack.enter_context(
             import_module("benchmarks.teams").Team(self._plan, size)
@@ -56,7 +56,7 @@ class Version:
         return float(self._team.run(contender, seconds))
 
     def close(self) -> None:
-        """End the processes."""
+        """End the team's processes."""
         self._stack.close()
 
 
@@ -66,7 +66,7 @@ def _found(name: str) -> Any:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the leading process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leading process handles Ctrl-C
     checkout, answers, sys.stdout = Path(sys.argv[1]), sys.stdout, sys.stderr
     sys.path[:1] = [str(checkout / folder) for folder in ("", "scripts", "tests")]
     try:

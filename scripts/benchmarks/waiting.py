@@ -24,10 +24,10 @@ WAITING = "SELECT count(*) FROM trial WHERE study_id = 1 AND state = 'PENDING' A
 
 def fill(url: str, n: int, *, ready: bool = True) -> None:
     """
-    Fill up the PENDING trials to `n`, and vacuum their table.
+    Add PENDING trials until there are `n`, and vacuum the table.
 
     Args:
-        ready: False for trials that have failed and back off until tomorrow.
+        ready: Whether the trials can be claimed; if not, they back off until tomorrow.
     """
     with postgres.connect(url) as connection:
         (there,) = connection.execute(WAITING, [ready]).fetchone() or (0,)

@@ -1,4 +1,4 @@
-"""Workers: trials per second, started fresh and warm, memory when idle, CPU of commands."""
+"""Trials per second of a worker, memory of an idle worker, and CPU time of commands."""
 
 import os
 import statistics
@@ -30,7 +30,7 @@ SCRIPTS = Path(__file__).parents[1]
 
 RUN_TIMEOUT_S = 300.0
 SETTLED_S = 3.0
-"""After so many seconds a worker has started all its threads."""
+"""After these seconds a worker has started all its threads."""
 
 MB = 1e6
 
@@ -50,18 +50,18 @@ class Found:
 
 
 @click.command()
-@click.option("--trials", type=click.IntRange(2), default=300, help="Of one run of the worker.")
+@click.option("--trials", type=click.IntRange(2), default=300, help="Trials per run of the worker.")
 @click.option("--slots", type=click.IntRange(1, 64), default=2, help="Trials at a time.")
-@options.number_of_rounds(5, "Runs of each.")
+@options.number_of_rounds(5, "Runs of each contender and command.")
 @options.fsync
 @options.as_json
 def worker(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) -> None:
     """
-    A real worker on trials of ten reports that do nothing, on PostgreSQL.
+    A real worker on PostgreSQL, with trials that only make ten reports.
 
-    Fresh and warm starts are compared with as many processes that fork for each trial and write
-    its rows in two raw statements. Then the memory (PSS) of an idle worker of one slot and its fork
-    server is measured, and the CPU time of commands.
+    Fresh and warm starts are compared with one raw process per slot, which forks for each trial and
+    writes the trial's rows in two statements. Then the memory (PSS) of an idle worker of one slot
+    and its fork server is measured, and the CPU time of commands.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))
@@ -95,7 +95,7 @@ def _rates(
 
 
 def _rate(fleet: Fleet, url: str, start: str) -> float:
-    """Trials per second of the last worker, all of whose attempts had this kind of start."""
+    """Trials per second of the last worker, over its attempts with this kind of start."""
     with postgres.connect(url) as connection:
         (rate,) = connection.execute(RATE, (start,)).fetchone() or (None,)
     if rate is None:
@@ -118,7 +118,7 @@ def build(stack: ExitStack, *, index: int, url: str) -> Mapping[str, Step]:
 
 
 def _idle_mb(fleet: Fleet) -> dict[str, float]:
-    """PSS of each process of a worker whose study is paused."""
+    """PSS in MB of each process of a worker whose study is paused."""
     with closing(studydb.load_study(STUDY, storage=fleet.storage)) as study:
         study.pause()
         idle = fleet.start(slots=1, wait=True)
@@ -135,7 +135,7 @@ def _idle_mb(fleet: Fleet) -> dict[str, float]:
 
 
 def _cpu_s(url: str, rounds: int) -> dict[str, list[float]]:
-    """User and system time of each command; a first call is not measured."""
+    """User plus system time of each command in seconds; its first call is not measured."""
     for arguments in COMMANDS.values():
         _run(url, arguments)
     return {

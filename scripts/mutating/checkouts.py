@@ -45,7 +45,7 @@ class Checkout:
 
     def first_failure(self, tests: Sequence[str]) -> str | None:
         """
-        Run tests one after another, and return the first that fails; None if none does.
+        Run tests one after another, and return the first that fails; None if all pass.
 
         Args:
             tests: Paths of files from the checkout's root, or pytest's names of single tests.
@@ -88,7 +88,7 @@ def copy(target: Path, **environment: str) -> Checkout:
     Copy the checkout into a new folder.
 
     Args:
-        environment: Variables besides those of this process.
+        environment: Variables for the tests, besides those of this process.
     """
     target.mkdir()
     unwanted = shutil.ignore_patterns("__pycache__", ".hypothesis")

@@ -1,4 +1,4 @@
-"""The guards of scripts/guards/*.toml: the code of each, and the code without it."""
+"""The guards of scripts/guards/*.toml, and how each is removed from the code."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ REST = (
     "test_study_machine.py",
     "test_interleavings.py",
 )
-"""The tests that run last: those that a guard names, and their files, have passed without it."""
+"""Test files that run if the tests that a removed guard names, and their files, have passed."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _GAP = r"(?:\s|\#.*\n)"
@@ -38,11 +38,11 @@ class Patch:
 
     Attributes:
         path: The file, from the root of the checkout.
-        function: The function, method, class or constant to change, `Class.method` for a method;
-            empty for the whole file.
+        function: The function, method (`Class.method`), class or constant to change; empty for the
+            whole file.
         old: The code to replace, which must occur once. White space, comments between its words,
             and a comma before a closing bracket are ignored.
-        new: The code that replaces it.
+        new: The code that replaces `old`.
     """
 
     path: str
@@ -89,8 +89,8 @@ class Guard:
 
     Attributes:
         promise: The name of the guard's file.
-        patches: The changes that remove it, in order.
-        tests: The tests that fail without it: test files, or single tests as `file.py::name`.
+        patches: The changes that remove the guard, in order.
+        tests: What fails without the guard: test files, or single tests as `file.py::name`.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Guard:
     tests: tuple[str, ...]
 
     def tests_in_order(self) -> list[str]:
-        """The tests in the order of their runs: the named tests, their whole files, `REST`."""
+        """The tests in the order in which they run: the named tests, their whole files, `REST`."""
         return paths([*self.tests, *(test.partition("::")[0] for test in self.tests), *REST])
 
 
@@ -117,7 +117,7 @@ def paths(tests: Iterable[str]) -> list[str]:
     The pytest ids of tests, with the paths of their files.
 
     Raises:
-        ValueError: There is no such file.
+        ValueError: There is no test file of a name.
     """
     found = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
     return list(dict.fromkeys(_path(test, found) for test in tests))
@@ -141,7 +141,7 @@ def _patch(entry: dict[str, Any]) -> Patch:
 
 
 def _definitions(source: str, name: str) -> list[tuple[int, int]]:
-    """The begin and end of each definition of a name; overloads have several."""
+    """The begin and end of each definition of a name; an overloaded function has several."""
     if not name:
         return [(0, len(source))]
     starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]

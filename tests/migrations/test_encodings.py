@@ -1,4 +1,4 @@
-"""A database that cannot hold every text is refused when it is first opened."""
+"""A database whose encoding cannot hold every text is refused when it is first opened."""
 
 import os
 import shlex
@@ -19,7 +19,7 @@ TEXT = "\N{RIGHTWARDS ARROW}\N{GRINNING FACE}"
 
 @pytest.fixture(params=["SQL_ASCII", "LATIN1", "EUC_JP"])
 def non_utf8_url(request, postgres_server):
-    """A database with another encoding than UTF-8."""
+    """The URL of a database whose encoding is not UTF-8."""
     name = f"studydb_non_utf8_{uuid.uuid4().hex}"
     with postgres.connect(postgres_server) as connection:
         connection.execute(
@@ -51,7 +51,7 @@ def test_database_that_is_not_utf8_is_refused(non_utf8_url, use):
         ).fetchone() == (0,)
 
 
-def test_createdb_line_in_the_error_makes_a_usable_database(non_utf8_url):
+def test_createdb_command_in_the_error_makes_a_usable_database(non_utf8_url):
     with pytest.raises(StorageError) as refusal:
         migrate.upgrade(non_utf8_url)
     program, *words = shlex.split(str(refusal.value).partition(": createdb")[2])
@@ -89,7 +89,7 @@ def test_client_uses_utf8_whatever_pgclientencoding_says(postgres_url, encoding,
     study.close()
 
 
-def test_sqlite_in_utf16_holds_every_text(tmp_path):
+def test_sqlite_file_in_utf16_holds_every_text(tmp_path):
     path = tmp_path / "utf16.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("PRAGMA encoding='UTF-16'; CREATE TABLE x (y); DROP TABLE x")

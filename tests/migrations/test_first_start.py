@@ -1,4 +1,4 @@
-"""Two dozen processes start on an empty database at the same moment: all succeed."""
+"""Two dozen processes upgrade an empty database at the same time, and all succeed."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Upgrades and downgrades with rows in place, and a schema that equals the one in schema.py."""
+"""Upgrades and downgrades of databases with rows; the migrated schema equals that of schema.py."""
 
 import re
 from contextlib import closing
@@ -51,7 +51,7 @@ def tables(storage):
         return set(found.get_table_names()), set(found.get_view_names())
 
 
-def test_up_down_and_up_again_with_rows_in_place(empty_storage_url):
+def test_database_with_rows_can_be_upgraded_downgraded_and_upgraded_again(empty_storage_url):
     before = migrate.upgrade(empty_storage_url)
     up = tables(empty_storage_url)
     with closing(connect(empty_storage_url)) as database:
@@ -71,7 +71,7 @@ def test_up_down_and_up_again_with_rows_in_place(empty_storage_url):
         assert len(list_trials(database, fill(database))) == 3
 
 
-def test_study_of_the_first_revision_continues_with_the_next_draw_after_an_upgrade(
+def test_study_continues_with_its_next_draw_after_an_upgrade_from_the_first_revision(
     storage_url, database
 ):
     worker = SimulatedWorker(database, fill(database))
@@ -115,7 +115,7 @@ def dump_of(database):
     return {table: sorted(map(str, rows(database, f"SELECT * FROM {table}"))) for table in found}
 
 
-def test_tables_that_0004_rebuilds_keep_their_rows_and_reuse_no_id(storage_url, database):
+def test_tables_rebuilt_by_migration_0004_keep_their_rows_and_reuse_no_id(storage_url, database):
     study = fill(database)
     change(database, "DELETE FROM checkpoint")
     kept = dump_of(database)
@@ -142,7 +142,7 @@ def test_database_refuses_an_invalid_uuid(database, table):
             change(database, f"UPDATE {table} SET uuid = '{text}'")
 
 
-def test_upgrade_of_a_current_database_changes_nothing(storage_url, database):
+def test_upgrade_of_an_upgraded_database_changes_nothing(storage_url, database):
     study = fill(database)
 
     assert migrate.upgrade(storage_url) == revisions.HEAD
@@ -187,7 +187,7 @@ def test_alembic_finds_no_difference_between_metadata_and_migrated_schema(databa
             connection,
             opts={
                 "compare_type": True,
-                "compare_server_default": database.postgresql,  # SQLite's has no name for Identity
+                "compare_server_default": database.postgresql,  # SQLite has no Identity to compare
                 "include_name": lambda name, kind, _: kind != "table" or name != revisions.TABLE,
             },
         )
@@ -206,7 +206,7 @@ SHAPE_POSTGRESQL = """
 
 
 def shape(database):
-    """Every constraint, index and column, as the database spells them."""
+    """Every constraint, index and column, as the database writes them."""
     if database.postgresql:
         found = rows(database, SHAPE_POSTGRESQL)
     else:
@@ -214,14 +214,14 @@ def shape(database):
         found = [
             (name, line.strip(" \t,"))
             for name, text in rows(database, query)
-            # A column that ALTER TABLE has added stands in the last line.
+            # ALTER TABLE adds a column at the end of the last line, hence the split at commas.
             for line in re.split(r"[,\n]", text or "")
             if line.strip()
         ]
     return sorted(row for row in found if row[0] not in (revisions.TABLE, "sqlite_sequence"))
 
 
-def test_migrated_schema_equals_one_made_from_the_metadata(database, storage_url):
+def test_migrated_schema_equals_the_schema_made_from_the_metadata(database, storage_url):
     migrated = shape(database)
     migrate.downgrade(storage_url, "base")
 
@@ -230,7 +230,7 @@ def test_migrated_schema_equals_one_made_from_the_metadata(database, storage_url
     assert shape(database) == migrated
 
 
-def test_revisions_lists_every_migration_and_the_last_is_the_head():
+def test_list_of_revisions_names_every_migration_and_ends_with_the_head():
     assert [path.name[:4] for path in sorted(VERSIONS.glob("*.py"))] == list(revisions.REVISIONS)
     assert revisions.REVISIONS[-1] == revisions.HEAD
 
@@ -278,7 +278,7 @@ def test_migration_that_would_orphan_rows_changes_nothing(sqlite_url):
     database.close()
 
 
-def test_sqlite_transaction_of_a_migration_begins_immediately(sqlite_url):
+def test_migration_of_a_sqlite_file_locks_the_file_at_begin(sqlite_url):
     database = connect(sqlite_url)
     sa.event.listen(database.engine, "begin", begin_immediate)
 

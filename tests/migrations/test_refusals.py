@@ -90,7 +90,7 @@ def test_error_for_a_missing_file_names_its_absolute_path_and_makes_no_file(
         ("", " is a folder; name a file in it"),
     ],
 )
-def test_missing_folder_and_path_of_a_folder_are_refused(tmp_path, use, file, why):
+def test_path_in_a_missing_folder_and_path_of_a_folder_are_refused(tmp_path, use, file, why):
     with pytest.raises(StorageError, match=pattern(why)):
         use(f"sqlite:///{tmp_path}{file}")
 
@@ -134,7 +134,8 @@ def test_read_only_connection_can_read_and_not_write(storage_url, pooler):
     with pytest.raises(StorageError) as refusal:
         change(reader, "DELETE FROM event")
 
-    expected = StorageTransient if database.postgresql else StorageReadOnly  # it may be a failover
+    # A PostgreSQL server that only reads may be a standby during a failover.
+    expected = StorageTransient if database.postgresql else StorageReadOnly
     assert issubclass(refusal.type, expected)
     assert database.postgresql or "check the rights of file and folder" in str(refusal.value)
     assert rows(reader, "SELECT name FROM study") == [(study.name,)]
@@ -142,7 +143,7 @@ def test_read_only_connection_can_read_and_not_write(storage_url, pooler):
     reader.close()
 
 
-def test_postgresql_user_without_a_right_gets_the_denial_of_the_server(postgres_url):
+def test_postgresql_user_without_a_privilege_gets_the_message_of_the_server(postgres_url):
     owner = connect(postgres_url)
     change(
         owner,
@@ -229,14 +230,14 @@ server:/near {root}/near lustre rw 0 0
         ("nearby", "ext4"),
     ],
 )
-def test_file_system_of_a_path_is_of_the_innermost_mount(tmp_path, folder, kind):
+def test_file_system_of_a_path_is_that_of_the_innermost_mount(tmp_path, folder, kind):
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS.format(root=tmp_path))
 
     assert urls.file_system_of(tmp_path / folder, mounts) == kind
 
 
-def test_file_system_is_empty_on_a_host_without_a_list_of_mounts(tmp_path):
+def test_file_system_is_unknown_on_a_host_without_a_list_of_mounts(tmp_path):
     assert urls.file_system_of(tmp_path, tmp_path / "no mounts") == ""
 
 

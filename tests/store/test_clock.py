@@ -1,4 +1,4 @@
-"""All times are of the database's clock, which a test can replace."""
+"""All times come from the database's clock, which a test can replace."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +19,7 @@ def read(database, expression, **params):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.4, 0.5, 20.0, 90.0, 1e-3, 86400.0, 3e7])
-def test_after_adds_seconds(database, seconds):
+def test_sql_expression_of_a_later_time_adds_seconds(database, seconds):
     moment = sa.literal(MOMENT, UtcDateTime())
 
     found = read(database, after(moment, sa.literal(seconds, sa.Double)))
@@ -53,7 +53,7 @@ def test_ask_on_postgresql_does_not_read_the_clock_of_the_host(postgres_url, ope
 
 
 @pytest.mark.parametrize("wanted", [[], [1], [1, 2, 2, 7]])
-def test_listed_ids_are_found(database, wanted):
+def test_rows_with_listed_ids_are_found(database, wanted):
     worker = SimulatedWorker(database, new_study(database))
     for _ in range(3):
         worker.ask()

@@ -1,4 +1,4 @@
-"""Our error for each driver's error, and whether its connection is kept."""
+"""Driver errors: which studydb error replaces each, and whether the connection is kept."""
 
 import os
 import sqlite3
@@ -53,7 +53,7 @@ def postgresql_error(code):
         ("42501", StorageDenied),
     ],
 )
-def test_sqlstate_gives_the_error_class(code, meaning):
+def test_sqlstate_determines_the_error_class(code, meaning):
     found = translate(postgresql_error(code), url="the database")
 
     assert type(found) is meaning
@@ -108,7 +108,7 @@ def test_error_of_a_wrong_statement_is_not_translated(code):
         (psycopg.OperationalError("fe_sendauth: no password supplied"), StorageError),
     ],
 )
-def test_error_without_sqlstate_gives_the_error_class(error, meaning):
+def test_message_of_an_error_without_sqlstate_determines_the_error_class(error, meaning):
     assert type(translate(error, url="the database")) is meaning
 
 
@@ -143,7 +143,7 @@ def sqlite_error(code, text="what happened", kind=sqlite3.OperationalError):
         (sqlite3.SQLITE_CORRUPT, StorageError),
     ],
 )
-def test_sqlite_code_gives_the_error_class(code, meaning):
+def test_sqlite_code_determines_the_error_class(code, meaning):
     assert type(translate(sqlite_error(code), url="the file")) is meaning
 
 
@@ -186,7 +186,7 @@ def test_failed_or_abandoned_block_changes_nothing_and_leaves_no_transaction_ope
     assert rows(database, "SELECT name FROM study") == [("still here",)]
 
 
-def test_duplicate_that_is_found_at_the_commit_is_raised(database):
+def test_duplicate_found_at_the_commit_is_raised(database):
     study = new_study(database)
 
     def append(*tokens):
@@ -262,7 +262,9 @@ def test_server_releases_the_row_locks_of_a_frozen_client(
             else:
                 txn._cursor.connection.pgconn.flush()
                 await_writer(other)
-            change(other, "UPDATE study SET name = 'theirs'")  # waits until the server interferes
+            change(
+                other, "UPDATE study SET name = 'theirs'"
+            )  # waits until the server ends `frozen`
             txn.all(PID)
 
     with pytest.raises(StorageUnreachable):
@@ -347,14 +349,14 @@ def test_wait_for_an_empty_pool_raises_storage_busy(only_connection):
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, StorageBusy])
 @pytest.mark.parametrize("how", [{}, {"write": False}, {"single": True}], ids=str)
-def test_failed_block_returns_its_connection_to_the_pool(only_connection, error, how):
+def test_failed_block_gives_its_connection_back_to_the_pool(only_connection, error, how):
     with pytest.raises(error), only_connection.begin(**how):
         raise error
 
     assert rows(only_connection, "SELECT 1") == [(1,)]
 
 
-def test_block_that_cannot_begin_returns_its_connection_to_the_pool(only_connection):
+def test_block_that_cannot_begin_gives_its_connection_back_to_the_pool(only_connection):
     def interrupt():
         raise KeyboardInterrupt
 
@@ -366,7 +368,7 @@ def test_block_that_cannot_begin_returns_its_connection_to_the_pool(only_connect
     assert rows(only_connection, "SELECT 1") == [(1,)]
 
 
-def test_second_use_of_a_block_does_not_touch_the_connection_of_the_first(only_connection):
+def test_block_that_is_entered_again_does_not_use_the_connection_of_a_later_block(only_connection):
     block = only_connection.begin()
     with block as txn:
         txn.raw("SELECT 1")
@@ -390,7 +392,7 @@ def test_row_of_a_chain_can_be_read_after_the_next_transaction(storage_url, open
     assert row_of().name == "mine"
 
 
-def test_forked_process_uses_no_connection_of_its_parent(database):
+def test_forked_process_does_not_use_connections_of_its_parent(database):
     study = new_study(database)
 
     pid = os.fork()

@@ -1,9 +1,9 @@
 """
-What makes every statement cheaper on PostgreSQL.
+Properties of the schema that make statements cheaper on PostgreSQL.
 
-No index has a column that a report or a renewal changes, so that the row stays on its page. Each
-table has one CHECK, because each statement parses the table's CHECKs. The proposals that every ask
-reads are not compressed.
+No index has a column that a report or a renewal changes, so that updated rows stay on their page
+(HOT). Each table has at most one CHECK, because each statement parses the table's CHECKs. The
+proposals that every ask reads are not compressed.
 """
 
 import time
@@ -29,9 +29,9 @@ def database(postgres_url, opened):
 
 def updates(database, at_least=0):
     """
-    Read how many updates of `trial` there were, and how many of them were HOT.
+    Read how many updates the table `trial` had, and how many of the updates were HOT.
 
-    The server counts updates when a session is idle, so this waits for the expected number.
+    The server counts a session's updates later, so the function waits until there are `at_least`.
     """
     deadline = time.monotonic() + PATIENCE_S
     query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'trial'"
@@ -43,7 +43,7 @@ def updates(database, at_least=0):
         assert time.monotonic() < deadline, n_updates
 
 
-def test_reports_and_renewals_are_hot(database):
+def test_updates_by_reports_and_renewals_are_hot(database):
     run = SimulatedWorker(database, new_study(database)).ask()
     before, hot_before = updates(database)
 
@@ -55,7 +55,7 @@ def test_reports_and_renewals_are_hot(database):
     assert updates(database, at_least=before + 101) == (before + 101, hot_before + 101)
 
 
-def test_reports_are_not_hot_with_an_index_on_the_lease(database):
+def test_updates_by_reports_are_not_hot_with_an_index_on_the_lease(database):
     run = SimulatedWorker(database, new_study(database)).ask()
     change(database, "CREATE INDEX lease ON trial (lease_expires_at)")
     before, hot_before = updates(database)
@@ -74,7 +74,7 @@ def test_no_index_has_a_column_that_reports_and_renewals_change():
     assert set(trial.c.keys()) >= CHANGED_BY_REPORTS_AND_RENEWALS
 
 
-def test_hot_tables_leave_room_on_their_pages(database):
+def test_tables_with_hot_updates_leave_room_on_their_pages(database):
     found = dict(
         rows(database, "SELECT relname, reloptions::text FROM pg_class WHERE relkind = 'r'")
     )
@@ -84,7 +84,7 @@ def test_hot_tables_leave_room_on_their_pages(database):
         assert "autovacuum" in found[table]
 
 
-def test_each_table_has_one_check(database):
+def test_each_table_has_at_most_one_check(database):
     found = rows(
         database,
         "SELECT conrelid::regclass::text, count(*) FROM pg_constraint"

@@ -1,4 +1,4 @@
-"""The transaction pooler of the tests with "pgbouncer" in their names."""
+"""The transaction pooler behind the tests with "pgbouncer" in their names."""
 
 import pytest
 from harness.arrange import rows

@@ -1,4 +1,4 @@
-"""The plans of the hot statements for large tables: each uses its index."""
+"""The plans of frequent statements for large tables: each uses its index."""
 
 import re
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ def study(database):
 KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
 
 TRIAL_KEY = r"trial_pkey|SEARCH trial USING INTEGER PRIMARY KEY"
-"""Matches no key of `study`, whose row a fence reads, too."""
+"""Does not match the key of `study`, whose row a fence also reads."""
 
 FULL_SCAN = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! USING)"
 
@@ -63,10 +63,7 @@ OF_EACH_TRIAL = (
     "renew",
     "earlier send",
 )
-"""
-A connection keeps the plans of these, which it may have made while the tables were empty. Sweeps
-are not listed, because they are planned again.
-"""
+"""Statements whose plans a connection may make while the tables are empty, and then keeps."""
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 

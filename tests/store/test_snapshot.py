@@ -9,7 +9,7 @@ from studydb.operations.reads import best_trials, listed_trials
 COUNT = "SELECT count(*) FROM trial"
 
 
-def assert_reads_are_of_one_moment(database):
+def assert_all_reads_see_the_same_rows(database):
     study = new_study(database)
     with database.begin(write=False, snapshot=True) as txn:
         before = txn.raw(COUNT)
@@ -20,12 +20,14 @@ def assert_reads_are_of_one_moment(database):
         assert txn.raw(COUNT) != before
 
 
-def test_reads_of_a_snapshot_are_of_one_moment(database):
-    assert_reads_are_of_one_moment(database)
+def test_all_reads_of_a_snapshot_see_the_same_rows(database):
+    assert_all_reads_see_the_same_rows(database)
 
 
-def test_reads_of_a_snapshot_are_of_one_moment_with_the_settings_for_a_pooler(postgres_url, opened):
-    assert_reads_are_of_one_moment(opened(f"{postgres_url}&pooler=transaction"))
+def test_all_reads_of_a_snapshot_see_the_same_rows_with_the_settings_for_a_pooler(
+    postgres_url, opened
+):
+    assert_all_reads_see_the_same_rows(opened(f"{postgres_url}&pooler=transaction"))
 
 
 def reported(database, study, loss):
@@ -58,7 +60,7 @@ def reader(postgres_url, opened):
     return opened(postgres_url)
 
 
-def test_best_trial_that_ends_during_a_listing_stays_in_it(writer, reader):
+def test_best_trial_that_ends_during_a_listing_stays_in_the_listing(writer, reader):
     study = new_study(writer)
     for loss in (5.0, 4.0):
         reported(writer, study, loss).finish()
@@ -70,7 +72,7 @@ def test_best_trial_that_ends_during_a_listing_stays_in_it(writer, reader):
     assert [row.number for row in found] == [2, 1, 0]
 
 
-def test_best_trial_that_ends_during_the_read_is_found(writer, reader):
+def test_best_trial_that_ends_during_a_read_is_found(writer, reader):
     study = new_study(writer)
     reported(writer, study, 5.0).finish()
     best = reported(writer, study, 0.1)
@@ -79,7 +81,7 @@ def test_best_trial_that_ends_during_the_read_is_found(writer, reader):
     assert [row.number for row in best_trials(reader, study)] == [1]
 
 
-def test_counts_and_trials_of_an_overview_are_of_one_moment(writer, reader):
+def test_counts_and_trials_of_an_overview_come_from_one_snapshot(writer, reader):
     study = new_study(writer)
     running = reported(writer, study, 0.5)
     after_the_first_read(reader, running.finish)

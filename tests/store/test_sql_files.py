@@ -14,13 +14,13 @@ def test_statements_and_plans_in_docs_sql_are_up_to_date(postgres_url, sqlite_ur
     with closing(connect(postgres_url)) as postgresql, closing(connect(sqlite_url)) as sqlite:
         made = sql_files.files(postgresql, sqlite)
 
-    # Another server's version makes other plans.
+    # A server of another version may make other plans.
     outdated = sql_files.differing(made, plans=DSN_VARIABLE not in os.environ)
 
     assert outdated == [], "Run scripts/sql, which rewrites docs/sql, and commit the difference."
 
 
-def test_layout_gives_each_clause_and_condition_a_line_and_keeps_short_subqueries():
+def test_layout_puts_each_clause_and_condition_on_a_line_and_keeps_short_subqueries_whole():
     sql = "UPDATE t SET a=1, b='x, y' WHERE t.id = (SELECT u.id FROM u) AND t.a IS DISTINCT FROM 2"
 
     assert layout(sql) == (

@@ -1,4 +1,4 @@
-"""The moves between all pairs of states, by each function that moves a trial."""
+"""For each function that moves a trial: between which states it moves, and between which not."""
 
 import pytest
 from harness.arrange import SimulatedWorker, dump, new_request, new_study, token, trial_in, trial_of
@@ -38,7 +38,7 @@ def move_by_end(database, trial, target):
 
 
 def assert_moves(database, subtests, move, targets, allowed):
-    """Try a move from every state to each target; only the allowed moves change anything."""
+    """Try to move a trial from every state to each target; only the allowed moves change rows."""
     for source in State:
         for target in targets:
             study = new_study(database)

@@ -19,14 +19,14 @@ SHORT_S = 0.5
 
 @pytest.fixture
 def proxy(postgres_url):
-    """A proxy to the server that can be frozen."""
+    """A proxy in front of the server; the proxy can be frozen."""
     with Proxy(postgres_url) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def database(proxy, opened):
-    """A database behind the proxy, with a short bound."""
+    """A database behind the proxy; it waits at most `SHORT_S` for an answer."""
     return opened(proxy.url(), connections=1, longest_silence=lambda: SHORT_S)
 
 
@@ -44,7 +44,7 @@ def claim(database, study, request_token):
 
 
 @pytest.mark.parametrize("call", [enqueue, read, claim], ids=["pipeline", "reader", "chain"])
-def test_request_without_an_answer_ends_and_can_be_made_again(proxy, database, call):
+def test_request_without_an_answer_fails_and_can_be_made_again(proxy, database, call):
     study = new_study(database)
     request_token = token()
     call(database, study, token())  # opens the connection and prepares the statements
@@ -68,7 +68,7 @@ def test_slow_answer_within_the_bound_is_awaited(proxy, opened):
         assert txn.raw("SELECT pg_sleep(0.7), 1")[1][0][1] == 1
 
 
-def test_bound_can_be_shortened_during_a_wait(proxy, opened):
+def test_bound_of_a_wait_can_be_shortened_during_the_wait(proxy, opened):
     bound_s = [600.0]
     database = opened(proxy.url(), longest_silence=lambda: bound_s[0])
     threading.Timer(SHORT_S, bound_s.__setitem__, (0, 0.1)).start()

@@ -1,4 +1,4 @@
-"""The stable views show what the rows hold."""
+"""The views v_study, v_trial, v_result and so on show what the tables hold."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def as_json(value):
 
 @pytest.fixture
 def study(database, clock):
-    """Five trials with different ends; the first has two attempts."""
+    """A study with five trials in different states; the first trial has two attempts."""
     study = new_study(database, name="views", max_failures=2)
     worker = SimulatedWorker(database, study)
 
@@ -106,7 +106,7 @@ def at(value):
     return None if value is None else moment(str(value)[:19])
 
 
-def test_duration_of_a_trial_is_the_sum_over_its_attempts(database, study):
+def test_duration_of_a_trial_is_the_sum_of_the_durations_of_its_attempts(database, study):
     durations = {row["number"]: row["duration_s"] for row in view(database, "v_trial")}
 
     assert durations[0] == pytest.approx(10 + 5, abs=1e-3)
@@ -131,14 +131,14 @@ def test_v_result_equals_the_live_results(database, study):
     assert first == [(1, 1), (2, 1), (3, 2)]
 
 
-def test_metrics_of_a_result_with_only_the_studys_metric_hold_that_metric(database, study):
+def test_result_without_other_metrics_shows_the_metric_of_the_study(database, study):
     (row,) = [row for row in view(database, "v_result") if row["number"] == 2]
 
     assert math.isnan(as_json(row["metrics"])["loss"])
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, 1e300, -5e-324, 123456789.123456789, 0.0, 1.0, -2.5])
-def test_value_among_the_metrics_has_all_its_digits(database, value):
+def test_value_in_the_column_metrics_has_all_its_digits(database, value):
     SimulatedWorker(database, new_study(database)).ask().report(value)
 
     (row,) = view(database, "v_result")
@@ -165,7 +165,7 @@ def test_v_study_shows_counts_status_objective_and_budget(database, study):
     assert shown == ("RUNNING", "loss", "min", 10)
 
 
-def test_v_study_and_read_progress_give_the_same_status_through_a_studys_life(database):
+def test_v_study_and_read_progress_show_the_same_status_throughout_a_study(database):
     study = new_study(database, num_trials=1)
     worker = SimulatedWorker(database, study)
 

@@ -30,7 +30,7 @@ def suggest(trial: optuna.Trial) -> dict[str, Any]:
 
 
 def work(task: dict[str, Any]) -> None:
-    """Run trials in one process until none is enqueued any more."""
+    """Run trials in one process until no enqueued trial is left."""
     import studydb.examples.digits  # noqa: F401, PLC0415  the imports that a user's script has
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -56,7 +56,7 @@ def work(task: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the task whose file is named."""
+    """Run the task in the file that the command line names."""
     task = read_task(sys.argv[1])
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(study_name=NAME, storage=storage_of(task), direction="minimize")

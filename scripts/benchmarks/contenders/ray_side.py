@@ -1,4 +1,4 @@
-"""Ray Tune runs the task: reused actors with one CPU each; its start-up is timed separately."""
+"""Ray Tune runs the task in reused actors with one CPU each. Ray's start-up is timed separately."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ class Digits(tune.Trainable):  # type: ignore[misc]
     """A trial in an actor, which is reused for the next configuration."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        import studydb.examples.digits  # noqa: F401, PLC0415  in the actor
+        import studydb.examples.digits  # noqa: F401, PLC0415  in the actor's process
 
         self.begin(config)
 
@@ -41,7 +41,7 @@ class Digits(tune.Trainable):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Run the task whose file is named."""
+    """Run the task in the file that the command line names."""
     task = read_task(sys.argv[1])
     times: dict[str, float] = {}
     with timed(times, "start-up"):

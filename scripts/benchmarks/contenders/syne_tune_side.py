@@ -1,4 +1,4 @@
-"""Syne Tune runs the task: its local backend, a process per trial, polled every 0.1 s."""
+"""Syne Tune runs the task on its local backend: a process per trial, polled every 0.1 s."""
 
 import logging
 import os
@@ -36,9 +36,10 @@ def scheduler_of(task: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    """Run the task whose file is named."""
+    """Run the task in the file that the command line names."""
     task = read_task(sys.argv[1])
-    os.environ["SYNETUNE_FOLDER"] = str(Path(task["folder"]) / "syne-tune")  # read by its import
+    # `import syne_tune` reads the variable.
+    os.environ["SYNETUNE_FOLDER"] = str(Path(task["folder"]) / "syne-tune")
     from syne_tune import StoppingCriterion, Tuner  # noqa: PLC0415
     from syne_tune.backend import LocalBackend  # noqa: PLC0415
     from syne_tune.experiments import load_experiment  # noqa: PLC0415

@@ -24,7 +24,7 @@ def read_task(path: str) -> dict[str, Any]:
 
 
 def epochs_of(config: dict[str, Any], epochs: int) -> Iterator[tuple[int, float]]:
-    """Train one configuration; yield each epoch and the error after it."""
+    """Train one configuration; yield the number of each epoch and the error after that epoch."""
     from studydb.examples import digits  # noqa: PLC0415  only processes that train import scikit-learn
 
     images, unseen_images, labels, unseen_labels = digits.load()
