@@ -1,5 +1,5 @@
 """
-Chains: several statements that PostgreSQL runs as one, and SQLite one after another.
+Chains: statements that PostgreSQL runs as a single statement, and SQLite one after another.
 
 A single statement needs no BEGIN and no COMMIT, so it costs one round trip. On PostgreSQL a CTE may
 write. A CTE on SQLite only reads, but SQLite runs inside the process, without round trips.

@@ -106,7 +106,7 @@ class Connections:
             self._n_waiting -= 1
 
     def give_back(self, cursor: Cursor | None) -> None:
-        """Put a cursor without an open transaction back into the pool; None if it was closed."""
+        """Put a cursor without an open transaction back into the pool, or None if it was closed."""
         with self._lock:
             self._free.append(cursor)
             if self._n_waiting:  # a rare case; notify() costs more than this method

@@ -39,7 +39,7 @@ _LOGIN = ("authentication failed", "no password supplied")
 
 
 class Duplicate(Exception):
-    """A UNIQUE constraint refused a row; an earlier send of this request may have stored it."""
+    """A UNIQUE constraint refused a row, which an earlier send of the request may have stored."""
 
 
 class NoTables(StorageMissing):

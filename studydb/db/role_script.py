@@ -53,7 +53,7 @@ WORKER_UPDATES = {
     "rung": ("n_entries", "n_ranked", "cut_rank", "cut_score", "cut_trial_id"),
     "counter": ("pending", "running", "paused", "terminated", "error"),
 }
-"""Columns by table. A test compares them with the statements of every operation of a worker."""
+"""The columns that a worker updates, by table. A test compares them with all its statements."""
 
 _HEAD = """
 -- Run this in psql as the owner of the database and its tables, or as a superuser: after each
@@ -148,7 +148,7 @@ class Roles:
         )
 
     def _present_owners(self) -> str:
-        """Make the tables' present owner and the caller members of the owner role."""
+        """Add the tables' present owner and the caller to the members of the owner role."""
         return dedent(f"""\
             DO $$ DECLARE holder oid; BEGIN
               FOR holder IN SELECT relowner FROM pg_class

@@ -1,9 +1,9 @@
 """
 The tables: one schema for PostgreSQL and SQLite.
 
-Ids are never reused. No index has a column that a heartbeat or a report changes, so that their
-updates stay HOT on PostgreSQL. `result` and `rung_entry` have no foreign keys, because the fence
-proves that the parent exists. The condition of a partial index is a literal in queries, never a
+Ids are never reused. Heartbeats and reports change no column that has an index, so that their
+UPDATEs stay HOT on PostgreSQL. `result` and `rung_entry` have no foreign keys, because the fence
+proves that the trial exists. The condition of a partial index is a literal in queries, never a
 bind.
 """
 
@@ -219,7 +219,7 @@ trial = _table_with_id(
 """
 Trials with a lower `priority` run first. `rank_score` is set to `best_score` when an attempt ends,
 so one index probe finds the best trial, and reports stay HOT. `checkpoint_step` is the highest step
-ever saved. `flush_no` counts the attempt's flushes; the attempt's end copies it to `attempt`.
+ever saved. `flush_no` counts the attempt's flushes; its end copies the count to `attempt`.
 """
 
 guard(

@@ -17,8 +17,8 @@ class ArchiveConnection(sqlite3.Connection):
     """
     A connection that reads without locks, and ignores a `-wal` file.
 
-    A writer could change pages during a read. So the connection is opened for one transaction,
-    whose reads are valid only if the file has not changed at its end.
+    A writer could change pages during a read. So the connection serves one transaction, whose
+    reads are valid only if the file has not changed during the transaction.
 
     Attributes:
         stamp: The `_stamp` of the file when it was opened.

@@ -16,7 +16,7 @@ class TransactionBlock:
     """
     The `with` block of a transaction; see `Database.begin`.
 
-    On PostgreSQL a writer sends its statements through a pipeline: it waits only for rows that it
+    On PostgreSQL a writer sends its statements through a pipeline, and waits only for rows that it
     reads. An error is raised when the writer next waits for rows, or at the COMMIT; the server
     skips the statements after the failed statement.
     """

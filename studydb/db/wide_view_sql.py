@@ -44,7 +44,7 @@ _MARKED: dict[ValueKind, Any] = {
     ValueKind.INTEGER: "integer",
 }
 _KINDS = {marked: kind for kind, marked in _MARKED.items()}
-"""The first marks only told doubles (true) from texts (false); "integer" came later."""
+"""Marks had only true for doubles and false for texts before "integer" was added."""
 
 _HASH_DIGITS = 8
 _SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
@@ -247,9 +247,9 @@ def _is_taken(txn: TextRunner, name: str) -> bool:
 
 def owner_to_act_for(txn: TextRunner, name: str) -> str | None:
     """
-    Return the quoted owner of a table or view on PostgreSQL, to give it what our login makes.
+    Return the quoted role that owns a table or view, and should also own what our login makes.
 
-    None if our login is the owner or not its member, or the owner may not create in the schema.
+    None if our login is that role or no member of it, or the role may not create in the schema.
     """
     rows = txn.fetch_text(
         "SELECT quote_ident(rolname) FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner "

@@ -142,7 +142,7 @@ _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
 
 
 def _ask(*conditions: sa.ColumnElement[bool]) -> Prepared:
-    last = study.c.next_draw - 1  # RETURNING reads the new row
+    last = study.c.next_draw - 1  # RETURNING reads the updated row
     place = postgresql.array([_batch_of(last), sa.cast(last % PROPOSALS_PER_BATCH, sa.Text)])
     drawn = (
         _DRAW.where(*conditions, _IS_PROPOSED)
@@ -172,7 +172,7 @@ _ASK = {
     **{(flag, True): _ask(condition, _TURN) for flag, condition in _IF.items()},
     **{(flag, False): _ask(condition) for flag, condition in _IF.items()},
 }
-"""The asks by the flags `if_nothing_waits` and `queue` of `ask`."""
+"""The statements of `ask`, by its flags `if_nothing_waits` and `queue`."""
 
 _NEXT = {
     flag: Prepared(
@@ -208,7 +208,7 @@ def take(txn: Txn, *, study_id: int, if_nothing_waits: bool = False) -> Draw | N
 
 
 def are_kept(study: Study) -> bool:
-    """Tell whether the study's row can hold proposals, and SQL can make configs of them."""
+    """Tell whether the study's row can hold proposals from which SQL can make configs."""
     return study.space.is_flat and study.space.width <= _MOST_CHARACTERS
 
 
@@ -233,7 +233,7 @@ def ask(
         Duplicate: The same ask was already stored (its reply was lost).
         LockTimeout: The turn did not come within `TURN_TIMEOUT_S`.
     """
-    assert study.searcher is not None  # or the study would have no draws
+    assert study.searcher is not None  # a study without a searcher has no draws
     row = txn.first(
         _ASK[if_nothing_waits, queue],
         study=study.id,

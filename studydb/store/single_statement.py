@@ -30,7 +30,7 @@ _AS_EXPECTED = (
     *leases.FENCE,
     trial.c.flush_no < sa.bindparam("to_flush_no"),
     trial.c.n_results == sa.bindparam("n_before"),
-    # The first flush of a later attempt supersedes results, which takes several statements.
+    # The first flush of a second or later attempt supersedes results, in several statements.
     sa.or_(trial.c.attempt == 1, trial.c.flush_no > 0),
     trial.c.verdict.is_(None),
     trial.c.request.is_(None),

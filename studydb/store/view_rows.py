@@ -185,8 +185,8 @@ def result_page(
     """
     Read the live results after a position, in the order of the primary key: by trial and step.
 
-    The view `v_result` is not used: it adds the study's metric to each row's JSON, and removing the
-    metric again would take longer than all other work.
+    The view `v_result` is not used, because it adds the study's metric to each row's JSON.
+    Removing the metric again would take longer than all other work.
 
     Args:
         after: `trial_id`, `attempt` and `step` of the last row read; (0, 0, 0) for the first page.
