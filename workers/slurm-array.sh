@@ -11,7 +11,8 @@
 # Workers of a study as an array job: sbatch workers/slurm-array.sh STUDY [options of the worker]
 #
 # A minute before the time limit, and on preemption, Slurm sends TERM to this shell alone. The worker
-# lets its trials save, flushes and releases them within 30 s, and the task goes back to the queue.
+# lets its trials save, flushes their results and releases the trials within 30 s. Then the task
+# goes back to the queue.
 set -u
 
 if [ $# -eq 0 ]; then
@@ -21,12 +22,12 @@ fi
 study=$1
 shift
 
-# Set before the worker starts, so that a signal in between is not lost.
+# The trap comes before the worker's start, so that no signal is lost between them.
 trap 'interrupted=yes; [ -z "${!:-}" ] || kill -TERM "$!" 2>/dev/null' TERM
 studydb worker --study "$study" "$@" &
 worker=$!
 
-# A trapped signal interrupts `wait`; only an uninterrupted one returns the worker's exit code.
+# A trapped signal interrupts `wait`; only an uninterrupted `wait` gives the worker's exit code.
 interrupted=yes
 while [ "$interrupted" = yes ]; do
     interrupted=no
