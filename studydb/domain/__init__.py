@@ -1,1 +1,1 @@
-"""The nouns: space, specs, life of a trial, records, views, errors. Imports no other room."""
+"""Values and rules without I/O: spaces, specs, lives of trials, records, views, errors."""

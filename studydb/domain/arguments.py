@@ -25,7 +25,7 @@ def flag(name: str, value: Any) -> bool:
     Read True or False.
 
     Raises:
-        InvalidSpec: The value is neither.
+        InvalidSpec: The value is not a bool.
     """
     if not isinstance(value, bool):
         raise InvalidSpec(f"{name} is {value!r}; it is True or False.")

@@ -10,12 +10,12 @@ from typing import Any
 from studydb.domain.errors import InvalidSpec
 
 MAX_DEPTH = 32
-"""The limit of nested lists and dicts; it also refuses a dict that contains itself."""
+"""How deep lists and dicts may be nested; the limit also refuses a dict that contains itself."""
 
 LARGEST_DOUBLE = int(sys.float_info.max)
 """
-Larger integers are refused, because other readers of the JSON keep numbers as doubles. Integers up
-to it are allowed, because PostgreSQL's JSON may return a large double as an integer.
+Larger integers are refused, because other readers of the JSON keep numbers as doubles. Smaller
+integers are allowed, because PostgreSQL's JSON may return a large double as an integer.
 """
 
 

@@ -18,19 +18,19 @@ StudydbError                     exit code 1 on the command line
 ├── StudyFailed                  exit code 3: correct the trainable, then resume or create anew
 ├── LeaseLost                    discard the local run
 ├── StorageError                 look at the database, not at the call
-│   ├── StorageMissing           create it
+│   ├── StorageMissing           create the database or its tables
 │   ├── StorageTransient         make the same call again: it may have succeeded
-│   │   ├── StorageUnreachable   start it, or correct the URL; what was buffered is kept
+│   │   ├── StorageUnreachable   start the database, or correct the URL; buffered results are kept
 │   │   └── StorageBusy          a deadlock, a lock that others hold too long, a full disk
 │   ├── StorageDenied            log in with the right that the message names
-│   ├── StorageReadOnly          open it for writing
+│   ├── StorageReadOnly          open the database for writing
 │   ├── SchemaTooOld             `studydb db upgrade`
 │   └── SchemaTooNew             upgrade studydb
 ├── HostError                    this machine lacks processes, files, disk: raise the limit
 ├── TrainableError               the user's function cannot be found or called
-│   └── Untrusted                sign it or allow it
+│   └── Untrusted                sign the function or allow it
 └── CheckpointError              bytes are missing, damaged or cannot be written
-TrialStopped (BaseException)     return: the trial is stopped or paused
+TrialStopped (BaseException)     return from the function: the trial is stopped or paused
 StudyDiffers (UserWarning)       the loaded study differs from what create_study was given
 ```
 """

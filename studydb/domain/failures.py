@@ -19,7 +19,7 @@ def failure_of(error: BaseException, *, whole: bool = False) -> Failure:
     Describe an exception by its type, message and traceback, each of bounded length.
 
     Args:
-        whole: Whether to keep the frames of studydb; users need only those of their code.
+        whole: Whether to keep the frames of studydb; users need only the frames of their code.
     """
     trace = _traceback(error, whole=whole)
     return bounded_failure(Failure(_type_name(type(error)), _message(error), trace))
@@ -35,7 +35,7 @@ def bounded_failure(failure: Failure) -> Failure:
 
 
 def bounded(text: str, limit_bytes: int) -> str:
-    """Shorten a text to `limit_bytes`, a quarter from its beginning; escape NUL characters."""
+    """Escape NUL characters; cut the middle of a text so that `limit_bytes` are left."""
     data = text.replace("\0", "\\x00").encode(errors="backslashreplace")
     if len(data) <= limit_bytes:
         return data.decode()

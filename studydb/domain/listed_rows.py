@@ -1,4 +1,4 @@
-"""Rows that people read: those of the stable views (`v_study`, `v_trial`, …) and a few more."""
+"""Rows that people read: rows of the stable views (`v_study`, `v_trial`, …) and of lists."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -107,9 +107,9 @@ class RecentEnds(NamedTuple):
     How the newest trials of a study ended.
 
     Attributes:
-        ended: How many of them have ended; `completed` and so on are parts of this number.
-        began_at: When the first of them began; None if none has begun.
-        last_end_at: When the last of them ended; None if none has ended.
+        ended: How many of these trials have ended, for whatever reason.
+        began_at: When the first trial began; None if none has begun.
+        last_end_at: When the last trial ended; None if none has ended.
     """
 
     ended: int
@@ -143,7 +143,7 @@ class Judgement(NamedTuple):
     Attributes:
         rung: The step of the rung.
         step: The step of the judged result; `value` is its value of the study's metric.
-        cutoff: The value that the result had to reach; None if there was none.
+        cutoff: The value that the result had to reach; None if the rung had no cutoff.
     """
 
     rung: int
@@ -154,7 +154,7 @@ class Judgement(NamedTuple):
 
 
 class AttemptDetails(NamedTuple):
-    """The columns of an attempt's row that `v_attempt` does not show; see `AttemptProcess`."""
+    """An attempt's row, with columns that `v_attempt` lacks; see also `AttemptProcess`."""
 
     trial_id: int
     attempt: int

@@ -52,7 +52,7 @@ MAX_REPORT_BYTES = 8_000_000
 
 def weigh(result: Result) -> int:
     """
-    Estimate the bytes that a result takes, within a factor of two in memory, JSON or a statement.
+    Estimate a result's bytes in memory, in JSON or in a statement, within a factor of two.
 
     A text that is not ASCII is estimated by the escapes that JSON writes for it.
     """
@@ -90,7 +90,7 @@ def read_report(
     Args:
         report: The user's dict; dicts may be nested, numbers may be numpy's.
         metric: The study's metric; nested names are joined by "/".
-        last_step: The last reported or restored step; a report without a step is one step later.
+        last_step: The last reported or restored step; a report without a step gets the next one.
         rises_from: The number that the step must exceed, `last_step` by default; 0 at the first
             report of an attempt, which may be below the restored step.
         time_total_s: See `Result`.

@@ -19,7 +19,7 @@ Entry = tuple[float, int]
 @dataclass(frozen=True, slots=True)
 class Cut:
     """
-    The last entry that is not above the quantile, among `n` ranked entries.
+    The entry at the quantile, or else the next worse entry, among `n` ranked entries.
 
     Attributes:
         rank: The 0-based rank of `entry`, counted from the worst.

@@ -63,7 +63,7 @@ class Request:
 
 
 class QueuePosition(NamedTuple):
-    """Where a PENDING trial stands in its study's queue: lower comes first."""
+    """Where a PENDING trial stands in its study's queue: lower positions come first."""
 
     priority: int
     number: int
@@ -103,9 +103,9 @@ class Batch:
     Attributes:
         flush_no: 1, 2, … within the attempt; a batch that is sent again has the same number.
         results: In ascending order of step; may be empty.
-        after_step: The last step that this attempt flushed before; else the step of the checkpoint
-            that it restored; else 0.
-        before: The trial's summary before this batch; None if this attempt does not know it.
+        after_step: The last step that this attempt has flushed. Before its first flush: the step of
+            the restored checkpoint, or 0 without a checkpoint.
+        before: The trial's summary before this batch; None if the attempt does not know it.
     """
 
     flush_no: int
@@ -187,9 +187,9 @@ class NewStudy(StudySpec):
 
     Attributes:
         uuid: Chosen by the caller. The trainable's signatures cover it, and a duplicate request
-            has the same one.
+            has the same UUID.
         seed: The seed of the searcher's random numbers.
-        trainable: What workers run, signed for this study; None if own loops run its trials.
+        trainable: What workers run, signed for this study; None if own loops run the trials.
         created_by: A person: user@host.
     """
 
@@ -203,7 +203,7 @@ class NewStudy(StudySpec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study(NewStudy):
     """
-    A study's row with its specs read.
+    A study's row, with its specs as objects.
 
     Attributes:
         former_checkpoints: The stores that the study used before and still reads.
@@ -273,8 +273,8 @@ class Claim:
         next_decision_step: See `Answer`.
         time_total_s: Seconds of training that earlier attempts have reported.
         queue_position: The trial's position in the queue when it was claimed.
-        misfit: Why the trial must not run: its params do not fit the study's space; None if they
-            do.
+        misfit: Why the params do not fit the study's space; the trial must not run then. None if
+            they fit.
     """
 
     lease: Lease
@@ -296,7 +296,7 @@ class Process:
 
     Attributes:
         boot_id: The kernel's id of this boot of the host.
-        pid_namespace: The namespace of `pid`: containers of one host share its boot id.
+        pid_namespace: The namespace of `pid`; containers of one host have one boot id.
         started: The process's start in clock ticks since boot, because pids are reused.
     """
 
@@ -347,7 +347,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """The newest failure or loss in a study whose cause is stored."""
+    """The newest stored cause of a failure or loss in a study."""
 
     number: int
     attempt: int

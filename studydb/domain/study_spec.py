@@ -17,7 +17,7 @@ Reader = Callable[[str, Any], Any]
 
 
 def setting(default: Any, read: Reader) -> Any:
-    """Declare a field of `StudySpec` for JSON; studies without the setting have the default."""
+    """Declare a setting: a field of `StudySpec`. A study whose row lacks it has the default."""
     return field(default=default, metadata={"read": read})
 
 
@@ -27,7 +27,7 @@ class StudySpec:
     The checked arguments with which a study is created.
 
     A new setting is a field here, an argument of `create_study` and an option of `studydb create`.
-    The study's row holds a setting in the column of its name, else in the JSON column `settings`.
+    The study's row holds a setting in the column of its name, or in the JSON column `settings`.
 
     Attributes:
         searcher: None if all trials of the study are enqueued.

@@ -20,7 +20,7 @@ _SCALE_BITS = 64
 @dataclass(slots=True)
 class _Sum:
     """
-    The sum of the earlier values of one metric.
+    Minimum, maximum, sum and last of the values of one metric that are no longer in memory.
 
     Attributes:
         n: The number of values that are not NaN; `smallest` and `largest` are among these.
@@ -88,10 +88,10 @@ def _parts(numbers: list[float]) -> list[float]:
 
 class Tally:
     """
-    Minimum, maximum, average and last of every numeric metric over a trial's live results.
+    Minimum, maximum, average and last value of every numeric metric over a trial's live results.
 
-    The sum is exact, so that the average does not depend on the batches. NaN counts only for
-    `last`.
+    The sum is exact, so that the average does not depend on how results are divided into batches.
+    NaN counts only for `last`.
     """
 
     __slots__ = ("_kept", "_metric", "_n_numbers", "_sums", "n_results")
@@ -116,7 +116,7 @@ class Tally:
         return self
 
     def analysis(self, more: Iterable[Result] = ()) -> Analysis:
-        """Summarize all results; `more` are later results, which are not added."""
+        """Summarize the added results and `more` later results, without adding those."""
         series = self._series(more)
         found = {name: known.analysis() for name, known in self._sums.items() if name not in series}
         for name, values in series.items():
@@ -134,7 +134,7 @@ class Tally:
 
 
 def _analysis_of(values: Sequence[float]) -> dict[str, float]:
-    """Compute `_Sum.analysis` of values that are all in memory, at a third of its cost."""
+    """Compute the analysis of values that are all in memory, at a third of the cost of `_Sum`."""
     numbers = [value for value in values if not math.isnan(value)]
     try:
         total = math.fsum(numbers)

@@ -14,9 +14,9 @@ class RungSpec:
     A rung that a scheduler needs.
 
     Attributes:
-        bracket: The 0-based number of its bracket.
-        step: Its milestone (`training_iteration`).
-        quantile: The quantile of the negated scores, in [0, 1], that is its cutoff.
+        bracket: The 0-based number of the rung's bracket.
+        step: The rung's milestone (`training_iteration`).
+        quantile: The cutoff's quantile among the negated scores, in [0, 1].
     """
 
     bracket: int
@@ -72,7 +72,7 @@ class Scheduler(Protocol):
         """Return the JSON form for the study's row; `schedulers.read` reads it."""
 
     def rungs(self) -> tuple[RungSpec, ...]:
-        """Return the rungs; creating a study makes a row for each."""
+        """Return the rungs; a new study gets a row for each rung."""
 
     def rung_of(self, step: int) -> int | None:
         """Return the last milestone up to `step`; None if there is none."""
@@ -93,7 +93,7 @@ class Searcher(Protocol):
 
     @property
     def seed(self) -> int | None:
-        """The seed for studies created with this searcher; None for a random one each."""
+        """The seed for studies created with this searcher; None for a random seed per study."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for the study's row; `searchers.read` reads it."""

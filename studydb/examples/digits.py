@@ -19,7 +19,7 @@ BRIGHTEST = 16  # the largest value of a pixel
 
 def train(config: dict[str, Any], trial: Any) -> None:
     """
-    Train for 27 epochs, and report after each the share of unseen digits that are misread.
+    Train for 27 epochs; after each epoch, report the share of unseen digits that are misread.
 
     Args:
         config: `lr` (1e-4 to 1), `h` (hidden units, 4 to 256), `alpha` (weight decay, 1e-6 to 1),

@@ -27,5 +27,5 @@ def from_call(call: Call) -> Searcher:
 
 
 def read(spec: Mapping[str, Any] | None) -> Searcher | None:
-    """Make the searcher that a study's row holds; None if all its trials are enqueued."""
+    """Make the searcher that a study's row holds; None if the study has no searcher."""
     return None if spec is None else rebuild(spec, BY_NAME, noun="searcher")

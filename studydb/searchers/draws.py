@@ -29,7 +29,7 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
 @lru_cache(maxsize=256)
 def _draws_of(key: int, block: int) -> list[float]:
     """Compute a block of consecutive draws, because starting Philox costs more than a draw."""
-    from numpy.random import Philox  # noqa: PLC0415  commands that propose nothing skip numpy
+    from numpy.random import Philox  # noqa: PLC0415  most commands need no numpy
 
     words = Philox(key=key, counter=block * BLOCK_DRAWS).random_raw(4 * BLOCK_DRAWS)[::4]
     draws: list[float] = ((words >> 11) * 2.0**-53).tolist()

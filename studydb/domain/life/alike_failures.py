@@ -1,4 +1,4 @@
-"""Find failures that are alike: a study pauses itself if its function has a bug."""
+"""Find failures that are alike: a study pauses itself if its first trials all fail alike."""
 
 import re
 
@@ -16,8 +16,8 @@ def fingerprint(failure: Failure) -> str:
     """
     Describe a failure by its type and the line that raised it; alike failures have equal texts.
 
-    Without a traceback the text holds the message instead of the line. Numbers in it are replaced
-    by 0, because they often come from the trial's parameters.
+    Without a traceback the text holds the message instead of the line. Numbers in the message
+    become 0, because they often come from the trial's parameters.
     """
     places = _PLACE.findall(failure.traceback)
     if places:

@@ -49,7 +49,7 @@ class Verdict:
         Whether results that are reported after the verdict are dropped.
 
         True for decisions of schedulers and rules. A person's request may arrive in the middle of
-        a step and must not discard its result or skip a rung.
+        a step, and must not discard the step's result or skip a rung.
         """
         return self.by in (DecidedBy.SCHEDULER, DecidedBy.RULE)
 

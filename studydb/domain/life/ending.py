@@ -23,7 +23,7 @@ LONGEST_DELAY_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How often a trial may fail (by exceptions of the user's code) or be lost (without one)."""
+    """How often a trial may fail (by an exception) or be lost (without an exception)."""
 
     max_failures: int
     max_losses: int
@@ -35,7 +35,7 @@ class TrialFacts:
     What the trial's row says when its attempt ends.
 
     Attributes:
-        note: Why a lost trial is not retried, even if `max_losses` allows it; "" if it may be.
+        note: Why a lost trial is not retried, even if `max_losses` allows a retry; "" if it may be.
     """
 
     failures: int

@@ -30,7 +30,7 @@ class Threshold(Spec):
 
     Attributes:
         metric: A metric's name, or `training_iteration` for the step.
-        op: One of >=, <=, >, <. A rule from a dict has >=, as in Ray Tune.
+        op: One of >=, <=, >, <. A rule that is given in a dict has >=, as in Ray Tune.
     """
 
     metric: str
@@ -38,7 +38,7 @@ class Threshold(Spec):
     bound: float
 
     def hit(self, result: Result, *, objective: Objective) -> bool:
-        """Tell whether this result ends the trial; a missing or non-numeric metric does not."""
+        """Tell whether this result hits the rule; a missing or non-numeric metric never does."""
         value = _lookup(result, self.metric, objective)
         return is_number(value) and _COMPARE[self.op](value, self.bound)
 

@@ -1,7 +1,7 @@
 """
 The states of a trial and the allowed moves (`MOVES`).
 
-No scheduler makes the moves "promoted", "given up" and "exploit" yet; they are for later ones.
+No scheduler makes the moves "promoted", "given up" and "exploit" yet.
 
 ```
             claim                        finish: completed, stopped by scheduler, rule or person
@@ -18,7 +18,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """The state of a trial. A row with a final state, TERMINATED or ERROR, keeps it."""
+    """The state of a trial. A trial that is TERMINATED or ERROR never changes its state."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -68,8 +68,8 @@ class Status(StrEnum):
     """
     The status of a study.
 
-    FINISHED is never stored: such a study is stored as RUNNING, its budget is spent, and no trial
-    is PENDING or RUNNING.
+    FINISHED is never stored. A study is FINISHED if RUNNING is stored, its budget is spent, and no
+    trial is PENDING or RUNNING.
     """
 
     RUNNING = "RUNNING"

@@ -65,7 +65,7 @@ class Enumerable(Domain):
 
     @abstractmethod
     def at(self, index: int) -> Any:
-        """Return the value at a 0-based index below `size`, in ascending order or the user's."""
+        """Return the value at a 0-based index; values are in ascending or in the user's order."""
 
     def from_unit(self, u: float) -> Any:
         return self.at(int(u * UNITS) * self.size // UNITS)
@@ -254,7 +254,7 @@ class Choice(Enumerable):
         return canonical_json(value) in self._indexes
 
     def cast(self, value: Any) -> Any:
-        """Return the equal value of the list; any other value is returned unchanged."""
+        """Return the value of the list that equals a value; without one, return it unchanged."""
         index = self._indexes.get(canonical_json(value))
         return value if index is None else self.at(index)
 

@@ -37,7 +37,7 @@ def constant(value: Any) -> Constant:
     Give a value to every trial unchanged.
 
     Numbers, texts, booleans and None need no `constant`. Lists need it, because (0, 1) is often
-    meant as a range and [0, 1] as a choice. So do texts and dicts that look like a distribution.
+    meant as a range and [0, 1] as a choice. Texts and dicts that look like distributions need it.
     """
     return Constant(value)
 
@@ -58,7 +58,7 @@ def walk(
         Each leaf's path and its domain or plain constant, in the order of the dicts.
 
     Raises:
-        InvalidSpec: A wrong name, distribution or constant; the message has its path.
+        InvalidSpec: A name, distribution or constant is wrong; the message has its path.
     """
     if prefix.count("/") > MAX_DEPTH:
         raise InvalidSpec(

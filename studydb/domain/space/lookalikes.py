@@ -40,7 +40,7 @@ def check_text(text: str, path: str, *, in_file: bool) -> None:
         in_file: Whether the space is a JSON file, where distributions are written differently.
 
     Raises:
-        InvalidSpec: The text looks like one; the message shows what to write instead.
+        InvalidSpec: The text is refused; the message shows what to write instead.
     """
     if (call := _CALL.fullmatch(text)) and (name := _known(call["name"])):
         written = f"{name}({call['arguments']})" if name in DISTRIBUTIONS else WORDS[name]
@@ -56,7 +56,7 @@ def check_dict(value: Mapping[Any, Any], path: str, *, in_file: bool) -> None:
     Refuse a dict that describes a distribution by its keys, as in files of other tools.
 
     Raises:
-        InvalidSpec: The dict describes one; the message shows what to write instead.
+        InvalidSpec: The dict is refused; the message shows what to write instead.
     """
     if any(isinstance(item, Mapping | Domain) for item in value.values()):
         return  # a nested part of the space

@@ -61,7 +61,7 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
     Read several "path=value" into the nested dict that `Space.read` and `check_params` take.
 
     Raises:
-        InvalidSpec: A text is wrong, a path comes twice, or a path is below one with a value.
+        InvalidSpec: A text is wrong, a path comes twice, or a path lies below another one.
     """
     tree: dict[str, Any] = {}
     dicts = {"": tree}

@@ -171,9 +171,9 @@ class Space:
         """
         Merge params with the constants into the config that a trainable receives.
 
-        A constant replaces a param of the same name, so that a program that writes rows cannot
-        change it. Numbers get their domain's type, because a database may return 1e16 as an
-        integer. `misfit` checks the params.
+        A constant replaces a param of the same name: a program that writes rows must not change a
+        constant. Numbers get their domain's type, because a database may return 1e16 as an integer.
+        `misfit` checks the params.
         """
         values = self.flatten(params)
         for path, domain in self.parameters.items():
@@ -186,8 +186,8 @@ class Space:
         """
         Return why params do not fit this space; None if they fit.
 
-        They must have every parameter, each in its domain, and no others. Rows that another program
-        wrote may have other params.
+        Params fit if they have a value for each parameter, in its domain, and no other names. In
+        rows that another program wrote, params may not fit.
         """
         if not isinstance(params, Mapping):
             return f"Its params are not a dict, but {shortened(repr(params), 200)}."

@@ -54,7 +54,7 @@ def rebuild(
         key: The key of the name; for `known` and `noun` see `build`.
 
     Raises:
-        InvalidSpec: `build` refuses the spec, or it has no name.
+        InvalidSpec: `build` refuses the spec, or the spec has no name.
     """
     options = dict(spec)
     if key not in options:

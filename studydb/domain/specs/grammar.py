@@ -4,7 +4,7 @@ The grammar of values and calls, which people type after `--param`, `--scheduler
 ```
 value      =  call | list | dict | text | word
 call       =  name "(" [ argument { "," argument } [","] ] ")"       ASHA(max_t=27, grace_period=1)
-argument   =  [ name "=" ] value             those without a name come first
+argument   =  [ name "=" ] value             arguments without a name come first
 list       =  "[" [ value { "," value } [","] ] "]"
 dict       =  "{" [ key ":" value { "," key ":" value } [","] ] "}"
 text       =  '"' … '"'  |  "'" … "'"        with the escapes of JSON and Python

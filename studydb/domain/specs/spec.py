@@ -17,8 +17,8 @@ class Spec:
     """
     A name with options, which are checked by their annotations and stored in a study's row.
 
-    A new spec is a frozen dataclass derived from this class. An option annotated with bool, int,
-    float or str, or with one of them `| None`, is checked for that type; `_check` checks the rest.
+    A new spec is a frozen dataclass derived from this class. Options annotated with bool, int,
+    float or str, perhaps with `| None`, are checked for their type; `_check` checks more.
 
     Attributes:
         kind: The spec's name in calls and in JSON; by default the class's name.

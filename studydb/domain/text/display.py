@@ -13,7 +13,7 @@ DIGITS = 6
 
 
 def counted(number: int, noun: str) -> str:
-    """Count things: "1 trial", "2 trials"."""
+    """Write a number with its noun: "1 trial", "2 trials"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -186,7 +186,7 @@ def in_studydb(name: str) -> str:
 
 
 def hint(name: str, known: Iterable[str] = ()) -> str:
-    """Suggest the known name that was misspelt, else translate another tool's word."""
+    """Suggest the known name that was misspelt; without one, translate another tool's word."""
     folds = {other.casefold(): other for other in known}
     misspelt = get_close_matches(name.casefold(), folds, n=1, cutoff=_MISSPELT)
     if misspelt:
