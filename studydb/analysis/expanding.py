@@ -14,8 +14,8 @@ def expanded_names(
         first: Names that come first, in this order; other names follow in alphabetical order.
         others: Further names; they may include names of `first`.
         taken: The names of the table's other columns.
-        prefix: The text before a name that clashes with another column, as in "param/state". It is
-            repeated until the name is unique.
+        prefix: The text that is put before a name that clashes with another column, for example
+            "param/" in "param/state". The prefix is repeated until the name is unique.
 
     Returns:
         The column of each parameter or metric.

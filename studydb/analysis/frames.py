@@ -1,8 +1,8 @@
 """
 The stable views as pandas DataFrames, with a column per parameter or metric.
 
-Rows are read in pages of one snapshot, and columns are kept compactly (see `columns`): building a
-frame takes little more memory than the frame.
+Rows are read in pages of one snapshot, and columns are kept compactly (see `columns`), so that
+building a frame takes little more memory than the frame.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

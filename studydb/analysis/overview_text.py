@@ -29,7 +29,7 @@ def trials_text(row: ListedStudy) -> str:
 
 
 def ends_text(ends: RecentEnds) -> str | None:
-    """Count the ends of the newest trials, as in "12 completed, 30 stopped early"; None if none."""
+    """Count how the newest trials ended: "12 completed, 30 stopped early"; None if none ended."""
     counts = (
         (ends.completed, "completed"),
         (ends.stopped_early, "stopped early"),
@@ -85,7 +85,7 @@ def best_line(overview: Overview) -> str:
 
 
 def workers_text(workers: WorkerList) -> str:
-    """Count workers by health, as in "2 alive, 1 dead"; silent and dead only with trials."""
+    """Count workers, as in "2 alive, 1 dead"; a silent or dead worker counts if it has trials."""
     holding = Counter(health for worker, health in workers.workers if worker.running)
     unwell = (Health.SILENT, Health.DEAD)
     parts = [f"{holding[health]} {health}" for health in unwell if holding[health]]

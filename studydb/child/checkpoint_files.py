@@ -46,7 +46,7 @@ class Restored:
 
     @property
     def path(self) -> Path:
-        """A copy of the saved directory; you may change it, and it is removed with the attempt."""
+        """A copy of the saved directory; you may change it. It is removed after the attempt."""
         if self._path is None:
             raise CheckpointError("The checkpoint is a dict; use its .to_dict().")
         return self._path

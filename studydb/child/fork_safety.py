@@ -71,7 +71,7 @@ def _descriptor(before: AbstractSet[int]) -> str | None:
             continue
         if stat.S_ISSOCK(mode):
             return "the import has opened a socket"
-        # Copies would share the file's position.
+        # A forked process would share the position in the file.
         return f"the import has left {target} open"
     return None
 

@@ -295,6 +295,6 @@ def _owner_of(pid: int) -> int | None:
 def _close_all_but(kept: int) -> None:
     for name in os.listdir("/dev/fd"):  # noqa: PTH208  names, not paths
         descriptor = int(name)
-        if descriptor > 2 and descriptor != kept:  # noqa: PLR2004  after stderr
+        if descriptor > 2 and descriptor != kept:  # noqa: PLR2004  2 is stderr
             with suppress(OSError):
                 os.close(descriptor)

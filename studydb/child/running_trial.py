@@ -147,7 +147,7 @@ class RunningTrial:
         """Make the next report raise TrialStopped; a signal handler may call this."""
         self._preempted = True
 
-    if not TYPE_CHECKING:  # a type checker finds wrong names itself
+    if not TYPE_CHECKING:  # so that a type checker finds wrong names
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError; the message translates names of other tools into studydb's."""

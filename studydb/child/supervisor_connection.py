@@ -24,7 +24,7 @@ class SupervisorConnection:
     Attributes:
         verdict: The verdict on this attempt; None while the attempt may continue.
         lost: Whether the attempt no longer holds its trial.
-        next_decision_step: As in `Job`.
+        next_decision_step: The step from which reports wait for an answer; see `Job`.
     """
 
     def __init__(self, channel: Channel, *, next_decision_step: int | None) -> None:

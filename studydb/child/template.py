@@ -4,8 +4,8 @@ The template: a process that imports a study's trainable once, and from which at
 The fork server starts a template like any other child: without credentials, in a new process group,
 with its output captured. The first message on the channel names the trainable to import. The
 template answers whether it is usable, and then takes requests over the same socket, as the fork
-server does. It is usable only if `fork_safety` finds no reason against it, and if the trainable
-does not demand fresh starts (`train.studydb_start = "fresh"`).
+server does. A template is usable if it may be forked (see `fork_safety`) and the trainable does not
+demand fresh starts (`train.studydb_start = "fresh"`).
 """
 
 import atexit
@@ -118,7 +118,7 @@ def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
 
 
 def _forget_exit_functions() -> None:
-    """Leave the import's exit functions to the template: they may remove files that forks need."""
+    """Forget the import's exit functions; the template runs them when no fork needs its files."""
     atexit._clear()  # noqa: SLF001  there is no public function
     for known in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
         known.atexit = False

@@ -43,7 +43,7 @@ class Room:
         self._say, self._has_complained = say, False
 
     def take(self, kind: str, size: int, *, force: bool = False) -> bool:
-        """Count `size` bytes of "memory" or "disk"; if too few are left, return False instead."""
+        """Take `size` bytes of "memory" or "disk"; if too few bytes are left, return False."""
         with self._lock:
             if self._left[kind] < size and not force:
                 return False
@@ -178,7 +178,7 @@ class Queue:
         )
 
     def add(self, result: Result) -> None:
-        """Add a result. If memory and file are full, the result is added, and `is_full` is True."""
+        """Add a result, even if neither memory nor file has room; in that case set `is_full`."""
         size = self._weigh(result)
         all_in_memory = len(self._first) == self.n_waiting
         self.n_waiting += 1

@@ -60,7 +60,7 @@ def claim(
             claimed = claimed or attempt_claim(after_position=position)
         if claimed is None and again:
             claimed = _wait_for_earlier_send(database, study, claimant)
-            # An earlier send may have lost its connection while it locked a trial that is PENDING.
+            # A trial that an earlier send had locked is free again if that send has failed.
             claimed = claimed or attempt_claim(after_position=QUEUE_START)
     except Duplicate:
         return find_earlier_send(database, study, claimant)

@@ -184,7 +184,7 @@ class _Steering:
 def _steer(
     database: Database, study: Study, numbers: Sequence[int], steering: _Steering, request: Request
 ) -> None:
-    """Move PENDING and PAUSED trials, and store the request for RUNNING ones."""
+    """Move PENDING and PAUSED trials, and store the request for RUNNING trials."""
     numbers = sorted(set(numbers))
     try:
         with database.begin() as txn:

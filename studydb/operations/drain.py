@@ -37,7 +37,7 @@ def find_worker(database: Database, text: str) -> Worker:
 
 def drain(database: Database, worker: Worker, request: Request) -> None:
     """
-    Ask a worker to end; it reads the request at its next renewal.
+    Ask a worker to end; the worker reads the request at its next renewal.
 
     Raises:
         NotAllowed: The worker has ended, or its process is dead.

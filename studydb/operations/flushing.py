@@ -60,7 +60,7 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
     Returns:
         None if the attempt no longer holds its trial.
     """
-    locked = lock_rungs(txn, study, lease=lease, batch=batch)  # rungs before trials
+    locked = lock_rungs(txn, study, lease=lease, batch=batch)  # lock order: rungs before trials
     held = leases.hold(txn, lease=lease)
     if held is None:
         return None

@@ -55,7 +55,7 @@ def read_overview(database: Database, study: Study) -> Overview:
     Read an overview of a study; its cost does not grow with the study.
 
     Raises:
-        UnknownStudy: The study was deleted meanwhile.
+        UnknownStudy: The study was renamed or deleted meanwhile.
     """
     with database.begin(write=False, snapshot=True) as txn:
         row = view_rows.study(txn, name=study.name)

@@ -3,11 +3,11 @@ Recover the trials of workers that died: any worker recovers them, 100 at a time
 
 After an outage of the database every lease has expired. So a sweep first marks an expired lease,
 and the trial counts as lost if the mark is still there one renewal period later. Each lost attempt
-is ended in a separate transaction, by the same code as a finish. The fence refuses this if the
+is ended in a separate transaction, by the same code as a finish. The fence refuses the end if the
 holder has written meanwhile.
 
-If the trial's values cause an error at its end, a second try does not sum up the results. If the
-second try fails, too, an event is recorded and the trial is skipped, so that workers still start.
+If the trial's values cause an error, a second try does not sum up the results. If the second try
+fails, too, an event is recorded and the trial is skipped, so that workers can still start.
 """
 
 import threading
@@ -49,7 +49,7 @@ def recover_host(
     Recover the trials of processes that are dead on this host, without waiting for their leases.
 
     Args:
-        process: A process of this host; only holders with its boot id and pid namespace count.
+        process: A process of this host; holders with another boot id or pid namespace are skipped.
         is_alive: Tells whether a process of this host still runs.
     """
     with database.begin(write=False) as txn:
@@ -80,7 +80,7 @@ def _take(
 def _end(
     database: Database, study: Study, *, lease: Lease, known_dead: bool, why: Failure | None
 ) -> bool:
-    """End a lost attempt. With `why`, store it as the cause, and do not sum up the results."""
+    """End a lost attempt. If `why` is given, store that cause, and do not sum up the results."""
     with database.begin() as txn:
         held = sweeps.hold_lost(txn, lease=lease, known_dead=known_dead)
         if held is None:

@@ -1,4 +1,4 @@
-"""Record a checkpoint whose bytes are on disk."""
+"""Record a checkpoint for the trial's next attempt."""
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate

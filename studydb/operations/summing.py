@@ -1,5 +1,5 @@
 """
-Sum up a trial's metrics, within the transaction that ends the trial or after it.
+Sum up a trial's metrics, in the transaction that ends the trial or after that transaction.
 
 An attempt that knows every result of its trial keeps a tally. Without a tally, up to 2,000 results
 are read in the transaction. More results are read after the commit, page by page, because reading a
@@ -72,7 +72,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
 
 
 def after_end(database: Database, study: Study, *, trial_id: int) -> None:
-    """Store the summary of an ended trial if it lacks one."""
+    """Store the summary of an ended trial, unless the trial has a summary."""
     with database.begin(write=False) as txn:
         if not trials.lacks_summary(txn, trial_id=trial_id):
             return

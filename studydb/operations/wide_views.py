@@ -18,7 +18,7 @@ def make_views(database: Database, study: Study, new: Sequence[WideView]) -> lis
     Replace all wide views of a study.
 
     Returns:
-        The names of the old views that are not among the new ones.
+        The names of the old views that are not among the new views.
 
     Raises:
         NotAllowed: The name of a view is taken, or a view would have too many columns.

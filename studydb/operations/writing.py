@@ -15,8 +15,8 @@ def write(database: Database, call: Callable[[], Answered], *, role: Role) -> An
     """
     Make a call that writes.
 
-    PostgreSQL raises the same error in two cases: for a client that is connected to a standby, and
-    for a role that may only read. Only the first client can write later, so the role is checked.
+    PostgreSQL raises the same error for a client that is connected to a standby and for a role that
+    may only read. Such a client can write later, but such a role never can: the role is checked.
 
     Args:
         role: The role that may make the call.
