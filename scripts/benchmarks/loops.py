@@ -34,7 +34,7 @@ SAMPLE_S = 0.5
 GRACE_S = 60.0
 START_TIMEOUT_S = 300.0
 START_SPREAD = 0.1
-"""Loops start at random times in this first share of the run, and so do not call simultaneously."""
+"""Each loop starts at a random time in this first share of the run, so that calls are spread."""
 
 PERCENT = 100
 MS = 1e3

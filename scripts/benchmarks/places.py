@@ -19,7 +19,7 @@ LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
 @contextmanager
 def postgresql_server(*, fsync: bool, connections: int = 200) -> Iterator[str]:
     """
-    Yield the URL of a PostgreSQL server: STUDYDB_TEST_DSN, or without it that of a new server.
+    Yield the URL of a PostgreSQL server: the value of STUDYDB_TEST_DSN, or a new server's URL.
 
     Args:
         fsync: Whether a new server waits for the disk, so that commits take their real time.

@@ -34,8 +34,8 @@ def start(*, trials: int, rounds: int, as_json: bool, commit: str | None) -> Non
     """
     Time from the claim to the first line of the user's function, whose module imports scikit-learn.
 
-    The worker has one slot, and works on PostgreSQL. Its first start makes the template, and is
-    timed separately.
+    The worker has one slot, and works on PostgreSQL. The first start of a run makes the template,
+    and is timed separately.
     """
     if commit is not None:
         arguments = ("start", "--rounds", "1", "--trials", str(trials))

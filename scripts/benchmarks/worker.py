@@ -30,7 +30,7 @@ SCRIPTS = Path(__file__).parents[1]
 
 RUN_TIMEOUT_S = 300.0
 SETTLED_S = 3.0
-"""After these seconds a worker has started all its threads."""
+"""A worker has started all its threads after this time."""
 
 MB = 1e6
 

@@ -18,7 +18,7 @@ FAILED = 1
 """The exit code of pytest when tests have failed."""
 
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "--timeout=120")
-"""Without a guard a test may not end: the timeout makes it fail."""
+"""A test may hang when a guard is removed; the timeout makes the test fail."""
 
 _FAILURE = re.compile(r"^(?:FAILED|ERROR|SUBFAIL\S*) (?:.*? )?(tests/.+?)(?: - |$)", re.MULTILINE)
 

@@ -25,7 +25,7 @@ def pattern(text):
     return re.escape(text).replace(re.escape("…"), ".*")
 
 
-def test_older_schema_asks_for_studydb_db_upgrade(storage_url, monkeypatch):
+def test_error_for_an_older_schema_names_the_command_db_upgrade(storage_url, monkeypatch):
     older = revisions.HEAD
     monkeypatch.setattr(revisions, "HEAD", "9000")
     monkeypatch.setattr(revisions, "REVISIONS", (*revisions.REVISIONS, "9000"))
@@ -42,7 +42,7 @@ def test_older_schema_asks_for_studydb_db_upgrade(storage_url, monkeypatch):
 @pytest.mark.parametrize(
     "use", [connect, migrate.check, migrate.upgrade, lambda url: migrate.downgrade(url, "base")]
 )
-def test_newer_schema_asks_for_a_newer_studydb_and_is_not_changed(storage_url, use):
+def test_error_for_a_newer_schema_asks_to_upgrade_studydb_and_nothing_changes(storage_url, use):
     database = connect(storage_url)
     change(database, f"UPDATE {revisions.TABLE} SET version_num = '9999'")
     before = dump(database)
@@ -56,7 +56,7 @@ def test_newer_schema_asks_for_a_newer_studydb_and_is_not_changed(storage_url, u
     database.close()
 
 
-def test_database_without_studydb_tables_asks_for_studydb_db_upgrade(
+def test_error_for_a_database_without_tables_names_the_command_db_upgrade(
     empty_postgres_url, empty_sqlite_url
 ):
     Path(empty_sqlite_url.removeprefix("sqlite:///")).touch()
@@ -107,7 +107,7 @@ def test_file_of_another_format_is_refused_and_not_changed(tmp_path, use):
 
 
 @pytest.mark.parametrize("use", [connect, migrate.upgrade])
-def test_missing_postgresql_database_asks_for_createdb(postgres_server, use):
+def test_error_for_a_missing_postgresql_database_names_createdb(postgres_server, use):
     url = postgres.database_url(postgres_server, "nobody_made_this")
 
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""For each function that moves a trial: between which states it moves, and between which not."""
+"""Each function that moves trials does so only between the states that the table allows."""
 
 import pytest
 from harness.arrange import SimulatedWorker, dump, new_request, new_study, token, trial_in, trial_of

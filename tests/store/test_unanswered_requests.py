@@ -26,7 +26,7 @@ def proxy(postgres_url):
 
 @pytest.fixture
 def database(proxy, opened):
-    """A database behind the proxy; it waits at most `SHORT_S` for an answer."""
+    """A client of the proxy that waits at most `SHORT_S` for an answer."""
     return opened(proxy.url(), connections=1, longest_silence=lambda: SHORT_S)
 
 
