@@ -1,5 +1,6 @@
 """A user without a home and without an entry in the password file, as in many containers."""
 
+import json
 import os
 import sys
 
@@ -10,21 +11,27 @@ from harness.commands import run_command
 KEY = "ab" * 32
 
 HOMELESS = """
-import pwd, sys
+import json, pwd, sys
 def unknown(*_):
     raise KeyError("getpwuid(): uid not found")
 pwd.getpwuid = pwd.getpwnam = unknown
 from studydb.__main__ import main
-main(sys.argv[1:])
+for arguments in json.loads(sys.argv[1]):
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        if ended.code:
+            print(arguments, file=sys.stderr)
+            raise
 """
 
 
 @pytest.fixture
 def run_homeless(storage_url, tmp_path):
-    def run(*arguments, **environment):
+    def run(*commands, **environment):
         kept = {name: value for name, value in os.environ.items() if name != "HOME"}
         own = {"STUDYDB_STORAGE": storage_url, "PYTHONPATH": str(TRAINABLES)}
-        command = [sys.executable, "-c", HOMELESS, *arguments]
+        command = [sys.executable, "-c", HOMELESS, json.dumps(commands)]
         ran = run_command(command, cwd=tmp_path, env=kept | own | environment)
         assert "Traceback" not in ran.stderr
         return ran
@@ -39,7 +46,7 @@ CREATE = (
 
 
 def test_every_command_works_with_a_key_in_the_environment(run_homeless, tmp_path):
-    for arguments in (
+    ran = run_homeless(
         CREATE,
         ("enqueue", "plain", "x=0.5"),
         ("worker", "--study", "plain"),
@@ -57,13 +64,15 @@ def test_every_command_works_with_a_key_in_the_environment(run_homeless, tmp_pat
         ("query", "SELECT 1"),
         ("db", "check"),
         ("delete", "plain", "--yes"),
-    ):
-        ran = run_homeless(*arguments, STUDYDB_SIGNING_KEY=KEY, XDG_STATE_HOME=str(tmp_path))
-        assert ran.returncode == 0, (arguments, ran.stderr)
+        STUDYDB_SIGNING_KEY=KEY,
+        XDG_STATE_HOME=str(tmp_path),
+    )
+
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_error_for_a_missing_key_names_the_environment_variable_for_it(run_homeless):
-    ran = run_homeless(*CREATE)
+    ran = run_homeless(CREATE)
 
     assert ran.returncode == 2
     assert "STUDYDB_SIGNING_KEY" in ran.stderr
@@ -73,9 +82,9 @@ def test_error_for_a_missing_key_names_the_environment_variable_for_it(run_homel
 def test_worker_without_a_folder_for_output_is_refused_before_it_claims_a_trial(
     run_homeless,
 ):
-    assert run_homeless(*CREATE, STUDYDB_SIGNING_KEY=KEY).returncode == 0
+    assert run_homeless(CREATE, STUDYDB_SIGNING_KEY=KEY).returncode == 0
 
-    ran = run_homeless("worker", "--study", "plain", STUDYDB_SIGNING_KEY=KEY)
+    ran = run_homeless(("worker", "--study", "plain"), STUDYDB_SIGNING_KEY=KEY)
 
     assert ran.returncode == 2
     assert "XDG_STATE_HOME" in ran.stderr
@@ -84,6 +93,6 @@ def test_worker_without_a_folder_for_output_is_refused_before_it_claims_a_trial(
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 def test_tilde_in_a_url_without_a_home_is_a_usage_error(run_homeless):
     for url in ("sqlite:///~/studies.db", "sqlite:///~stranger/studies.db"):
-        ran = run_homeless("studies", "--storage", url)
+        ran = run_homeless(("studies", "--storage", url))
 
         assert ran.returncode == 2

@@ -1,22 +1,29 @@
 """Two dozen processes upgrade an empty database at the same time, and all succeed."""
 
-import subprocess
 import sys
-from pathlib import Path
+
+from harness.commands import run_command
 
 from studydb.db import connect, revisions
-
-ROOT = Path(__file__).parents[2]
 
 PROCESSES = 24
 
 START = """
-import sys
+import os, sys
 from studydb.db import migrate
-print("ready", flush=True)
-sys.stdin.readline()
-for url in sys.argv[1:]:
-    migrate.upgrade(url)
+
+turn, go = os.pipe()
+processes = []
+for _ in range(int(sys.argv[1])):
+    processes.append(os.fork())
+    if not processes[-1]:
+        os.close(go)
+        os.read(turn, 1)  # returns when the parent closes its end
+        for url in sys.argv[2:]:
+            migrate.upgrade(url)
+        sys.exit()
+os.close(go)
+print(sum(os.waitpid(process, 0)[1] == 0 for process in processes))
 """
 
 
@@ -24,26 +31,10 @@ def test_all_processes_that_upgrade_an_empty_database_at_once_succeed(
     empty_sqlite_url, empty_postgres_url
 ):
     urls = [empty_sqlite_url, empty_postgres_url]
-    starting = [
-        subprocess.Popen(
-            [sys.executable, "-c", START, *urls],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(PROCESSES)
-    ]
-    for process in starting:
-        assert process.stdout.readline() == "ready\n"
 
-    for process in starting:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    ends = [(process.communicate(timeout=120)[1], process.returncode) for process in starting]
+    ran = run_command([sys.executable, "-c", START, str(PROCESSES), *urls])
 
-    assert ends == [("", 0)] * PROCESSES
+    assert (ran.stderr, ran.stdout) == ("", f"{PROCESSES}\n")
     for url in urls:
         database = connect(url)
         with database.begin(write=False) as txn:
