@@ -11,7 +11,7 @@ FROM studydb_version;
 
 COMMIT;
 
--- studydb/operations/create.py load: Read a study with its specs by its name.
+-- studydb/operations/create.py load: Find a study by its name, and read it with its specs.
 
 BEGIN;
 
@@ -52,7 +52,7 @@ COMMIT;
 
 BEGIN;
 
--- studydb/store/ranking.py numbers: Read the numbers of a study's trials, best first; those
+-- studydb/store/ranking.py numbers: Read the numbers of a study's trials, best first; trials
 --   without a rank follow by number.
 SELECT trial.best_score, trial.number
 FROM trial
@@ -97,8 +97,8 @@ LIMIT 4;
 --           Index Cond: (study_id = $1)
 --           Filter: ((best_value IS NULL) OR (best_value = $2))
 
--- studydb/store/view_rows.py trials_numbered: Read the rows of `v_trial` with these numbers,
---   ascending within each `MOST_LISTED`.
+-- studydb/store/view_rows.py trials_numbered: Read the rows of `v_trial` with these numbers;
+--   the rows of each query are sorted.
 SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
     v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
     v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s

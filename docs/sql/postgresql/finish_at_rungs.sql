@@ -83,8 +83,8 @@ WHERE rung_entry.rung_id = :rung
 --     ->  Index Scan using rung_entry_pkey on rung_entry rung_entry_2
 --           Index Cond: ((rung_id = $1) AND (trial_id = $6))
 
--- studydb/store/rungs.py record: Record a judged result at a locked rung, and move its quantile
---   entry unless it is NaN.
+-- studydb/store/rungs.py record: Record a judged result at a locked rung, and move the rung's
+--   cut unless the result is NaN.
 INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal, action,
     cutoff, recorded_at)
 VALUES (:rung_id, :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action,
@@ -180,8 +180,8 @@ WHERE trial.id = :trial
 --           Index Cond: (id = $27)
 --           Filter: (state = ANY ('{PAUSED,PENDING,RUNNING}'::text[]))
 
--- studydb/store/attempts.py end: Close an attempt. A duplicate request is recognized by the
---   number of its last flush.
+-- studydb/store/attempts.py end: Store an attempt's end, and `flush_no`, by which a duplicate
+--   request is recognized.
 UPDATE attempt
 SET flush_no=:to_flush_no,
     ended_at=coalesce(CAST(:now AS timestamptz), clock_timestamp()),

@@ -1,5 +1,5 @@
--- studydb/operations/save.py save: Make a checkpoint the one that the next attempt restores.
---   Imported by studydb/lease/held.py.
+-- studydb/operations/save.py save: Record a checkpoint, which the trial's next attempt will
+--   restore. Imported by studydb/lease/held.py.
 
 BEGIN;
 
@@ -38,8 +38,8 @@ RETURNING checkpoint.id;
 --   Insert on checkpoint
 --     ->  Result
 
--- studydb/store/checkpoints.py point: Make a checkpoint the one that the next attempt of a held
---   trial restores.
+-- studydb/store/checkpoints.py point: Store which checkpoint the next attempt of a held trial
+--   restores.
 UPDATE trial
 SET losses=:to_losses,
     suspect_at=NULL,
@@ -51,8 +51,8 @@ WHERE trial.id = :trial;
 --     ->  Index Scan using trial_pkey on trial
 --           Index Cond: (id = $5)
 
--- studydb/store/checkpoints.py expire: Expire a trial's checkpoints except the newest two and
---   pinned ones.
+-- studydb/store/checkpoints.py expire: Expire a trial's checkpoints, except the newest two and
+--   pinned checkpoints.
 UPDATE checkpoint
 SET data=NULL,
     removed_at=coalesce(CAST(:now AS timestamptz), clock_timestamp())

@@ -9,7 +9,7 @@ FROM studydb_version;
 
 ROLLBACK;
 
--- studydb/operations/create.py load: Read a study with its specs by its name.
+-- studydb/operations/create.py load: Find a study by its name, and read it with its specs.
 
 BEGIN;
 
@@ -151,8 +151,8 @@ WHERE trial.study_id = :study
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/view_rows.py workers: Read the rows of `v_worker`, newest first, each with its
---   process and its leases' seconds.
+-- studydb/store/view_rows.py workers: Read the rows of `v_worker`, newest first, with processes
+--   and the seconds of their leases.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
     v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
     v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
@@ -163,8 +163,8 @@ ORDER BY worker.id DESC
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/overview.py recent_ends: Read how the newest trials ended, when the first
---   began, and when the last one ended.
+-- studydb/store/overview.py recent_ends: Read how the newest trials ended, their earliest start
+--   and their latest end.
 SELECT count(anon_1.ended_at) AS count_1, count(CASE WHEN (anon_1.reason = 'COMPLETED') THEN 1
     END) AS count_2, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR anon_1.reason =
     'RULE_STOPPED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1

@@ -59,8 +59,8 @@ FROM rung_entry
 WHERE rung_entry.rung_id = :rung
     AND rung_entry.trial_id = :trial;
 
--- studydb/store/rungs.py record: Record a judged result at a locked rung, and move its quantile
---   entry unless it is NaN.
+-- studydb/store/rungs.py record: Record a judged result at a locked rung, and move the rung's
+--   cut unless the result is NaN.
 INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal, action,
     cutoff, recorded_at)
 VALUES (:rung_id, :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action,
@@ -132,8 +132,8 @@ SET state='TERMINATED',
 WHERE trial.id = :trial
     AND trial.state IN ('PAUSED', 'PENDING', 'RUNNING') = 1;
 
--- studydb/store/attempts.py end: Close an attempt. A duplicate request is recognized by the
---   number of its last flush.
+-- studydb/store/attempts.py end: Store an attempt's end, and `flush_no`, by which a duplicate
+--   request is recognized.
 UPDATE attempt
 SET flush_no=:to_flush_no,
     ended_at=:now,

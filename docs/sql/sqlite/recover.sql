@@ -4,7 +4,7 @@
 
 BEGIN;
 
--- studydb/store/sweeps.py of_host: Find leases and their holders with the boot id and pid
+-- studydb/store/sweeps.py of_host: Find the leases whose holders have the boot id and pid
 --   namespace of `process`.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s, worker.host, worker.boot_id, worker.pid_namespace, worker.pid, worker.started
@@ -67,8 +67,8 @@ SET state='PENDING',
 WHERE trial.id = :trial
     AND trial.state IN ('PAUSED', 'RUNNING') = 1;
 
--- studydb/store/attempts.py end: Close an attempt. A duplicate request is recognized by the
---   number of its last flush.
+-- studydb/store/attempts.py end: Store an attempt's end, and `flush_no`, by which a duplicate
+--   request is recognized.
 UPDATE attempt
 SET flush_no=:to_flush_no,
     ended_at=:now,

@@ -1,5 +1,5 @@
--- studydb/operations/save.py save: Make a checkpoint the one that the next attempt restores.
---   Imported by studydb/lease/held.py.
+-- studydb/operations/save.py save: Record a checkpoint, which the trial's next attempt will
+--   restore. Imported by studydb/lease/held.py.
 
 BEGIN;
 
@@ -26,8 +26,8 @@ VALUES (:uuid, :study_id, :trial_id, :attempt, :step, :kind, :url, :digest, :siz
     :key_id, :mac, :data, 0, :now)
 RETURNING id;
 
--- studydb/store/checkpoints.py point: Make a checkpoint the one that the next attempt of a held
---   trial restores.
+-- studydb/store/checkpoints.py point: Store which checkpoint the next attempt of a held trial
+--   restores.
 UPDATE trial
 SET losses=:to_losses,
     suspect_at=NULL,
@@ -35,8 +35,8 @@ SET losses=:to_losses,
     checkpoint_step=:to_step
 WHERE trial.id = :trial;
 
--- studydb/store/checkpoints.py expire: Expire a trial's checkpoints except the newest two and
---   pinned ones.
+-- studydb/store/checkpoints.py expire: Expire a trial's checkpoints, except the newest two and
+--   pinned checkpoints.
 UPDATE checkpoint
 SET data=NULL,
     removed_at=:now
