@@ -29,6 +29,7 @@ from harness.snapshot import take_snapshot
 
 from studydb import operations
 from studydb.db import Database, connect, wide_view_sql
+from studydb.db.schema import METADATA
 from studydb.domain.errors import StorageTransient
 from studydb.operations.create import load
 
@@ -60,7 +61,7 @@ class Side:
 
 
 @pytest.fixture(scope="module")
-def sides(postgres_server, postgres_template):
+def connected_sides(postgres_server, postgres_template):
     """Two equal databases; only connections to the second are cut."""
     with ExitStack() as stack:
         sides = []
@@ -69,6 +70,16 @@ def sides(postgres_server, postgres_template):
             proxy = stack.enter_context(Proxy(stack.enter_context(database)))
             sides.append(Side(proxy, stack.enter_context(closing(connect(proxy.url())))))
         yield sides
+
+
+@pytest.fixture
+def sides(connected_sides):
+    """The two databases, emptied, because the tests often read all rows."""
+    for side in connected_sides:
+        with side.database.begin() as txn:
+            wide_view_sql.drop(txn, wide_view_sql.found(txn))
+            txn.run_text(f"TRUNCATE {', '.join(METADATA.tables)}")
+    return connected_sides
 
 
 @pytest.fixture(scope="module")
