@@ -1,4 +1,4 @@
-"""A study, a worker and an attempt; tests of both databases also run through PgBouncer."""
+"""Fixtures: a study, a worker and an attempt. The fixture `storage_url` includes PgBouncer here."""
 
 from datetime import UTC, datetime
 
@@ -29,8 +29,8 @@ def run(worker):
 
 @pytest.fixture
 def connections(postgres_url):
-    """Two connections: one for a first send, whose COMMIT can be delayed, and one for the resend."""
-    slow = connect(f"{postgres_url}&pooler=transaction")  # sends COMMIT separately
+    """Two connections: the first send's, whose COMMIT can be delayed, and the resend's."""
+    slow = connect(f"{postgres_url}&pooler=transaction")  # single statements, too, send COMMIT
     fresh = connect(postgres_url)
     slow.clock = fresh.clock = lambda: datetime(2026, 1, 1, tzinfo=UTC)
     yield slow, fresh

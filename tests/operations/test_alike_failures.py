@@ -74,7 +74,7 @@ def test_failures_of_another_type_or_line_are_not_alike(database, study, worker,
     assert read_progress(database, study).status is Status.RUNNING
 
 
-def test_fingerprint_ignores_numbers_in_a_message_without_a_traceback():
+def test_fingerprint_of_a_failure_without_traceback_ignores_numbers_in_its_message():
     texts = ["lr of 0.25 is too large", "lr of 17 is too large", "no lr"]
     first, second, third = (fingerprint(Failure("Error", text)) for text in texts)
 
@@ -82,7 +82,7 @@ def test_fingerprint_ignores_numbers_in_a_message_without_a_traceback():
     assert third != second
 
 
-def test_study_with_a_report_of_any_trial_does_not_pause_itself(database, study, worker):
+def test_study_in_which_a_trial_has_completed_does_not_pause_itself(database, study, worker):
     worker.take().finish(0.5)
 
     fail(worker, n=2 * MAX_ALIKE)
@@ -146,7 +146,7 @@ def test_trials_that_run_when_the_study_pauses_itself_may_finish(database, study
     assert read_progress(database, study).counts.running == 0
 
 
-def test_pause_by_a_person_replaces_the_pause_by_the_guard(database, study, worker):
+def test_pause_by_a_person_replaces_the_pause_by_the_study_itself(database, study, worker):
     fail(worker, n=MAX_ALIKE)
 
     control.set_status(database, study, Status.PAUSED, new_request())
@@ -156,7 +156,7 @@ def test_pause_by_a_person_replaces_the_pause_by_the_guard(database, study, work
     assert not progress.is_done
 
 
-def test_guard_does_not_pause_a_stopped_study(database, study, worker):
+def test_stopped_study_does_not_pause_itself(database, study, worker):
     runs = [worker.take() for _ in range(MAX_ALIKE)]
     control.set_status(database, study, Status.STOPPED, new_request())
 
@@ -167,7 +167,7 @@ def test_guard_does_not_pause_a_stopped_study(database, study, worker):
 
 
 @pytest.mark.parametrize("data", ["[1]", '{"message": [1], "fingerprint": {}}', '"text"', "7"])
-def test_events_with_unexpected_data_do_not_disturb_the_guard_or_last_error(
+def test_events_with_unexpected_data_change_neither_the_pause_nor_the_last_error(
     database, study, worker, data
 ):
     fail(worker)

@@ -1,4 +1,4 @@
-"""ASHA in a database that several processes use decides like a reference in one process."""
+"""ASHA decides on reports of several processes as a reference in plain Python does."""
 
 import multiprocessing
 

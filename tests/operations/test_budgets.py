@@ -195,7 +195,7 @@ def test_concurrent_extensions_are_all_counted(many_connections):
     assert rows(many_connections, "SELECT num_trials FROM study") == [(1 + 2 * THREADS,)]
 
 
-def test_extend_without_num_trials_or_by_less_than_one_trial_is_refused(database):
+def test_extend_is_refused_for_a_study_without_num_trials_and_for_zero_trials(database):
     endless, study = new_study(database, num_trials=None), new_study(database)
 
     with unchanged_rows(database):

@@ -25,7 +25,7 @@ def test_the_newest_two_checkpoints_are_kept(run):
     assert kept_steps(run) == [3, 4]
 
 
-def test_expired_inline_checkpoints_lose_their_bytes(run):
+def test_bytes_of_an_expired_checkpoint_are_removed_from_the_database(run):
     for step in (1, 2, 3):
         save_at(run, step)
 

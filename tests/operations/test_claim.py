@@ -25,10 +25,10 @@ from studydb.operations.control import extend
 from studydb.store import counters, proposals, studies
 
 NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
-"""A nested space: an ask takes several statements."""
+"""With a nested space, an ask takes several statements."""
 
 AT_BEGIN = (claims, "begin_attempt")
-"""Tests delay a claim in several statements at this function, which inserts the attempt."""
+"""The function that inserts an attempt. Tests delay a claim in several statements here."""
 
 
 # --- races
@@ -53,7 +53,7 @@ def test_two_claims_at_the_same_moment_take_different_trials(connections):
 
 
 def tokens_of_two_shards():
-    """Two tokens with different counter shards, so that their claims do not wait for each other."""
+    """Make two tokens whose claims lock different counter shards, so that neither claim waits."""
     by_shard = {}
     while len(by_shard) < 2:
         new = token()
@@ -113,7 +113,7 @@ def test_duplicate_claim_finds_the_trial_of_an_ask_that_is_committing(
 
 
 @pytest.mark.parametrize("guard", ["await_claims", "lock"])
-def test_duplicate_claim_that_does_not_wait_misses_the_earlier_send(
+def test_duplicate_claim_that_does_not_wait_misses_the_trial_of_the_earlier_send(
     connections, postgres_url, monkeypatch, guard
 ):
     slow, fresh = connections
@@ -131,7 +131,7 @@ def test_duplicate_claim_that_does_not_wait_misses_the_earlier_send(
 
 
 def asking_then_claiming(database, **overrides):
-    """The first send is an ask, which spends the budget; the second send is a claim."""
+    """Return a call: its first send is an ask that spends the budget, its second send a claim."""
     study = new_study(database, num_trials=2, **overrides)
     SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
@@ -168,7 +168,7 @@ def test_duplicate_claim_takes_the_trial_if_the_earlier_send_rolls_back(connecti
 
 
 def send_again(pool, call, database):
-    """Call in another thread; return the future of its answer, and an event that the answer sets."""
+    """Call in another thread; return a future of the answer, and an event that the answer sets."""
     answered = Event()
     future = pool.submit(call, database)
     future.add_done_callback(lambda _: answered.set())

@@ -229,7 +229,7 @@ def test_renewal_returns_the_verdict_on_each_trial(database, study, worker):
     assert held == dict(zip(tokens, [None, STOPPED_BY_PERSON, PAUSED_BY_PERSON], strict=False))
 
 
-def test_renewal_returns_the_request_to_the_worker(database, worker):
+def test_renewal_returns_the_request_for_its_worker(database, worker):
     change(database, "UPDATE worker SET request = 'DRAIN'")
 
     assert worker.renew().request == "DRAIN"

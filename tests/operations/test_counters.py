@@ -1,4 +1,4 @@
-"""The counters of trials by state equal the numbers of rows, whatever operations are called."""
+"""The counter of each state equals the number of trials in that state, after any operations."""
 
 import random
 from contextlib import suppress

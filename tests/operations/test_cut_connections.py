@@ -37,7 +37,7 @@ every_operation = pytest.mark.parametrize("operation", OPERATIONS)
 at_every_point = pytest.mark.parametrize("point", POINTS)
 
 SWEEPS = ("recover", "recover_host", "resume_the_study")
-"""Operations that skip the rows which an earlier send still locks; a later sweep takes them."""
+"""Operations that skip a row while an earlier send locks it. A later sweep takes the row."""
 
 PATIENCE_S = 60.0
 
@@ -84,7 +84,7 @@ def sides(connected_sides):
 
 @pytest.fixture(scope="module")
 def killed_processes(sqlite_template, tmp_path_factory):
-    """A folder, and a function that fills it with databases of processes killed at a COMMIT."""
+    """A folder, and a function that kills processes and leaves their databases in the folder."""
     folder = tmp_path_factory.mktemp("killed")
     forks = subprocess.Popen(
         [sys.executable, "-m", "harness.crash_target", sqlite_template, folder],
@@ -146,8 +146,8 @@ def rehearsed(side, operation, seed):
     Make an undisturbed call twice.
 
     Returns:
-        The answers of both calls; the rows after the first call, the exchanges of the first call
-        that ended a transaction, and whether the first call changed a row or a view.
+        The answers of both calls; the rows after the first call; the numbers of the exchanges
+        (`harness.proxy`) by which the first call ended a transaction; and whether it changed rows.
     """
     since = newest_id(side.database)
     call = arranged_in(side.database, operation, seed=seed)
@@ -214,7 +214,7 @@ def only_reads(of):
 
 
 def code_run_by(operation, template, folder):
-    """Return the code of the functions that a call runs."""
+    """Call an operation; return the code objects of all functions that ran."""
     run = set()
     with opened(shutil.copyfile(template, folder / f"{operation}.db")) as database:
         call = arranged_in(database, operation)

@@ -95,7 +95,7 @@ def held_attempt(database):
 
 
 def check_that_nothing_changes(write, run, saved):
-    # A renewal updates its worker's row.
+    # The table `worker` is left out: a refused renewal, too, updates its worker's row.
     with unchanged_rows(run.worker.database, without=["worker"]), pytest.raises(LeaseLost):
         retry_while_busy(lambda: write(run, saved))
 
@@ -154,7 +154,7 @@ def test_zombie_can_write_if_a_part_of_the_fence_is_missing(database, clock, sub
                 check_that_nothing_changes(write, *zombie)
 
 
-def test_renewal_needs_the_token(database, clock, monkeypatch):
+def test_renewal_that_ignores_the_token_renews_a_successors_lease(database, clock, monkeypatch):
     zombie = held_attempt(database)
     taken_by_another(clock, zombie[0])
     by_id_alone = (

@@ -137,7 +137,7 @@ def test_concurrent_duplicate_asks_make_one_trial(database, postgres_url, strang
     assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
 
 
-def test_claim_that_finds_nothing_waits_for_asks_but_not_forever(database, study, worker, stranger):
+def test_resent_claim_waits_for_asks_but_not_forever(database, study, worker, stranger):
     with held(stranger, queue_of(study)):
         begun_s = monotonic()
         assert claim(database, study, worker.claimant()) is None
@@ -145,7 +145,7 @@ def test_claim_that_finds_nothing_waits_for_asks_but_not_forever(database, study
     assert proposals.RESEND_TIMEOUT_S <= monotonic() - begun_s < 3 * proposals.RESEND_TIMEOUT_S
 
 
-def test_upgrade_succeeds_while_a_stranger_holds_its_lock(
+def test_upgrade_succeeds_while_a_stranger_holds_the_advisory_lock_of_upgrades(
     empty_postgres_url, postgres_url, stranger, monkeypatch
 ):
     monkeypatch.setattr(migrate, "TURN_TIMEOUT_S", 0.2)
@@ -184,7 +184,7 @@ def awaited_modes(connection):
     ).fetchall()
 
 
-def test_wide_views_are_made_while_a_stranger_holds_the_lock(database, stranger):
+def test_wide_views_are_made_while_a_stranger_holds_the_lock_of_upgrades(database, stranger):
     study = new_study(database, name="digits")
     SimulatedWorker(database, study).ask().report(0.5)
 

@@ -1,4 +1,4 @@
-"""Trials whose metrics are finite but have a sum above the largest double."""
+"""A trial ends as usual even if its metrics are finite but their sum exceeds the largest double."""
 
 import sys
 

@@ -91,7 +91,7 @@ def renewing_two(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     first, second = worker.take(), worker.take()
-    first.report(0.5)  # stores its row after the row of the second, so that a scan finds it last
+    first.report(0.5)  # moves its row behind the second trial's row, so a scan finds it last
     scanning = with_settings(
         database.secret_url.render_as_string(hide_password=False),
         enable_seqscan="on",
@@ -191,7 +191,7 @@ def promotion_meets_report(database, url):
     Lock a rung and then a trial, as a promotion does, while the trial reports.
 
     Returns:
-        The error of the promotion and the error of the report; None for each that succeeded.
+        The promotion's error or None, and the report's error or None.
     """
     run = new_run(database, scheduler=ASHA(max_t=9, reduction_factor=3))
     with postgres.connect(url) as rival, ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""Trials with more results than one transaction reads end with an exact summary."""
+"""The summary of a trial is exact even if one transaction cannot read all of its results."""
 
 import math
 import random
@@ -32,7 +32,7 @@ METRICS = [*VALUES, True, None, "NaN", "Infinity", "\\NaN", "text", [1.0, math.n
 
 @pytest.fixture(params=[summing.MOST_IN_TRANSACTION, 0], ids=["short", "long"])
 def limit(request, monkeypatch):
-    """The most results that a transaction reads while it locks the trial; pages have 3 to 7 rows."""
+    """The most results that a transaction reads under the trial's lock; pages have 3 to 7 rows."""
     monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", request.param)
     monkeypatch.setattr(summing, "FIRST_PAGE", 3)
     monkeypatch.setattr(summing, "LARGEST_PAGE", 7)
@@ -40,7 +40,7 @@ def limit(request, monkeypatch):
 
 
 def expected_summary(results, metric="loss"):
-    """Compute a summary from all results."""
+    """Compute the summary of the results at once, in plain Python."""
     series = {}
     for result in results:
         for name, value in {**result.metrics, metric: result.value}.items():
@@ -97,7 +97,7 @@ def two_attempts(database, rng, *, second_begins=15, **overrides):
 
 
 @pytest.mark.parametrize("second_begins", [1, 7, 15])
-def test_summary_of_a_completed_trial_equals_its_definition(database, limit, second_begins):
+def test_summary_of_a_completed_trial_is_that_of_its_live_results(database, limit, second_begins):
     rng = random.Random(second_begins)
     study, run = two_attempts(database, rng, second_begins=second_begins)
 
@@ -116,7 +116,7 @@ def check_summary(found, expected):
         }, name
 
 
-def test_summary_of_a_stopped_trial_equals_its_definition(database, limit):
+def test_summary_of_a_stopped_trial_is_that_of_its_live_results(database, limit):
     study, run = two_attempts(database, random.Random(0))
     pause(database, study, [0], new_request())
     run.finish(outcome=Reason.PREEMPTED)
@@ -210,7 +210,7 @@ def test_summary_after_a_second_attempt_is_that_of_the_live_results(database, mo
     assert repr(found) == repr(Summary().add(live_results(database, study, 0), study.objective))
 
 
-def test_pages_are_bounded_in_bytes(database, study, run, monkeypatch):
+def test_pages_of_results_are_bounded_in_bytes(database, study, run, monkeypatch):
     monkeypatch.setattr(summing, "PAGE_BYTES", 10_000)
     for _ in range(60):
         run.report(0.5, text="x" * 1000)

@@ -1,8 +1,8 @@
 """
 The last request to pause, resume or stop wins, both for a trial and for its study.
 
-All pairs of requests, and some longer sequences, are made before and after an attempt receives a
-request, and before and after the attempt ends. The rows must equal a model in plain Python.
+Requests are made in all pairs and in some longer sequences. The attempt receives them at a flush,
+at a renewal or not at all, and ends before, between or after them. The rows must equal a model's.
 """
 
 import itertools
@@ -28,7 +28,7 @@ RECEIVE = {
 
 
 class Expected:
-    """The model: a trial that begins as RUNNING, its study, and requests to trial and study."""
+    """A model in plain Python: a trial, RUNNING at first, its study, and requests about either."""
 
     def __init__(self):
         self.state, self.paused_by = State.RUNNING, None

@@ -1,4 +1,4 @@
-"""On PostgreSQL, asks by stored proposals make the trials of asks in several statements."""
+"""On PostgreSQL, an ask in a single statement makes the same trial as one in several statements."""
 
 import pytest
 from harness.arrange import SimulatedWorker, change, new_study, rows

@@ -26,7 +26,7 @@ from studydb.operations.recover import recover, recover_host
 from studydb.operations.study_progress import read_progress
 from studydb.store import sweeps
 
-SHORT_S = 9.0
+SHORT_S = 9.0  # a lease whose holder renews it every 2 s (SHORT_S / 4.5)
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_lost_trial_is_pending_again_and_its_attempt_is_recorded_as_lost(
     assert worker.claim().lease.attempt == 2
 
 
-def test_verdict_takes_effect_when_its_attempt_is_lost(database, clock):
+def test_verdict_on_a_trial_takes_effect_when_the_attempt_is_lost(database, clock):
     study = new_study(database, rules=read_rules({"loss": 0.5}))
     run = SimulatedWorker(database, study).ask()
     run.report(0.9)
@@ -207,7 +207,7 @@ def test_verdict_takes_effect_when_its_attempt_is_lost(database, clock):
 
 
 @pytest.mark.parametrize("asked", [control.stop, control.pause])
-def test_request_takes_effect_when_its_attempt_is_lost(clock, worker, asked):
+def test_request_for_a_trial_takes_effect_when_the_attempt_is_lost(clock, worker, asked):
     run = worker.ask()
     asked(worker.database, worker.study, [0], new_request())
 
@@ -247,7 +247,7 @@ def test_trial_ends_as_an_error_after_max_losses(database, clock, study, worker)
 
 
 @pytest.mark.parametrize(("step", "losses"), [(4, 0), (3, 2), (2, 2)])
-def test_only_a_checkpoint_with_a_higher_step_than_all_before_resets_losses(
+def test_only_a_checkpoint_with_a_higher_step_than_all_before_resets_the_losses(
     database, clock, worker, step, losses
 ):
     enqueued(database, worker.study)
@@ -283,7 +283,7 @@ def test_trial_ends_as_an_error_after_max_failures_and_its_exception_is_stored(d
     ]
 
 
-def test_failed_trial_waits_outside_the_claim_index_until_a_sweep_wakes_it(database, clock):
+def test_failed_trial_is_not_ready_until_its_wait_is_over_and_a_sweep_wakes_it(database, clock):
     study = new_study(database, max_failures=2)
     worker = SimulatedWorker(database, study)
     fail(worker.ask())
@@ -342,7 +342,7 @@ def test_releases_losses_and_failures_are_counted_separately(database, clock):
     assert rows(database, "SELECT failures, losses FROM trial") == [(1, 1)]
 
 
-def test_end_as_lost_counts_a_loss_and_records_an_event_of_the_worker(
+def test_attempt_that_its_worker_ends_as_lost_counts_as_a_loss_with_an_event(
     database, clock, study, worker
 ):
     run = worker.ask()
@@ -355,7 +355,7 @@ def test_end_as_lost_counts_a_loss_and_records_an_event_of_the_worker(
     ]
 
 
-# --- the same host
+# --- dead processes of this host
 
 
 def recover_from(database, study, *, alive=(), of=None):

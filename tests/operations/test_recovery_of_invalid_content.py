@@ -1,4 +1,4 @@
-"""A lost trial that cannot be ended hinders neither the recovery of others nor a deletion."""
+"""A lost trial that cannot be ended prevents neither other recoveries nor a study's deletion."""
 
 import pytest
 from harness.arrange import (
@@ -108,7 +108,7 @@ def test_database_error_during_recovery_is_raised_and_no_trial_is_ended(
     assert recovery_failures(database) == []
 
 
-def test_lost_trial_is_ended_even_if_its_summary_fails(database, clock, study, lost, monkeypatch):
+def test_lost_trial_is_ended_even_if_summing_up_fails(database, clock, study, lost, monkeypatch):
     def in_transaction(*_arguments, **_more):
         raise OverflowError("intermediate overflow")
 

@@ -1,4 +1,4 @@
-"""Reports: each batch and each decision is stored once, in order, until the trial ends."""
+"""A batch of reports is stored once, with its decision; after a verdict nothing is stored."""
 
 import math
 

@@ -19,7 +19,7 @@ def study(database, clock):
 
 @pytest.fixture
 def lost_lease(database, study):
-    """A lease from before the restore: its claim is not in the restored database."""
+    """The lease of a claim that is missing in the restored database."""
     lease = SimulatedWorker(database, study).claim().lease
     with database.begin() as txn:
         txn.raw("DELETE FROM attempt")

@@ -65,7 +65,7 @@ def test_trial_that_is_not_as_expected_is_not_changed(database, run, unexpected,
 
 
 @pytest.mark.parametrize("write", [try_report, try_finish])
-def test_first_flush_of_a_later_attempt_is_not_stored(database, run, write):
+def test_first_flush_of_a_later_attempt_is_left_to_several_statements(database, run, write):
     run.report(0.5)
     run.finish(outcome=Reason.PREEMPTED)
     later = run.worker.claim()
@@ -76,7 +76,7 @@ def test_first_flush_of_a_later_attempt_is_not_stored(database, run, write):
 
 
 @pytest.mark.parametrize("write", [try_report, try_finish])
-def test_trial_as_expected_is_written(run, write):
+def test_write_to_a_trial_that_is_as_expected_succeeds(run, write):
     assert write(run, run.batch(0.5))
 
 

@@ -1,4 +1,4 @@
-"""The number of statements and commits of an operation does not depend on the study."""
+"""An operation takes the same number of statements and commits, however large its study is."""
 
 import pytest
 from harness.arrange import SimulatedWorker, enqueued, new_study
@@ -37,7 +37,7 @@ def counted(database, call):
 
 
 def by_dialect(database, *, postgresql, sqlite):
-    """Choose a number: a chain is one statement on PostgreSQL and several on SQLite."""
+    """Choose a number of statements: a chain is one on PostgreSQL and several on SQLite."""
     return postgresql if database.postgresql else sqlite
 
 

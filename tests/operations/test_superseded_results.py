@@ -79,7 +79,7 @@ def test_attempts_that_end_before_their_first_flush_supersede_nothing(worker):
     assert live(worker) == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}
 
 
-def test_later_attempt_supersedes_results_at_its_first_flush_that_has_results(worker):
+def test_first_flush_with_results_supersedes_even_after_a_flush_without_results(worker):
     first_attempt(worker)
 
     run = worker.claim()
@@ -91,7 +91,7 @@ def test_later_attempt_supersedes_results_at_its_first_flush_that_has_results(wo
     assert live(worker) == {1: 0.9}
 
 
-def test_third_attempt_may_supersede_results_of_the_first(worker):
+def test_third_attempt_supersedes_results_of_both_earlier_attempts(worker):
     first_attempt(worker, saved_step=3)
     run = worker.claim()
     run.report(0.9, 0.8)
