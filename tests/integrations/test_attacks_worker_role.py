@@ -1,7 +1,7 @@
 """
 Attacks on workers and on readers by a login that has only the worker role.
 
-On SQLite, which has no roles, the attacker writes the same rows; they must do no harm either.
+SQLite has no roles: there the attacker writes the same rows, and these rows must do no harm.
 """
 
 import hashlib
@@ -127,9 +127,7 @@ def test_directory_that_a_worker_has_signed_is_restored(stage):
     assert [one.start_step for one in stage.attempts()] == [1, 2]
 
 
-def test_object_of_another_study_survives_a_checkpoint_row_that_names_its_url(
-    stage, attack, tmp_path
-):
+def test_checkpoint_bytes_of_another_study_survive_a_row_with_their_url(stage, attack, tmp_path):
     store = DirectoryStore(tmp_path / "store")
     others = Place(str(uuid.uuid4()), str(uuid.uuid4()), 1, 1, str(uuid.uuid4()))
     theirs = store.put_bytes(others, b"state of another study")

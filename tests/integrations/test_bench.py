@@ -69,7 +69,7 @@ def test_decide_benchmark_uses_a_rung_with_the_given_number_of_entries(postgres_
     assert measured["processes"]["2"]["ratios"]["studydb"].keys() == {"raw, 4 calls"}
 
 
-def test_growth_benchmark_compares_each_call_in_a_large_study_with_a_small_one(postgres_server):
+def test_growth_benchmark_compares_each_call_in_a_small_and_in_a_large_study(postgres_server):
     options = ("--trials", "20", "60", "--rounds", "3", "--calls", "2")
 
     measured = measure(postgres_server, "growth", *options)["operations"]
@@ -81,7 +81,7 @@ def test_growth_benchmark_compares_each_call_in_a_large_study_with_a_small_one(p
         assert operation["ratios"].keys() == {"60 trials"}
 
 
-def test_burden_benchmark_compares_claims_under_each_burden_with_free_claims(postgres_server):
+def test_burden_benchmark_compares_claims_with_and_without_each_burden(postgres_server):
     options = ("--claims", "40", "--backed-off", "30", "--rounds", "4")
 
     measured = measure(postgres_server, "burden", *options)["operations"]
@@ -138,7 +138,7 @@ def test_loaded_study_satisfies_the_invariants_of_a_real_study(postgres_url):
     assert invariants.decisions_obeyed(tables) == []
 
 
-def test_each_number_of_processes_has_one_slice_per_round():
+def test_every_contender_is_measured_once_per_round():
     options = ("--rounds", "3", "--seconds", "0.05", "--processes", "1", "--processes", "2")
 
     ran = run("trial", "--storage", "sqlite", "--without-optuna", "--json", *options)

@@ -228,7 +228,7 @@ def test_logs_command_prints_the_files_of_the_given_attempt(console, database, t
     study = arrange.new_study(database, name="digits", max_failures=1)
     worker = arrange.SimulatedWorker(database, study)
     for attempt in (1, 2):
-        # The folder is not where this user's workers write: the worker had another home directory.
+        # The worker had another home directory, so it wrote outside this user's folder of logs.
         folder = tmp_path / "logs" / study.uuid / "0" / str(attempt)
         folder.mkdir(parents=True)
         (folder / "stdout.1").write_text("before ")

@@ -1,4 +1,4 @@
-"""Shell completion: the lines that `completion` prints make a shell call studydb."""
+"""`studydb completion` prints lines with which a shell completes commands and options."""
 
 import os
 import shutil

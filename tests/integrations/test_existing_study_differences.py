@@ -1,4 +1,4 @@
-"""With `load_if_exists`, arguments that differ from the study's give a warning of one line."""
+"""`load_if_exists` warns of limits and specs that differ; it refuses another objective or space."""
 
 import warnings
 

@@ -37,7 +37,7 @@ TRIAL_COLUMNS = [
 
 @pytest.fixture
 def study(database):
-    """Ended and PENDING trials with NaN, ±Inf, superseded results and metrics of a single step."""
+    """Ended and PENDING trials; NaN, ±Inf, superseded results, metrics that only one step has."""
     study = arrange.new_study(database, space=SPACE, mode=Mode.MAX, num_trials=None, max_failures=3)
     worker = arrange.SimulatedWorker(database, study)
     for value in (0.1, 1 / 3, math.nan, math.inf, -math.inf, -0.0, 5e-324, 1e100):
@@ -212,7 +212,7 @@ def test_peak_memory_of_results_is_less_than_three_frames_and_one_page(database,
     for _ in range(30):
         worker = arrange.SimulatedWorker(database, study)
         worker.take().report(*range(1_000), acc=0.25, epoch_s=1.5)
-    assert len(results_dataframe(database, study)) == 30_000  # so that imports are not traced
+    assert len(results_dataframe(database, study)) == 30_000  # imports pandas before the trace
 
     tracemalloc.start()
     frame = results_dataframe(database, study)

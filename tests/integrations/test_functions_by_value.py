@@ -55,7 +55,7 @@ class Machine:
         return self.home / ".config" / "studydb" / "keys"
 
     def trust(self, database, allow_imports=()):
-        """Check the study's function as a worker of this account does when it starts."""
+        """Check the study's function as this account's workers check it when they start."""
         study = load(database, "digits")
         keyring = load_keyring({"HOME": str(self.home), "STUDYDB_KEY_FILE": str(self.keys)})
         return check_trusted(study.trainable, study.uuid, keyring, allow_imports)

@@ -1,4 +1,4 @@
-"""The results of a long trial are read in pages, and are the rows of v_result."""
+"""The results of a long trial are read in pages, and equal the rows of v_result."""
 
 import json
 

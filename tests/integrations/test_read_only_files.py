@@ -99,7 +99,7 @@ def test_reading_commands_work_in_a_read_only_folder(archive, arguments):
     ran = studydb(archive, *arguments)
 
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert os.listdir(archive) == ["studies.db"]  # noqa: PTH208  names
+    assert os.listdir(archive) == ["studies.db"]  # noqa: PTH208  names, not paths
 
 
 @pytest.mark.parametrize("arguments", WRITES, ids=" ".join)

@@ -91,7 +91,7 @@ def login(url, name):
 @pytest.fixture
 def machines(tmp_path):
     """An administrator of a new server, and two machines that can connect to the server."""
-    with postgres.PostgresServer() as server:  # not shared: roles belong to a whole server
+    with postgres.PostgresServer() as server:  # a server of its own: all databases share roles
         at = {"server": str(server.directory)}
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "scp").write_text(SCP)
@@ -151,7 +151,7 @@ def test_backup_can_be_restored_into_the_old_database(machines):
     assert "study 'digits' is FINISHED: 30 TERMINATED" in second.do(*work)
 
 
-def test_error_for_a_missing_right_names_the_role_that_has_it(machines):
+def test_error_for_a_missing_right_names_the_role_with_that_right(machines):
     admin, first, second = machines
     create, upgrade, copy_key, roles, *_ = blocks("The second machine")
     for machine, block in ((admin, create), (first, upgrade), (first, roles)):

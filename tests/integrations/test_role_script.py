@@ -19,7 +19,7 @@ PEOPLE = (("ann", Role.OWNER), ("bob", Role.WORKER), ("Cyd E", Role.VIEWER))
 
 @pytest.fixture(scope="module", params=["pginstall18", "pginstall"])
 def server(request):
-    """A server and its programs. The server is not shared: roles belong to a whole server."""
+    """A server for this module alone, and its programs: all databases of a server share roles."""
     binaries = postgres._wheel_binaries()
     other = binaries.parent.with_name(request.param) / "bin"
     if not other.is_dir():
@@ -32,7 +32,7 @@ def server(request):
 
 @pytest.fixture
 def lab(server):
-    """The URL of a database as its owner, who has CREATEROLE but is no superuser."""
+    """A database's URL with the login of its owner, who has CREATEROLE but is no superuser."""
     running, _ = server
     name = f"lab_{uuid.uuid4().hex[:8]}"
     with postgres.connect(running.url()) as connection:
@@ -54,7 +54,7 @@ def lab(server):
 
 @pytest.fixture
 def psql(server):
-    """Pipe a script to psql, as the README does, and return its messages."""
+    """Pipe a script to psql, as the README does, and return the messages of psql."""
     _, binaries = server
 
     def run(url, script, *, code=0):
@@ -148,7 +148,7 @@ def test_new_role_of_a_member_replaces_the_former_role(lab, psql, work):
             connection.execute("UPDATE trial SET state = 'ERROR'")
 
 
-def test_script_gives_the_limits_of_viewers_to_a_login_that_was_granted_the_role(lab, psql):
+def test_script_sets_the_limits_of_viewers_for_a_login_with_the_viewer_role(lab, psql):
     psql(lab, script(lab))
     psql(lab, "CREATE ROLE dan LOGIN; GRANT studydb_viewer TO dan;")
 
@@ -176,7 +176,9 @@ def test_table_owner_gets_the_owner_role_if_a_superuser_runs_the_script(lab, psq
     assert owners == [("studydb_owner",)]
 
 
-def test_caller_without_createrole_is_shown_the_statements_to_ask_for(lab, psql, server, work):
+def test_script_shows_a_caller_without_createrole_what_an_administrator_must_run(
+    lab, psql, server, work
+):
     admin = server[0].url(database_in(lab))
     psql(admin, f"ALTER ROLE {database_in(lab)} NOCREATEROLE")
 

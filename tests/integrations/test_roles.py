@@ -45,7 +45,7 @@ NOT_OF_WORKERS = {
     ("trials", "_MOVES"),
     ("trials", "_KEEP_PAUSED"),
 }
-"""Statements that workers never send; they never send a statement of `deletion` either."""
+"""Statements that workers never send, besides all statements of `store/deletion.py`."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ def test_listed_rights_are_those_that_statements_of_workers_need():
 
 
 def statements():
-    """Yield each statement of the store after its file and the name of its constant."""
+    """Yield the file, the constant's name and the statement for every statement of the store."""
     for found in pkgutil.iter_modules(studydb.store.__path__):
         module = importlib.import_module(f"studydb.store.{found.name}")
         for name, value in vars(module).items():

@@ -21,7 +21,7 @@ from studydb.store import checkpoints
 
 @pytest.fixture
 def local_worker():
-    """A local process, as a worker records itself, and a function that kills the process."""
+    """The record of a local process, for a worker's row, and a function that kills the process."""
     popen = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
     def kill():
@@ -66,7 +66,7 @@ def trainable():
     )
 
 
-def test_status_of_a_study_without_a_value_does_not_suggest_the_best_command(console, database):
+def test_status_of_a_study_without_results_does_not_suggest_the_best_command(console, database):
     study = arrange.new_study(database, name="digits", num_trials=1)
     run = arrange.SimulatedWorker(database, study).take()
     run.finish(outcome=Reason.FAILED, failure=Failure("ValueError", "no", "no"))
@@ -159,7 +159,7 @@ def test_remaining_time_is_computed_from_the_pace_so_far(minutes, ended, left, r
     assert pace_text(pace, now=now, left=left, runs=runs) == text
 
 
-def test_status_of_a_study_that_paused_itself_prints_the_error_once_and_names_show(
+def test_status_of_a_study_that_paused_itself_prints_one_error_and_the_show_command(
     console, database
 ):
     study = arrange.new_study(database, name="digits", num_trials=9)

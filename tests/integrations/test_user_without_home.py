@@ -1,4 +1,4 @@
-"""A user without a home and without an entry in the password file, as in many containers."""
+"""studydb works for a user without a home and without a passwd entry, as in many containers."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_every_command_works_with_a_key_in_the_environment(run_homeless, tmp_pat
     assert ran.returncode == 0, ran.stderr
 
 
-def test_error_for_a_missing_key_names_the_environment_variable_for_it(run_homeless):
+def test_error_for_a_missing_key_names_the_environment_variable_that_takes_a_key(run_homeless):
     ran = run_homeless(CREATE)
 
     assert ran.returncode == 2

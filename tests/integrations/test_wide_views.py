@@ -32,7 +32,7 @@ def view_names(database):
         return [view.name for view in wide_view_sql.found(txn)]
 
 
-def test_fixed_columns_of_wide_views_are_those_of_the_stable_views():
+def test_wide_views_begin_and_end_with_the_columns_of_v_trial_and_v_result():
     for kind, row, spread in (
         (Kind.TRIAL, ListedTrial, "params"),
         (Kind.RESULT, ListedResult, "metrics"),
@@ -141,7 +141,7 @@ def test_values_of_wide_views_are_integers_doubles_or_texts(database):
     assert [text.replace(" ", "") for text in mixed[6:]] == ["[1]", '{"a":1}']
 
 
-def test_view_mark_that_an_older_version_wrote_without_integer_columns_is_read():
+def test_comment_of_a_wide_view_made_before_integer_columns_existed_is_read():
     mark = '{"study": 7, "kind": "trial", "columns": [[["n"], "n", true], [["a"], "a", false]]}'
 
     view = wide_view_sql.read_mark("v_trial_old", wide_view_sql.MARK + mark)
@@ -150,7 +150,7 @@ def test_view_mark_that_an_older_version_wrote_without_integer_columns_is_read()
     assert wide_view_sql.read_mark("v_trial_old", view.mark) == view
 
 
-def test_nan_and_infinity_in_wide_views_equal_those_of_the_stable_views(database):
+def test_nan_and_infinity_are_the_same_in_the_wide_view_and_in_v_result(database):
     study = arrange.new_study(database, name="wild")
     worker = arrange.SimulatedWorker(database, study)
     for value in (math.nan, math.inf, -math.inf):

@@ -50,7 +50,7 @@ class Attempt:
     workdir: Path
 
     def receive(self) -> FromChild:
-        """Return the next message, never `Began`; EOFError after the last message."""
+        """Return the next message after any `Began`; raise EOFError after the last message."""
         while True:
             frame = self.child.channel.receive(PATIENCE_S)
             assert frame is not None, "the child has sent nothing"

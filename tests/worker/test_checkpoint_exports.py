@@ -74,7 +74,7 @@ def test_path_of_a_checkpoint_is_a_private_copy_until_the_process_ends(stage, tm
     assert not (stored / "mine.txt").exists()
 
 
-def test_dict_checkpoint_refuses_path_and_directory_checkpoint_refuses_to_dict(saved):
+def test_dict_checkpoint_has_no_path_and_directory_checkpoint_has_no_dict(saved):
     checkpoint = saved.study.best_trial.checkpoint
 
     with pytest.raises(CheckpointError, match=r"use its \.(to_dict|path)"):

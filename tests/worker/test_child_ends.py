@@ -99,7 +99,7 @@ def test_trainable_that_reports_no_metric_fails_and_the_error_says_why(run):
     expect_failure(run(lambda config: "good"), "TrainableError", "returned or yielded a str")
 
 
-def test_child_that_calls_os_exit_sends_no_end_message_and_has_that_exit_code(start):
+def test_child_that_calls_os_exit_sends_no_end_message_and_exits_with_the_given_code(start):
     def train(config):
         studydb.report({"loss": 1.0})
         os._exit(3)
@@ -121,7 +121,7 @@ def test_error_about_a_missing_module_names_both_working_directories(run, tmp_pa
     )
 
 
-def test_error_about_a_missing_working_directory_names_it(run, tmp_path):
+def test_error_about_a_missing_working_directory_names_the_directory(run, tmp_path):
     messages = run(lambda config: 1.0, workdirs=(str(tmp_path / "gone"),))
 
     gone = str(tmp_path / "gone")

@@ -81,7 +81,7 @@ def test_attempt_whose_function_catches_trial_stopped_and_returns_ends_as_stoppe
     assert attempt.finish() == [Ended(End.STOPPED)]
 
 
-def test_report_that_hits_a_rule_waits_for_the_decision(start):
+def test_report_that_meets_a_rule_waits_for_the_decision(start):
     rules = (Threshold("training_iteration", ">=", 2.0), Threshold("loss", ">=", 100.0))
     attempt = start(three_steps, rules=rules)
 
@@ -274,7 +274,7 @@ def test_process_forked_by_user_code_cannot_report(start):
 
 
 @pytest.mark.parametrize("step", [2**62, 2**70, True, "9"])
-def test_checkpoint_saved_after_trial_stopped_is_raised_ignores_an_invalid_step(start, step):
+def test_invalid_step_of_a_checkpoint_saved_after_trial_stopped_is_ignored(start, step):
     def train(config):
         studydb.report({"loss": 1.0})
         try:

@@ -1,4 +1,4 @@
-"""An accelerator that an import has opened forbids a fork; the tests only pretend to open one."""
+"""An accelerator that an import has opened forbids a fork; the tests simulate accelerators."""
 
 import subprocess
 import sys

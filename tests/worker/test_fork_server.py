@@ -128,7 +128,7 @@ def test_process_left_behind_by_a_trial_does_not_keep_the_channel_open(start):
             time.sleep(60)
         return 1.0
 
-    # While another child runs, the fork server does not kill a fork without exec.
+    # While a child runs, the fork server does not kill orphans that were forked without exec.
     neighbour = start(report_and_sleep)
     neighbour.receive()
     attempt = start(train)
@@ -207,7 +207,7 @@ def test_daemon_of_a_trial_lives_until_the_trial_ends(start):
     orphaned_to = eventually(lambda: parent_of(daemon) == parent_of(attempt.child.process.pid))
 
     start(succeed).finish()
-    with pytest.raises(AssertionError):  # the server kills strays of dead children every 0.5 s
+    with pytest.raises(AssertionError):  # the server kills orphans of dead children every 0.5 s
         eventually(lambda: not is_running(daemon), timeout_s=1.2)
     attempt.child.kill()
 
@@ -447,7 +447,7 @@ def test_attempt_that_prints_nothing_has_no_output_files(start):
     assert [path.name for path in attempt.directory.iterdir()] == ["scratch"]
 
 
-def test_finish_of_an_output_does_not_wait_for_a_process_that_keeps_its_pipe_open(tmp_path):
+def test_finish_of_an_output_does_not_wait_for_a_process_that_keeps_the_pipe_open(tmp_path):
     pump = OutputPump(limit_bytes=100)
     output = pump.open(tmp_path)
     kept_open = os.dup(output.stdout)

@@ -17,7 +17,7 @@ SHORT_PAUSES = {"worker.attempt.START_PAUSES_S": (0.1,) * 4}
 """The pauses between the five tries to start a trial, shorter than the defaults."""
 
 OTHER_USER = 54321
-"""A user without privileges, because the limit on processes does not bind root."""
+"""A user without privileges: the limit on processes binds such users, but not root."""
 
 _RUN = """
 import os, sys
@@ -48,7 +48,7 @@ attempt.oom_kills = lambda: next(kills)
 
 _REFUSED_TWICE = _RUN.format(
     change="""
-fork, refusals = fork_server_client.ForkServer.fork, [11] * 4  # two tries: template, fresh start
+fork, refusals = fork_server_client.ForkServer.fork, [11] * 4  # two tries, each of two forks
 def refusing(self, *given, **named):
     if refusals:
         raise OSError(refusals.pop(), "Resource temporarily unavailable")

@@ -1,4 +1,4 @@
-"""An SQLite file that is moved, deleted or replaced while processes use it."""
+"""An SQLite file that is displaced (moved, deleted or replaced) while processes use it."""
 
 import shutil
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Results that wait for the database use bounded memory and disk; each is stored once, in order."""
+"""Results that wait for the database use bounded memory and disk, and are stored once, in order."""
 
 import errno
 import itertools
@@ -207,7 +207,7 @@ def test_background_flush_stores_one_batch(database, small_batches):
     assert trial.buffer.needs_flushes
 
 
-def test_results_that_wait_behind_a_verdict_to_stop_are_dropped(database, small_batches):
+def test_results_that_still_wait_after_a_verdict_to_stop_are_dropped(database, small_batches):
     study = new_study(database, rules=read_rules(["loss<=0.1"]))
     trial = hold_trial(database, study)
     for step in range(1, 101):

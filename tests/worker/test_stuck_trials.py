@@ -1,4 +1,4 @@
-"""A trial that always dies at the same step is run three times, not ten."""
+"""A trial that always dies at the same step is run three times, though ten losses are allowed."""
 
 from studydb.domain.life.ending import LOSSES_AT_STEP
 

@@ -31,7 +31,7 @@ PLAIN = """
 
 
 class Warm:
-    """Spawns attempts from templates, as a fork server would; records printed lines and starts."""
+    """Replaces a fork server: spawns attempts from templates, and records messages and starts."""
 
     def __init__(self, fork_server, pump, folder):
         self.printed = []
@@ -154,7 +154,9 @@ def test_warm_attempt_has_its_own_group_output_and_descriptors(start, warm, modu
     assert [attempt.printed for attempt in attempts] == ["printed by 3\n", "printed by 4\n"]
 
 
-def test_output_of_an_import_is_written_once_and_to_no_attempt(start, warm, module, tmp_path):
+def test_output_of_an_import_is_written_once_and_not_as_the_output_of_an_attempt(
+    start, warm, module, tmp_path
+):
     trainable = module(
         """
         import sys
@@ -318,7 +320,7 @@ def test_stopping_worker_does_not_wait_for_an_import(start, warm, module):
 # changes
 
 
-def test_changed_module_is_imported_again_and_a_line_names_the_file(start, warm, module):
+def test_changed_module_is_imported_again_and_a_message_names_the_file(start, warm, module):
     gate = "while not os.path.exists('gate'): time.sleep(.01)"
     source = "import os, time\ndef train(config):\n    {}\n    return {{'loss': {}}}\n"
     old = start(module(source.format(gate, 1.0)), server=warm)
@@ -370,7 +372,7 @@ def test_template_whose_memory_has_grown_is_replaced(start, warm, module):
 
 
 @pytest.mark.parametrize("ahead_s", [1e9, 0.0])
-def test_template_is_kept_if_the_time_of_its_module_file_is_now_or_in_the_future(
+def test_template_is_kept_if_its_module_file_has_the_current_or_a_future_mtime(
     start, warm, module, ahead_s
 ):
     trainable = module(PLAIN)
