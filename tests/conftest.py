@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # scripts/chaos does the same
+sys.path.insert(0, str(Path(__file__).parent))  # the folder of `harness`, `fleet`
 
 from harness import pooler, postgres
 
@@ -58,7 +58,7 @@ def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(scope="session", autouse=True)
 def handled_interrupts() -> None:
-    """Handle SIGINT even if the shell ignores it, as for `pytest &` in a script."""
+    """Handle SIGINT, which a script that runs `pytest &` lets pytest ignore."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

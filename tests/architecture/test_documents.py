@@ -18,14 +18,14 @@ PAGES = (*TECHNICAL, "README.md", "workers/README.md")
 PATH = re.compile(r"(?:[\w.*-]+/)+[\w.*-]*|[\w-]+\.(?:py|md|toml|sql)")
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?")
 ROOMS = ("", "studydb", "tests")
-"""Folders of paths: ARCHITECTURE.md leaves out `studydb/`, tests/README.md `tests/`."""
+"""Where a path may begin: ARCHITECTURE.md leaves out `studydb/`, tests/README.md `tests/`."""
 
 FOLDERS = [ROOT / name for name in ("alembic", "scripts", "studydb", "tests")]
 CODE = [file for folder in FOLDERS for file in folder.rglob("*.py") if file != Path(__file__)]
 
 
 def quoted(document):
-    """Return each text in backticks, preceded by the text in backticks directly before it or ""."""
+    """Return each text in backticks, after the text in backticks directly before it (or "")."""
     text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.MULTILINE | re.DOTALL)
     pieces = ["", "", *text.split("`")]  # text and code alternate
     triples = zip(pieces[1::2], pieces[2::2], pieces[3::2], strict=False)
@@ -56,7 +56,7 @@ def names(file):
 
 @cache
 def owners():
-    """Names in the code, by the name of their module or class."""
+    """For the name of each module and class: all names that its file defines."""
     found = {}
     for file in CODE:
         found.setdefault(file.stem, set()).update(names(file))

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 sys.path.append(str(ROOT / "scripts"))
 
-from mutating import guards  # noqa: E402  the folder of a script
+from mutating import guards  # noqa: E402  found by the line above
 from mutating.guards import Patch  # noqa: E402
 
 ALL = guards.read()
@@ -88,7 +88,7 @@ def hold():
         ("", "class Lease:", "class Held:", "class Held:"),
     ],
 )
-def test_guard_is_found_even_if_its_entry_breaks_lines_elsewhere(function, old, new, line):
+def test_guard_is_found_although_its_entry_has_other_line_breaks(function, old, new, line):
     after = Patch("a.py", function, old, new).apply(SOURCE)
 
     assert f"\n{line}\n" in after

@@ -1,4 +1,4 @@
-"""The scripts in workers/ pass signals on to the worker and return its exit code."""
+"""The recipes in workers/ for Slurm and systemd pass on signals and exit codes."""
 
 import configparser
 import os
@@ -24,7 +24,7 @@ echo "$@" > requeued
 
 
 def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
-    """Start the array script with stand-ins for `studydb` and `scontrol` that write files."""
+    """Start slurm-array.sh with stand-ins for `studydb` and `scontrol` that write files."""
     for name, code in (("studydb", WORKER), ("scontrol", REQUEUE)):
         (folder / name).write_text(code)
         (folder / name).chmod(0o755)
@@ -78,7 +78,7 @@ def test_array_script_without_a_study_is_a_usage_error(tmp_path):
     assert task.wait(30) == 2
 
 
-def test_systemd_unit_gives_a_worker_more_time_to_end_than_its_grace():
+def test_systemd_unit_gives_a_worker_more_time_to_end_than_the_default_grace():
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str
     unit.read(ROOT / "workers" / "studydb-worker@.service")

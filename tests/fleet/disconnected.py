@@ -70,7 +70,7 @@ class DisconnectedWorker:
 
     Args:
         how: "SIGSTOP" stops all processes of the worker, as if its host slept. A "frozen line"
-            delivers no data before `reconnect`; a "cut line" loses the data.
+            delivers no data before `reconnect`; a "cut line" closes and refuses connections.
     """
 
     def __init__(self, study: studydb.Study, worker: WorkerProcess, how: str) -> None:

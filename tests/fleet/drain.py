@@ -1,4 +1,4 @@
-"""A study of enqueued trials that several workers run concurrently: each trial runs once."""
+"""Several workers empty a study's queue of enqueued trials: each trial must run once."""
 
 from collections import Counter
 

@@ -44,7 +44,7 @@ class FaultPlan:
         lasts_s: The least time for which faults are injected; the study is extended until then.
         outages: How often the database server is stopped in immediate mode.
         outage_s: The shortest and longest time of an outage.
-        freezes: How often a whole worker is stopped for longer than its lease.
+        freezes: How often a worker's processes get SIGSTOP, for longer than its lease.
         partitions: How often a worker's proxy is frozen or cut for longer than the lease.
         limit_s: The time after which the run fails.
     """
@@ -164,7 +164,7 @@ class FaultInjector:
         self.report.seconds = self._passed_s()
 
     def _schedule(self) -> list[tuple[float, Callable[[], None]]]:
-        """All faults except kills, each after the share of the plan (0 to 1) at which it is due."""
+        """Return all faults but kills, each with the share of the plan (0 to 1) at which it is due."""
         plan, scheduled = self._plan, []
         frozen_or_cut = ["frozen line", "cut line"]
         disconnections = ["SIGSTOP"] * plan.freezes + [
@@ -322,7 +322,7 @@ class FaultInjector:
             one = DisconnectedWorker(self._study, worker, how)
             if one.holds_a_recoverable_trial():
                 return one
-            one.reconnect()  # the worker is idle, or its open transaction blocks all writers
+            one.reconnect()  # no trial is held, or an open transaction blocks writers
         return None
 
     def _reconnect_when_recovered(self, one: DisconnectedWorker) -> None:

@@ -166,7 +166,7 @@ def reached_the_end(tables: StudyRows, last_step: int) -> list[str]:
 
 
 def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
-    """Every acknowledged step is stored, and each trial's last step is one of these or later."""
+    """Every acknowledged step is stored, and no trial ended before an acknowledged step."""
     by_number = {row.number: row for row in tables.trials.values()}
     lost = []
     for file in sorted(journal.iterdir()):
@@ -220,7 +220,7 @@ def counters_true(tables: StudyRows) -> list[str]:
 
 
 def some_resumed(tables: StudyRows) -> list[str]:
-    """At least one trial resumed from a checkpoint; otherwise the run has not tested this."""
+    """At least one attempt began from a checkpoint; otherwise the run tested no restore."""
     return [] if resumptions(tables) else ["no attempt began after step 1"]
 
 

@@ -1,8 +1,8 @@
 """
 Workers forked from a process that has imported studydb: they start in a third of the time.
 
-`PreloadedWorkers` starts that process. For each line that the process reads, it forks a worker; it
-reports the exit of each worker. A forked worker has its own environment, directory, output, session
+`PreloadedWorkers` starts that process. The process forks a worker for each line of its input, and
+prints the exit of each worker. A forked worker has its own environment, directory, output, session
 and signal handlers, but no interpreter has to start and import studydb.
 """
 
@@ -98,7 +98,7 @@ class PreloadedWorkers:
             timeout_s = 0.0
 
     def close(self) -> None:
-        """End the process; its workers continue."""
+        """End the process that forks; the forked workers continue."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()

@@ -1,7 +1,7 @@
 """
 Every operation on a study as an action, which can be run on a database and on its model.
 
-An action carries its token or flush number, so it may be sent again, over any connection.
+An action keeps the token or flush number that it sends, so a test may run the action again.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -47,8 +47,8 @@ class StudyAction:
     Attributes:
         act: Calls the operation on a database; returns its answer.
         expect: Calls the operation on a model; returns the answer that `act` should give.
-        turns: `expect` as a generator that yields between transactions; None if there is only one.
-        token: The token of a claim.
+        turns: `expect` as a generator that yields between transactions; None for one transaction.
+        token: The token of a claim or an ask; None for other operations.
     """
 
     name: str

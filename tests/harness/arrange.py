@@ -91,7 +91,7 @@ def new_study(database: Database, **overrides: Any) -> Study:
 
 
 def enqueued(database: Database, study: Study, **params: Any) -> int:
-    """The number of a new PENDING trial."""
+    """Enqueue a trial, and return its number."""
     return enqueue(database, study, params, new_request())
 
 
@@ -233,7 +233,7 @@ def trial_of(database: Database, study: Study, number: int) -> TrialRow:
 
 
 def states_of(database: Database, study: Study) -> list[State]:
-    """Every trial's state, by number."""
+    """The states of all trials, in the order of the trials' numbers."""
     return [trial.state for trial in list_trials(database, study)]
 
 
@@ -344,7 +344,7 @@ def trial_in(database: Database, study: Study, state: State) -> TrialRow:
 
 
 def live_results(database: Database, study: Study, number: int) -> list[Result]:
-    """The results of a trial that no later attempt has superseded, by step."""
+    """The results of a trial that no later attempt has superseded, in the order of steps."""
     with database.begin(write=False) as txn:
         trial_id = trial_of(database, study, number).id
         spans = store.spans(txn, study_id=study.id, trial_id=trial_id)

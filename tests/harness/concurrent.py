@@ -44,7 +44,7 @@ def held_at(owner, name):
 
 def send_twice(call, first, second, url, *, at=None):
     """
-    Send a request; send it again while the first send is held at its COMMIT, or `at` a function.
+    Send a request; send it again while the first is held at its COMMIT, or at the function `at`.
 
     Returns:
         Both answers, and whether the second send waited for a lock of the first.

@@ -4,7 +4,7 @@ Kills a process at each COMMIT of an operation on an SQLite file.
 Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. Each line of its input is an
 operation's name and "before" or "after". It answers with the numbers of the COMMITs at which it has
 killed a process. For each COMMIT it forks a process that arranges the operation in a copy of the
-template and calls it. Every process draws the same tokens, so that another can repeat a call.
+template and calls it. Every process makes the same tokens, so another process can repeat a call.
 """
 
 import json
@@ -114,13 +114,13 @@ OPERATIONS: dict[str, Arranged] = {
 
 
 def advance(database: Database, seconds: float) -> None:
-    """Set a database's clock to so many seconds after `BEGINNING`."""
+    """Set a database's clock to this number of seconds after `BEGINNING`."""
     database.clock = lambda: BEGINNING + timedelta(seconds=seconds)
 
 
 @contextmanager
 def seeded_tokens(seed: str) -> Iterator[None]:
-    """Let an arrangement draw the same tokens in every process."""
+    """Let an arrangement make the same tokens in every process."""
     rng = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         for room in (arrange, duplicate_requests):
@@ -152,7 +152,7 @@ def die_at(point: str, nth: int) -> None:
         if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  observers run before COMMIT
+    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  no observer runs after COMMIT
 
 
 def is_killed(template: Path, path: Path, operation: str, point: str, nth: int) -> bool:

@@ -15,7 +15,7 @@ DIVERGES_AT = 3
 
 
 def read_curves() -> list[list[float]]:
-    """Validation errors by step, one list per trial; every tenth diverges to NaN."""
+    """A list of validation errors for each trial, a value per step; every tenth ends in NaN."""
     curves: list[list[float]] = json.loads(CURVES.read_text())["error"]
     for curve in curves[7::10]:
         curve[DIVERGES_AT - 1 :] = [math.nan] * (len(curve) - DIVERGES_AT + 1)
@@ -26,7 +26,7 @@ def report_curves(storage: str, name: str, together: Barrier) -> None:
     """Ask for trials until the budget is spent; report each trial's curve until its verdict."""
     database, curves = connect(storage, connections=1), read_curves()
     worker = SimulatedWorker(database, load(database, name))
-    run = retry_while_busy(worker.ask)  # before any process continues, each has a trial
+    run = retry_while_busy(worker.ask)  # each process has a trial before one goes on
     together.wait(60)
     while run:
         train(run, curves[run.lease.number])
@@ -36,7 +36,7 @@ def report_curves(storage: str, name: str, together: Barrier) -> None:
 
 
 def train(run: Run, curve: list[float]) -> None:
-    """Report the curve up to each decision, until a verdict."""
+    """Report the curve in batches that end at milestones, until a verdict."""
     due = run.claimed.next_decision_step
     while due is not None:
         values = curve[run.after_step : due]

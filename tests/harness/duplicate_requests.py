@@ -76,7 +76,7 @@ def asking(database: Database, **overrides: Any) -> Call:
 
 
 def _study_with_proposals(database: Database, **overrides: Any) -> Study:
-    """A study whose first ask has stored the proposals of the next ones."""
+    """A study whose first ask has stored the proposals for the next asks."""
     study = new_study(database, **overrides)
     SimulatedWorker(database, study).take().finish(0.5)
     return study

@@ -95,7 +95,7 @@ def explain_sqlite(cursor: Any, sql: str, bound: Mapping[str, Any]) -> str:
 
 
 def explain_postgresql(cursor: Any, sql: str, bound: Mapping[str, Any]) -> str:
-    """A statement's plan for these values, and its generic plan; the binds are psycopg's."""
+    """A statement's plan for these values, and its generic plan; binds are `%(name)s`."""
     lines = cursor.execute(f"EXPLAIN {sql}", bound).fetchall()
     return "\n".join([*(row[0] for row in lines), *generic_plan(cursor, sql)])
 

@@ -62,11 +62,11 @@ class Result:
 
 
 _pipeline = threading.local()
-"""`sync` waits until the server has executed what this thread has sent."""
+"""Its attribute `sync` waits until the server has executed what this thread has sent."""
 
 
 class Interleaver:
-    """A few connections to one PostgreSQL database, and one that watches them."""
+    """A few connections to one PostgreSQL database, and a connection that watches the others."""
 
     def __init__(self, url: str, *, connections: int = 3) -> None:
         self._databases = [connect(url, connections=1) for _ in range(connections)]
@@ -195,7 +195,7 @@ def step_by_step() -> Iterator[None]:
     """
     Let `catch_up` wait for the statements in the pipeline of its thread.
 
-    Otherwise the server might execute these after a statement of another connection.
+    Without this wait, the server might execute them after a later statement of another connection.
     """
     enter, leave = TransactionBlock._enter_pipeline, TransactionBlock._leave_pipeline
 

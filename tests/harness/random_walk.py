@@ -79,7 +79,7 @@ WEIGHTS = {
     "resume_the_study": 1,
     "send_again": 4,
 }
-"""The weight of each step. Step `name` runs method `name`, or the action made by `_name`."""
+"""The weight of each random step: a call of the method `name`, or the action that `_name` makes."""
 
 
 class RandomWalk:
@@ -281,7 +281,7 @@ class RandomWalk:
         return self.factory.set_status(Status.RUNNING)
 
     def _some_numbers(self, rng: Random) -> list[int]:
-        """Mostly numbers of trials that have not ended, sometimes ended or unknown ones."""
+        """Mostly numbers of trials that have not ended, sometimes of ended or unknown trials."""
         alive = [trial.number for trial in self.model.trials if trial.state not in FINAL]
         choices = alive if alive and rng.random() < 0.8 else range(len(self.model.trials) + 1)
         return [rng.choice(choices) for _ in range(rng.randint(1, 2))]
@@ -298,7 +298,7 @@ class RandomWalk:
         ]
 
     def _writer(self, rng: Random, *, held: bool = True) -> ClaimedAttempt | None:
-        """An attempt whose last batch is answered, because a worker sends one batch at a time."""
+        """An attempt that awaits no answer to a batch: a worker sends one batch at a time."""
         attempts = [attempt for attempt in self.attempts(held=held) if attempt not in self.busy]
         if not attempts:
             return None

@@ -21,7 +21,7 @@ PROMISES = {
             (t.attempt <> (SELECT count(*) FROM attempt a WHERE a.trial_id = t.id) OR
              t.attempt <> (SELECT coalesce(max(attempt), 0) FROM attempt a WHERE a.trial_id = t.id))
     """,
-    "trials are numbered from 0, and n_counted is their number": """
+    "trials are numbered from 0, and n_counted counts them": """
         SELECT s.next_number, s.n_counted FROM study s WHERE s.id = {study} AND
             (s.next_number <> (SELECT count(*) FROM trial t WHERE t.study_id = s.id) OR
              s.n_counted <> s.next_number OR
@@ -31,7 +31,7 @@ PROMISES = {
     "no more trials than num_trials": """
         SELECT n_counted FROM study WHERE id = {study} AND n_counted > num_trials
     """,
-    "at most max_concurrent trials run, and n_running is their number": """
+    "at most max_concurrent trials run, and n_running counts them": """
         SELECT s.n_running, r.n FROM study s,
             (SELECT count(*) AS n FROM trial WHERE study_id = {study} AND state = 'RUNNING') r
         WHERE s.id = {study} AND s.max_concurrent IS NOT NULL
@@ -53,7 +53,7 @@ PROMISES = {
             OR stored.paused <> counted.paused OR stored.terminated <> counted.terminated
             OR stored.error <> counted.error
     """,
-    "a step has one live row": """
+    "no step of a trial has two live rows": """
         SELECT t.number, r.step FROM result r
             JOIN attempt a ON a.trial_id = r.trial_id AND a.attempt = r.attempt
             JOIN trial t ON t.id = r.trial_id
@@ -87,7 +87,7 @@ PROMISES = {
                 WHERE e.rung_id = g.id) OR
              g.n_ranked <> (SELECT count(*) FROM rung_entry e WHERE e.rung_id = g.id AND e.ranked))
     """,
-    "the rank of a rung's cut is the number of worse entries": """
+    "a rung's cut_rank is the number of entries that are worse than its cut": """
         SELECT g.step FROM rung g WHERE g.study_id = {study} AND g.n_ranked > 0 AND
             (g.cut_trial_id IS NULL OR g.cut_rank <> (SELECT count(*) FROM rung_entry e
                 WHERE e.rung_id = g.id AND e.ranked AND (e.score > g.cut_score OR
@@ -98,7 +98,7 @@ PROMISES = {
             NOT EXISTS (SELECT 1 FROM checkpoint c WHERE c.id = t.checkpoint_id
                 AND c.trial_id = t.id AND c.removed_at IS NULL AND c.corrupt_at IS NULL)
     """,
-    "the attempt of a trial that was stopped keeps the verdict": """
+    "the last attempt of a trial that a scheduler or rule stopped has a verdict": """
         SELECT t.number FROM trial t JOIN attempt a ON a.trial_id = t.id AND a.attempt = t.attempt
         WHERE t.study_id = {study} AND t.state = 'TERMINATED'
             AND t.reason IN ('EARLY_STOPPED', 'RULE_STOPPED') AND a.verdict IS NULL
@@ -118,7 +118,7 @@ def broken_promises(database: Database, study: Study) -> dict[str, list[Any]]:
 
 
 def ended_rows(database: Database, study: Study) -> dict[int, Any]:
-    """All columns of each trial that has ended, by number; they never change."""
+    """All columns of each ended trial, by the trial's number; these rows never change."""
     sql = f"SELECT * FROM trial WHERE study_id = {study.id} AND state IN ('TERMINATED', 'ERROR')"
     with database.begin(write=False) as txn:
         names, rows = txn.raw(sql)

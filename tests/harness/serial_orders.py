@@ -78,7 +78,7 @@ def _one_turn(action: StudyAction, model: Model) -> Generator[None, None, Any]:
 
 
 def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int, ...]]:
-    """All orders of transactions: an action with `turns` has one more per RUNNING trial."""
+    """All orders of transactions; an action with `turns` has one, and one per RUNNING trial."""
     running = sum(trial.state is State.RUNNING for trial in model.trials)
     return _merged([running + 1 if action.turns else 1 for action in actions])
 
@@ -113,7 +113,7 @@ def _few(numbers: Sequence[int]) -> list[Numbers]:
 
 
 def _picks(actions: Sequence[StudyAction], answers: Sequence[Any]) -> dict[str, int | None]:
-    """The trial that each claim took, by token; SKIP LOCKED may have skipped earlier trials."""
+    """The number of each claim's trial, by token: claims skip trials that are locked."""
     return {
         action.token: getattr(answer, "number", None)
         for action, answer in zip(actions, answers, strict=True)

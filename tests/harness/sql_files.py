@@ -73,7 +73,7 @@ SENT_AGAIN = (
     *("claim", "claim_from_a_checkpoint", "claim_with_max_concurrent", "ask"),
     *("report", "report_at_a_rung", "finish_at_rungs", "renew", "save"),
 )
-"""The operations whose calls duplicate_requests.py arranges."""
+"""Operations that are printed under the names that duplicate_requests.py gives them."""
 
 OPERATIONS: Mapping[str, Arranged] = {
     **{name: duplicate_requests.OPERATIONS[name] for name in SENT_AGAIN},

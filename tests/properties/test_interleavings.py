@@ -25,7 +25,7 @@ from studydb.db.schema import study
 from studydb.domain.life.states import Status
 
 SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "3"))
-"""The number of schedules of each plan."""
+"""The number of schedules (orders of statements) in which each of PLANS runs."""
 
 LOCKS = Prepared(
     sa.text("""
@@ -133,7 +133,7 @@ def test_schedules_alternate_between_clients_and_differ_by_seed(stage):
 
     turn_orders = {tuple(turn[0] for turn in schedule) for schedule in result}
     n_alternating = sum(len(list(groupby(order))) > 2 for order in turn_orders)
-    assert n_alternating > 2  # in the other schedules one call may follow the other
+    assert n_alternating > 2  # in the others one call may end before the other begins
 
 
 def test_server_has_executed_each_statement_before_the_next_turn(stage):

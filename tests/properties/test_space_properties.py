@@ -1,4 +1,4 @@
-"""Properties of spaces, draws and the grammar."""
+"""Properties of spaces, of the values that domains give, and of the grammar."""
 
 import json
 import math
@@ -83,7 +83,7 @@ trees = st.recursive(
 
 @given(domains, units)
 @QUIET
-def test_every_draw_is_inside_its_domain(domain, u):
+def test_every_drawn_value_is_inside_its_domain(domain, u):
     value = domain.from_unit(u)
 
     assert domain.contains(value)
@@ -93,7 +93,7 @@ def test_every_draw_is_inside_its_domain(domain, u):
 
 @given(domains, units, units)
 @QUIET
-def test_larger_unit_gives_an_equal_or_larger_draw(domain, u, v):
+def test_larger_random_number_gives_an_equal_or_larger_value(domain, u, v):
     assume(not isinstance(domain, type(choice([1]))))
 
     low, high = sorted((u, v))
@@ -138,7 +138,7 @@ def test_randint_draws_every_value_of_a_small_range(lower, width, seed):
 
 @given(st.integers(-300, 290), st.integers(1, 10), st.integers(0, 2**63 - 1))
 @settings(QUIET, max_examples=30)
-def test_median_of_loguniform_draws_is_the_geometric_mean_of_the_bounds(exponent, decades, seed):
+def test_median_of_loguniform_values_is_near_their_geometric_mean(exponent, decades, seed):
     domain = loguniform(10.0**exponent, 10.0 ** (exponent + decades))
 
     drawn = [domain.from_unit(unit_draw(seed=seed, path="x", draw=n)) for n in range(400)]
@@ -177,7 +177,7 @@ def test_proposed_params_are_accepted_as_enqueued_params(tree, seed, draw):
 
 @given(trees, st.integers(0, 2**63 - 1), st.integers(0, 2**40))
 @QUIET
-def test_draw_of_a_parameter_does_not_depend_on_other_parameters(tree, seed, draw):
+def test_drawn_value_of_a_parameter_does_not_depend_on_other_parameters(tree, seed, draw):
     space = Space.read(tree)
     point = space.flatten(RandomSearch().propose(space, seed=seed, draw=draw))
 

@@ -42,8 +42,8 @@ SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-# Every step has its own generator, so that choices are even, and so that Hypothesis can leave out
-# steps to find the shortest walk that fails.
+# Every step has a random generator of its own. So choices are evenly distributed, and Hypothesis
+# can leave out steps to find the shortest walk that fails.
 seeds = st.binary(min_size=8, max_size=8)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 CHECKPOINT_EVERY = 4
 FLUSH_EVERY = 3
-"""In steps; neither number divides the other, so that some flushes follow a checkpoint."""
+"""Numbers of steps. Neither divides the other, so most flushes are not at a checkpoint."""
 
 UNDEFINED_FROM = 0.95
 """For larger x, every second value is NaN, which is legal and is judged."""
@@ -48,6 +48,6 @@ def train(config, trial):
 
 
 def _start_bystander(number: int) -> None:
-    """Leave behind a process in the trial's group or in another session, or no process."""
+    """Leave a process in the trial's group, or one in another session, or none, by `number`."""
     if number % 3:
         subprocess.Popen(["sleep", "600"], start_new_session=number % 3 == 2)

@@ -1,4 +1,4 @@
-"""Trainables that unpickle a checkpoint, write a command, or print escape sequences."""
+"""Trainables that unpickle a checkpoint, write a text to a file, or print escape sequences."""
 
 import pickle
 import sys

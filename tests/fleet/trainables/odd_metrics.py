@@ -1,4 +1,4 @@
-"""A trainable that reports random Python values; `report` may only raise InvalidReport."""
+"""A trainable that reports random Python values; `report` must raise no error but InvalidReport."""
 
 import datetime as dt
 import decimal
