@@ -1,4 +1,4 @@
-"""A study for fault injection, and the checks of everything that must hold afterwards."""
+"""A study into which faults are injected, and the checks of what must hold afterwards."""
 
 from dataclasses import dataclass
 from pathlib import Path

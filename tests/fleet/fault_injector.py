@@ -27,7 +27,7 @@ _TARGETS = ("worker", "worker", "child", "child", "fork server", "template")
 
 
 RECOVERY_S = 60.0
-"""A study must finish within a lease and this time after the last fault."""
+"""After the last fault, a study must finish within a lease plus this time."""
 
 _LEAST_UNSTARTED_PER_WORKER, _ADDED_TRIALS = 3, 10
 """When fewer than 3 unstarted trials per worker are left, the budget grows by 10."""
@@ -334,7 +334,7 @@ class FaultInjector:
         return self._later(0.25, partial(self._await_next_claim, one))
 
     def _await_next_claim(self, one: DisconnectedWorker) -> None:
-        """Keep the worker reserved, and so alive, until it has claimed another trial or ended."""
+        """Do not kill the worker before it has claimed another trial or ended."""
         if one.worker.runs and not one.claimed_again:
             return self._later(0.25, partial(self._await_next_claim, one))
         self._say(f"worker {one.worker.pid} has claimed again")

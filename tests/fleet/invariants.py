@@ -1,5 +1,5 @@
 """
-Invariants of a finished study, whichever processes were killed while it ran.
+What must hold for a finished study, whichever processes were killed while it ran.
 
 Each function reads the rows without the code under test, and returns the violations as texts.
 """

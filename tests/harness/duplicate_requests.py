@@ -322,4 +322,4 @@ OPERATIONS: dict[str, Arranged] = {
     "renew": _renewing,
     "sum_up": _summing_up,
 }
-"""The functions that arrange calls, by operation and case."""
+"""For each case of each operation: the function that arranges the call."""

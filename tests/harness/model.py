@@ -165,7 +165,7 @@ class Model:
         if any(one.uuid == uuid for one in mine):
             return [one.uuid for one in mine if one.removed and not one.corrupt]
         self._fence(token)
-        retired = [one for one in mine if not one.removed][:-1]  # the newest of them stays
+        retired = [one for one in mine if not one.removed][:-1]  # the newest is kept
         for one in retired:
             one.removed, one.data = True, False
         trial.checkpoint = ModelCheckpoint(uuid, trial.number, attempt.no, step)
@@ -434,7 +434,7 @@ class Model:
         return attempt, trial
 
     def _refuse(self, attempt: ModelAttempt, flush_no: int) -> None:
-        """Raise LeaseLost for a batch of an ended attempt, unless the batch is stored already."""
+        """Raise LeaseLost if the attempt has ended without storing this batch."""
         if attempt.flush_no < flush_no:
             raise LeaseLost(number=attempt.number, attempt=attempt.no)
 

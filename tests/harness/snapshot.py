@@ -142,7 +142,7 @@ def _trial(
 def _results(
     rows: list[Any], attempts: list[Any], numbers: dict[int, int]
 ) -> dict[tuple[int, int], Any]:
-    """By (trial number, attempt) and by step: the value, and whether it is live."""
+    """For each (trial number, attempt) and each step: the value, and whether it is live."""
     through = {(row.trial_id, row.attempt): row.live_through for row in attempts}
     found: dict[tuple[int, int], Any] = defaultdict(dict)
     for row in rows:
