@@ -74,7 +74,7 @@ def bare_console(here: Path, capsys: pytest.CaptureFixture[str]) -> Console:
 
 @pytest.fixture
 def console(bare_console: Console, storage_url: str, monkeypatch: pytest.MonkeyPatch) -> Console:
-    """Run commands on a migrated database of either kind."""
+    """Run commands on a new database with the newest schema, SQLite or PostgreSQL."""
     monkeypatch.setenv("STUDYDB_STORAGE", storage_url)
     return bare_console
 

@@ -110,7 +110,7 @@ def test_error_for_an_existing_name_suggests_loading_or_deleting_the_study(study
         assert way in str(error.value)
 
 
-def test_attribute_error_of_the_package_lets_the_interpreter_suggest_a_name():
+def test_misspelled_name_of_the_package_lets_python_suggest_the_right_name():
     with pytest.raises(AttributeError) as error:
         _ = studydb.AHSA
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 sys.path.append(str(ROOT / "scripts"))
 
-from benchmarks import loading, space  # noqa: E402  the folder of a script
+from benchmarks import loading, space  # noqa: E402  needs the path above
 
 ONE_SHORT_ROUND = ("--rounds", "1", "--seconds", "0.05", "--json")
 
@@ -124,7 +124,7 @@ def test_loaded_study_satisfies_the_invariants_of_a_real_study(postgres_url):
     loading.load(postgres_url, trials=300)
     study = studydb.load_study(space.STUDY, storage=postgres_url)
 
-    with study.ask() as trial:  # one more trial, judged against the loaded ones
+    with study.ask() as trial:  # one more trial is judged against the loaded trials
         for step in range(1, space.REPORTS + 1):
             trial.report({space.METRIC: 0.01 / step})
 

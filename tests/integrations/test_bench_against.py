@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 sys.path.append(str(ROOT / "scripts"))
 
-from benchmarks import programs  # noqa: E402  the folder of a script
+from benchmarks import programs  # noqa: E402  needs the path above
 from benchmarks.against import Comparison  # noqa: E402
 
 SLOWER = """
@@ -125,7 +125,7 @@ def test_error_for_an_unknown_commit_names_the_commit(checkout):
     ],
     ids=["slower", "within 5 %", "noise", "faster"],
 )
-def test_version_within_5_per_cent_or_within_the_noise_is_not_slower(new, old, is_slower):
+def test_difference_below_5_per_cent_or_within_the_noise_is_not_called_slower(new, old, is_slower):
     comparison = Comparison(1, "studydb", new, old)
 
     low, high = comparison.interval()

@@ -198,7 +198,7 @@ def test_script_shows_a_caller_without_createrole_what_an_administrator_must_run
     work(as_("ann", lab))
 
 
-def test_wide_views_of_one_owner_can_be_replaced_by_another(lab, psql, work, load_study):
+def test_wide_views_of_one_owner_can_be_replaced_by_another_owner(lab, psql, work, load_study):
     psql(lab, script(lab, *PEOPLE, ("eve", Role.OWNER)))
     work(lab)
 

@@ -66,7 +66,7 @@ class Attempt:
         self.child.channel.send(write(Answered(message.id, **answer)))
 
     def finish(self) -> list[FromChild]:
-        """Answer each message with an id until the child has ended; return all messages."""
+        """Answer each message that has an id, until the child has ended; return all messages."""
         messages = []
         try:
             while True:

@@ -461,7 +461,7 @@ def test_finish_of_an_output_does_not_wait_for_a_process_that_keeps_the_pipe_ope
     output.finish()
 
 
-def test_close_of_the_pump_writes_what_is_in_the_pipes(tmp_path):
+def test_close_of_the_output_pump_writes_what_is_in_the_pipes(tmp_path):
     pump = OutputPump()
     output = pump.open(tmp_path)
     os.write(output.stderr, b"last words")

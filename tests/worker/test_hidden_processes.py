@@ -52,7 +52,7 @@ def dead() -> Process:
 
 
 def fail_reads_of_proc(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Have each read of a process's entry in /proc fail with this errno."""
+    """Make each read of a process's entry in /proc fail with this errno."""
 
     def read(pid: int) -> list[bytes]:
         raise OSError(code, os.strerror(code), f"/proc/{pid}/stat")
@@ -61,7 +61,7 @@ def fail_reads_of_proc(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a /proc that hides processes")
-@pytest.mark.skipif(sys.platform != "linux", reason="hidepid is Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has hidepid")
 def test_process_without_a_visible_proc_entry_is_alive_until_it_ends(living, dead):
     asked = json.dumps([dataclasses.asdict(one) for one in (living, dead)])
     folder = str(Path(studydb.__file__).parents[1])
