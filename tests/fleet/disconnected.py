@@ -90,7 +90,7 @@ class DisconnectedWorker:
         return self._id is not None and (self._how != "SIGSTOP" or is_writable(self._study))
 
     def was_recovered(self) -> bool:
-        """Whether all trials of this worker are recovered; if so, keep its attempts for `changes`."""
+        """Whether all trials of this worker are recovered; then keep its attempts for `changes`."""
         assert self._id is not None
         if still_holds(self._study, self._id):
             return False
