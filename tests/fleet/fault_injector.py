@@ -164,7 +164,7 @@ class FaultInjector:
         self.report.seconds = self._passed_s()
 
     def _schedule(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return all faults but kills, each with the share of the plan (0 to 1) at which it is due."""
+        """All faults but kills, each with the share of the plan (0 to 1) at which it is due."""
         plan, scheduled = self._plan, []
         frozen_or_cut = ["frozen line", "cut line"]
         disconnections = ["SIGSTOP"] * plan.freezes + [

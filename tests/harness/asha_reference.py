@@ -13,7 +13,7 @@ import numpy as np
 def decisions(
     values: Sequence[float], mode: str, reduction_factor: float
 ) -> list[tuple[bool, float | None]]:
-    """For each value, in order of arrival at one rung: whether it stops its trial, and the cutoff."""
+    """For each value, as they arrive at a rung: whether it stops its trial; and the cutoff."""
     recorded: list[float] = []
     decided = []
     for value in values:
