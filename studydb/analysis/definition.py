@@ -57,7 +57,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     Return a study's definition; the keys are named like the arguments of `create_study`.
 
     Args:
-        checkpoints: The URL of the store in use; `study.checkpoints` is None for the default.
+        checkpoints: The URL of the store, also if it is the default (`study.checkpoints` is None).
     """
     trainable = study.trainable
     return {
@@ -124,7 +124,7 @@ def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict
         defaults: The default spec; values of `asked` that equal their default are ignored.
 
     Returns:
-        A text such as "num_trials is 30, not 50", by argument of `create_study`.
+        For each argument that differs, a text such as "num_trials is 30, not 50".
     """
     differing = {}
     for name in ("scheduler", "searcher", "stop", "checkpoints", *DEFAULTS):

@@ -1,5 +1,5 @@
 """
-The stable views as pandas DataFrames, with a column per parameter or metric.
+The views `v_trial` and `v_result` as DataFrames, with a column per parameter or metric.
 
 Rows are read in pages of one snapshot, and columns are kept compactly (see `columns`), so that
 building a frame takes little more memory than the frame.

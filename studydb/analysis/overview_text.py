@@ -29,7 +29,7 @@ def trials_text(row: ListedStudy) -> str:
 
 
 def ends_text(ends: RecentEnds) -> str | None:
-    """Count how the newest trials ended: "12 completed, 30 stopped early"; None if none ended."""
+    """Count how the newest trials ended: "12 completed, 30 cancelled"; None if all counts are 0."""
     counts = (
         (ends.completed, "completed"),
         (ends.stopped_early, "stopped early"),

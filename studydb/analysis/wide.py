@@ -57,7 +57,7 @@ def result_view(study: Study, kinds: Mapping[str, bool]) -> WideView:
     Define the view of a study's live results.
 
     Args:
-        kinds: Whether all values of a metric are numbers, by the metric's name.
+        kinds: For each metric's name, whether all values of the metric are numbers.
     """
     names = _names(Kind.RESULT, [study.objective.metric], kinds, prefix="metric/")
     columns = [

@@ -15,8 +15,8 @@ def checkpoint_payload(
     """
     Return the bytes that a checkpoint's signature covers.
 
-    Sign them by `Keyring.sign(…, prefer=the trainable's signatures)`, so that the study's other
-    workers have the key.
+    Sign these bytes by `Keyring.sign(…, prefer=the trainable's signatures)`: other workers of the
+    study have the keys that signed the trainable.
     """
     return frame("studydb checkpoint 2", kind, trial_uuid, str(attempt), str(step), digest)
 

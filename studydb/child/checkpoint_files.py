@@ -113,7 +113,7 @@ class Saver:
         Raises:
             UsageError: The checkpoint is neither a dict nor a path.
             CheckpointError: The dict cannot be pickled, or the directory cannot be copied; the user
-                has to change it.
+                must change the checkpoint.
         """
         if isinstance(checkpoint, Mapping):
             return _pickled(checkpoint)

@@ -37,7 +37,7 @@ REQUEST = struct.Struct("!QB")
 DESCRIPTORS_PER_REQUEST = 3
 
 CHILD_ID_VARIABLE = "STUDYDB_CHILD"
-"""The environment variable with the number of a child's request; its descendants inherit it."""
+"""The number of a child's request, in the environment of the child and of its descendants."""
 
 SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
@@ -107,7 +107,7 @@ class ForkingServer:
         control: The socket of requests and replies.
         parent_pid: The pid of the parent; this process ends when the parent does.
         begin: For each kind of child, the function that does its work and ends its process.
-        outdated: Called before each fork; returns why not to fork, or None.
+        outdated: Called before each fork; returns a reason not to fork, or None to fork.
         at_end: Called after all children have ended, before this process exits.
     """
 
@@ -199,7 +199,7 @@ class ForkingServer:
             self._end()
 
     def _fork(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> int:
-        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the kernel drops what exceeds the limit
+        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the kernel drops descriptors over a limit
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         # Without this the server's handlers would run for a signal that is sent to the child.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

@@ -76,7 +76,7 @@ def serve(channel: Channel, function: Callable[..., Any] | None = None) -> int:
 
 def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) -> Ended:
     """
-    Run one attempt to its end; the returned message contains an error of the user's code.
+    Run one attempt to its end; if the user's code raises, the message contains the error.
 
     Args:
         function: The trainable, if this process was forked from a template; None to import it.
@@ -95,7 +95,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
                 function = import_trainable(job.to_import)
     except BaseException as cause:  # noqa: BLE001  the user's module may raise anything
         return Ended(End.UNPREPARED, failure_of(cause))
-    # Without a seed, all children would draw the same numbers: they are copies of one process.
+    # Without a seed, all children, as copies of one process, would get the same random numbers.
     _seed(job.seed)
     with suppress(OSError):  # the next report notices that the supervisor is gone
         channel.send(write(Began(time.monotonic())))
@@ -113,7 +113,7 @@ def prepare(to_import: TrainableImport) -> None:
     """
     Set working directory, arguments and random generators for the import of the trainable.
 
-    The seed is the study's UUID, so that an import draws the same numbers in each process.
+    The seed is the study's UUID, so that an import gets the same random numbers in each process.
 
     Raises:
         TrainableError: The worker's working directory cannot be entered.

@@ -201,7 +201,7 @@ class RunningTrial:
     def _save_after_the_end(
         self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None
     ) -> None:
-        """Save a checkpoint after TrialStopped; if `metrics` has a later step, with that step."""
+        """Save a checkpoint after TrialStopped, at the last step or a later step of `metrics`."""
         if checkpoint is not None and not self._supervisor.lost:
             named = metrics.get(STEP) if isinstance(metrics, Mapping) else None
             step = self._last_step

@@ -26,7 +26,7 @@ def imported_files() -> tuple[SourceFile, ...]:
 
 
 def changed(files: tuple[SourceFile, ...]) -> SourceFile | None:
-    """Return the first file that is gone, or has another size or time; None if there is none."""
+    """Return the first file that is gone, or has another size or time; None if none has changed."""
     return next((file for file in files if _stat(file.path) != file), None)
 
 

@@ -118,7 +118,7 @@ def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
 
 
 def _forget_exit_functions() -> None:
-    """Forget the import's exit functions; the template runs them when no fork needs its files."""
+    """Forget the import's exit functions: the template runs them when its attempts have ended."""
     atexit._clear()  # noqa: SLF001  there is no public function
     for known in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # noqa: SLF001
         known.atexit = False

@@ -17,9 +17,9 @@ BUSY_WAIT_S = 1.0
 
 RESUME_SCAN_S = 2.0
 """
-For this many seconds after a scan of the whole queue, claims begin behind the last claimed trial.
-While a long snapshot is open, a whole scan reads the index entries of all claimed trials (3 ms
-after 20,000 claims). A trial that returns to an earlier position waits for the next whole scan.
+For this many seconds after a scan of the whole queue, claims scan only behind the last claimed
+trial. While an old snapshot is open, a whole scan also reads the index entries of claimed trials
+(3 ms for 20,000). A trial that returns to an earlier position waits for the next whole scan.
 """
 
 
@@ -76,7 +76,7 @@ class Acquirer:
         if claimed is not None:
             self._claims_first, self._last_position = True, claimed.queue_position
             return claimed
-        # The first ask makes no trial if some are PENDING; other workers may have claimed these.
+        # The first ask makes no trial while trials are PENDING. Others may have claimed them since.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False

@@ -18,7 +18,7 @@ FLUSH_BYTES = 1 << 20
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
-"""The limits of a batch: while the server stores a batch, it locks the trial's row."""
+"""The limits of a batch, because the trial's row is locked while the server stores a batch."""
 
 
 class Buffer:
@@ -94,7 +94,7 @@ class Buffer:
             return self._sent is not None or waiting.holds_more_than(BATCH_ROWS, BATCH_BYTES)
 
     def take(self, *, even_empty: bool = False) -> Batch | None:
-        """Return the unanswered batch; if there is none, make one of the first waiting results."""
+        """Return the unanswered batch; if there is none, make a batch from the first results."""
         with self._lock:
             if self._sent is None and (self._waiting.n_waiting or even_empty):
                 results, self._sent_bytes = self._waiting.take(BATCH_ROWS, BATCH_BYTES)

@@ -20,7 +20,7 @@ from studydb.domain.text.other_tools import missing_attribute, suggesting_keywor
 from studydb.lease.held import HeldAttempt
 
 LAST_PATIENCE_S = 5.0
-"""The patience of the last call for a trial that is abandoned or whose values are refused."""
+"""The patience of the call that ends an abandoned trial, or a trial whose values are refused."""
 
 
 class OwnTrial:
@@ -210,7 +210,7 @@ class OwnTrial:
         if os.getpid() != self._pid:
             raise UsageError(
                 f"Trial {self.number} belongs to the process that asked for it, not to its fork. "
-                "Report from there, or ask in the forked process."
+                "Report in that process, or ask for a trial in the fork."
             )
 
     if not TYPE_CHECKING:  # so that a type checker finds wrong names

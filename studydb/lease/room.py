@@ -61,8 +61,8 @@ class Room:
             self._has_complained = True
             self._say(
                 f"results that wait for the database cannot be written to {tempfile.gettempdir()}: "
-                f"{error.strerror or error}. Reports wait until it is back. Free space there, or "
-                "set TMPDIR to another directory."
+                f"{error.strerror or error}. Reports wait until the database is back. Free space "
+                "there, or set TMPDIR to another directory."
             )
 
 
@@ -113,7 +113,7 @@ class SpillFile:
             written += os.pwrite(self._file.fileno(), line[written:], self._end + written)
 
     def read(self) -> list[Result]:
-        """Remove and return the first results: about `READ_BYTES`, at least one result if any."""
+        """Remove and return the first results, of about `READ_BYTES`, but at least one result."""
         if not self._n_rows:
             return []
         data = self._first_lines()

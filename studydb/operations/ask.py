@@ -22,7 +22,7 @@ def ask(
     if_nothing_waits: bool = False,
 ) -> Claim | None:
     """
-    Make the searcher's next trial, RUNNING under its first attempt.
+    Make a trial from the searcher's next draw, and start its first attempt.
 
     The trial's params are a function of (seed, draw), the same in every process. No draw is
     skipped. The trial's uuid is the claimant's token.
@@ -50,7 +50,7 @@ def ask(
 def _ask_in_single_statement(
     database: Database, study: Study, claimant: Claimant, *, if_nothing_waits: bool
 ) -> Claim | None:
-    """Ask in a single statement. If the study's row lacks the next proposal, add it first."""
+    """Ask in a single statement; if the next proposal is not stored yet, store it and ask again."""
     asked = None
     while asked is None:
         asked = _ask_in_turn(database, study, claimant, if_nothing_waits=if_nothing_waits)
@@ -74,7 +74,7 @@ def _ask_in_turn(
     """
     queue = monotonic() >= database.no_queue_until_s
     try:
-        with database.begin(durable=False, single=True) as txn:  # durable with the first flush
+        with database.begin(durable=False, single=True) as txn:  # a flush makes the ask durable
             return proposals.ask(
                 txn, claimant, study=study, if_nothing_waits=if_nothing_waits, queue=queue
             )
@@ -89,7 +89,7 @@ def _ask_in_turn(
 
 
 def _propose_next(database: Database, study: Study, *, if_nothing_waits: bool) -> bool:
-    """Propose the next draw if it is not proposed; False if there is no next draw."""
+    """Store the next draw's proposal unless it is stored; False if there is no next draw."""
     with database.begin(write=False) as txn:
         following = proposals.next_of(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
     if following is None:
@@ -119,7 +119,7 @@ def _propose(database: Database, study: Study, *, batch: int, current: int) -> N
 def _ask_in_steps(
     database: Database, study: Study, claimant: Claimant, *, if_nothing_waits: bool
 ) -> Claim | None:
-    with database.begin(durable=False) as txn:  # durable with the first flush
+    with database.begin(durable=False) as txn:  # a flush makes the ask durable
         draw = proposals.take(txn, study_id=study.id, if_nothing_waits=if_nothing_waits)
         if draw is None:
             txn.abandon()

@@ -36,7 +36,7 @@ def decide(study: Study, outcome: Reason, facts: TrialFacts) -> Ending:
 def known_analysis(
     study: Study, tally: Tally | None, stored: Sequence[Result], summary: Summary
 ) -> Analysis | None:
-    """Sum up the tally and the newly stored results; None if the trial has further results."""
+    """Sum up the tally and the newly stored results; None if the trial has other results, too."""
     tally = tally or Tally(study.objective.metric)
     if tally.n_results + len(stored) != summary.n_results:
         return None
@@ -45,7 +45,7 @@ def known_analysis(
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A trial's ending; `unsummed` if this transaction cannot sum up the many results."""
+    """A trial's ending; `unsummed` if its results are too many to sum up in this transaction."""
 
     ending: Ending
     unsummed: bool
@@ -69,7 +69,7 @@ def end_attempt(
     Move a held trial out of RUNNING, close its attempt, and update the counters.
 
     Args:
-        summed: Whether to sum up the trial's metrics; False if summing up has failed before.
+        summed: Whether to sum up the trial's metrics; False if its values have caused an error.
     """
     held = flushed.held
     final = final_verdict_of_completed if outcome is Reason.COMPLETED else final_verdict
@@ -121,8 +121,8 @@ def _requested(txn: Txn, study: Study, held: Held) -> Verdict | None:
     """
     Read the verdict that people have requested for a trial whose attempt ends.
 
-    The study's row is locked before a pause of the study is carried out. A resumption either
-    commits before the lock and is read here, or waits for the lock and finds the trial PAUSED.
+    If the request is about the whole study, the study's row is locked and read again. A resumption
+    commits before the lock and is read here, or it waits for the lock and finds the trial PAUSED.
     """
     requested = requested_verdict(held.request, held.status)
     if requested is None or requested.by is not DecidedBy.STUDY:

@@ -41,7 +41,7 @@ def claim(
     Claim the first PENDING trial of a study.
 
     Args:
-        again: Whether the token may have been sent before; if not, no earlier send is looked for.
+        again: Whether the token may have been sent before, and may already have claimed a trial.
         after_position: The position in the queue after which the scan starts. If no trial follows,
             the whole queue is scanned.
 
@@ -75,7 +75,7 @@ def _is_plain(database: Database, study: Study) -> bool:
 def _claim_in_single_statement(
     database: Database, study: Study, claimant: Claimant, *, after_position: QueuePosition
 ) -> Claim | None:
-    with database.begin(durable=False, single=True) as txn:  # durable with the first flush
+    with database.begin(durable=False, single=True) as txn:  # a flush makes the claim durable
         row = single_statement.claim(txn, claimant, study=study, after_position=after_position)
     if row is None:
         return None
@@ -89,7 +89,7 @@ def _claim_in_single_statement(
 def _claim_in_steps(
     database: Database, study: Study, claimant: Claimant, *, after_position: QueuePosition
 ) -> Claim | None:
-    with database.begin(durable=False) as txn:  # durable with the first flush
+    with database.begin(durable=False) as txn:  # a flush makes the claim durable
         row = claims.claim(txn, claimant, study_id=study.id, after_position=after_position)
         if row is None:
             return None
@@ -111,9 +111,9 @@ def _claim_in_steps(
 
 def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
     """
-    Wait until an earlier send of the same request has committed or failed, and find its trial.
+    Wait until an earlier send of the request has committed or failed, and find its trial.
 
-    An earlier ask waits in the queue or locks the study's row. An earlier claim locks its trial.
+    An ask waits in the queue or locks the study's row; a claim locks a trial: wait for all three.
     """
     with suppress(LockTimeout), database.begin(write=False, single=True) as txn:
         proposals.await_asks(txn, study_id=study.id)

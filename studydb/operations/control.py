@@ -24,7 +24,7 @@ from studydb.searchers import RandomSearch
 from studydb.store import counters, events, studies, sweeps, trials
 
 ENQUEUED_DRAWS = 2**32
-"""The first draw for the parameters that enqueued trials lack. The searcher never reaches it."""
+"""Enqueued trial N takes its missing params from this draw + N. Searchers use lower draws."""
 
 
 def enqueue(
@@ -39,13 +39,13 @@ def enqueue(
     Add a PENDING trial with given parameters; missing parameters are drawn from the space.
 
     Args:
-        priority: A trial with a lower number runs first.
+        priority: PENDING trials are claimed in ascending order of this value.
 
     Returns:
         The trial's number.
 
     Raises:
-        InvalidSpec: The space does not have a parameter, or a value is outside it.
+        InvalidSpec: A given parameter is not in the space, or its value is outside its domain.
         BudgetSpent: `num_trials` trials already exist.
     """
     given = study.space.check_params(params)
@@ -93,7 +93,7 @@ def pause(database: Database, study: Study, numbers: Sequence[int], request: Req
     Pause trials: PENDING trials now, RUNNING trials at their next flush or renewal.
 
     A request to pause replaces a request to stop that no attempt has carried out yet. If a trial is
-    already paused with its study, the trial will stay PAUSED when the study is resumed.
+    PAUSED because its study is paused, this request keeps it PAUSED when the study is resumed.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -107,7 +107,7 @@ def resume(database: Database, study: Study, numbers: Sequence[int], request: Re
     """
     Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING trials.
 
-    An attempt that has already received such a request continues, or a new attempt follows it.
+    An attempt that has received such a request may still end; a new attempt then follows.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -138,7 +138,7 @@ def set_status(database: Database, study: Study, status: Status, request: Reques
 
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
     renewal. After a resumption, further transactions move the trials that were paused with the
-    study to PENDING. If this process dies before the last transaction, sweeps move these trials.
+    study to PENDING. If this process dies before the last of these, sweeps move the other trials.
     """
     with suppress(Duplicate), database.begin() as txn:
         _record(txn, study, EventKind(f"study {status.lower()}"), request)
@@ -189,7 +189,7 @@ def _steer(
     try:
         with database.begin() as txn:
             _record(txn, study, steering.kind, request, {"numbers": numbers})
-            steered = [_lock(txn, study, number) for number in numbers]  # ids rise with numbers
+            steered = [_lock(txn, study, number) for number in numbers]  # lock order: rising ids
             unsummed = _apply(txn, study, steered, steering)
     except Duplicate:
         with database.begin(write=False) as txn:

@@ -10,7 +10,7 @@ from studydb.store import counters, deletion, studies, sweeps
 
 def close(database: Database, study: Study) -> None:
     """
-    Stop a study that is to be deleted, so that no trial starts while its files are removed.
+    Stop a study that is to be deleted, so that no trial starts while the study's files are removed.
 
     Raises:
         NotAllowed: Trials are RUNNING.

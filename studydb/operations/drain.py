@@ -12,7 +12,7 @@ from studydb.processes import is_alive
 from studydb.store import events, workers
 
 SHOWN = 5
-"""How many workers the error for an ambiguous text names at most."""
+"""The most workers that the error for an ambiguous text names."""
 
 
 def find_worker(database: Database, text: str) -> Worker:

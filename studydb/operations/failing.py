@@ -10,7 +10,7 @@ from studydb.store import events
 
 
 def last_error(database: Database, study: Study) -> LastError | None:
-    """Find the newest failure or loss with a cause among the newest events of a study."""
+    """Find the newest failure, or loss with a known cause, among a study's newest events."""
     with database.begin(write=False) as txn:
         return events.last_error(txn, study_id=study.id)
 

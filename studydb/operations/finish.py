@@ -1,4 +1,4 @@
-"""End an attempt with its last flush: completed, failed, released, lost or by a verdict."""
+"""End an attempt, for whatever reason, and store its last batch."""
 
 from studydb.db import Database
 from studydb.domain.life.ending import Ending, TrialFacts
@@ -29,7 +29,7 @@ def finish(
 
     Args:
         outcome: COMPLETED; FAILED (the user's code raised); LOST (the process died); PREEMPTED
-            (released, without a failure or loss); TIMED_OUT.
+            (given back; counts as no failure and no loss); TIMED_OUT.
         tally: The tally of the trial's results before this batch, if this attempt knows them all.
 
     Returns:

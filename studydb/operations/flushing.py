@@ -92,7 +92,7 @@ def summary_if_undecided(study: Study, batch: Batch) -> Summary | None:
     if summary is None or any(due_results(study, batch)) or _hits(study, batch):
         return None
     if batch.results and summary.n_results == 0 and batch.results[0].step != batch.after_step + 1:
-        return None  # the first step must be written to the attempt's row
+        return None  # a single statement cannot store the attempt's first step
     return summary.add(batch.results, study.objective)
 
 
@@ -165,7 +165,7 @@ def _ask_scheduler(
 def _supersede(
     txn: Txn, study: Study, summary: Summary, *, lease: Lease, first: Result, batch: Batch
 ) -> Summary:
-    """From the first step on, earlier attempts' results are not live; return the new summary."""
+    """Supersede earlier attempts' results from the first step on; return the new summary."""
     if lease.attempt == 1:
         if first.step != batch.after_step + 1:
             attempts.begin_at(txn, lease=lease, step=first.step)

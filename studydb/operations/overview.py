@@ -35,7 +35,7 @@ class Overview:
         workers: The study's newest workers.
         ends: How the newest trials ended.
         problems: The newest event of each kind of storage problem, newest first.
-        last_error: The newest failure or loss with a cause.
+        last_error: The newest failure, or the newest loss with a known cause.
         at: The time of the read, by the database's clock.
     """
 

@@ -50,7 +50,7 @@ def listed_trials(
     best_first: bool = False,
     limit: int | None = None,
 ) -> list[ListedTrial]:
-    """Read a study's rows of `v_trial`, by number or best first; trials without a rank are last."""
+    """Read a study's rows of `v_trial`, ordered by number, or by rank with unranked trials last."""
     with database.begin(write=False, snapshot=best_first) as txn:  # `best_trials` reads twice
         if best_first:
             return view_rows.best_trials(

@@ -108,7 +108,7 @@ _one_at_a_time = threading.Lock()
 
 def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:
     def work() -> None:
-        with _one_at_a_time, suppress(Exception):  # an ended trial may lack a summary
+        with _one_at_a_time, suppress(Exception):  # an error leaves the trial without a summary
             summing.after_end(database, study, trial_id=trial_id)
 
     threading.Thread(target=work, name=f"studydb-summary-{trial_id}", daemon=True).start()

@@ -20,7 +20,7 @@ def register(
     Insert the row of a worker process.
 
     Args:
-        uuid: New for each start of a process; a reused uuid would hide a dead worker.
+        uuid: New for each start of a process: a uuid that is stored returns that worker's id.
 
     Returns:
         The worker's id.

@@ -27,7 +27,7 @@ class Renewal:
 
 def renew(database: Database, *, worker_id: int, held: Sequence[Lease]) -> Renewal:
     """
-    Renew leases, and store people's requests for their trials as verdicts.
+    Renew leases, and store people's requests about the leased trials as verdicts.
 
     A scheduler's or rule's verdict stays. A verdict from a request changes with the request.
     """

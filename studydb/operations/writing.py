@@ -1,4 +1,4 @@
-"""Name the role that a write needs, in the error for a login that may not write."""
+"""Name the role that a write needs, in the error for a login without the right to write."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,8 +15,8 @@ def write(database: Database, call: Callable[[], Answered], *, role: Role) -> An
     """
     Make a call that writes.
 
-    PostgreSQL raises the same error for a client that is connected to a standby and for a role that
-    may only read. Such a client can write later, but such a role never can: the role is checked.
+    PostgreSQL raises one error for two causes: the server is a standby, which may pass, or the
+    role's transactions are read-only. After that error, this function looks for the second cause.
 
     Args:
         role: The role that may make the call.
