@@ -82,7 +82,7 @@ def test_fingerprint_of_a_failure_without_traceback_ignores_numbers_in_its_messa
     assert third != second
 
 
-def test_study_in_which_a_trial_has_completed_does_not_pause_itself(database, study, worker):
+def test_study_in_which_one_trial_has_reported_does_not_pause_itself(database, study, worker):
     worker.take().finish(0.5)
 
     fail(worker, n=2 * MAX_ALIKE)

@@ -56,7 +56,7 @@ def cut(database, when, *, nth=1):
 
 
 def last_commit(database, arranged):
-    """Return how many COMMITs a call sends; some calls first send one after reads alone."""
+    """Return how many COMMITs a call sends. The first transaction of some calls only reads."""
     end, commits = TransactionBlock._end, []
 
     def count(block, *, commit):

@@ -1,4 +1,4 @@
-"""A batch of reports is stored once, with its decision; after a verdict nothing is stored."""
+"""A batch of results is stored once, with its decision; results after a rule's stop are dropped."""
 
 import math
 

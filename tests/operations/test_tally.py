@@ -1,4 +1,4 @@
-"""The tally of a trial takes bounded memory, and the trial's summary is computed from it alone."""
+"""The tally of a trial takes bounded memory, and is enough to compute the trial's summary."""
 
 import json
 

@@ -86,7 +86,7 @@ def test_changed_bytes_are_refused_as_damaged(store):
         store.get_bytes(stored.url, digest=stored.digest)
 
 
-def test_delete_removes_one_object_and_may_be_repeated(store, source):
+def test_delete_removes_one_checkpoint_and_can_be_repeated(store, source):
     kept = store.put_bytes(place(), b"kept")
     gone = [store.put_bytes(place(), b"gone"), store.put_directory(place(), source)]
 
@@ -117,7 +117,7 @@ def test_delete_on_a_host_without_the_directory_of_the_store_says_to_mount_it(st
     assert store.get_bytes(stored.url, digest=stored.digest) == b"kept"
 
 
-def test_delete_study_keeps_other_studies(store):
+def test_delete_study_keeps_the_checkpoints_of_other_studies(store):
     other = store.put_bytes(Place(str(uuid.uuid4()), TRIAL, 1, 1, str(uuid.uuid4())), b"x")
     store.put_bytes(place(), b"y")
 
@@ -172,7 +172,7 @@ def test_delete_study_removes_a_link_and_keeps_its_target(store, tmp_path):
     assert paths_below(outside) == ["chapters"]
 
 
-def test_moved_store_reads_objects_by_their_old_urls(store, tmp_path):
+def test_moved_store_reads_checkpoints_by_their_old_urls(store, tmp_path):
     stored = store.put_bytes(place(), b"state")
     store.root.rename(tmp_path / "moved")
 
@@ -190,7 +190,7 @@ def test_moved_store_reads_objects_by_their_old_urls(store, tmp_path):
         f"file:///a/{STUDY}/{TRIAL}/1/3-{STUDY}%2F..%2F..",
     ],
 )
-def test_url_that_names_no_object_of_the_store_is_refused(store, url):
+def test_url_that_names_no_checkpoint_of_the_store_is_refused(store, url):
     for access in (store.delete, store.exists, lambda url: store.get_bytes(url, digest="")):
         with pytest.raises(CheckpointError, match="names no checkpoint"):
             access(url)
@@ -479,7 +479,7 @@ def test_signature_is_valid_for_one_checkpoint_kind_only(kind):
         assert not is_signed(RING, dataclasses.replace(row, kind=other), trial_uuid=TRIAL)
 
 
-def test_signature_of_version_1_is_valid_for_dicts_only():
+def test_signature_of_an_earlier_version_is_valid_for_dicts_only():
     payload = frame("studydb checkpoint 1", TRIAL, "1", "2", "d")
 
     assert is_signed(RING, signed_checkpoint(payload, kind="dict"), trial_uuid=TRIAL)

@@ -1,4 +1,4 @@
-"""ASHA: its rungs and its decisions."""
+"""The schedulers ASHA and FIFO: rungs, decisions and specs."""
 
 import math
 from dataclasses import dataclass, field
@@ -78,7 +78,7 @@ def test_next_decision_step_is_the_next_rung_or_max_t():
     assert due == [1, 3, 3, 9, 9, 9, 9, 9, 9, None]
 
 
-def test_rung_of_a_step_is_the_last_milestone_up_to_it():
+def test_rung_of_a_step_is_the_last_milestone_up_to_that_step():
     scheduler = ASHA(max_t=27, grace_period=2, reduction_factor=3)
 
     reached = [scheduler.rung_of(step) for step in (1, 2, 5, 6, 17, 18, 26, 27, 99)]

@@ -1,4 +1,4 @@
-"""Tables of the command line: rows of each group, columns that fit, and names of columns."""
+"""How tables share rows among groups, omit columns that do not fit, and name columns."""
 
 import pytest
 from hypothesis import given

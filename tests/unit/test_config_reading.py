@@ -1,4 +1,4 @@
-"""`ignores_config` reads a trainable's bytecode; if in doubt, it returns False."""
+"""`ignores_config` finds by bytecode whether a function never reads its config; in doubt False."""
 
 # ruff: noqa: ARG002, FBT002, RUF015  functions as users write them
 

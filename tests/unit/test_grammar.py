@@ -94,7 +94,7 @@ def test_call_is_parsed_with_or_without_parentheses():
         (" lr = 0.1 ", "lr", 0.1),
     ],
 )
-def test_parameter_is_parsed_as_path_and_leaf(text, path, leaf):
+def test_parameter_is_parsed_as_its_path_and_its_distribution_or_constant(text, path, leaf):
     assert parse_parameter(text) == (path, leaf)
 
 
@@ -109,11 +109,11 @@ def test_parameter_is_parsed_as_path_and_leaf(text, path, leaf):
         choice([1, 2.5, None, True, 'it\'s "q"', {"a": ["\n\\"]}, [], "é\x7f\U0001f600"]),
     ],
 )
-def test_text_of_a_domain_parses_to_an_equal_domain(domain):
+def test_text_of_a_distribution_parses_to_an_equal_distribution(domain):
     assert parse_parameter(f"x={domain}") == ("x", domain)
 
 
-def test_parameters_nest_by_path():
+def test_parameters_given_by_paths_make_a_nested_space():
     tree = parse_parameters(["m/w=randint(1,2)", "lr=0.1", "m/deep/x=1"])
 
     assert tree == {"m": {"w": randint(1, 2), "deep": {"x": 1}}, "lr": 0.1}
@@ -222,7 +222,7 @@ def test_space_file_may_have_distributions_as_json_or_as_calls(tmp_path):
     )
 
 
-def test_space_file_reads_what_to_json_writes(tmp_path):
+def test_space_file_made_by_to_json_keeps_the_order_of_parameters(tmp_path):
     space = Space.read({"b": uniform(0, 1), "a": {"c": choice([1]), "d": None}})
     file = tmp_path / "space.json"
     file.write_text(json.dumps(space.to_json(), sort_keys=True))

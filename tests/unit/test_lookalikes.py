@@ -56,7 +56,7 @@ def test_other_texts_are_constants(value):
     assert Space.read({"x": value}).constants == {"x": value}
 
 
-def test_nested_names_may_be_type_min_and_std():
+def test_nested_dict_with_names_such_as_type_and_min_is_no_lookalike():
     space = Space.read({"init": {"type": "normal", "std": uniform(0, 1)}, "clip": {"min": 0}})
 
     assert list(space.leaves) == ["init/type", "init/std", "clip/min"]

@@ -1,4 +1,4 @@
-"""Reports, the ranks of values, and summaries of results."""
+"""Reports, scores, and summaries of results."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Errors translate the words of other tools, from one table."""
+"""An error about a name that another tool has says what to write in studydb instead."""
 
 import importlib.util
 

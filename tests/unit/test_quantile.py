@@ -1,4 +1,4 @@
-"""The cut of a rung (the entry just worse than its quantile), and its cutoff."""
+"""The cut of a rung (the entry just worse than the rung's quantile), and the rung's cutoff."""
 
 import math
 

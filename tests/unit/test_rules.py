@@ -81,7 +81,7 @@ def test_rule_compares_the_metric_that_it_names(stop, expected):
     assert hit(stop, Result(3, 0.5, metrics)) == expected
 
 
-def test_study_metric_is_not_read_from_the_other_metrics():
+def test_rule_on_the_studys_metric_ignores_another_metric_of_the_same_name():
     assert not hit("loss>=1", Result(1, 0.5, {"loss": 2.0}))
 
 

@@ -1,4 +1,4 @@
-"""Searchers: the n-th point is the same in every process."""
+"""A searcher's params are a function of space, seed and draw: the same in every process."""
 
 import hashlib
 import subprocess
@@ -36,7 +36,7 @@ def points(space, count=50, seed=7):
     return [RandomSearch().propose(space, seed=seed, draw=draw) for draw in range(count)]
 
 
-def test_points_are_nested_and_without_constants():
+def test_proposed_params_are_nested_and_without_constants():
     point = RandomSearch().propose(SPACE, seed=0, draw=0)
 
     assert list(point) == ["lr", "model"]
@@ -50,7 +50,7 @@ def test_proposed_values_never_change_between_versions():
     }
 
 
-def test_points_do_not_depend_on_the_process_or_the_order():
+def test_params_do_not_depend_on_the_process_or_the_order_of_draws():
     script = (
         "from studydb.domain.space.search_space import Space\n"
         "from studydb.searchers import RandomSearch\n"
@@ -65,7 +65,7 @@ def test_points_do_not_depend_on_the_process_or_the_order():
     assert other.stdout.strip() == repr(points(SPACE)[::-1])
 
 
-def test_seeds_and_draws_give_different_points():
+def test_another_seed_or_draw_gives_other_params():
     assert len({repr(point) for point in points(SPACE)}) == 50
     assert points(SPACE, seed=7) != points(SPACE, seed=8)
 
@@ -85,14 +85,14 @@ def test_parameters_are_independent_of_each_other():
     assert np.allclose(drawn.mean(axis=0), 0.5, atol=0.03)
 
 
-def test_draw_is_the_first_word_of_philox_in_numpy():
+def test_random_number_is_computed_from_the_first_word_of_philox_in_numpy():
     path_key = int.from_bytes(hashlib.sha256(b"model/width").digest()[:8], "little")
     stream = np.random.Philox(key=np.array([3, path_key], dtype=np.uint64), counter=5)
 
     assert unit_draw(seed=3, path="model/width", draw=5) == (stream.random_raw() >> 11) / 2**53
 
 
-def test_draw_takes_less_than_50_microseconds_per_parameter():
+def test_proposal_takes_less_than_50_microseconds_per_parameter():
     space = Space.read({f"p{index}": loguniform(1e-4, 1.0) for index in range(20)})
     search = RandomSearch()
     search.propose(space, seed=0, draw=0)
@@ -108,7 +108,7 @@ def _time_of(action):
     return time.perf_counter() - start
 
 
-def test_empty_space_gives_empty_points_without_limit():
+def test_empty_space_gives_empty_params_for_any_number_of_draws():
     space = Space.read(None)
 
     assert RandomSearch().size(space) is None
@@ -156,7 +156,7 @@ def test_grid_of_an_empty_space_has_one_point():
         ({name: randint(1, 10_000) for name in "abc"}, ["1,000,000,000,000", "RandomSearch"]),
     ],
 )
-def test_space_that_cannot_be_enumerated_is_refused(mapping, words):
+def test_space_that_a_grid_cannot_enumerate_is_refused(mapping, words):
     check_refused(words, GridSearch().size, Space.read(mapping))
 
 

@@ -1,4 +1,4 @@
-"""Search spaces: reading, storing, configs, checks of params, and draws."""
+"""Search spaces: reading, storing, configs, checks of params, and random values."""
 
 import json
 import math
@@ -23,7 +23,7 @@ from studydb.domain.space.search_space import (
 from studydb.domain.text.suggestions import did_you_mean
 
 LAST = 1 - 2**-53
-"""The largest draw."""
+"""The largest random number in [0, 1) from which a distribution makes a value."""
 
 
 SPACE = Space.read(
@@ -88,7 +88,7 @@ def test_config_has_params_and_constants_in_the_order_of_the_space():
     assert list(config) == ["lr", "model", "epochs", "z", "empty"]
 
 
-def test_config_gives_numbers_the_type_of_their_domain():
+def test_config_gives_numbers_the_type_of_their_distribution():
     space = Space.read({"big": uniform(0, 1e17), "act": choice([1e16, "x"])})
 
     config = space.config({"big": 10**16, "act": 10**16})
@@ -189,7 +189,7 @@ def test_error_of_check_params_names_the_wrong_parameter(params, words):
     check_refused(words, SPACE.check_params, params)
 
 
-def test_complete_adds_missing_parameters_from_the_draw():
+def test_complete_adds_missing_parameters_from_a_proposal():
     drawn = {"lr": 0.2, "model": {"width": 1, "act": {"leaky": 0.1}}}
 
     assert SPACE.complete({"model": {"width": 4}}, drawn) == {
@@ -198,7 +198,7 @@ def test_complete_adds_missing_parameters_from_the_draw():
     }
 
 
-def test_flatten_keeps_a_choice_of_dicts_whole():
+def test_flatten_does_not_split_a_value_of_choice_that_is_a_dict():
     params = {"lr": 0.2, "model": {"width": 1, "act": {"leaky": 0.1}}}
 
     flat = SPACE.flatten(params)
@@ -342,7 +342,7 @@ def test_numpy_values_in_a_space_become_plain():
 
 
 @pytest.mark.parametrize("domain", [randint(1, 1000), lograndint(1, 1000)], ids=str)
-def test_integer_draws_reach_both_bounds(domain):
+def test_values_of_an_integer_distribution_reach_both_bounds(domain):
     assert (domain.from_unit(0.0), domain.from_unit(LAST)) == (1, 1000)
 
 
@@ -391,7 +391,7 @@ def test_choice_distinguishes_true_from_1_but_not_1_from_1_point_0():
     assert domain != choice([True, "x"])
 
 
-def test_domains_with_equal_options_are_equal_and_frozen():
+def test_distributions_with_equal_options_are_equal_and_frozen():
     assert (
         len({uniform(0, 1), uniform(0.0, 1.0), loguniform(1, 2), choice([{}]), choice([{}])}) == 3
     )
