@@ -176,7 +176,7 @@ def test_resume_withdraws_a_request_that_no_attempt_has_received(database, study
 
 @pytest.mark.parametrize("first", RECEIVE)
 @pytest.mark.parametrize("then", RECEIVE)
-def test_verdict_is_withdrawn_with_its_request(database, study, run, first, then):
+def test_resume_withdraws_the_verdict_of_a_request_to_pause(database, study, run, first, then):
     send(control.pause, study, database)
     verdict_before = RECEIVE[first](run)
 

@@ -74,7 +74,7 @@ def connected_sides(postgres_server, postgres_template):
 
 @pytest.fixture
 def sides(connected_sides):
-    """The two databases, emptied, because the tests often read all rows."""
+    """Empty the two databases before each test, because tests often read all rows."""
     for side in connected_sides:
         with side.database.begin() as txn:
             wide_view_sql.drop(txn, wide_view_sql.found(txn))
@@ -195,7 +195,7 @@ def test_every_operation_that_writes_is_tested_with_cut_connections(sqlite_templ
 
 
 def writers():
-    """Yield the name and code of each public operation that may change the database."""
+    """Yield the name and code object of each public operation that may change the database."""
     for found in pkgutil.iter_modules(operations.__path__):
         module = importlib.import_module(f"{operations.__name__}.{found.name}")
         if only_reads(module):

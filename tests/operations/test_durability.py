@@ -1,4 +1,4 @@
-"""The changes of an answered call survive a crash of the server; only a claim may be lost."""
+"""What an answered call changed survives a crash of the server; only a claim can be lost."""
 
 from contextlib import closing
 

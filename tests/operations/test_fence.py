@@ -83,7 +83,7 @@ FATES = [taken_by_another, given_the_same_number_twice, recovered, ended]
 
 
 def held_attempt(database):
-    """An attempt that has reported and saved, and its checkpoint."""
+    """Return an attempt that has reported and has saved a checkpoint, and this checkpoint."""
     study = new_study(database)
     enqueued(database, study)
     run = SimulatedWorker(database, study).claim()

@@ -85,7 +85,7 @@ def report_at_random(run, rng, *, first, n):
 
 
 def two_attempts(database, rng, *, second_begins=15, **overrides):
-    """Run two attempts of a trial, of which the second supersedes some results of the first."""
+    """Run two attempts of a trial; the second attempt supersedes some results of the first."""
     study = new_study(database, num_trials=1, max_failures=1, **overrides)
     worker = SimulatedWorker(database, study)
     run = worker.take()
@@ -185,7 +185,7 @@ def test_no_result_is_read_while_the_trial_is_locked(database, monkeypatch):
     assert min(reads) > ended
 
 
-def test_holder_with_a_tally_of_all_results_ends_its_trial_without_reading_them(
+def test_attempt_with_a_tally_of_all_results_ends_its_trial_without_reading_them(
     database, study, run, monkeypatch
 ):
     monkeypatch.setattr(tally, "KEPT_NUMBERS", 10)

@@ -1,4 +1,4 @@
-"""A call is sent again after its reply was lost: nothing is lost, and nothing counted twice."""
+"""A call whose reply was lost is sent again: its change is stored, and is counted once."""
 
 from contextlib import contextmanager
 
@@ -29,7 +29,7 @@ def _standing_clock(clock):
 
 @contextmanager
 def cut(database, when, *, nth=1):
-    """Cut the connection "before" the n-th COMMIT arrives, or "after" it but before its reply."""
+    """Cut the connection "before" the n-th COMMIT, or "after" the COMMIT but before its reply."""
     end, commits = TransactionBlock._end, iter(range(1, nth + 1))
 
     def cut_end(block, *, commit):

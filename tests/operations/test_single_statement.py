@@ -1,7 +1,7 @@
 """
 Operations in a single statement do the same as operations in several statements.
 
-A single statement changes nothing if the trial is not as expected.
+A single statement changes nothing if the trial is not as the client expects.
 """
 
 import pytest

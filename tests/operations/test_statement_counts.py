@@ -22,7 +22,7 @@ def counted(database, call):
     """
     Count a call's transactions, its transactions that end in a ROLLBACK, and its statements.
 
-    A statement outside BEGIN and COMMIT is a transaction.
+    A statement outside BEGIN and COMMIT counts as a transaction.
     """
     seen = []
     database.observer = seen.append

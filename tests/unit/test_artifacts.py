@@ -1,4 +1,4 @@
-"""Checkpoint bytes: stored whole or not at all, and checked by their digest."""
+"""A checkpoint's bytes are stored whole or not at all, and are checked by their digest."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""`ignores_config` finds by bytecode whether a function never reads its config; in doubt False."""
+"""`ignores_config` is true only if the bytecode shows that a function never reads its config."""
 
 # ruff: noqa: ARG002, FBT002, RUF015  functions as users write them
 

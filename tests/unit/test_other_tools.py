@@ -1,4 +1,4 @@
-"""An error about a name that another tool has says what to write in studydb instead."""
+"""Errors about other tools' names say what to write in studydb; one table has these names."""
 
 import importlib.util
 

@@ -178,6 +178,6 @@ def test_signing_without_a_key_is_refused_with_the_cure():
         Keyring((), Path("k")).sign(b"payload")
 
 
-def test_frame_differs_when_bytes_move_between_fields():
+def test_frame_of_a_payload_differs_when_bytes_move_between_its_fields():
     assert frame("ab", "c") != frame("a", "bc")
     assert frame("ab") != frame("ab", "")

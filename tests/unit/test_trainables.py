@@ -152,7 +152,7 @@ def test_modules_that_workers_cannot_find_are_pickled_with_the_function(project,
 
 
 def returned_elsewhere(trainable):
-    """The value that a pickled function returns in an interpreter that cannot import its module."""
+    """Call a pickled function in an interpreter that cannot import the function's module."""
     script = (
         "import pickle, sys\n"
         "function = pickle.load(sys.stdin.buffer)\n"
