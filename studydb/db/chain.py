@@ -1,8 +1,8 @@
 """
 Chains: statements that PostgreSQL runs as a single statement, and SQLite one after another.
 
-A single statement needs no BEGIN and no COMMIT, so it costs one round trip. On PostgreSQL a CTE may
-write. A CTE on SQLite only reads, but SQLite runs inside the process, without round trips.
+A single statement needs no BEGIN and no COMMIT, so it costs one round trip. It consists of CTEs,
+which may write on PostgreSQL, but not on SQLite. SQLite runs in the process, without round trips.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,12 +55,12 @@ class Chain:
     A first statement that returns at most one row, and links that run only if there is a row.
 
     A link is an UPDATE … WHERE without RETURNING, an INSERT … SELECT without WHERE, or a
-    `BulkInsert`. Links lock nothing before the first statement has returned its row. PostgreSQL
-    chooses the order of links. A bind has the same value in all statements of the chain.
+    `BulkInsert`, so that a condition can be appended. Links lock nothing before the first statement
+    has returned its row. PostgreSQL chooses the order of links. A bind has the same value in all
+    statements of the chain.
 
     A chain's constants are written into PostgreSQL's SQL, because each bind takes time in the
-    driver and on the server: a trial that flushes each step is 3 % faster. Most other statements
-    bind their constants; otherwise the planner would choose plans by the values.
+    driver and on the server: a trial that flushes each step is 3 % faster.
     """
 
     __slots__ = ("_links", "_whole", "first", "then")

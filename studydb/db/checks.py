@@ -20,7 +20,7 @@ def guard(table: sa.Table, **checks: str) -> None:
     """
     Give a table its CHECK constraints.
 
-    On PostgreSQL `table.info` gets the names of the type and the domain.
+    On PostgreSQL `table.info` gets the names of the domain and of its row type.
 
     Args:
         checks: SQL conditions by name; a condition that is NULL counts as fulfilled.

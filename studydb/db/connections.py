@@ -106,10 +106,10 @@ class Connections:
             self._n_waiting -= 1
 
     def give_back(self, cursor: Cursor | None) -> None:
-        """Put a cursor without an open transaction back into the pool, or None if it was closed."""
+        """Put back a cursor whose transaction has ended, or None in place of a closed cursor."""
         with self._lock:
             self._free.append(cursor)
-            if self._n_waiting:  # a rare case; notify() costs more than this method
+            if self._n_waiting:  # threads rarely wait; notify() costs more than append()
                 self._given_back.notify()
 
     def discard(self, cursor: Cursor) -> None:

@@ -33,8 +33,8 @@ class Database:
 
     Attributes:
         url: The URL with its password masked, safe to print.
-        features: What the database can do. Packages other than db/ ask only this.
-        postgresql: Whether it is PostgreSQL; False means SQLite. Only code in db/ reads this.
+        features: What the database can do. Packages other than db/ read this, not `postgresql`.
+        postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         pooler: Whether we connect through a transaction pooler such as PgBouncer. Behind a pooler
             the settings of a session do not last.
         engine: The engine of SQLAlchemy, for migrations. It opens connections and keeps none.
@@ -157,11 +157,11 @@ class Database:
         Args:
             write: Whether the block writes. A block that only reads takes no lock on SQLite.
             durable: Whether COMMIT waits for the disk on PostgreSQL. Without the wait, a crash of
-                the server can lose the change until a later durable COMMIT.
+                the server before the next durable COMMIT can lose the change.
             single: Whether the block runs just one statement or chain. PostgreSQL then needs no
                 BEGIN and no COMMIT.
-            snapshot: Whether all reads of the block see the database as the first read does. On
-                SQLite they always do.
+            snapshot: Whether all reads of the block see the database as its first read does. On
+                SQLite every block is such a snapshot.
 
         Raises:
             StorageTransient: A fault that will pass. The COMMIT may have happened or not.

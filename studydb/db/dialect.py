@@ -48,8 +48,8 @@ FEATURES = {
 
 NOW = "now"
 """
-The bind for the time. `Txn` binds the time of a test's clock, or on SQLite the host's time. NULL
-means the server's time.
+The bind for the time. `Txn` binds the time of a test's clock, or on SQLite the host's time. If the
+bind is NULL, PostgreSQL takes its own time.
 """
 
 
@@ -85,7 +85,7 @@ class _After(_Function):
 
 
 class _IsListed(_Function):
-    type = sa.types.NULLTYPE  # SQLite's dialect writes "= 1" after a Boolean
+    type = sa.types.NULLTYPE  # if Boolean, SQLite's dialect would append "= 1"
     inherit_cache = True
     postgresql = "{0} = ANY({1})"
     sqlite = "{0} IN (SELECT value FROM json_each({1}))"

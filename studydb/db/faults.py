@@ -39,7 +39,7 @@ _LOGIN = ("authentication failed", "no password supplied")
 
 
 class Duplicate(Exception):
-    """A UNIQUE constraint refused a row, which an earlier send of the request may have stored."""
+    """A UNIQUE constraint refused a row; an earlier send of the request may have stored the row."""
 
 
 class NoTables(StorageMissing):
@@ -177,7 +177,7 @@ def is_disconnect(error: BaseException) -> bool:
 
 
 def is_of_values(error: BaseException) -> bool:
-    """Tell whether a trial's values caused an error, so that other trials can go on."""
+    """Tell whether a trial's values caused an error; if so, other trials can go on."""
     error = driver_error(error)
     if isinstance(error, psycopg.Error | sqlite3.Error):
         refused = psycopg.DataError | psycopg.IntegrityError | sqlite3.IntegrityError

@@ -9,11 +9,11 @@ NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
 """How JSON, and doubles on SQLite, hold numbers that are not finite; see `encode_json`."""
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-"""The bounds of a bigint. A larger or smaller number in jsonb becomes NULL, not an error."""
+"""The bounds of a bigint. An integer expression is NULL for a number outside these bounds."""
 
 
 class ValueKind(StrEnum):
-    """The type of a column's values."""
+    """The type of the values in a column of a wide view."""
 
     DOUBLE = "double"
     INTEGER = "integer"

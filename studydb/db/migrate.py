@@ -56,7 +56,7 @@ def upgrade(storage: str) -> str:
 
 
 def make_embedded(storage: str) -> None:
-    """Make an SQLite database unless it has the tables; do nothing on PostgreSQL."""
+    """Make an SQLite database and its tables if they are missing; do nothing on PostgreSQL."""
     with _unchecked(storage) as database:
         is_complete = database.postgresql or (database.path.exists() and current_version(database))
     if not is_complete:
@@ -195,7 +195,7 @@ def _locked_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
     with engine.connect() as connection:
         driver: Any = connection.connection.driver_connection
         driver.execute(f"PRAGMA busy_timeout={int(CREATE_WAIT_S * 1000)}")
-        # Alembic rebuilds a table by dropping it while rows of other tables refer to it.
+        # To rebuild a table, Alembic drops the table while rows of other tables refer to it.
         driver.execute("PRAGMA foreign_keys=OFF")
         with connection.begin():
             yield connection
@@ -211,7 +211,7 @@ class _TextRunner:
 
     def __init__(self, connection: sa.Connection) -> None:
         self.postgresql = connection.dialect.name == "postgresql"
-        self._connection = connection.connection  # SQLAlchemy would read "%" as a bind
+        self._connection = connection.connection  # SQLAlchemy's would read "%" as a bind
 
     def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
         cursor = self._connection.cursor()
@@ -224,7 +224,7 @@ class _TextRunner:
 
 @contextmanager
 def _without_wide_views(connection: sa.Connection) -> Iterator[None]:
-    """Drop the wide views during the block: PostgreSQL cannot alter a column that a view uses."""
+    """Run a block without the wide views: PostgreSQL cannot alter a column that a view uses."""
     runner = _TextRunner(connection)
     wide = wide_view_sql.found(runner)
     wide_view_sql.drop(runner, wide)

@@ -1,9 +1,9 @@
 """
 Roles on PostgreSQL: the rights that an owner, a worker and a viewer need.
 
-A worker cannot change the schema, a study's specs, its trainable with the signatures, the params of
-a trial, or a stored result. It can claim and end any trial, pause and stop a study, report false
-values, and delete rows of checkpoints.
+A worker cannot change the schema, a study's specs, trainable and signatures, a trial's params, or a
+stored result. It can claim and end any trial, pause and stop a study, report false values, and
+delete rows of checkpoints.
 """
 
 # ruff: noqa: S608  this file quotes names and texts
@@ -53,7 +53,7 @@ WORKER_UPDATES = {
     "rung": ("n_entries", "n_ranked", "cut_rank", "cut_score", "cut_trial_id"),
     "counter": ("pending", "running", "paused", "terminated", "error"),
 }
-"""The columns that a worker updates, by table. A test compares them with all its statements."""
+"""The columns that a worker updates, by table. A test compares them with a worker's statements."""
 
 _HEAD = """
 -- Run this in psql as the owner of the database and its tables, or as a superuser: after each
@@ -68,8 +68,8 @@ class Roles:
     """
     The names of the three roles, their members, and the database with the tables.
 
-    The roles are groups; people log in as members. On PostgreSQL a member inherits a group's rights
-    but not its settings, so the script sets a viewer's limits for each login.
+    The roles are groups; people log in as members. On PostgreSQL a member inherits the rights of a
+    group, but not the settings of the group. So the script sets a viewer's limits for each login.
 
     Attributes:
         members: Logins, each with its role.
@@ -181,7 +181,7 @@ class Roles:
         worker = _name(self.worker)
         return "\n".join(
             (
-                "-- A worker claims and runs trials: no DDL; UPDATE of the columns it writes.",
+                "-- A worker claims and runs trials. It may update only the columns listed here.",
                 f"GRANT SELECT ON {self._on([*self._tables, *STABLE_VIEWS])} TO {worker};",
                 f"GRANT INSERT ON {self._on(WORKER_INSERTS)} TO {worker};",
                 *(

@@ -1,10 +1,10 @@
 """
 The tables: one schema for PostgreSQL and SQLite.
 
-Ids are never reused. Heartbeats and reports change no column that has an index, so that their
-UPDATEs stay HOT on PostgreSQL. `result` and `rung_entry` have no foreign keys, because the fence
-proves that the trial exists. The condition of a partial index is a literal in queries, never a
-bind.
+Ids are never reused. Heartbeats and reports change no column that has an index, so that PostgreSQL
+writes no index for them (HOT updates). `result` and `rung_entry` have no foreign keys, because the
+fence proves that the trial exists. A query that needs a partial index writes the condition of the
+index with literals, because PostgreSQL does not choose the index for a bind.
 """
 
 from collections.abc import Iterable
@@ -88,9 +88,9 @@ study = _table_with_id(
     sa.Column("pause_reason", sa.Text),
 )
 """
-`n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
-`max_concurrent`, `n_running` is not updated. `points` holds the searcher's proposals for the next
-draws, keyed by batch number. `paused_by` is who or what paused the study ('person', …).
+`num_trials` limits `n_counted`, the number of trials; `max_concurrent` limits `n_running`, which is
+updated only if there is this limit. `points` holds the searcher's proposals for the next draws,
+keyed by batch number. `paused_by` is who or what paused the study ('person', …).
 """
 
 guard(
@@ -219,7 +219,7 @@ trial = _table_with_id(
 """
 Trials with a lower `priority` run first. `rank_score` is set to `best_score` when an attempt ends,
 so one index probe finds the best trial, and reports stay HOT. `checkpoint_step` is the highest step
-ever saved. `flush_no` counts the attempt's flushes; its end copies the count to `attempt`.
+ever saved. `flush_no` counts the attempt's flushes; the attempt's end copies it to `attempt`.
 """
 
 guard(
@@ -269,7 +269,7 @@ attempt = sa.Table(
     sa.PrimaryKeyConstraint("trial_id", "attempt"),
 )
 """
-`start_step` is the first step, `restored_id` the checkpoint that the attempt began from,
+`start_step` is the attempt's first step, `restored_id` the checkpoint that the attempt began from,
 `source_trial_id` the trial of that checkpoint. `start` is "warm" or "fresh", and `start_s` the
 seconds from the claim to the first line of the trainable.
 """
@@ -447,6 +447,6 @@ def is_still(state: State) -> sa.ColumnElement[bool]:
 
 BY_ID = trial.c.id + 0
 """
-Sorts trials by id for locks. To sort by `id` itself, a plan may scan the index on id, and so read
-all trials; SQLite without statistics chooses that plan.
+Sorts trials by id for locks. If a query sorted by `id` itself, SQLite without statistics would scan
+the index on id, and so read all trials.
 """

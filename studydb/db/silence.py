@@ -16,7 +16,7 @@ _LOOK_S = 0.1
 """Seconds between two reads of the clock during a wait; the driver uses the same interval."""
 
 _FIRST_S = 0.5
-"""Seconds for which the driver's faster loop waits first; most answers come earlier."""
+"""Seconds for which we first wait in the driver's faster loop; most answers come in that time."""
 
 
 class SilentServerError(psycopg.OperationalError):
@@ -29,7 +29,7 @@ class SilentServerError(psycopg.OperationalError):
 
 
 def for_ever() -> float:
-    """Return infinity, for a migration, which may take hours."""
+    """Return infinity: the longest silence during a migration, which can take hours."""
     return math.inf
 
 

@@ -119,8 +119,8 @@ def compile_for(
     Compile a Core statement, and collect the codecs of its binds and columns.
 
     Args:
-        spell_constants: Whether to write constants into PostgreSQL's SQL. Core makes a bind for
-            each constant, and chooses its name.
+        spell_constants: Whether to write constants into PostgreSQL's SQL instead of binding them.
+            The binds that Core has named count as constants.
     """
     compiled = statement.compile(  # type: ignore[attr-defined]
         dialect=dialect, compile_kwargs={"render_postcompile": True}
@@ -159,7 +159,7 @@ def compile_for(
 
 
 def _literal(value: Any) -> str:
-    """Write a constant as PostgreSQL does, with %% for %, as psycopg does."""
+    """Write a constant as an SQL literal, with %% for %, because `numbered` turns %% into %."""
     if value is None:
         return "NULL"
     if isinstance(value, int):
@@ -211,7 +211,7 @@ class BulkInsert:
     Attributes:
         common: Columns with one value for all rows.
         columns: Columns with a value per row, in this order.
-        stamped: The column that is set to the database's clock.
+        stamped: The column that is set to the time by the database's clock.
     """
 
     __slots__ = ("_codecs", "_compiled", "columns", "common", "stamped", "table")

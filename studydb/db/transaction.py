@@ -28,11 +28,11 @@ class Txn:
     Runs statements on the driver's cursor. Store functions take a `Txn`; operations commit it.
 
     Attributes:
-        features: What the database can do. Packages other than db/ ask only this.
-        postgresql: Whether it is PostgreSQL; False means SQLite. Only code in db/ reads this.
+        features: What the database can do. Packages other than db/ read this, not `postgresql`.
+        postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         abandoned: Whether the transaction is rolled back at the end of the block.
         waits_for_disk: Whether COMMIT waits for the disk. After a chain the value is True, because
-            the SQL of the chain itself has turned the wait off if necessary.
+            the chain's own SQL turns the wait off if the transaction is not durable.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Txn:
             cursor: A cursor of the connection; no other thread uses it during the transaction.
             prepare: The argument `prepare` of psycopg's `execute`.
             durable: Whether the commit of a single-statement transaction waits for the disk.
-            single: Whether the driver commits after each statement; if so, only one may run.
+            single: Whether the driver commits after each statement; then only one may run.
             sync: Waits for the answers to all that was sent through a pipeline. Until then the
                 server does not count the client as idle, so the idle timeout does not start.
         """
@@ -141,7 +141,7 @@ class Txn:
         if not self.postgresql:
             row = self._run_links(chain, rows, params)
             return lambda: row
-        cursor = new_cursor(self._cursor.connection)  # self._cursor serves the next transaction
+        cursor = new_cursor(self._cursor.connection)  # the next transaction uses self._cursor
         whole = self._send_whole(chain, rows, params, cursor)
         return lambda: _row(whole, cursor)
 

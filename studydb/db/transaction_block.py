@@ -33,7 +33,7 @@ class TransactionBlock:
 
     def __enter__(self) -> Txn:
         """Take a connection and begin."""
-        self._cursor = None  # another thread may have the cursor of an earlier `with` by now
+        self._cursor = None  # forget an earlier cursor, which another thread may use by now
         try:
             self._cursor = self._database.connections.take()
             sync = self._enter_pipeline()
@@ -85,9 +85,9 @@ class TransactionBlock:
         Enter a pipeline, if the transaction uses one.
 
         Returns:
-            A function that waits for the answers to all that was sent. If a client
-            only waited for rows, the pipeline would stay open. A client that then froze would count
-            as sending, not as idle, and keep its locks.
+            A function that waits for the answers to all that was sent. Without this wait the
+            pipeline would stay open: a client that froze would count as sending, not as idle, and
+            keep its locks.
         """
         if self._alone or not self._write or not self._database.postgresql:
             return no_pipeline

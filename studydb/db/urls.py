@@ -27,7 +27,7 @@ def read_url(text: str) -> URL:
     Read a storage URL: `sqlite:///file.db`, `postgresql://…` or `postgres://…`.
 
     Raises:
-        UsageError: Not a URL, another database, or an SQLite database in memory.
+        UsageError: The text is no URL, or its database is of another kind or in memory.
     """
     try:
         url = sa.make_url(text)
@@ -59,7 +59,7 @@ def features_of(url: URL) -> Features:
 
 
 def mask_text(text: str) -> str:
-    """Mask what could be a password in a text that may not be a URL."""
+    """Mask what could be a password in a text that is perhaps no URL."""
     text = _PASSWORD.sub(r"\1***", text)
     head, at, tail = text.rpartition("@")
     scheme = head.partition("://")[0] + "://" if "://" in head else ""
@@ -92,7 +92,7 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 def refuse_network_file_system(path: Path, kind_of: Callable[[Path], str] = file_system_of) -> None:
     """
-    Refuse an SQLite file on a network file system, because WAL needs memory shared by processes.
+    Refuse an SQLite file on a network file system: WAL needs memory that all processes share.
 
     Raises:
         StorageError: The folder is on a network file system.
@@ -140,7 +140,7 @@ def check_encoding(encoding: str | None, url: URL) -> None:
 
 
 def create_line(url: URL) -> str:
-    """Return the shell line that makes a UTF-8 database on the same server, whatever its locale."""
+    """Return the shell line that makes a UTF-8 database on the URL's server in any locale."""
     places = {
         "--host": url.host or url.query.get("host"),
         "--port": url.port or url.query.get("port"),

@@ -44,7 +44,7 @@ _MARKED: dict[ValueKind, Any] = {
     ValueKind.INTEGER: "integer",
 }
 _KINDS = {marked: kind for kind, marked in _MARKED.items()}
-"""Marks had only true for doubles and false for texts before "integer" was added."""
+"""In a mark, true means double and false means text; "integer" was added later."""
 
 _HASH_DIGITS = 8
 _SCHEMA = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
@@ -55,7 +55,7 @@ class TextRunner(Protocol):
 
     @property
     def postgresql(self) -> bool:
-        """Whether it is PostgreSQL; False means SQLite."""
+        """Whether the database is PostgreSQL; False means SQLite."""
 
     def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
         """Run a query and return its rows."""
@@ -237,7 +237,7 @@ def make(txn: TextRunner, view: WideView) -> None:
 def _is_taken(txn: TextRunner, name: str) -> bool:
     if txn.postgresql:
         sql = (
-            f"SELECT 1 FROM pg_class WHERE relname = '{name}' "  # letters, digits and _
+            f"SELECT 1 FROM pg_class WHERE relname = '{name}' "  # has only letters, digits and _
             f"AND relnamespace = {_SCHEMA}"
         )
     else:

@@ -1,1 +1,1 @@
-"""All SQL, one file per table group; joins the caller's transaction and never commits."""
+"""All SQL, a file per group of tables. Functions join the caller's transaction; none commits."""

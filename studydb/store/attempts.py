@@ -35,7 +35,7 @@ _NEW = {
 
 
 def inserting(**known: sa.ColumnElement[Any]) -> sa.Insert:
-    """Make the INSERT … SELECT of an attempt; `known` replaces binds by expressions."""
+    """Make the INSERT … SELECT of an attempt; an expression in `known` replaces a column's bind."""
     given = {name: sa.bindparam(name, type_=attempt.c[name].type) for name in _GIVEN}
     row = given | known | _NEW
     return sa.insert(attempt).from_select([*row], sa.select(*row.values()))
@@ -72,7 +72,7 @@ _END = Prepared(END)
 
 
 class ClaimedAttempt(NamedTuple):
-    """The columns of an attempt's row from which a duplicate claim is answered."""
+    """The columns of an attempt's row that answer a duplicate claim."""
 
     trial_id: int
     worker_id: int | None
@@ -172,7 +172,7 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Store the step of an attempt's first result; earlier results stay live only below this step.
+    Store the step of an attempt's first result; earlier attempts' results are live only below it.
 
     The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
     """

@@ -100,7 +100,7 @@ def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> i
         Duplicate: The same save was already stored (its reply was lost).
     """
     values = {name: getattr(what, name) for name in _FIELDS}
-    values |= {"trial_id": lease.trial_id, "attempt": lease.attempt}  # checked by the fence
+    values |= {"trial_id": lease.trial_id, "attempt": lease.attempt}  # the fence has checked both
     row = txn.all(_INSERT, **values, study_id=lease.study_id, data=data)[0]
     return int(row.id)
 
@@ -140,7 +140,7 @@ def by_uuid(txn: Txn, *, uuid: str) -> Checkpoint | None:
 
 
 def data(txn: Txn, *, checkpoint_id: int) -> bytes | None:
-    """Read the bytes of an inline checkpoint; None if the row has none."""
+    """Read the bytes of a checkpoint from its row; None if the row holds no bytes."""
     row = txn.first(_DATA, checkpoint=checkpoint_id)
     return None if row is None or row.data is None else bytes(row.data)
 

@@ -81,7 +81,7 @@ INSERT_RUNNING = sa.insert(trial).values(_BEGINS_RUNNING).returning(*_LEASED)
 
 
 def inserting_running(**known: sa.ColumnElement[Any]) -> sa.Insert:
-    """Make the INSERT … SELECT of a RUNNING trial; `known` replaces binds by expressions."""
+    """Make the INSERT … SELECT of a RUNNING trial; `known` replaces the values of columns."""
     row = {
         name: value
         if isinstance(value, sa.ColumnElement)
@@ -120,9 +120,9 @@ def claim(
     """
     Give the first runnable trial of a study to a worker.
 
-    SKIP LOCKED skips rows that concurrent claims have locked. SQLite ignores the clause and relies
-    on BEGIN IMMEDIATE. Only the index `trial_claim` has the order of ORDER BY; with another order
-    the planners of both databases would read the finished trials.
+    SKIP LOCKED skips rows that concurrent claims have locked. SQLite has no such clause and relies
+    on BEGIN IMMEDIATE. ORDER BY has the order of the index `trial_claim`; with another order the
+    planners of both databases would read the finished trials.
 
     Args:
         after_position: Only trials after this position are claimed.
@@ -170,5 +170,5 @@ def await_claims(txn: Txn, *, study_id: int) -> None:
 
 
 def any_runnable(txn: Txn, *, study_id: int) -> bool:
-    """Tell whether a PENDING trial is ready, in a study of any status; takes no lock."""
+    """Tell whether a study, of any status, has a PENDING trial that is ready; take no lock."""
     return txn.first(_ANY_RUNNABLE, study=study_id) is not None

@@ -1,8 +1,8 @@
 """
 Draws and proposals: the numbers and params of new trials, within the budget.
 
-A draw's params are a pure function of its number, but only the transaction that locks the study's
-row knows the number. On PostgreSQL the row holds the params of the next draws, computed in batches.
+Params are a pure function of the seed and the draw, but only the transaction that locks the study's
+row knows the draw. On PostgreSQL the row holds the params of the next draws, computed in batches.
 So an ask is one statement, and no client computes params while it locks the row.
 """
 
@@ -37,7 +37,7 @@ _MOST_CHARACTERS = 1000
 """
 The most characters of a proposal's params; studies with longer params ask in several statements.
 An ask in a single statement unpacks all batches: with params of 10,000 characters it took four
-times as long as an ask in several statements. jsonb holds at most 256 MB.
+times as long as an ask in several statements.
 """
 
 _DELETED_BATCHES = 8
@@ -74,14 +74,14 @@ _TAKE = {
 
 
 class Draw(NamedTuple):
-    """The number of a new trial, and the draw that its params come from."""
+    """The number of a new trial, and the draw from which its params are computed."""
 
     number: int
     draw: int
 
 
 class NextDraw(NamedTuple):
-    """The draw of the next ask, and whether the study's row has its params."""
+    """The draw of the next ask, and whether the study's row has the params of this draw."""
 
     draw: int
     is_proposed: bool
@@ -115,8 +115,8 @@ def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
     """
     Make an expression that takes the lock of the queue until the transaction ends.
 
-    CASE evaluates in order, so `lock_timeout` is set only before a wait, because setting it costs
-    more than taking a free lock. The timeout then applies to all later locks of the transaction.
+    CASE evaluates in order, so `lock_timeout` is set only if the lock is not free: to set it costs
+    more than to take a free lock. The timeout then applies to all later locks of the transaction.
     """
     queue = (
         sa.literal(_QUEUE, sa.Integer),
@@ -256,7 +256,7 @@ def await_asks(txn: Txn, *, study_id: int) -> None:
     """
     Wait until every ask that is in the queue now has ended.
 
-    An ask whose client has died still makes its trial when it reaches the study's row.
+    An earlier send of the request may be among them; it makes its trial even if its client died.
 
     Raises:
         LockTimeout: The turn did not come within `RESEND_TIMEOUT_S`. By then all earlier asks have

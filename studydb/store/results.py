@@ -1,4 +1,4 @@
-"""Results. Rows are only inserted. An attempt's live results end at its step `live_through`."""
+"""Results, which are only inserted. An attempt's live results end at the step `live_through`."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -87,7 +87,7 @@ _best = (
             (result.c.value == _bound["nan"], 3),
             else_=1,
         ),
-        result.c.value * sa.bindparam("sign", type_=sa.Double),  # on SQLite ±Inf and NaN are texts
+        result.c.value * sa.bindparam("sign", type_=sa.Double),  # the CASE orders ±Inf and NaN
         result.c.step,
     )
     .limit(1)
@@ -109,7 +109,7 @@ class Span:
     """
     Live results of one attempt: the steps after `after`, up to `through`.
 
-    A span up to a step that was already reported always has the same rows.
+    Later results have higher steps, so a span up to a reported step always has the same rows.
     """
 
     study_id: int
@@ -149,7 +149,7 @@ def append(txn: Txn, *, lease: Lease, results: Iterable[Result]) -> None:
 
 def spans(txn: Txn, *, study_id: int, trial_id: int, through: int = NOT_SUPERSEDED) -> list[Span]:
     """
-    Find the spans of a trial's live results, by step.
+    Find the spans of a trial's live results, ordered by step.
 
     Args:
         through: The last step to include.
@@ -161,7 +161,7 @@ def spans(txn: Txn, *, study_id: int, trial_id: int, through: int = NOT_SUPERSED
 
 
 def page(txn: Txn, span: Span, *, limit: int) -> list[StoredResult]:
-    """Read the first rows of a span, by step."""
+    """Read the first rows of a span, ordered by step."""
     return list(map(StoredResult._make, txn.all(_FIRST, **_binds(span), limit=limit)))
 
 

@@ -193,7 +193,7 @@ def record(
 
 
 def judgements(txn: Txn, *, study_id: int, trial_id: int, mode: Mode) -> list[Judgement]:
-    """Read how a trial was judged, by rung, with cutoffs as values of the metric."""
+    """Read how a trial was judged at each rung, with cutoffs as values of the metric."""
     found = [Judgement._make(row) for row in txn.all(_JUDGEMENTS, study=study_id, trial=trial_id)]
     if mode is Mode.MIN:
         return found

@@ -2,8 +2,8 @@
 Single-statement claim, report and finish, for trials without a pending decision or request.
 
 The first CTE changes the trial's row if the row is as its holder expects; the other CTEs use the
-row that the first returns. Otherwise nothing changes, and the operation runs again in several
-statements.
+row that the first CTE returns. If the row is not as expected, nothing changes, and the operation
+runs again in several statements.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ _AS_EXPECTED = (
     *leases.FENCE,
     trial.c.flush_no < sa.bindparam("to_flush_no"),
     trial.c.n_results == sa.bindparam("n_before"),
-    # The first flush of a second or later attempt supersedes results, in several statements.
+    # The first flush of a later attempt supersedes results, which takes several statements.
     sa.or_(trial.c.attempt == 1, trial.c.flush_no > 0),
     trial.c.verdict.is_(None),
     trial.c.request.is_(None),

@@ -143,7 +143,7 @@ class Budget:
         has_room: Whether `max_concurrent` lets one more trial run.
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
         num_trials: The most trials of the study; None for no limit.
-        guard_reason: Why studydb paused the study, whose trials failed alike; None if it did not.
+        guard_reason: Why studydb itself paused the study; None if studydb has not paused it.
     """
 
     status: Status
@@ -285,7 +285,7 @@ def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
 
 
 def lock(txn: Txn, *, study_id: int) -> None:
-    """Lock the study's row; this waits for an earlier send of the request, if it holds the lock."""
+    """Lock the study's row; wait for an earlier send of the request that still holds the lock."""
     txn.all(_LOCK, study=study_id)
 
 
@@ -325,7 +325,7 @@ def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
 
 
 def places(txn: Txn, *, study_id: int) -> tuple[str | None, tuple[str | None, ...]]:
-    """Read the stores of new and of former checkpoints; None is the database's default store."""
+    """Read the stores of new and of former checkpoints; None means the database's default store."""
     row = txn.all(_PLACES, study=study_id)[0]
     return row.checkpoints, _former(row.settings)
 

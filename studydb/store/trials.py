@@ -188,14 +188,14 @@ def keep_paused(txn: Txn, *, trial_id: int) -> None:
 
 
 def request(txn: Txn, *, trial_id: int, action: Action | None) -> bool:
-    """Ask a RUNNING trial to stop or pause; its attempt obeys at its next flush or renewal."""
+    """Set or clear a RUNNING trial's `request`; its attempt obeys at its next flush or renewal."""
     return txn.count(_REQUEST, trial=trial_id, to_request=action) == 1
 
 
 def listing(
     txn: Txn, *, study_id: int, state: State | None = None, limit: int | None = None
 ) -> list[TrialRow]:
-    """Read a study's trials by number."""
+    """Read a study's trials, ordered by number."""
     query = _LIST
     if state is not None:
         query = query.where(in_state(state))

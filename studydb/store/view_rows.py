@@ -75,7 +75,7 @@ _LISTED = Prepared(
     .order_by(TRIAL.c.number)
 )
 MOST_LISTED = 5_000
-"""The most trials that one statement reads by number."""
+"""The most numbers of trials that one statement looks up."""
 
 _POSITION = (result.c.trial_id, result.c.attempt, result.c.step)
 _AFTER = [
@@ -139,7 +139,7 @@ def study(txn: Txn, *, name: str) -> ListedStudy | None:
 def trials(
     txn: Txn, *, name: str, state: State | None = None, limit: int | None = None
 ) -> list[ListedTrial]:
-    """Read the rows of `v_trial` of one study by number."""
+    """Read the rows of `v_trial` of one study, ordered by number."""
     query, params = _TRIALS, {"study_name": name}
     if state is not None:
         query = query.where(TRIAL.c.state == sa.bindparam("of_state", type_=sa.Text))
@@ -152,14 +152,14 @@ def trials(
 def best_trials(
     txn: Txn, *, study_id: int, name: str, state: State | None = None, limit: int | None = None
 ) -> list[ListedTrial]:
-    """Read rows of `v_trial`, best first; trials without a rank follow by number."""
+    """Read rows of `v_trial`, best first; then those without a rank, by rising number."""
     numbers = ranking.numbers(txn, study_id=study_id, state=state, limit=limit)
     found = {row.number: row for row in trials_numbered(txn, name=name, numbers=numbers)}
     return [found[number] for number in numbers if number in found]
 
 
 def trials_numbered(txn: Txn, *, name: str, numbers: Sequence[int]) -> list[ListedTrial]:
-    """Read the rows of `v_trial` with these numbers; the rows of each query are sorted."""
+    """Read the rows of `v_trial` with these numbers, not in the order of `numbers`."""
     parts = (numbers[first : first + MOST_LISTED] for first in range(0, len(numbers), MOST_LISTED))
     return [
         ListedTrial._make(row)
@@ -212,7 +212,7 @@ def attempts(txn: Txn, *, name: str, number: int) -> list[ListedAttempt]:
 def workers(
     txn: Txn, *, study_id: int | None = None, limit: int
 ) -> list[tuple[ListedWorker, float, Process]]:
-    """Read the rows of `v_worker`, newest first, with processes and the seconds of their leases."""
+    """Read rows of `v_worker`, newest first, each with the lease's seconds and the process."""
     if study_id is None:
         rows = txn.all(_ALL_WORKERS, limit=limit)
     else:

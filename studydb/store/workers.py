@@ -89,7 +89,7 @@ def end(txn: Txn, *, worker_id: int) -> None:
 
 
 def set_request(txn: Txn, *, worker_id: int, request: str) -> bool:
-    """Store a request, to be read at the worker's next renewal; False if it has ended."""
+    """Store a request, which a worker reads at its next renewal; False if the worker has ended."""
     return txn.count(_SET_REQUEST, worker=worker_id, to_request=request) > 0
 
 
