@@ -8,10 +8,10 @@ from studydb.domain.errors import InvalidSpec
 
 def integer(name: str, value: Any) -> int:
     """
-    Read an integer, NumPy's too.
+    Read an integer; NumPy's integers are accepted.
 
     Raises:
-        InvalidSpec: The value is not an integer; True and False are refused, too.
+        InvalidSpec: The value is not an integer, or is True or False.
     """
     try:
         whole: Any = None if isinstance(value, bool) else value

@@ -14,8 +14,8 @@ MAX_DEPTH = 32
 
 LARGEST_DOUBLE = int(sys.float_info.max)
 """
-Larger integers are refused, because other readers of the JSON keep numbers as doubles. Smaller
-integers are allowed, because PostgreSQL's JSON may return a large double as an integer.
+Larger integers are refused, because other readers of the JSON keep numbers as doubles. The limit
+is not 2**53, because PostgreSQL writes the double 1e300 as an integer.
 """
 
 
@@ -41,8 +41,8 @@ def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
         depth: The number of lists and dicts that contain the value.
 
     Raises:
-        InvalidSpec: JSON cannot hold the value: NaN, an infinity, another type, or a text that is
-            not Unicode.
+        InvalidSpec: The value is NaN, infinite, above `LARGEST_DOUBLE`, nested too deeply, or of a
+            type that JSON lacks, or `plain_text` refuses it.
     """
     if value is None or isinstance(value, bool):
         return value

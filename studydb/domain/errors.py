@@ -53,7 +53,7 @@ class InvalidSpec(UsageError):
 
 
 class InvalidReport(UsageError):
-    """Metrics that cannot be stored: no study metric, not a number, a step that does not rise."""
+    """Metrics that cannot be stored, because the study's metric is missing or the step too low."""
 
 
 class InvalidData(UsageError):

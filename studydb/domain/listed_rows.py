@@ -1,4 +1,4 @@
-"""Rows that people read: rows of the stable views (`v_study`, `v_trial`, …) and of lists."""
+"""Rows that people read in lists or in the stable views (`v_study`, `v_trial`, …)."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -142,7 +142,7 @@ class Judgement(NamedTuple):
 
     Attributes:
         rung: The step of the rung.
-        step: The step of the judged result; `value` is its value of the study's metric.
+        step, value: The judged result's step, and its value of the study's metric.
         cutoff: The value that the result had to reach; None if the rung had no cutoff.
     """
 

@@ -61,7 +61,7 @@ def weigh(result: Result) -> int:
         return size
     for name, value in result.metrics.items():
         size += _NAME_BYTES + len(name)
-        if not isinstance(value, float):  # nearly all values are floats
+        if not isinstance(value, float):  # _NAME_BYTES covers a float, too
             size += _weigh(value)
     return size
 
@@ -91,8 +91,8 @@ def read_report(
         report: The user's dict; dicts may be nested, numbers may be numpy's.
         metric: The study's metric; nested names are joined by "/".
         last_step: The last reported or restored step; a report without a step gets the next one.
-        rises_from: The number that the step must exceed, `last_step` by default; 0 at the first
-            report of an attempt, which may be below the restored step.
+        rises_from: The number that the step must exceed, `last_step` by default. It is 0 for an
+            attempt's first report, whose step can be below the restored step.
         time_total_s: See `Result`.
 
     Raises:
@@ -155,7 +155,7 @@ def _flatten(
 ) -> None:
     for key, value in report.items():
         name = f"{prefix}{key}"
-        if type(value) is float:  # nearly all values
+        if type(value) is float:  # the usual case, without further checks
             flat[_text(name, name)] = value
         elif isinstance(value, Mapping):
             _flatten(value, flat, f"{name}/", _deeper(name, depth))
@@ -174,7 +174,7 @@ def _deeper(name: str, depth: int) -> int:
 def _plain(name: str, value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, float):  # converts a derived class, such as numpy's
+    if isinstance(value, float):  # a derived class, such as numpy's, becomes a float
         return float(value)
     if isinstance(value, int):
         return _as_integer(name, value)

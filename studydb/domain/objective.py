@@ -38,7 +38,7 @@ class Objective:
 
     def score(self, value: float) -> float:
         """
-        Turn a value into a score, of which a lower one is better.
+        Turn a value into a score; a lower score is better.
 
         Returns:
             A number that every database sorts alike: NaN becomes +Inf (worst), -0.0 becomes 0.0.

@@ -5,8 +5,8 @@ Entries are ordered from the worst (rank 0) to the best: by falling score, then 
 The quantile lies between two entries; the cut is the worse of the two. An insertion moves the cut
 by one entry at most, so that a decision costs the same among ten entries and among a million.
 
-Source: numpy's linear percentile of negated scores (Ray Tune's ASHA ranks rewards), in the same
-floating-point steps, so that ties and last digits are decided as in Ray Tune.
+Source: numpy's linear percentile. Scores are negated, because Ray Tune's ASHA ranks rewards. The
+floating-point operations are numpy's, so that ties and last digits are decided as in Ray Tune.
 """
 
 import math

@@ -79,7 +79,7 @@ class Lease:
     The right of one attempt to write to one trial.
 
     Attributes:
-        attempt: The attempt's number within its trial; it only rises.
+        attempt: The attempt's number, higher than those of the trial's earlier attempts.
         token: A random text. After the database was restored from a backup, two attempts may have
             the same number; their tokens differ.
         lease_s: Seconds until the lease expires unless it is renewed, by the database's clock.
@@ -128,12 +128,12 @@ class Checkpoint:
     A saved state of a trial: where its bytes are, and their digest and signature.
 
     Attributes:
-        uuid: The name of the object in its store.
+        uuid: The name of the bytes in the store.
         step: The last step that the bytes contain.
         kind: A `CheckpointKind`, or any other text in a damaged row, which has no valid signature.
         url: Where the bytes are; "inline:" if they are in the row's column `data`.
         digest: The SHA-256 of the bytes or of the directory's manifest, in hexadecimal.
-        key_id, mac: The supervisor's signature. A checkpoint without one is not restored.
+        key_id, mac: The worker's signature. A checkpoint without a signature is not restored.
         id: The id of the row; None before the checkpoint is saved.
     """
 
@@ -296,7 +296,7 @@ class Process:
 
     Attributes:
         boot_id: The kernel's id of this boot of the host.
-        pid_namespace: The namespace of `pid`; containers of one host have one boot id.
+        pid_namespace: The namespace of `pid`: two containers of a host can have equal pids.
         started: The process's start in clock ticks since boot, because pids are reused.
     """
 

@@ -62,7 +62,7 @@ class _Sum:
         average = math.nan
         if self.finite:
             average = math.fsum(self.parts) / self.n
-            if self.scaled_bits:  # rounding must not exceed the largest double
+            if self.scaled_bits:  # the rounded average must not exceed the largest double
                 smallest, largest = _scaled([self.smallest, self.largest], self.scaled_bits)
                 average = math.ldexp(min(max(average, smallest), largest), self.scaled_bits)
         return {"min": self.smallest, "max": self.largest, "avg": average} | last
@@ -116,7 +116,7 @@ class Tally:
         return self
 
     def analysis(self, more: Iterable[Result] = ()) -> Analysis:
-        """Summarize the added results and `more` later results, without adding those."""
+        """Summarize the added results and `more` later ones, but do not add `more`."""
         series = self._series(more)
         found = {name: known.analysis() for name, known in self._sums.items() if name not in series}
         for name, values in series.items():

@@ -27,7 +27,7 @@ class RungSpec:
 @dataclass(frozen=True, slots=True)
 class RungView:
     """
-    A rung before the report that is being judged.
+    A rung as it was before the report that is being judged.
 
     Attributes:
         n: The number of entries that are not NaN.
@@ -41,7 +41,7 @@ class RungView:
 
 
 class StudyView(Protocol):
-    """The study before the judged report, read in the report's transaction."""
+    """The study as it was before the judged report, read in the report's transaction."""
 
     def rung(self, step: int) -> RungView:
         """Return the rung at a milestone, in the reporting trial's bracket."""

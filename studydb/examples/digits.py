@@ -2,7 +2,7 @@
 A small network that learns to read handwritten digits; a trial trains for at most half a second.
 
 Create a study with ``--trainable studydb.examples.digits:train --metric error --mode min`` and the
-parameters that `train` names. It needs scikit-learn: ``pip install 'studydb[examples]'``.
+parameters that `train` names. The example needs scikit-learn: ``pip install 'studydb[examples]'``.
 """
 
 from functools import cache

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: a draw is a pure function of (study seed, path, number)."""
+"""Counter-based random numbers: each is a pure function of (study seed, path, draw)."""
 
 import hashlib
 from functools import lru_cache
@@ -28,7 +28,7 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
 
 @lru_cache(maxsize=256)
 def _draws_of(key: int, block: int) -> list[float]:
-    """Compute a block of consecutive draws, because starting Philox costs more than a draw."""
+    """Compute the numbers of a block of draws; starting Philox for each would cost more."""
     from numpy.random import Philox  # noqa: PLC0415  most commands need no numpy
 
     words = Philox(key=key, counter=block * BLOCK_DRAWS).random_raw(4 * BLOCK_DRAWS)[::4]

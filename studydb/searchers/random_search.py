@@ -16,7 +16,7 @@ from studydb.searchers.seeded import Seeded
 @dataclass(frozen=True)
 class RandomSearch(Seeded):
     """
-    Propose independent draws without end; an empty space gives {} each time.
+    Propose independent random points without end; in an empty space each point is {}.
 
     Two studies with equal seeds and spaces have the same n-th point.
     """

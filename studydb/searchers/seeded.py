@@ -1,4 +1,4 @@
-"""The base of searchers: their seed."""
+"""The base class of searchers, which checks their seed."""
 
 from dataclasses import dataclass
 

@@ -22,11 +22,11 @@ class DecidedBy(StrEnum):
     SCHEDULER = "scheduler"
     RULE = "rule"
     PERSON = "person"
-    """By a request for this trial."""
+    """A person who paused or stopped this trial."""
     STUDY = "study"
-    """By a request for the whole study."""
+    """A person who paused or stopped the whole study."""
     GUARD = "guard"
-    """The study's guard against failures that are alike."""
+    """The check that pauses a study when its first trials fail alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Verdict:
 
     Attributes:
         action: STOP, PAUSE or EXPLOIT.
-        reason: The `reason` of the attempt's end, and of the trial's if it ends.
+        reason: Why the attempt ends, and why the trial ends if the verdict ends the trial.
     """
 
     action: Action
@@ -61,7 +61,7 @@ class Decision:
 
     Attributes:
         reason: Why the attempt must end; None if it continues.
-        rung_step: The step of the rung that records the report; None if no rung does.
+        rung_step: The step of the rung that records the report; None if no rung records it.
         cutoff: The score that the report was compared with (lower is better), for `show`.
     """
 
@@ -89,8 +89,8 @@ class Answer:
     Attributes:
         verdict: None to continue; else the attempt may save a last checkpoint and must finish.
         next_decision_step: The step at which the scheduler judges next; None for never.
-        summary: The trial's summary after this flush; None if it was not read. It does not count
-            when answers are compared.
+        summary: The trial's summary after this flush; None if it was not read. Comparisons of
+            answers ignore it.
     """
 
     verdict: Verdict | None = None

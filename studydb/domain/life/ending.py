@@ -1,4 +1,4 @@
-"""What becomes of a trial when an attempt ends: one rule for finish, release and recovery."""
+"""What becomes of a trial when an attempt ends, alike for finish, release and recovery."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -53,7 +53,7 @@ class Ending:
         reason: Why the trial ended; None unless its state is final.
         attempt_reason: Why the attempt ended.
         delay_s: The seconds that the trial waits before it can be claimed; 0 unless PENDING.
-        paused_by: Who paused the trial, and so may resume it.
+        paused_by: Who paused the trial. If STUDY, the trial goes on when the study is resumed.
         note: Text that is added to the message of the attempt's failure.
     """
 
@@ -111,7 +111,7 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
 def final_verdict_of_completed(
     verdict: Verdict | None, requested: Verdict | None
 ) -> Verdict | None:
-    """Return `final_verdict`, but ignore a request that the completed attempt never received."""
+    """Return `final_verdict`; None if a request that the attempt never received decides it."""
     return verdict if final_verdict(verdict, requested) == verdict else None
 
 

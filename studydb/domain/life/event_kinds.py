@@ -8,7 +8,7 @@ class EventKind(StrEnum):
     What happened to a trial, a worker or a study.
 
     FAILED, LOST and TIMED_OUT are ends of attempts. PAUSED, RESUMED and STOPPED are people's
-    requests for trials; the kinds that begin with STUDY are their requests for a whole study.
+    requests for trials. The kinds that begin with STUDY are changes of the study's status.
     """
 
     CREATED = "created"

@@ -43,7 +43,7 @@ class Threshold(Spec):
         return is_number(value) and _COMPARE[self.op](value, self.bound)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form, without a name: rows of older versions have none."""
+        """Return the stored form; it has no name, because rows of older versions have none."""
         return self.options()
 
 
@@ -55,7 +55,7 @@ def _lookup(result: Result, metric: str, objective: Objective) -> Any:
 
 def read_rules(stop: Mapping[str, Any] | Iterable[str] | None) -> tuple[Threshold, ...]:
     """
-    Read `stop=`: a dict of metric and bound (stops at >=), or texts such as "loss>=3".
+    Read `stop=`: texts such as "loss>=3", or the dict {"loss": 3}, which means the same.
 
     Raises:
         InvalidSpec: A bound is not a number, or a text is not a comparison.

@@ -79,7 +79,7 @@ class Status(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a trial's parameters come from."""
+    """Where a trial's parameters come from. CLONE and REPLICATE are not used yet."""
 
     SEARCHER = "searcher"
     ENQUEUED = "enqueued"

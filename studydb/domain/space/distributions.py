@@ -29,7 +29,7 @@ def uniform(lower: float, upper: float) -> Uniform:
     """
     Sample a float uniformly from [lower, upper).
 
-    In Ray Tune this is `uniform`, in Optuna `suggest_float`. An enqueued value may be `upper`.
+    In Ray Tune this is `uniform`, in Optuna `suggest_float`. `upper` itself can be enqueued.
     """
     return Uniform(lower, upper)
 
@@ -48,7 +48,7 @@ def quniform(lower: float, upper: float, q: float) -> QUniform:
     """
     Sample a multiple of q from [lower, upper]; both ends are included if they are multiples.
 
-    All multiples are equally likely. Ray Tune rounds uniform draws, so that its ends are half as
+    All multiples are equally likely. Ray Tune rounds uniform numbers, so that its ends are half as
     likely. The multiples are k * q; Optuna's `suggest_float(step=q)` samples lower + k * q.
     """
     return QUniform(lower, upper, q)

@@ -33,7 +33,7 @@ class Domain(Spec, ABC):
         Map a number in [0, 1) to a value; a larger number never gives a smaller value.
 
         Args:
-            u: The draw, in [0, 1), a multiple of 2**-53.
+            u: The random number in [0, 1), a multiple of 2**-53.
         """
 
     @abstractmethod
@@ -42,7 +42,7 @@ class Domain(Spec, ABC):
 
     @abstractmethod
     def cast(self, value: Any) -> Any:
-        """Convert a value of the domain to the type of its draws: 3 becomes 3.0 for `uniform`."""
+        """Convert a value of the domain to the type of samples: 3 becomes 3.0 for `uniform`."""
 
     @property
     def width(self) -> int:
@@ -73,7 +73,7 @@ class Enumerable(Domain):
 
 @dataclass(frozen=True)
 class Real(Domain):
-    """Floats between two bounds; both bounds may be enqueued."""
+    """Floats between two bounds; both bounds can be enqueued."""
 
     lower: float
     upper: float
@@ -208,7 +208,7 @@ class LogRandInt(Integer):
         _check_positive(self)
 
     def from_unit(self, u: float) -> int:
-        """Map a draw to the floor of a log-uniform value from [lower, upper + 1)."""
+        """Map u in [0, 1) to the floor of a log-uniform value from [lower, upper + 1)."""
         drawn = math.floor(from_log_unit(u, self.lower, self.upper + 1))
         return min(max(drawn, self.lower), self.upper)
 
@@ -254,7 +254,7 @@ class Choice(Enumerable):
         return canonical_json(value) in self._indexes
 
     def cast(self, value: Any) -> Any:
-        """Return the value of the list that equals a value; without one, return it unchanged."""
+        """Return the listed value that is equal; if none is equal, return the value unchanged."""
         index = self._indexes.get(canonical_json(value))
         return value if index is None else self.at(index)
 
@@ -279,7 +279,7 @@ def _check_positive(domain: Real | Integer) -> None:
 
 def _check_size(domain: Domain, size: int) -> None:
     if size > UNITS:
-        raise InvalidSpec(f"{domain} has more than 2**53 values, too many to draw each; narrow it.")
+        raise InvalidSpec(f"{domain} has more than 2**53 values, the limit; narrow its bounds.")
 
 
 def _read_choices(values: Any) -> list[Any]:

@@ -5,14 +5,14 @@ from fractions import Fraction
 from functools import lru_cache
 
 UNITS = 2**53
-"""How many values a draw can have: a draw is a multiple of 2**-53 in [0, 1)."""
+"""A searcher's random number is one of the 2**53 multiples of 2**-53 in [0, 1)."""
 
 _LOGARITHMS = Context(prec=25, Emin=-9999, Emax=9999, traps=[])
 
 
 def from_log_unit(u: float, lower: float, upper: float) -> float:
     """
-    Map a draw from [0, 1) to a value between two bounds, uniformly on a logarithmic scale.
+    Map a number in [0, 1) to a value between two bounds, uniformly on a logarithmic scale.
 
     `decimal` rounds alike on every platform; C libraries differ in the last digit of exp and log.
     """
@@ -27,7 +27,7 @@ def _log_span(lower: float, upper: float) -> tuple[Decimal, Decimal]:
 
 
 def exact(value: float) -> Fraction:
-    """Return the exact decimal that `repr` shows: one tenth for 0.1, not the double nearest it."""
+    """Return the exact decimal that `repr` shows: one tenth for 0.1, not the nearest double."""
     return Fraction(repr(value))
 
 

@@ -37,7 +37,7 @@ def constant(value: Any) -> Constant:
     Give a value to every trial unchanged.
 
     Numbers, texts, booleans and None need no `constant`. Lists need it, because (0, 1) is often
-    meant as a range and [0, 1] as a choice. Texts and dicts that look like distributions need it.
+    meant as a range and [0, 1] as a choice. A text or dict that looks like a distribution needs it.
     """
     return Constant(value)
 
@@ -115,7 +115,7 @@ def _read_constant(value: Any, path: str, *, written: Written) -> Any:
             "give a distribution with its bounds, as in uniform(0, 1)."
         )
     if isinstance(value, list | tuple) and any(isinstance(item, Domain) for item in value):
-        raise InvalidSpec(f"{subject} is a list that holds a distribution; give each its own name.")
+        raise InvalidSpec(f"{subject} holds a distribution in a list; a distribution needs a name.")
     if written in _BY_USER:
         in_file = written is Written.IN_FILE
         if isinstance(value, list | tuple):

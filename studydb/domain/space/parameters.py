@@ -1,7 +1,7 @@
 """
 Parameters as people type them: "path=value".
 
-lr=loguniform(1e-4,1) or model/width=randint(1,4) sample; epochs=27 and name=resnet are constants.
+In "lr=loguniform(1e-4,1)" the value is a distribution; in "epochs=27" it is a constant.
 """
 
 from collections.abc import Iterable

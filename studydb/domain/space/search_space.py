@@ -171,9 +171,9 @@ class Space:
         """
         Merge params with the constants into the config that a trainable receives.
 
-        A constant replaces a param of the same name: a program that writes rows must not change a
-        constant. Numbers get their domain's type, because a database may return 1e16 as an integer.
-        `misfit` checks the params.
+        A constant replaces a param of the same name, so that no program can change a constant by
+        writing rows. Numbers get their domain's type, because a database may return 1e16 as an
+        integer. `misfit` checks the params.
         """
         values = self.flatten(params)
         for path, domain in self.parameters.items():
@@ -186,8 +186,8 @@ class Space:
         """
         Return why params do not fit this space; None if they fit.
 
-        Params fit if they have a value for each parameter, in its domain, and no other names. In
-        rows that another program wrote, params may not fit.
+        Params fit if they have a value for each parameter, in its domain, and no other names.
+        The check is needed because another program can have written the row.
         """
         if not isinstance(params, Mapping):
             return f"Its params are not a dict, but {shortened(repr(params), 200)}."
@@ -211,8 +211,8 @@ class Space:
         Check params that a person enqueues, and give each value its domain's type.
 
         Args:
-            params: Values, nested or by path. Parameters may be missing (see `complete`). Constants
-                may be among them if they have the same value.
+            params: Values, nested or by path. Parameters can be missing (see `complete`).
+                Constants are allowed, but only with their values in the space.
 
         Returns:
             Nested params without constants.

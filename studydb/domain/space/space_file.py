@@ -21,7 +21,7 @@ def read_space_file(path: Path | str) -> Space:
     constants. A file with "$order" was written by `Space.to_json`; its lists are constants.
 
     Raises:
-        InvalidSpec: The file cannot be read, or holds no JSON or no space; the message names it.
+        InvalidSpec: The file cannot be read or does not hold a space; the message names the file.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ dict       =  "{" [ key ":" value { "," key ":" value } [","] ] "}"
 text       =  '"' … '"'  |  "'" … "'"        with the escapes of JSON and Python
 word       =  characters other than white space and ( ) [ ] { } , = " '   (inside { } also :)
 ```
-JSON is part of the grammar. A word is true, false or null, or a number such as -2, 1_000 or 1e-4.
-Any other word is a text, as in choice(resnet-50, facebook/opt-1.3b).
+JSON is part of the grammar: the words true, false and null, and numbers such as -2, 1_000 or 1e-4,
+mean what they mean in JSON. Any other word is a text, as in choice(resnet-50, facebook/opt-1.3b).
 """
 
 import math
@@ -159,7 +159,7 @@ class _Reader:
         return _CONSTANTS[word] if word in _CONSTANTS else self._number_or_text(word, start)
 
     def _items(self, closing: str) -> Iterator[int]:
-        """Step over brackets and commas; yield each item's offset, where the caller reads it."""
+        """Step over brackets and commas; yield each offset where the caller reads an item."""
         self.at += 1
         while not self._skip(closing):
             yield self.at

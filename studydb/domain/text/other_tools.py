@@ -1,8 +1,8 @@
 """
 The words of other tools, and what to write in studydb instead.
 
-All errors for an unknown name use this table: attributes of the package, of studies and of trials,
-keywords, commands, options, specs. Remove a word from it when studydb gets a name of that spelling.
+All errors for unknown names use this table: for an attribute of the package, a study or a trial, a
+keyword, a command, an option or a spec. Remove a word when studydb gets a name of that spelling.
 """
 
 from collections.abc import Callable, Iterable
@@ -186,7 +186,7 @@ def in_studydb(name: str) -> str:
 
 
 def hint(name: str, known: Iterable[str] = ()) -> str:
-    """Suggest the known name that was misspelt; without one, translate another tool's word."""
+    """Suggest a known name that is nearly equal; else translate another tool's word."""
     folds = {other.casefold(): other for other in known}
     misspelt = get_close_matches(name.casefold(), folds, n=1, cutoff=_MISSPELT)
     if misspelt:
