@@ -83,7 +83,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
 
 
 def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
-    """Return the definition as the lines of a page, without the space."""
+    """Return the definition, except the study's space, as the lines of a page."""
     budget = "no limit" if study.num_trials is None else str(study.num_trials)
     at_step = study.losses_at_step
     if study.num_draws is not None:

@@ -110,7 +110,7 @@ class DirectoryStore:
         if not Path(real).is_relative_to(os.path.realpath(self.root)):
             raise CheckpointError(
                 f"{path} leads out of {self.root}, to {real}. studydb never creates such links. "
-                "Find out who did, and remove it."
+                "Find out who did, and remove the link."
             )
         return path
 

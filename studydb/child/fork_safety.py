@@ -2,8 +2,8 @@
 Whether a process may be forked after it has imported a user's module.
 
 A fork copies memory and descriptors, but no thread except the caller's. So a process may be forked
-only if it has one thread, no context on an accelerator, and if the import has left no file, socket
-or shared memory open. This is checked in /proc. Without /proc, no process counts as safe.
+only if it has one thread and no context on an accelerator, and if the import has left no file,
+socket or shared memory open. This is checked in /proc. Without /proc, no process counts as safe.
 """
 
 import os
@@ -133,7 +133,7 @@ def _native_threads() -> str | None:
 
 
 def _is_open(number: int) -> bool:
-    """Whether a descriptor is open; the descriptor that read /proc/self/fd is closed by now."""
+    """Whether a descriptor is open; the descriptor of the listing itself is closed by now."""
     try:
         os.fstat(number)
     except OSError:

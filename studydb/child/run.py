@@ -193,7 +193,7 @@ def prepare_streams() -> None:
     """
     Replace stdout and stderr by line-buffered streams, and print the stack at a crash.
 
-    The inherited streams cache properties of the fork server's stdout and stderr.
+    The inherited streams are not kept, because they cache properties of the fork server's streams.
     """
     # typeshed declares `__stdout__` and `__stderr__` final
     sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc]

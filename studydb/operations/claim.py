@@ -113,7 +113,7 @@ def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant)
     """
     Wait until an earlier send of the request has committed or failed, and find its trial.
 
-    An ask waits in the queue or locks the study's row; a claim locks a trial: wait for all three.
+    The earlier send may be in the queue of asks, or hold a lock on the study's row or on a trial.
     """
     with suppress(LockTimeout), database.begin(write=False, single=True) as txn:
         proposals.await_asks(txn, study_id=study.id)

@@ -103,7 +103,7 @@ def _end(
 
 
 _one_at_a_time = threading.Lock()
-"""Held by the thread that sums up, because up to 100 threads share the renewals' connection."""
+"""One thread sums up at a time, because up to 100 threads share the renewals' connection."""
 
 
 def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:

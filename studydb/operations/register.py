@@ -20,7 +20,7 @@ def register(
     Insert the row of a worker process.
 
     Args:
-        uuid: New for each start of a process: a uuid that is stored returns that worker's id.
+        uuid: New for each start of a process. For a uuid that is stored, no row is inserted.
 
     Returns:
         The worker's id.

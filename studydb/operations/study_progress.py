@@ -15,7 +15,7 @@ class StudyProgress:
 
     Attributes:
         status: FINISHED when the budget is spent and no trial is PENDING or RUNNING.
-        has_runnable: Whether a PENDING trial's back-off is over, whatever the study's status.
+        has_runnable: Whether a PENDING trial is not in back-off, whatever the study's status.
         has_budget: Whether the budget and the searcher allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
         pause_reason: Why the study's guard paused the study; None if the guard did not.

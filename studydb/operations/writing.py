@@ -15,8 +15,8 @@ def write(database: Database, call: Callable[[], Answered], *, role: Role) -> An
     """
     Make a call that writes.
 
-    PostgreSQL raises one error for two causes: the server is a standby, which may pass, or the
-    role's transactions are read-only. After that error, this function looks for the second cause.
+    PostgreSQL raises one error for two causes: the server is a standby for now, or the role's
+    transactions are always read-only. After that error, this function looks for the second cause.
 
     Args:
         role: The role that may make the call.
