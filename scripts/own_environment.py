@@ -26,7 +26,7 @@ def enter() -> Path:
     Makes .venv if it is missing, and adds the test tools to the .venv of scripts/quickstart.
 
     Returns:
-        The checkout.
+        The root of the checkout.
 
     Raises:
         SystemExit: The environment cannot be made; pip's message says why.

@@ -36,10 +36,10 @@ NOTE = (
 @dataclass(frozen=True)
 class Subject:
     """
-    What a benchmark measures in both versions; both checkouts must have the named functions.
+    What `--against` measures, in the working tree and in the commit; both must have the functions.
 
     Attributes:
-        contenders: The names of the steps that measure studydb, among those that `build` returns.
+        contenders: The contenders that measure studydb; `build` may return steps of others, too.
         build: The function `Plan.build` (see teams.py), as "module:function".
         options: Returns the options of `build` for a database's URL.
         fill: A function, as "module:function"; it is called with the URL before each slice.
@@ -56,7 +56,7 @@ class Subject:
 @dataclass(frozen=True)
 class Comparison:
     """
-    The slices of one contender at one number of processes.
+    The slices of one contender, measured with one number of processes.
 
     Attributes:
         new: Units per second of the working tree in each round.
@@ -93,7 +93,7 @@ def compare(subject: Subject, commit: str, turns: Turns, *, storage: str = "post
     By default there are nine rounds, with one process and with eight.
 
     Raises:
-        SystemExit: The working tree is slower, with exit code 1.
+        SystemExit: The working tree is slower; the exit code is 1.
     """
     rounds, sizes = given("rounds", ROUNDS), given("processes", PROCESSES)
     with ExitStack() as stack:
@@ -219,7 +219,7 @@ def show(
     Print the comparisons as a table, or as JSON with every slice.
 
     Raises:
-        SystemExit: The working tree is slower, with exit code 1.
+        SystemExit: The working tree is slower; the exit code is 1.
     """
     if as_json:
         rows = [_as_json(comparison) for comparison in found]

@@ -24,7 +24,7 @@ FREE, SNAPSHOT, BACKED_OFF = "free", "an old snapshot", "trials that back off"
     "--backed-off",
     type=click.IntRange(1),
     default=20_000,
-    help="Trials that have failed and may not be claimed yet.",
+    help="Trials that have failed, and cannot be claimed before their back-off ends.",
 )
 @options.number_of_rounds(20, "Number of slices into which the claims are divided.")
 @options.fsync
@@ -33,9 +33,9 @@ def burden(*, claims: int, backed_off: int, rounds: int, fsync: bool, as_json: b
     """
     Milliseconds per claim with and without a burden, on PostgreSQL.
 
-    An open transaction with an old snapshot keeps the dead row versions and index entries of
-    earlier claims; trials that back off stand at the head of the queue. The first and the last
-    quarter of the claims are shown separately, because later claims are slower.
+    While a transaction with an old snapshot is open, PostgreSQL keeps the dead row versions and
+    index entries of earlier claims. Trials that back off stand at the head of the queue. The first
+    and the last quarter of the claims are shown separately, because later claims are slower.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))

@@ -66,7 +66,7 @@ def _subject(n_waiting: int) -> Subject:
 
 
 def build(stack: ExitStack, *, index: int, urls: Mapping[str, str]) -> Mapping[str, Step]:
-    """Claims through studydb's operation and in one raw statement."""
+    """Return the steps: a claim through studydb's operation, and a claim in one raw statement."""
     database = stack.enter_context(closing(connect(urls["ours"], connections=1)))
     study = load(database, STUDY)
     connection = stack.enter_context(raw.connect(urls["raw"]))
@@ -85,5 +85,5 @@ def build(stack: ExitStack, *, index: int, urls: Mapping[str, str]) -> Mapping[s
 
 def _one(claimed: object) -> int:
     if claimed is None:
-        raise RuntimeError("No PENDING trial is left: the slice is too long for their number.")
+        raise RuntimeError("No PENDING trial is left: the slice is too long, or trials too few.")
     return 1

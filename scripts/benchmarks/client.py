@@ -41,7 +41,7 @@ class Client:
         )
 
     def operations(self) -> dict[str, Operation]:
-        """The timed operations by name; none changes the number of RUNNING trials."""
+        """The timed operations by name; each ends, untimed, the trial that it has started."""
         return {
             "claim": Operation(self.claim, after=self.finish),
             "ask": Operation(self.ask, after=self.finish),

@@ -21,6 +21,7 @@ def bench() -> None:
     """
     Measure studydb, raw SQL and Optuna in turns within one run.
 
+    A slice is a short measurement of one contender; a round has one slice of each contender.
     STUDYDB_TEST_DSN names the PostgreSQL server; without it a server is started for the run.
     """
 

@@ -1,4 +1,4 @@
-"""Reports on which ASHA decides at one rung."""
+"""Reports that ASHA judges at one rung."""
 
 import math
 import random
@@ -38,8 +38,8 @@ def decide(*, entries: int, turns: options.Turns) -> None:
     """
     ASHA decisions per second at one rung, on PostgreSQL.
 
-    The other contender runs a transaction of raw statements: one locks the rung, one reads the
-    fence and the entries next to the cut, one writes the result, the entry, the rung and the trial.
+    The other contender runs a transaction of three raw statements. They lock the rung, read the
+    fence and the entries next to the cutoff, and write result, entry, rung and trial.
     """
     with (
         places.postgresql_server(fsync=turns.fsync) as server,
@@ -61,7 +61,7 @@ def decide(*, entries: int, turns: options.Turns) -> None:
 
 
 def build(stack: ExitStack, *, index: int, urls: Mapping[str, str]) -> Mapping[str, Step]:
-    """Decisions through studydb's operation and in raw statements."""
+    """Return the steps: a decision by studydb's operation, and a decision by raw statements."""
     database = stack.enter_context(closing(connect(urls["ours"], connections=1)))
     study = load(database, STUDY)
     ours, theirs = (stack.enter_context(raw.connect(urls[name])) for name in ("ours", "raw"))

@@ -26,7 +26,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 @click.command()
-@click.option("--trials", type=click.IntRange(10), default=50_000, help="Each has ten results.")
+@click.option("--trials", type=click.IntRange(10), default=50_000, help="Trials of ten results.")
 @options.number_of_rounds(5, "How often each data frame is read.")
 @click.option("--with-optuna", is_flag=True, help="Also measure Optuna's trials_dataframe.")
 @options.fsync
@@ -95,7 +95,7 @@ def _measure(pipe: Any, read: Callable[[str, str], float], url: str, name: str) 
 
 
 def _peak_mb() -> int:
-    """This process's peak memory. getrusage would include the process from which it was forked."""
+    """This process's peak memory; getrusage would include the peak of the parent process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:"))
 

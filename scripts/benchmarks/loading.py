@@ -2,7 +2,7 @@
 A large study, loaded by COPY: the rows of many completed trials with ten results each.
 
 Each trial is better at the rung than all earlier trials. So every trial has passed the rung, and
-the rung's cut is computed without a million decisions.
+the rung's row (see domain/quantile.py, `Cut`) is computed without a million decisions.
 """
 
 import json
@@ -48,7 +48,7 @@ def load(url: str, *, trials: int) -> None:
     """
     Create a study with ASHA, without a budget, and with `trials` completed trials.
 
-    The database must have studydb's tables and no rows: the study and its rung get id 1.
+    The database must have studydb's tables without rows, because the study and the rung need id 1.
     """
     ours.create(url, scheduler=SCHEDULER)
     with postgres.connect(url) as connection:
@@ -64,7 +64,7 @@ def load(url: str, *, trials: int) -> None:
 
 
 def settle(url: str) -> None:
-    """Vacuum all tables, and write a checkpoint, so that neither happens during the measurement."""
+    """Make PostgreSQL vacuum and write a checkpoint now, so that it does not while we measure."""
     with postgres.connect(url) as connection:
         connection.execute("VACUUM (ANALYZE)")
         connection.execute("CHECKPOINT")
@@ -207,7 +207,7 @@ def _entry(number: int, n_trials: int) -> Row:
 
 
 def _cut(arrived: int, n_trials: int) -> Cut:
-    """The rung's cut after `arrived` trials. The worst came first, so rank and number are equal."""
+    """The rung's cut after `arrived` trials. A trial's rank is its number: the worst came first."""
     if not arrived:
         return Cut()
     rank = math.floor((arrived - 1) * SCHEDULER.quantile)

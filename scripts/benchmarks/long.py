@@ -1,4 +1,4 @@
-"""A trial with a million results: how long it takes to end, the worker's memory, and commands."""
+"""A trial with a million results: the time of its end, and the memory of worker and commands."""
 
 import os
 import threading

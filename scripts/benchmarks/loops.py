@@ -34,7 +34,7 @@ SAMPLE_S = 0.5
 GRACE_S = 60.0
 START_TIMEOUT_S = 300.0
 START_SPREAD = 0.1
-"""Each loop starts at a random time in this first share of the run, so that calls are spread."""
+"""A loop starts at a random time in the first tenth of the run, so that calls are spread."""
 
 PERCENT = 100
 MS = 1e3
@@ -54,7 +54,7 @@ _FORK = multiprocessing.get_context("fork")
 """With "spawn", every process would import all modules, and the imports would be measured."""
 
 PER_PROCESS = 75
-"""Loops per process. With one loop per process, the system's scheduler would be measured."""
+"""Loops per process. With one each, the kernel's switches between processes would be measured."""
 
 Took = dict[str, list[float]]
 
@@ -81,7 +81,7 @@ class Found:
     "rest_s",
     type=click.FloatRange(0, 3600),
     default=0.0,
-    help="Mean seconds that a loop sleeps after a claim; with 0, all loops wait for the cores.",
+    help="Mean seconds that a loop sleeps after a claim; with 0, the loops compete for the CPU.",
 )
 @options.fsync
 @options.as_json
@@ -92,9 +92,10 @@ def loops(
     Latencies of hundreds of worker loops on one PostgreSQL.
 
     Each loop is a thread with one connection: it claims a PENDING trial or asks for a new one,
-    reports two batches, and finishes. Before the measurement each loop claims and asks once,
-    because the server takes seconds to plan all their statements. Errors are counted, and no call
-    is sent again. The exit code is 1 after an error, or if the rows do not match the counters.
+    reports a batch, and finishes with a second batch. Before the measurement each loop claims and
+    asks once, because PostgreSQL needs seconds to plan the statements of all connections. Errors
+    are counted, and no call is sent again. The exit code is 1 after an error, or if the rows do not
+    match the counters.
     """
     with (
         places.postgresql_server(fsync=fsync, connections=loops + SPARE_CONNECTIONS) as server,

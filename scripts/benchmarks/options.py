@@ -13,7 +13,7 @@ Option = Callable[[Command], Command]
 fsync = click.option(
     "--fsync/--no-fsync",
     default=True,
-    help="Whether a commit on a server started here waits for the disk, as in production.",
+    help="Whether commits wait for the disk, as in production, on a server that the run starts.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON with all measurements.")
 storage = click.option(
@@ -23,13 +23,13 @@ against = click.option(
     "--against",
     "commit",
     metavar="COMMIT",
-    help="Compare the working tree with COMMIT instead, by default in 9 rounds. The exit code is 1 "
+    help="Compare the working tree with COMMIT only, by default in 9 rounds. The exit code is 1 "
     "if the tree is slower by 5 % and by more than noise.",
 )
 
 
 def number_of_rounds(default: int, what: str) -> Option:
-    """The option `--rounds`, whose help says what is repeated."""
+    """The option `--rounds`; its help, `what`, says what is repeated."""
     return click.option("--rounds", type=click.IntRange(1, 1000), default=default, help=what)
 
 

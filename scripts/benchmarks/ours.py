@@ -26,7 +26,7 @@ def create(url: str, trainable: str | None = None, **specs: Any) -> None:
 
 
 def build(stack: ExitStack, *, index: int, url: str) -> Mapping[str, Step]:
-    """Trials with buffered reports, and with a flush after each report."""
+    """Return the steps: a trial with buffered reports, and one with a flush after each report."""
     del index
     study = stack.enter_context(closing(studydb.load_study(STUDY, storage=url)))
     return {

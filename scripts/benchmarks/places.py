@@ -13,7 +13,7 @@ from harness import postgres
 from studydb.db import migrate
 
 LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
-"""Without these settings, a checkpoint of one contender's writes would slow another contender."""
+"""Without these settings, PostgreSQL would write one contender's pages in another's slice."""
 
 
 @contextmanager

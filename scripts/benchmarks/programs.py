@@ -37,10 +37,10 @@ class Program:
 
 def compare_programs(program: Program, commit: str, *, as_json: bool) -> None:
     """
-    Run the benchmarks of the working tree and of a commit in turns, and show their ratio.
+    Run the benchmark of the working tree and that of a commit in turns; show the ratio of speeds.
 
     Raises:
-        SystemExit: The working tree is slower, with exit code 1.
+        SystemExit: The working tree is slower; the exit code is 1.
     """
     rounds = given("rounds", ROUNDS)
     found: dict[str, Comparison] = {}
@@ -61,7 +61,7 @@ def _run(checkout: Path, arguments: Sequence[str]) -> Any:
     ran = subprocess.run(
         [sys.executable, checkout / "scripts" / "bench", *arguments, "--json"],
         cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},  # workers import this version, too
+        env={**os.environ, "PYTHONPATH": str(checkout)},  # workers import this checkout, too
         stdout=subprocess.PIPE,
         text=True,
         timeout=TIMEOUT_S,

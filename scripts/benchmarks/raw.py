@@ -22,7 +22,7 @@ TWO_STATEMENTS_PER_TRIAL = "raw, 2 calls a trial"
 SHARDS = 8
 
 INDEXES_ONLY = "-c enable_seqscan=off"
-"""Without this option, a plan made for an empty table would scan it even after it has grown."""
+"""Without this option, a plan that was made for an empty table would scan the grown table."""
 
 
 def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[Any]:
@@ -31,7 +31,7 @@ def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[Any]:
 
 
 def build(stack: ExitStack, *, index: int, url: str) -> Mapping[str, Step]:
-    """Trials in transactions of several statements, and in single statements."""
+    """Return the steps: a trial in transactions of several statements, or in single statements."""
     several = stack.enter_context(connect(url, autocommit=False))
     single = stack.enter_context(connect(url))
     common = {"study": 1, "worker": index + 1, "shard": index % SHARDS}

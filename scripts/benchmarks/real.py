@@ -1,4 +1,4 @@
-"""Real training by studydb, Optuna, Ray Tune and Syne Tune, timed from the call to its return."""
+"""Real training by studydb, Optuna, Ray Tune and Syne Tune: how long a whole search takes."""
 
 import importlib.util
 import json
@@ -38,7 +38,7 @@ CONTENDERS = {
     "Syne Tune": Contender("syne_tune_side", "syne_tune", "oracle"),
 }
 MISSING = (
-    "Without {}: .venv/bin/python -m pip install --constraint constraints.txt '.[{}]' adds it."
+    "{} is left out. Add it: .venv/bin/python -m pip install --constraint constraints.txt '.[{}]'"
 )
 
 
@@ -71,7 +71,7 @@ def real(
     commit: str | None,
 ) -> None:
     """
-    Seconds from the call to its return, for the same configurations of a digits network.
+    Seconds of a whole search, in which all contenders train the same configurations of a network.
 
     Each contender runs in a separate process. Ray's start-up is timed separately. Syne Tune polls
     every 0.1 s, and starts an interpreter for each trial.
@@ -108,7 +108,7 @@ def _compare(
 
 
 def _rates(trials: int, document: Any) -> dict[str, float]:
-    """The rate of studydb; the other contenders do not depend on its version."""
+    """The rate of studydb; the speed of the other contenders does not depend on the version."""
     return {"studydb": trials / document["studydb"][0]["times"]["run"]}
 
 

@@ -66,7 +66,7 @@ def _subject(rows: int) -> Subject:
 def build(
     stack: ExitStack, *, index: int, urls: Mapping[str, str], rows: int
 ) -> Mapping[str, Step]:
-    """Batches through studydb's operation and in one raw statement."""
+    """Return the steps: a batch through studydb's operation, and a batch in one raw statement."""
     database = stack.enter_context(closing(connect(urls["ours"], connections=1)))
     connection = stack.enter_context(raw.connect(urls["raw"]))
     return {OURS: _ours(database, index, rows), RAW: _raw(connection, index, rows)}

@@ -1,4 +1,4 @@
-"""Rounds in which contenders take turns, and the table of their medians and ratios."""
+"""Rounds of one slice per contender, and the table of the slices' medians and ratios."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ class Contest:
 
     Attributes:
         unit: What is counted per second.
-        plans: Each plan by the names of its contenders, which share its processes.
+        plans: The plans; a key names the contenders that the plan's processes measure.
         ours: The contenders that measure studydb, each with the names of its baselines.
         before: Called before each slice, with the name of the slice's contender.
     """
@@ -68,7 +68,7 @@ class Outcome:
 
 
 def measure(contest: Contest, turns: Turns, conditions: Mapping[str, Any]) -> Outcome:
-    """Measure a contest at each number of processes."""
+    """Measure a contest with each number of processes."""
     measured = {"rounds": turns.rounds, "seconds": turns.seconds}
     outcome = Outcome(contest, measured | dict(conditions))
     for size in turns.processes:

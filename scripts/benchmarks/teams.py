@@ -1,5 +1,5 @@
 """
-Processes that measure a short slice whenever the leading process asks for it.
+Processes that measure slices when the leading process (which runs the command) asks for them.
 
 All of a benchmark's processes are started, connected and warm before the first slice counts. Then
 one team at a time works, so that contenders take turns on the same machine within seconds.
@@ -33,9 +33,9 @@ class Plan:
     What the processes of a team do.
 
     Attributes:
-        build: Called in each process; returns the steps by contender. Its arguments are an
-            ExitStack for connections, the process's `index`, and `options`. Must be a module's
-            function, because it is pickled.
+        build: Called in each process; returns a step for each contender. The arguments are an
+            ExitStack for connections, the process's `index`, and `options`. `build` is pickled,
+            so it must be a function of a module.
     """
 
     build: Callable[..., Mapping[str, Step]]

@@ -99,12 +99,12 @@ def _rate(fleet: Fleet, url: str, start: str) -> float:
     with postgres.connect(url) as connection:
         (rate,) = connection.execute(RATE, (start,)).fetchone() or (None,)
     if rate is None:
-        raise RuntimeError(f"The worker completed no trials by {start} starts.\n{fleet.output()}")
+        raise RuntimeError(f"No attempt with a {start} start has completed.\n{fleet.output()}")
     return float(rate)
 
 
 def build(stack: ExitStack, *, index: int, url: str) -> Mapping[str, Step]:
-    """Raw trials with a fork before each."""
+    """Return the step: a fork, then a raw trial."""
     steps = raw.build(stack, index=index, url=url)
 
     def fork_and_run() -> int:
@@ -135,7 +135,7 @@ def _idle_mb(fleet: Fleet) -> dict[str, float]:
 
 
 def _cpu_s(url: str, rounds: int) -> dict[str, list[float]]:
-    """User plus system time of each command in seconds; its first call is not measured."""
+    """User plus system time of each command in seconds; a command's first call is not measured."""
     for arguments in COMMANDS.values():
         _run(url, arguments)
     return {

@@ -22,7 +22,7 @@ REST = (
     "test_study_machine.py",
     "test_interleavings.py",
 )
-"""Test files that run if the tests that a removed guard names, and their files, have passed."""
+"""Test files that run last: if a guard is removed, and the tests that it names still pass."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _GAP = r"(?:\s|\#.*\n)"
@@ -117,7 +117,7 @@ def paths(tests: Iterable[str]) -> list[str]:
     The pytest ids of tests, with the paths of their files.
 
     Raises:
-        ValueError: There is no test file of a name.
+        ValueError: A test names a file that does not exist.
     """
     found = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
     return list(dict.fromkeys(_path(test, found) for test in tests))
@@ -163,7 +163,7 @@ def _named(node: ast.AST, parts: list[str]) -> Iterator[ast.stmt]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """The statements of a block and of its branches."""
+    """The statements of a block, with those inside its if, try and with statements."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child
@@ -186,7 +186,7 @@ def _names(node: ast.stmt) -> set[str]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """A pattern that matches a text with any line breaks."""
+    """A pattern that matches a text wherever its lines are broken."""
     tokens = _TOKEN.findall(text)
     pieces = [re.escape(tokens[0])]
     for before, token in pairwise(tokens):

@@ -134,7 +134,7 @@ def test_read_only_connection_can_read_and_not_write(storage_url, pooler):
     with pytest.raises(StorageError) as refusal:
         change(reader, "DELETE FROM event")
 
-    # A PostgreSQL server that only reads may be a standby during a failover.
+    # PostgreSQL may be a standby in a failover, which ends: the error is transient.
     expected = StorageTransient if database.postgresql else StorageReadOnly
     assert issubclass(refusal.type, expected)
     assert database.postgresql or "check the rights of file and folder" in str(refusal.value)

@@ -262,9 +262,8 @@ def test_server_releases_the_row_locks_of_a_frozen_client(
             else:
                 txn._cursor.connection.pgconn.flush()
                 await_writer(other)
-            change(
-                other, "UPDATE study SET name = 'theirs'"
-            )  # waits until the server ends `frozen`
+            # The update waits until the server has ended the connection of `frozen`.
+            change(other, "UPDATE study SET name = 'theirs'")
             txn.all(PID)
 
     with pytest.raises(StorageUnreachable):

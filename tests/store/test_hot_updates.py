@@ -31,7 +31,7 @@ def updates(database, at_least=0):
     """
     Read how many updates the table `trial` had, and how many of the updates were HOT.
 
-    The server counts a session's updates later, so the function waits until there are `at_least`.
+    PostgreSQL shows a session's updates with a delay: wait until it shows `at_least` updates.
     """
     deadline = time.monotonic() + PATIENCE_S
     query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'trial'"

@@ -1,4 +1,4 @@
-"""Each function that moves trials does so only between the states that the table allows."""
+"""Functions that move trials make only the moves that the table in life/states.py allows."""
 
 import pytest
 from harness.arrange import SimulatedWorker, dump, new_request, new_study, token, trial_in, trial_of

@@ -42,7 +42,7 @@ def view(database, name, order="1, 2"):
 
 
 def as_json(value):
-    """SQLite returns JSON as text."""
+    """Decode a JSON value of a row; SQLite returns it as text."""
     return decode_json(json.loads(value) if isinstance(value, str) else value)
 
 
@@ -131,7 +131,7 @@ def test_v_result_equals_the_live_results(database, study):
     assert first == [(1, 1), (2, 1), (3, 2)]
 
 
-def test_result_without_other_metrics_shows_the_metric_of_the_study(database, study):
+def test_column_metrics_has_the_study_metric_even_if_nothing_else_was_reported(database, study):
     (row,) = [row for row in view(database, "v_result") if row["number"] == 2]
 
     assert math.isnan(as_json(row["metrics"])["loss"])

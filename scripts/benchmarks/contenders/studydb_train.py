@@ -1,4 +1,4 @@
-"""A user's module, with its imports at the top."""
+"""A trainable for the studydb contender; its module imports the libraries at the top."""
 
 from typing import Any
 
