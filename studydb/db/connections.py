@@ -100,7 +100,7 @@ class Connections:
             if not self._given_back.wait_for(lambda: self._free, WAIT_S):
                 raise StorageBusy(
                     f"All connections of this process to {self._url} are busy. Use the study in "
-                    "fewer threads at a time, or load it separately in some of them."
+                    "fewer threads at a time, or load the study again in some threads."
                 )
         finally:
             self._n_waiting -= 1

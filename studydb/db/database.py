@@ -91,7 +91,7 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        connection.autocommit = True  # we send BEGIN and COMMIT through the pipeline
+        connection.autocommit = True  # we send BEGIN and COMMIT ourselves, through the pipeline
         setting = sessions.set_for_session(connection.info.server_version)
         if setting is not None and not self.pooler:
             connection.execute(setting)

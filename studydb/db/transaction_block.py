@@ -78,7 +78,7 @@ class TransactionBlock:
         if self._database.postgresql or not self._is_of_archive():
             connections.give_back(self._cursor)
         else:
-            connections.discard(self._cursor)  # the next transaction opens the file again
+            connections.discard(self._cursor)  # so that the next transaction opens the file again
 
     def _enter_pipeline(self) -> Callable[[], None]:
         """

@@ -84,7 +84,7 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     resolved = path.resolve()
     for line in lines:
         _, mount, kind, *_ = line.split()
-        mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount)  # a space: \040
+        mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount)  # a space is \040
         if resolved.is_relative_to(mount) and len(mount) >= len(innermost):
             innermost, innermost_kind = mount, kind
     return innermost_kind

@@ -81,7 +81,7 @@ FIXED: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     Kind.RESULT: (("study", "number", "step", "value"), ("attempt", "reported_at")),
 }
-"""The columns of `v_trial` and `v_result` before and after the columns of params or metrics."""
+"""The columns of `v_trial` or `v_result` that a wide view has before and after its own columns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Store the step of an attempt's first result; earlier attempts' results are live only below it.
+    Store the step of an attempt's first result, from which earlier attempts' results are not live.
 
     The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
     """

@@ -28,7 +28,7 @@ PROBLEMS = (
 """Kinds of events that a person should know of, although training continues."""
 
 NEWEST = 2_000
-"""How many of a study's newest events are searched for problems. Attempts add one or two each."""
+"""How many of a study's newest events are searched for problems; an attempt adds 1 or 2 events."""
 
 
 class RecordedFailure(NamedTuple):

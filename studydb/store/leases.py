@@ -159,7 +159,7 @@ _SET_VERDICT = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The locked row of a trial that an attempt holds; running trials obey the study's `status`."""
+    """The locked row of a held trial, with the status of the study that running trials obey."""
 
     summary: Summary
     flush_no: int

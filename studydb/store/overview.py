@@ -63,7 +63,7 @@ _RECENT_ENDS = Prepared(
 
 def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]:
     """
-    Read the numbers of some unfinished trials by state.
+    Read the numbers of some unfinished trials for each state.
 
     PENDING trials are in the order in which they will be claimed.
 

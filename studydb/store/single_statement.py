@@ -140,7 +140,7 @@ def claim(
     txn: Txn, claimant: Claimant, *, study: Study, after_position: QueuePosition
 ) -> LeasedTrial | None:
     """
-    Claim a trial of a study with a flat space, and open its attempt; on PostgreSQL only.
+    Claim a trial and start its attempt; only on PostgreSQL, and for a space without nesting.
 
     Returns:
         The trial's row, as from `claims.claim`.

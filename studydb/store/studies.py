@@ -138,7 +138,7 @@ class Budget:
     What a study's limits allow now.
 
     Attributes:
-        status: The stored status, never FINISHED.
+        status: The stored status; FINISHED is never stored.
         allows_new: Whether the study is RUNNING and the budget is not spent.
         has_room: Whether `max_concurrent` lets one more trial run.
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
