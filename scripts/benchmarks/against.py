@@ -36,7 +36,7 @@ NOTE = (
 @dataclass(frozen=True)
 class Subject:
     """
-    What `--against` measures, in the working tree and in the commit; both must have the functions.
+    What `--against` measures; working tree and commit must have the functions that it names.
 
     Attributes:
         contenders: The contenders that measure studydb; `build` may return steps of others, too.

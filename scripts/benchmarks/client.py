@@ -41,7 +41,7 @@ class Client:
         )
 
     def operations(self) -> dict[str, Operation]:
-        """The timed operations by name; each ends, untimed, the trial that it has started."""
+        """The timed operations by name; a trial that an operation starts is ended untimed."""
         return {
             "claim": Operation(self.claim, after=self.finish),
             "ask": Operation(self.ask, after=self.finish),

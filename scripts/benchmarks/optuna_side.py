@@ -58,7 +58,7 @@ def create(storages: Mapping[str, str]) -> None:
 
 def build(_stack: ExitStack, *, index: int, storages: Mapping[str, str]) -> Mapping[str, Step]:
     """
-    Return a step for each storage: it runs a trial there.
+    Return a step for each storage: one trial in that storage.
 
     Args:
         storages: For each contender, a database's URL or a journal's path.

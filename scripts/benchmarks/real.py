@@ -90,7 +90,7 @@ def real(
     names = [name for name in contenders or CONTENDERS if python or _is_installed(name)]
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(rounds):
-        first = number % len(names)  # the order rotates
+        first = number % len(names)  # each round begins with another contender
         for name in names[first:] + names[:first]:
             interpreter = sys.executable if name == "studydb" else python or sys.executable
             runs[name].append(_run(name, task, interpreter))

@@ -93,7 +93,7 @@ def _take_turns(
         teams[name].run(name, min(turns.seconds, WARM_UP_S))
     rates: dict[str, list[float]] = {name: [] for name in names}
     for number in range(turns.rounds):
-        first = number % len(names)  # the order rotates
+        first = number % len(names)  # each round begins with another contender
         for name in names[first:] + names[:first]:
             contest.before(name)
             rates[name].append(teams[name].run(name, turns.seconds))

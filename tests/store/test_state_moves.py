@@ -1,4 +1,4 @@
-"""Functions that move trials make only the moves that the table in life/states.py allows."""
+"""Functions that move trials make only the moves in the table of domain/life/states.py."""
 
 import pytest
 from harness.arrange import SimulatedWorker, dump, new_request, new_study, token, trial_in, trial_of

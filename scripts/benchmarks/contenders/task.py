@@ -1,4 +1,4 @@
-"""The task of every contender: train the digits network of studydb.examples, and time it."""
+"""The task in the benchmark `real`: train the digits network of studydb.examples, and time it."""
 
 import json
 import time
