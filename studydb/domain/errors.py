@@ -110,8 +110,8 @@ class LeaseLost(StudydbError):
     def __init__(self, *, number: int, attempt: int) -> None:
         self.number, self.attempt = number, attempt
         super().__init__(
-            f"Trial {number} is no longer held by attempt {attempt}. "
-            "It ended, or its lease ran out and another worker has it; discard the local run."
+            f"Trial {number} is no longer held by attempt {attempt}. The trial has ended, "
+            "or the lease ran out and another worker has the trial; discard the local run."
         )
 
 
