@@ -110,7 +110,7 @@ __all__ = list(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """Import the home of a public name when it is first used."""
+    """Import the module that defines a public name, when the name is first used."""
     home = _HOME_OF.get(name)
     if home is None:
         raise _missing(name)

@@ -13,7 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     Run one command and exit; `arguments` replace the process's arguments.
 
-    A user's mistake is one line on stderr; a traceback is a bug of studydb.
+    A user's mistake is printed as one line on stderr; a traceback means a bug of studydb.
     """
     _put_working_directory_first()
     for stream in (sys.stdout, sys.stderr):

@@ -116,7 +116,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def pids_with_environment(entry: bytes) -> list[int]:
-    """The pids of processes that started with NAME=value; empty without /proc."""
+    """The pids of processes that started with this NAME=value entry; empty without /proc."""
     return [pid for pid in _pids() if entry in environment_of(pid)]
 
 
@@ -136,7 +136,7 @@ def environment_of(pid: int) -> list[bytes]:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat from the state on; the name before it may hold any character."""
+    """The fields of /proc/PID/stat after the name, which itself may hold spaces and brackets."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
@@ -149,10 +149,10 @@ def kill_group(pid: int) -> None:
 
 def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
     """
-    Reap one child that has ended, and kill its process group if it is one of the `leaders`.
+    Reap one child that has ended; if its pid is one of `leaders`, kill its process group.
 
-    Where the system has waitid, the group is killed before the child is reaped, because until then
-    no other process can get its pid.
+    If the system has waitid, the group is killed before the child is reaped: a child that is not
+    yet reaped keeps its pid, so no other process is killed.
 
     Returns:
         The child's pid, and its exit code or the negative number of the signal that ended it; None

@@ -63,7 +63,7 @@ def scrubbed_environment(environ: Mapping[str, str] = os.environ) -> dict[str, s
 
 
 def key_file_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of this user's key file, which may not exist yet."""
+    """Return the path of this user's key file, whether the file exists or not."""
     if named := environ.get(KEY_FILE):
         return expanded(named).absolute()
     configured = environ.get("XDG_CONFIG_HOME", "")
@@ -149,7 +149,7 @@ class Keyring:
         return key.id, key.mac(payload)
 
     def verify(self, payload: bytes, signatures: Mapping[str, str]) -> bool:
-        """Whether any key signed a payload; `signatures` maps key ids to MACs, perhaps forged."""
+        """Whether any key signed a payload; `signatures` maps key ids to MACs and can be forged."""
         return any(
             hmac.compare_digest(
                 key.mac(payload).encode(), signatures[key.id].encode(errors="replace")

@@ -78,7 +78,7 @@ class LazyGroup(click.Group):
     },
 )
 @click.version_option(__version__, prog_name="studydb")
-@click.option("--storage", metavar="URL", help="The database; may also follow the command.")
+@click.option("--storage", metavar="URL", help="The database; the option may follow the command.")
 def cli(storage: str | None) -> None:
     """
     A SQL-backed store for studies, with stateless workers.

@@ -49,9 +49,8 @@ def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     """
     End trials of NAME as CANCELLED; without numbers stop the whole study.
 
-    A running trial gets the request within seconds; the worker kills it --grace seconds later.
-
-    A stopped study keeps its PENDING trials; `resume` lets it continue.
+    A running trial gets the request within seconds. If it has not ended --grace seconds later, the
+    worker kills it. A stopped study keeps its PENDING trials; `resume` lets the study continue.
     """
     with opened_study(storage, name) as study:
         study.stop(*numbers)

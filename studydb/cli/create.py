@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 @click.command()
 @study_argument
 @click.option("--trainable", metavar="M:F", help="The function to run, as module:function.")
-@click.option("--metric", required=True, metavar="M", help="What trials are compared by.")
-@click.option("--mode", required=True, type=click.Choice(["min", "max"]), help="Which is better.")
+@click.option("--metric", required=True, metavar="M", help="The metric that ranks trials.")
+@click.option("--mode", required=True, type=click.Choice(["min", "max"]), help="The best value.")
 @click.option(
     "--param",
     multiple=True,
     type=Spec(),
     metavar="SPEC",
-    help="A parameter, as 'lr=loguniform(1e-4,1)', or a constant, as epochs=27; repeat it.",
+    help="A parameter, as 'lr=loguniform(1e-4,1)', or a constant, as epochs=27. Repeatable.",
 )
 @click.option("--space", metavar="FILE", help="More parameters, from a JSON file.")
 @click.option("--num-trials", type=int, metavar="N", help="The budget.  [default: no limit]")
 @click.option(
-    "--max-concurrent", type=int, metavar="N", help="How many trials may run at a time, in all."
+    "--max-concurrent", type=int, metavar="N", help="How many trials all workers may run at a time."
 )
 @click.option("--scheduler", metavar="SPEC", help="As 'ASHA(max_t=27)'.  [default: FIFO]")
 @click.option(
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     multiple=True,
     type=Spec(),
     metavar="RULE",
-    help="Stop a trial at its own result, as 'loss>=3' or 'training_iteration>=27'; repeat it.",
+    help="Stop a trial at a result with 'loss>=3' or 'training_iteration>=27'. Repeatable.",
 )
 @click.option(
     "--max-failures",
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 @click.option(
     "--guard/--no-guard",
     default=True,
-    help="Pause the study once 5 trials failed alike and none ever reported.",
+    help="Pause the study once 5 trials failed alike and no trial ever reported.",
 )
 @click.option("--checkpoints", metavar="URL", help="The store of checkpoints.")
 @click.option("--if-not-exists", is_flag=True, help="Continue an existing study of this name.")

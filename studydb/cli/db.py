@@ -84,8 +84,8 @@ def roles(
 
     Logins are members of a role: --member ann=worker --member bob=viewer.
 
-    The owner may do everything. A worker may not change the schema or a study's specs, and may
-    delete old checkpoints only. A viewer may only read. This command changes nothing: pipe its
+    The owner can do everything. A worker cannot change the schema or a study's specs, and can
+    delete only old checkpoints. A viewer can only read. This command changes nothing: pipe its
     output to psql.
     """
     from studydb.db.role_script import Roles

@@ -25,7 +25,7 @@ def delete(*, name: str, yes: bool, storage: Storage) -> None:
     """
     Delete NAME: its trials, results and checkpoints, and what its trials printed on this host.
 
-    No trial may be running. If a trial runs, the study is stopped: run the command again later.
+    If a trial is running, the study is stopped but not deleted: run the command again later.
     """
     from studydb.study import delete_study
 

@@ -55,5 +55,5 @@ def _differences_printed() -> Iterator[None]:
             else:
                 show(message, category, *where)
 
-        warnings.showwarning = print_warning  # type: ignore[assignment]  # `*where`: other args
+        warnings.showwarning = print_warning  # type: ignore[assignment]  # `*where` is 4 arguments
         yield

@@ -50,7 +50,7 @@ RESULT_TABLE_COLUMNS = ("step", "metrics", "attempt", "reported_at")
     "--sort",
     type=click.Choice(["number", "best"]),
     default="number",
-    help="By number, or best first.",
+    help="Order by number, or the best first.",
 )
 @click.option("--limit", type=POSITIVE, metavar="N", help="List the first N only.")
 @click.option(
@@ -66,7 +66,7 @@ def trials(
     """
     List the trials of NAME: the columns of v_trial.
 
-    JSON has all columns. CSV splits params into a column each. A table has the columns that fit.
+    JSON has all columns. CSV has a column for each parameter. A table has the columns that fit.
     """
     from studydb.operations.reads import listed_trials
 
@@ -92,7 +92,7 @@ def trials(
         return
     shown = [[each[column] for column in TABLE_COLUMNS] for each in fields]
     print_rows(TABLE_COLUMNS, shown, form=form, noun="trials", spare=SPARE_COLUMNS)
-    if state == State.ERROR and rows:  # a traceback does not fit into the table
+    if state == State.ERROR and rows:  # a table has no room for a traceback
         print_next(f"studydb show {shlex.quote(name)} {rows[0].number}{suffix}")
 
 

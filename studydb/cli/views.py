@@ -18,7 +18,7 @@ def views(*, name: str, drop: bool, storage: Storage) -> None:
     Make two views of NAME, of its trials and its results, with a column per parameter and metric.
 
     The views always show the current rows. Run this command again to add columns for new metrics.
-    The columns have the names of the data frames' columns.
+    Columns have the same names as in Python's study.trials_dataframe() and results_dataframe().
     """
     from studydb.analysis.wide import make_wide_views
     from studydb.operations.wide_views import drop_views

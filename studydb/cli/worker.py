@@ -44,13 +44,13 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     type=Bytes(),
     default=f"{SPILL_BYTES >> 30}G",
     metavar="BYTES",
-    help="The limit of results on disk while the database does not answer, as 500M; 0: no disk.",
+    help="How many bytes of results may wait on disk for the database, as 500M; 0 for none.",
 )
 @click.option(
     "--start",
     type=click.Choice(["auto", "fresh"]),
     default="auto",
-    help="auto: fork trials from a process that has imported the trainable, if that is safe.",
+    help="auto: import the trainable once and fork trials, if safe; fresh: each trial imports it.",
 )
 @storage_option
 def worker(

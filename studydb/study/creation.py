@@ -70,14 +70,14 @@ def create_study(
         trainable: A function, or "module:function"; None if your program runs trials by `ask`.
         metric: The metric that trials are compared by; nested names are joined by "/".
         space: A nested dict of distributions and constants.
-        num_trials: The limit of trials; None for no limit (the limit of a grid is its size).
+        num_trials: The limit of trials; None for no limit (but a grid ends after its last point).
         max_concurrent: How many trials may run at a time, over all workers.
         stop: {"loss": 3} stops a trial at loss >= 3; or texts: ["loss>=3", "error<=0.01"].
         max_failures: How many exceptions a trial survives; -1 for no limit.
         max_losses: How many deaths without an exception a trial survives between two checkpoints;
             None for 10, of which at most 2 in a row at the same step.
         checkpoints: The URL or path of the store; None for the database's default.
-        guard: Whether the study pauses itself once 5 trials failed alike and none ever reported.
+        guard: Whether the study pauses itself once 5 trials failed alike and no trial reported.
         storage: The database's URL; None for $STUDYDB_STORAGE, else sqlite:///studydb.db.
         load_if_exists: Whether to continue a study of this name; metric, mode, space and
             trainable must agree. A StudyDiffers warning names other arguments that differ.
@@ -162,7 +162,7 @@ def _check_end(spec: StudySpec, trainable: Trainable | None) -> None:
     """
     Refuse a study that would run one configuration without end.
 
-    A study without a trainable may have an empty space: its program only records trials.
+    Without a trainable, an empty space is allowed: the user's program then chooses what it runs.
     """
     space = spec.space
     is_endless = spec.num_draws is None and spec.num_trials is None

@@ -54,7 +54,7 @@ class Study:
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """All trials by number, each with its `checkpoint`; every access reads all rows."""
+        """All trials, ordered by number, with their `checkpoint`; every access reads all rows."""
         rows = self._read(reads.list_trials)
         return [FrozenTrial.of(row, self.database, self.record) for row in rows]
 
@@ -106,7 +106,7 @@ class Study:
 
     @property
     def counts(self) -> Counts:
-        """Trials by state."""
+        """The number of trials in each state."""
         return self.progress.counts
 
     def trials_dataframe(self) -> "pd.DataFrame":
@@ -135,7 +135,7 @@ class Study:
 
         Raises:
             BudgetSpent: `num_trials` trials exist; `extend` allows more.
-            InvalidSpec: The space does not have a parameter, or a value is outside it.
+            InvalidSpec: The space has no parameter of a name, or does not contain a value.
         """
         rank = integer("priority", priority)
         return int(self._ask_once(control.enqueue, params, priority=rank))
@@ -251,7 +251,7 @@ class Study:
         kills the workers. On Linux the workers also end when this process is killed.
 
         Returns:
-            Trials by state. If the study is already done or stopped, no worker is started.
+            The number of trials in each state. If the study is done or stopped, no worker starts.
 
         Raises:
             NotAllowed: The study has no trainable.

@@ -34,10 +34,10 @@ def load_study(name: str, *, storage: str | None = None) -> Study:
 @suggesting_keywords
 def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = False) -> None:
     """
-    Delete a study: its trials, results and checkpoints, and their output on this host.
+    Delete a study: trials, results, checkpoints, and what its trials printed on this host.
 
     Args:
-        missing_ok: Whether a missing study is no error.
+        missing_ok: Whether to return, not to raise UnknownStudy, if there is no such study.
 
     Raises:
         UnknownStudy: The database has no study of that name.
@@ -55,7 +55,7 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
 
 
 def _delete(database: Database, study: Record) -> None:
-    """Delete the rows last: after a crash the next call finds the files by the rows."""
+    """Delete the files before the rows, by which a call after a crash finds the other files."""
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)
     close(database, study)

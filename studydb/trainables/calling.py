@@ -71,8 +71,8 @@ def check_signature(function: Callable[..., Any]) -> None:
         if parameter.name not in EXTRAS and _is_required(parameter):
             raise TrainableError(
                 f"The trainable {name} requires {parameter.name!r}, which studydb cannot give. "
-                f"Beside the config it knows {', '.join(EXTRAS)}; "
-                "give any other a default or put it into the config."
+                f"Beside the config studydb gives {', '.join(EXTRAS)}. "
+                "Give any other parameter a default, or put it into the config."
             )
 
 

@@ -27,7 +27,7 @@ from studydb.trainables.calling import check_signature, qualified_name
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 MAX_SOURCE_BYTES = 16 << 20
-"""The limit for a function sent by value, because each worker reads the row when it starts."""
+"""The largest pickle of a function; a worker reads the whole pickle when it starts."""
 
 IMPORT_PATH = re.compile(
     r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*(\.[^\W\d]\w*)*)"
@@ -40,9 +40,9 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     """
     Describe a function so that workers can find it.
 
-    The description is an import path if a fresh interpreter in `workdir` would find the function's
-    module and all modules that it refers to. Workers then run the file as it is at their start.
-    Otherwise the function is pickled. None of the user's code is run.
+    If a fresh interpreter in `workdir` would find the function's module and all modules to which
+    that module refers, the description is an import path, and workers run the module's file as it
+    is when they start. If not, the function is pickled. None of the user's code is run.
 
     Args:
         function: The function, or its path "module:function".
@@ -189,7 +189,7 @@ def _check_path(path: str, workdir: Path) -> None:
 
 
 def _check_mentioned(name: str, place: list[str]) -> None:
-    """Refuse a misspelt function: search the module's text, without running it."""
+    """Refuse a function whose name is not in its module's text; the module is not run."""
     if not place or not place[0].endswith(".py"):
         return
     text = Path(place[0]).read_text(encoding="utf-8", errors="replace")

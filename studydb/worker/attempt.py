@@ -56,11 +56,11 @@ class Outcome:
     failure: Failure | None = None
     unrestorable: bool = False
     restart: bool = False
-    """Whether to start a fresh child: the child forked from a template died before it reported."""
+    """Whether the child, forked from a template, died before it reported: run it again fresh."""
 
 
 _Notice = LostNotice | StopNotice | signal.Signals | None
-"""What a child is sent: a message, SIGTERM because the worker is stopping, or nothing yet."""
+"""What a child is told: a message, SIGTERM if the worker is stopping, or None to continue."""
 
 
 @dataclass
@@ -70,8 +70,8 @@ class _Progress:
 
     Attributes:
         notice: The last notice that was sent to the child; None while the attempt may continue.
-        began: Whether the child has sent a report or a flush.
-        judged: Whether the child was ever sent a reason to stop.
+        began: Whether the child has reported or asked for a flush (not whether it sent `Began`).
+        judged: Whether the child was ever told to stop or to pause.
         deadline_s: When the child is killed; None while it may continue or is asked to pause.
         ended: The child's last message.
         next_flush_s: No background flush is tried before this time.
@@ -215,7 +215,7 @@ class Attempt:
         )
 
     def _must_start_afresh(self, started: Started) -> bool:
-        """Retire a template whose first child was killed before it reported; return True if so."""
+        """Retire a template whose first attempt was killed before a report; return True if so."""
         progress, child = self._progress, started.child
         if started.template is None or progress.notice is not None or self._held.is_lost:
             return False
@@ -226,7 +226,7 @@ class Attempt:
         if exit_ is None or exit_.signal is None or exit_.signal in STOP_SIGNALS:
             return False
         return self._equipment.templates.give_up(
-            started, f"the first process that was forked with the trainable imported {exit_}"
+            started, f"the first process that was forked after its import {exit_}"
         )
 
     def _serve(self, child: ChildProcess) -> None:
@@ -301,7 +301,7 @@ class Attempt:
             self._held.flush(patience_s=0.0, batches=1)
             progress.away_since_s = None
             self._equipment.notices.answered()
-            if self._held.buffer.needs_flushes:  # serve the child for as long as the flush took
+            if self._held.buffer.needs_flushes:  # the child is served for as long as the flush took
                 progress.next_flush_s = 2 * time.monotonic() - began_s
         except StorageTransient as error:
             self._note_outage(error, began_s)
@@ -444,7 +444,7 @@ class Attempt:
         """
         Whether the child was sent a notice, or the worker is stopping.
 
-        A service manager may signal the child before the worker, so wait for the worker's signal.
+        A service manager may signal the child first; this call waits 1 s for the worker's signal.
         """
         return self._progress.notice is not None or self._equipment.interruption.wait(
             SIGNAL_SPREAD_S

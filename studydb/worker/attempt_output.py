@@ -20,7 +20,7 @@ _LARGEST_PIPE_BYTES = 1 << 20
 
 
 class _Stream:
-    """A pipe, and the files that its bytes go to: `stdout`, and `stdout.1` with older bytes."""
+    """A pipe and the two files for its bytes: `stdout`, and `stdout.1` with the older bytes."""
 
     def __init__(self, path: Path, limit_bytes: int, tail: bytearray) -> None:
         self.reader, self.writer = os.pipe()
@@ -44,7 +44,7 @@ class _Stream:
         return len(data)
 
     def drain(self) -> None:
-        """Read what is in the pipe now, at most 1 MiB, because a process may keep writing."""
+        """Read what is in the pipe; stop after 1 MiB, because a process may write without end."""
         for _ in range(_LARGEST_PIPE_BYTES // _READ_BYTES):
             if not self.pump():
                 return

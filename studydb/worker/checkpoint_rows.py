@@ -43,7 +43,7 @@ class Checkpoints:
 
     def stores(self) -> Stores:
         """
-        Read the stores for a new attempt: it saves to one of them and restores from any.
+        Read the stores of checkpoints: a new attempt saves to one and can restore from each.
 
         Raises:
             StorageTransient: The database did not answer in time.
@@ -55,7 +55,7 @@ class Checkpoints:
         self, held: HeldAttempt, checkpoint: Checkpoint | None, stores: Stores
     ) -> tuple[Checkpoint, Restore] | None:
         """
-        Find the newest usable checkpoint; mark the newer, unusable checkpoints as corrupt.
+        Find the newest usable checkpoint; mark each unusable checkpoint on the way as corrupt.
 
         Args:
             checkpoint: The first checkpoint to try; None if the trial has none.
@@ -141,7 +141,7 @@ class Checkpoints:
                 delete_rows(self._database, removed=removed)
 
     def _belongs_to_trial(self, held: HeldAttempt, checkpoint: Checkpoint) -> bool:
-        """Whether a row names an object of this trial; if not, only the row is deleted."""
+        """Whether a row's URL names bytes of this trial; if not, only the row is deleted."""
         if checkpoint.url == INLINE:
             return True
         parts = parts_of(checkpoint.url)

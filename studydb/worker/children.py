@@ -28,11 +28,11 @@ _START_TIMEOUT_S = 60.0
 _SEND_TIMEOUT_S = 30.0
 
 _numbers = itertools.count(1)
-"""Request numbers, unique over all forkers; a child's environment holds its request's number."""
+"""Numbers of requests, unique in a worker. A child's environment has its request's number."""
 
 
 class ForkerDied(OSError):
-    """The process that forks has ended, and with it all of its children."""
+    """The fork server or template that was asked to fork has ended, and its children with it."""
 
 
 class TemplateOutdated(Exception):
@@ -60,7 +60,7 @@ class ChildProcess:
     A child process as its supervisor sees it.
 
     Attributes:
-        channel: Reports and answers (see child/messages.py).
+        channel: Carries the reports and the answers to them (see child/messages.py).
         exit: How the process ended; None while it runs.
     """
 
@@ -84,7 +84,7 @@ class ChildProcess:
         return self.exit
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process, not its group; the next report raises TrialStopped."""
+        """Send SIGTERM to the child, not to its group; its next report raises TrialStopped."""
         if self.exit is None and is_alive(self.process):
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGTERM)
@@ -140,16 +140,16 @@ class ChildProcess:
 
 class Forker:
     """
-    Asks a process that forks (see child/forking.py) for children; threads may share a Forker.
+    Asks a process that forks (fork server or template) for children; threads may share a Forker.
 
     Args:
-        connection: The socket to that process; closed when the process has ended.
-        is_gone: Whether the process has ended.
+        connection: The socket to the process that forks; closed when that process has ended.
+        is_gone: Whether the process that forks has ended.
         on_death: Kills and reaps the process; the listening thread calls it once the socket is
             closed.
 
     Attributes:
-        dead: Whether that process has ended, and with it all of its children.
+        dead: Whether the process that forks has ended, and all of its children with it.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Forker:
 
     def spawn(self, kind: ChildKind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
         """
-        Start a child, and send it its first message.
+        Start a child, and send the first message to the child.
 
         Raises:
             ForkerDied: The process that forks has ended.

@@ -39,7 +39,7 @@ class Equipment:
     notices: Notices
     room: Room
     warnings: dict[str, object] = field(default_factory=dict)
-    """The kinds of warnings that this worker has printed; each is printed once."""
+    """The kinds of warnings that this worker has printed; a kind is printed only once."""
     first_trials: FirstTrials = field(default_factory=FirstTrials)
 
     def log_dir(self, lease: Lease) -> Path:

@@ -19,8 +19,8 @@ from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
 from studydb.worker.cores import thread_limits
 
-# Import the studydb that runs here, which may be a checkout beside an installed studydb. Then move
-# its folder to the end of sys.path, where it hides no module of Python.
+# Import the studydb of this process; another studydb may be installed. Then move the folder of the
+# imported studydb to the end of sys.path, so that no file in the folder hides a module of Python.
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); import studydb; "
     "sys.path.append(sys.path.pop(0)); "
@@ -110,7 +110,7 @@ class ForkServer:
 
     def start(self) -> None:
         """
-        Start the server, before there is a database connection, which it would inherit.
+        Start the server, before the worker opens its database connections.
 
         Call this from the main thread: the server ends with the thread that started the server.
         """
@@ -130,7 +130,7 @@ class ForkServer:
         return self.fork(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
 
     def fork(self, kind: ChildKind, first: Frame, *, stdout: int, stderr: int) -> ChildProcess:
-        """Start a child of any kind and send its first message; errors are those of `spawn`."""
+        """Start a child of any kind, and send `first` to it; it raises the errors of `spawn`."""
         try:
             return self._living().forker.spawn(kind, first, stdout=stdout, stderr=stderr)
         except ForkerDied:

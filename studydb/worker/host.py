@@ -1,4 +1,4 @@
-"""Messages for errors of this host, such as a full disk: fact, cause, cure."""
+"""Errors of this host, such as a full disk; a message gives the fact, the cause, the cure."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ _NO_THREAD = "can't start new thread"
 
 
 def is_host_fault(error: BaseException) -> bool:
-    """Whether this host caused an error: an OSError, or no thread could be started."""
+    """Whether this host caused an error: it is an OSError, or says that no thread can start."""
     return isinstance(error, OSError) or str(error) == _NO_THREAD
 
 

@@ -12,7 +12,7 @@ class Interruption:
     Whether and why a worker is stopping; its threads share this object.
 
     Attributes:
-        signal: The first stop signal; None before a signal has come.
+        signal: The first stop signal, but SIGTERM or SIGINT replaces SIGHUP; None before a signal.
         is_drained: Whether a person has drained this worker.
         gave_up: The message of the error that ends the worker; None without an error.
         urgent_since_s: When the first signal or error came, by the monotonic clock; None before.
@@ -53,8 +53,8 @@ class Interruption:
         """
         Stop the worker at SIGTERM, SIGINT or SIGHUP; call this from the main thread.
 
-        The second SIGTERM or SIGINT ends the process. SIGHUP does not count: a closed terminal may
-        send SIGHUP twice, and a service manager after SIGTERM. Under nohup SIGHUP stays ignored.
+        The second SIGTERM or SIGINT ends the process. SIGHUP is not counted: a closed terminal may
+        send two, and a service manager may send one after SIGTERM. Under nohup it stays ignored.
 
         Args:
             at_once: Called at the second signal, to end the process.

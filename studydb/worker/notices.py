@@ -1,4 +1,4 @@
-"""Lines that a worker prints once per change: why it waits, and outages of the database."""
+"""Lines that a worker prints and does not repeat: why it waits, and that the database is away."""
 
 import shlex
 import threading
@@ -14,7 +14,7 @@ BEST_EVERY_S = 1.0
 
 
 class Notices:
-    """Prints what the slots of one worker wait for, when that changes."""
+    """Prints why the slots of one worker wait, when the reason changes, and outages."""
 
     def __init__(self, study_name: str, say: Callable[[str], None]) -> None:
         self._name, self._say = study_name, say
@@ -24,7 +24,7 @@ class Notices:
         self._lock = threading.Lock()
 
     def is_best_due(self) -> bool:
-        """Whether a trial's line may name the study's best value: once a second."""
+        """Return True at most once a second, for a line that names the study's best value."""
         with self._lock:
             if time.monotonic() < self._best_due_s:
                 return False

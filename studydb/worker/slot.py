@@ -171,7 +171,7 @@ class Slot(threading.Thread):
                 )
 
     def _fail(self, held: HeldAttempt, attempt: Attempt, error: Exception) -> None:
-        """End an attempt as failed if the database refuses its values; the worker continues."""
+        """End an attempt, whose values the database refused, as failed; the worker continues."""
         say, outcome = self._equipment.options.say, Outcome(Reason.FAILED, failure_of(error))
         try:
             ending = held.fail(error, process=attempt.process)
@@ -210,13 +210,13 @@ class Slot(threading.Thread):
 
 
 def _misfit(claim: Claim) -> Outcome | None:
-    """Return FAILED for a trial whose params do not fit the study's space; it is not run."""
+    """Return FAILED if the params do not fit the study's space; the trial is then not run."""
     failure = refusal(claim)
     return None if failure is None else Outcome(Reason.FAILED, failure)
 
 
 def _one_line(failure: Failure) -> str:
-    """Describe a failure in one line; the message of a user's exception follows its type."""
+    """Describe a failure in one line; an exception of the user is shown as "type: message"."""
     first, *more = failure.message.strip().splitlines() or [""]
     text = f"{first} …" if more else first
     if not failure.traceback or failure.type.startswith("studydb."):

@@ -56,7 +56,7 @@ START_PATIENCE_S = 30.0
 """How long a worker waits at its start for a database server that does not answer."""
 
 SHORTEST_TIMEOUT_S = 10.0
-"""The least time to wait for one answer, even with a shorter patience: a lock may delay it."""
+"""The least time to wait for one answer, even if the patience is shorter: locks delay answers."""
 
 STOPPING_TIMEOUT_S = 5.0
 """The time to wait for one answer after a signal or an error, within the grace."""
@@ -76,7 +76,7 @@ def run_worker(options: WorkerOptions) -> int:
         The exit code; workers/README.md lists them.
 
     Raises:
-        StudydbError: The worker cannot start: no such study, not trusted, no database.
+        StudydbError: The worker cannot start: no study, no database, or an untrusted trainable.
     """
     options = _checked(options)
     interruption = Interruption()
@@ -85,7 +85,7 @@ def run_worker(options: WorkerOptions) -> int:
     with ExitStack() as stack:
         forkserver = stack.enter_context(closing(ForkServer(slots=options.slots)))
         try:
-            forkserver.start()  # before there is a connection, which it would inherit
+            forkserver.start()  # in the main thread: the server ends with this thread
             return _work(options, interruption, forkserver, stack)
         except (OSError, RuntimeError) as error:
             if not is_host_fault(error):

@@ -108,7 +108,7 @@ class Template:
 
 class Templates:
     """
-    Starts attempts: from a template if that is safe, else fresh; slots may share it.
+    Starts attempts: from a template if that is safe, else fresh; slots may share this object.
 
     A template is made at the first attempt, and replaced when a source file has changed or the
     template has grown. If a template is unsafe, or hangs or dies in its import, a line is printed
@@ -152,7 +152,7 @@ class Templates:
             FrameError: The job is too large.
         """
         if not fresh:
-            for _ in range(2):  # the first template may be outdated
+            for _ in range(2):  # the second turn is for a new template, if the first is outdated
                 template = self._usable(job)
                 if template is None:
                     break
@@ -171,10 +171,10 @@ class Templates:
 
     def give_up(self, started: Started, reason: str) -> bool:
         """
-        Retire a template if the first process forked from it has died before it reported.
+        Give up warm starts, unless an attempt forked from the template has reported or ended.
 
         Returns:
-            Whether to start the attempt again, fresh.
+            Whether warm starts were given up; the attempt must then start again, fresh.
         """
         template = started.template
         if template is None or template.is_proven:

@@ -25,9 +25,9 @@ class WorkerOptions:
         lease_s: How long a lease lasts without a renewal.
         patience_s: How long to continue while the database does not answer.
         workdir: The directory that is searched for the trainable first, and where children run.
-        allow_imports: Prefixes of import paths that may run without a signature.
+        allow_imports: Prefixes of the import paths whose functions may run without a signature.
         grace_s: How long a child that was asked to stop may save and end before it is killed.
-        spill_bytes: The limit of results on disk while the database does not answer.
+        spill_bytes: How many bytes of results may wait on disk while the database does not answer.
         warm_starts: Whether attempts may be forked from a process that has imported the trainable.
     """
 

@@ -17,7 +17,7 @@ TERMINATE_S = 60.0
 """How long a worker may take to end; longer than the grace that it gives its children."""
 
 OUTPUT_BYTES = 4000
-"""How many of the last bytes of a worker's output an error shows."""
+"""An error shows this many bytes from the end of a worker's output."""
 
 _COMMON_CAUSES = {"SIGKILL": ", by a person or because memory ran out"}
 
@@ -54,7 +54,7 @@ class WorkerProcesses:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # only this process gets Ctrl-C, and sends SIGTERM
+            start_new_session=True,  # Ctrl-C reaches only this process, which sends SIGTERM
         )
         self._running.append((popen, output))
 
