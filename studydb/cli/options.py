@@ -21,7 +21,7 @@ class Storage:
 
     Attributes:
         url: The database's URL with its password; it is never shown.
-        typed: Whether --storage was typed, so that a command to type next needs it, too.
+        typed: Whether --storage was typed; if so, printed commands must contain --storage, too.
     """
 
     url: str = field(repr=False)

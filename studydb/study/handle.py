@@ -34,7 +34,7 @@ class Study:
     A study in a database; threads may share it.
 
     Attributes:
-        record: The study's row with its specs, as it was when the handle was made.
+        record: The study's row with its specs, as read by the handle at its start or by `set`.
     """
 
     def __init__(self, database: Database, record: Record) -> None:
@@ -144,8 +144,8 @@ class Study:
         """
         Pause these trials; without numbers, pause the study, so that no more trials are claimed.
 
-        RUNNING trials pause at a report. They learn of the request within 20 s, at the latest at
-        the worker's next renewal.
+        RUNNING trials pause at a report. They learn of the request at the worker's next renewal:
+        within 20 s if the lease is 90 s.
 
         Raises:
             UnknownTrial: A number does not exist; nothing was changed.
@@ -167,8 +167,8 @@ class Study:
         """
         End these trials as CANCELLED; without numbers, stop the study.
 
-        RUNNING trials end at a report. They learn of the request within 20 s, at the latest at the
-        worker's next renewal. The worker kills a trial that has not ended after the grace.
+        RUNNING trials end at a report. They learn of the request at the worker's next renewal,
+        within 20 s if the lease is 90 s. The worker kills a trial that outlasts the grace.
 
         Raises:
             UnknownTrial: A number does not exist; nothing was changed.

@@ -61,7 +61,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
 
 
 def _hide_traceback(interrupt: KeyboardInterrupt) -> None:
-    """Have a script that does not catch this interrupt end without a traceback."""
+    """Print no traceback if the script does not catch this interrupt and ends."""
     show = sys.excepthook
 
     def show_others(kind: type[BaseException], error: BaseException, trace: Any) -> None:

@@ -56,7 +56,7 @@ class Outcome:
     failure: Failure | None = None
     unrestorable: bool = False
     restart: bool = False
-    """Whether the child, forked from a template, died before it reported: run it again fresh."""
+    """Whether to run again, fresh: a child forked from a template died before a report."""
 
 
 _Notice = LostNotice | StopNotice | signal.Signals | None
@@ -315,7 +315,7 @@ class Attempt:
         progress.away_since_s = progress.away_since_s or began_s
         if now_s - progress.away_since_s > equipment.options.patience_s:
             raise error
-        # In a worker that is stopping, frequent flushes that fail would use up the grace.
+        # A worker that is stopping tries less often: failing flushes would use up the grace.
         is_stopping = equipment.interruption.is_stopping
         progress.next_flush_s = now_s + (
             equipment.options.grace_s if is_stopping else OUTAGE_PAUSE_S
@@ -361,7 +361,7 @@ class Attempt:
             self._record_artifact_error(message.artifact_error)
 
     def _record_artifact_error(self, error: str) -> None:
-        """Record the error, at most once a minute: a full disk stays full for hours."""
+        """Record the error at most once a minute, because a full disk may repeat it for hours."""
         progress, now_s = self._progress, time.monotonic()
         if now_s >= progress.next_artifact_error_s:
             progress.next_artifact_error_s = now_s + ARTIFACT_ERROR_PAUSE_S

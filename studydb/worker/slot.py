@@ -196,7 +196,7 @@ class Slot(threading.Thread):
         return f"trial {lease.number}, attempt {lease.attempt}: {reason} at {at}{again}{why}"
 
     def _values(self, value: float | None) -> str:
-        """Return the trial's last value, and once a second the study's best value, as text."""
+        """Return the trial's last value as text, once a second with the study's best value."""
         study = self._equipment.study
         if value is None:
             return ""

@@ -56,13 +56,13 @@ START_PATIENCE_S = 30.0
 """How long a worker waits at its start for a database server that does not answer."""
 
 SHORTEST_TIMEOUT_S = 10.0
-"""The least time to wait for one answer, even if the patience is shorter: locks delay answers."""
+"""The least time to wait for one answer of the database, even if the patience is shorter."""
 
 STOPPING_TIMEOUT_S = 5.0
-"""The time to wait for one answer after a signal or an error, within the grace."""
+"""The time to wait for one answer while the grace lasts, which a signal or error begins."""
 
 LATE_TIMEOUT_S = 1.0
-"""The time to wait for one answer after the grace, when the worker may be killed soon."""
+"""The time to wait for one answer once the grace is over, because a kill may follow."""
 
 SHORTEST_LEASE_S = 1.0
 JOIN_S = 0.5
