@@ -1,5 +1,5 @@
--- studydb/operations/ask.py ask: Make the searcher's next trial, RUNNING under its first
---   attempt. Imported by studydb/lease/acquire.py.
+-- studydb/operations/ask.py ask: Make a trial from the searcher's next draw, and start its
+--   first attempt. Imported by studydb/lease/acquire.py.
 
 BEGIN;
 

@@ -1,8 +1,8 @@
 -- studydb/operations/claim.py claim: Claim the first PENDING trial of a study. Imported by
 --   studydb/lease/acquire.py, studydb/operations/ask.py.
 
--- studydb/store/single_statement.py claim: Claim a trial of a study with a flat space, and open
---   its attempt; on PostgreSQL only.
+-- studydb/store/single_statement.py claim: Claim a trial and start its attempt; only on
+--   PostgreSQL, and for a space without nesting.
 WITH first AS (
     WITH runnable AS MATERIALIZED (
         SELECT trial.id AS id

@@ -92,8 +92,8 @@ WHERE counter.study_id = :study;
 --           ->  Bitmap Index Scan on counter_pkey
 --                 Index Cond: (study_id = $6)
 
--- studydb/store/claims.py any_runnable: Tell whether a PENDING trial is ready, in a study of
---   any status; takes no lock.
+-- studydb/store/claims.py any_runnable: Tell whether a study, of any status, has a PENDING
+--   trial that is ready; take no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study
@@ -155,7 +155,8 @@ LIMIT :limit;
 --                 Index Cond: (study_id = $1)
 --                 Filter: ((best_value IS NOT NULL) AND (best_value <> $2))
 
--- studydb/store/overview.py unfinished: Read the numbers of some unfinished trials by state.
+-- studydb/store/overview.py unfinished: Read the numbers of some unfinished trials for each
+--   state.
 SELECT trial.number
 FROM trial
 WHERE trial.study_id = :study
@@ -206,8 +207,8 @@ LIMIT :limit;
 --     ->  Index Scan using trial_paused on trial
 --           Index Cond: (study_id = $1)
 
--- studydb/store/view_rows.py workers: Read the rows of `v_worker`, newest first, with processes
---   and the seconds of their leases.
+-- studydb/store/view_rows.py workers: Read rows of `v_worker`, newest first, each with the
+--   lease's seconds and the process.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
     v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
     v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started

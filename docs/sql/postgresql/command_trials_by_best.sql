@@ -47,13 +47,13 @@ LIMIT 1;
 
 COMMIT;
 
--- studydb/operations/reads.py listed_trials: Read a study's rows of `v_trial`, by number or
---   best first; trials without a rank are last.
+-- studydb/operations/reads.py listed_trials: Read a study's rows of `v_trial`, ordered by
+--   number, or by rank with unranked trials last.
 
 BEGIN;
 
--- studydb/store/ranking.py numbers: Read the numbers of a study's trials, best first; trials
---   without a rank follow by number.
+-- studydb/store/ranking.py numbers: Read the numbers of a study's trials, best first; then
+--   those without a rank, by rising number.
 SELECT trial.best_score, trial.number
 FROM trial
 WHERE trial.study_id = :study
@@ -97,8 +97,8 @@ LIMIT 4;
 --           Index Cond: (study_id = $1)
 --           Filter: ((best_value IS NULL) OR (best_value = $2))
 
--- studydb/store/view_rows.py trials_numbered: Read the rows of `v_trial` with these numbers;
---   the rows of each query are sorted.
+-- studydb/store/view_rows.py trials_numbered: Read the rows of `v_trial` with these numbers,
+--   not in the order of `numbers`.
 SELECT v_trial.study, v_trial.number, v_trial.state, v_trial.reason, v_trial.params,
     v_trial.value, v_trial.best_value, v_trial.best_step, v_trial.last_step, v_trial.attempt,
     v_trial.failures, v_trial.losses, v_trial.started_at, v_trial.ended_at, v_trial.duration_s

@@ -117,7 +117,7 @@ FROM unnest(:step, :value, :metrics, :time_total_s) AS rows;
 --     ->  Subquery Scan on "*SELECT*"
 --           ->  Function Scan on rows
 
--- studydb/store/results.py spans: Find the spans of a trial's live results, by step.
+-- studydb/store/results.py spans: Find the spans of a trial's live results, ordered by step.
 SELECT attempt.attempt, attempt.live_through
 FROM attempt
 WHERE attempt.trial_id = :trial
@@ -128,7 +128,7 @@ ORDER BY attempt.attempt;
 --     Index Cond: (trial_id = $1)
 --     Filter: (live_through > $2)
 
--- studydb/store/results.py page: Read the first rows of a span, by step.
+-- studydb/store/results.py page: Read the first rows of a span, ordered by step.
 SELECT result.step, result.value, result.metrics, result.time_total_s, result.attempt,
     result.reported_at
 FROM result

@@ -31,8 +31,8 @@ WHERE counter.study_id = :study;
 --           ->  Bitmap Index Scan on counter_pkey
 --                 Index Cond: (study_id = $6)
 
--- studydb/store/claims.py any_runnable: Tell whether a PENDING trial is ready, in a study of
---   any status; takes no lock.
+-- studydb/store/claims.py any_runnable: Tell whether a study, of any status, has a PENDING
+--   trial that is ready; take no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study

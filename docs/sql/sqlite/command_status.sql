@@ -64,8 +64,8 @@ SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.runnin
 FROM counter
 WHERE counter.study_id = :study;
 
--- studydb/store/claims.py any_runnable: Tell whether a PENDING trial is ready, in a study of
---   any status; takes no lock.
+-- studydb/store/claims.py any_runnable: Tell whether a study, of any status, has a PENDING
+--   trial that is ready; take no lock.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study
@@ -114,7 +114,8 @@ ORDER BY trial.best_score, trial.number
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/overview.py unfinished: Read the numbers of some unfinished trials by state.
+-- studydb/store/overview.py unfinished: Read the numbers of some unfinished trials for each
+--   state.
 SELECT trial.number
 FROM trial
 WHERE trial.study_id = :study
@@ -151,8 +152,8 @@ WHERE trial.study_id = :study
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/view_rows.py workers: Read the rows of `v_worker`, newest first, with processes
---   and the seconds of their leases.
+-- studydb/store/view_rows.py workers: Read rows of `v_worker`, newest first, each with the
+--   lease's seconds and the process.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
     v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
     v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started

@@ -81,14 +81,14 @@ INSERT INTO result (study_id, trial_id, attempt, step, value, metrics, time_tota
     reported_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
--- studydb/store/results.py spans: Find the spans of a trial's live results, by step.
+-- studydb/store/results.py spans: Find the spans of a trial's live results, ordered by step.
 SELECT attempt.attempt, attempt.live_through
 FROM attempt
 WHERE attempt.trial_id = :trial
     AND attempt.live_through > 0
 ORDER BY attempt.attempt;
 
--- studydb/store/results.py page: Read the first rows of a span, by step.
+-- studydb/store/results.py page: Read the first rows of a span, ordered by step.
 SELECT result.step, result.value, result.metrics, result.time_total_s, result.attempt,
     result.reported_at
 FROM result

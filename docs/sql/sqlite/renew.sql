@@ -1,5 +1,5 @@
--- studydb/operations/renew.py renew: Renew leases, and store people's requests for their trials
---   as verdicts. Imported by studydb/lease/heartbeat.py.
+-- studydb/operations/renew.py renew: Renew leases, and store people's requests about the leased
+--   trials as verdicts. Imported by studydb/lease/heartbeat.py.
 
 BEGIN;
 
