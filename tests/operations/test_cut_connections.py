@@ -36,8 +36,11 @@ from studydb.operations.create import load
 every_operation = pytest.mark.parametrize("operation", OPERATIONS)
 at_every_point = pytest.mark.parametrize("point", POINTS)
 
-SWEEPS = ("recover", "recover_host", "resume_the_study")
-"""Operations that skip a row while an earlier send locks it. A later sweep takes the row."""
+SKIPPING_LOCKED_ROWS = (
+    *("claim", "claim_with_max_concurrent", "claim_from_a_checkpoint", "claim_or_ask"),
+    *("recover", "recover_host", "resume_the_study"),
+)
+"""Operations that take other rows than an earlier send which still locks its rows."""
 
 PATIENCE_S = 60.0
 
@@ -122,7 +125,7 @@ def test_call_whose_connection_is_severed_can_be_repeated(sides, operation, poin
             call(cut.database)
         assert cut.proxy.was_cut
         is_unchanged = everything(cut.database) == before
-        if operation in SWEEPS:
+        if operation in SKIPPING_LOCKED_ROWS:
             await_no_open_transaction(cut.database)
         answer = retry_while_busy(functools.partial(call, cut.database), patience_s=PATIENCE_S)
 
