@@ -1,8 +1,8 @@
 """
 Chains: statements that PostgreSQL runs as a single statement, and SQLite one after another.
 
-A single statement needs no BEGIN and no COMMIT, so it costs one round trip. It consists of CTEs,
-which may write on PostgreSQL, but not on SQLite. SQLite runs in the process, without round trips.
+A single statement needs no BEGIN and no COMMIT, so it costs one round trip. It consists of CTEs
+that write, which SQLite does not have. SQLite runs in the process and has no round trips to save.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,9 +55,9 @@ class Chain:
     A first statement that returns at most one row, and links that run only if there is a row.
 
     A link is an UPDATE … WHERE without RETURNING, an INSERT … SELECT without WHERE, or a
-    `BulkInsert`, so that a condition can be appended. Links lock nothing before the first statement
-    has returned its row. PostgreSQL chooses the order of links. A bind has the same value in all
-    statements of the chain.
+    `BulkInsert`: the chain appends the condition that there is a row to its SQL. Links lock nothing
+    before the first statement has returned its row. PostgreSQL chooses the order of links. A bind
+    has the same value in all statements of the chain.
 
     A chain's constants are written into PostgreSQL's SQL, because each bind takes time in the
     driver and on the server: a trial that flushes each step is 3 % faster.

@@ -52,7 +52,7 @@ class Connections:
     """
     A pool of cursors, each with its own connection; threads may share the pool.
 
-    Cursors are kept, because a used cursor runs its last statement faster than a new cursor does.
+    Cursors are kept, because a cursor repeats its last statement faster than a new cursor runs it.
     A forked process opens its own connections.
     """
 
@@ -109,7 +109,7 @@ class Connections:
         """Put back a cursor whose transaction has ended, or None in place of a closed cursor."""
         with self._lock:
             self._free.append(cursor)
-            if self._n_waiting:  # threads rarely wait; notify() costs more than append()
+            if self._n_waiting:  # this check is cheaper than notify(), and threads rarely wait
                 self._given_back.notify()
 
     def discard(self, cursor: Cursor) -> None:

@@ -37,7 +37,7 @@ class Database:
         postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         pooler: Whether we connect through a transaction pooler such as PgBouncer. Behind a pooler
             the settings of a session do not last.
-        engine: The engine of SQLAlchemy, for migrations. It opens connections and keeps none.
+        engine: SQLAlchemy's engine. It opens the pool's connections and those of migrations.
         longest_silence: Returns the most seconds to wait for PostgreSQL's answer. It is called
             repeatedly during a wait.
         clock: The clock of a test; None to use the database's.

@@ -1,5 +1,5 @@
 """
-What PostgreSQL and SQLite do or write differently.
+The differences between PostgreSQL and SQLite: what they can do, and how their SQL is written.
 
 Packages other than db/ ask for a feature, never for the name of a database.
 """

@@ -64,7 +64,7 @@ def driver_error(error: BaseException) -> BaseException:
 
 def translate(error: BaseException, *, url: str) -> Exception | None:
     """
-    Translate a driver's error; None if the cause is a bug of studydb.
+    Translate a driver's error; None for any other error, and for one that a bug of studydb causes.
 
     Args:
         url: The database's URL with its password masked.

@@ -1,4 +1,4 @@
-"""Write SQL as text for DDL: identifiers, literals, and values inside a JSON document."""
+"""Write parts of DDL: identifiers, literals, and expressions that read a value inside JSON."""
 
 # ruff: noqa: S608  this file quotes identifiers and texts
 
@@ -9,7 +9,7 @@ NOT_FINITE = "('NaN', 'Infinity', '-Infinity')"
 """How JSON, and doubles on SQLite, hold numbers that are not finite; see `encode_json`."""
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-"""The bounds of a bigint. An integer expression is NULL for a number outside these bounds."""
+"""The bounds of a bigint. PostgreSQL's expression for an integer is NULL outside these bounds."""
 
 
 class ValueKind(StrEnum):

@@ -166,8 +166,8 @@ def _lock_database(connection: sa.Connection) -> bool:
     Take the advisory lock under which the tables are made or changed.
 
     Every role that may connect can hold this lock, so the wait for it is bounded. After a wait
-    that timed out, the lock on the version's table protects existing tables. If two processes make
-    missing tables at the same time, one of them fails and changes nothing.
+    that timed out, only `wide_view_sql.lock` keeps other processes from changing existing tables.
+    If two processes make missing tables at the same time, one of them fails and changes nothing.
 
     Returns:
         Whether the lock was free within 20 s.
@@ -211,7 +211,7 @@ class _TextRunner:
 
     def __init__(self, connection: sa.Connection) -> None:
         self.postgresql = connection.dialect.name == "postgresql"
-        self._connection = connection.connection  # SQLAlchemy's would read "%" as a bind
+        self._connection = connection.connection  # the driver's: SQLAlchemy reads "%" as a bind
 
     def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
         cursor = self._connection.cursor()

@@ -1,4 +1,4 @@
-"""The schema that this studydb needs. Every connection checks it without loading Alembic."""
+"""The schema's revisions. `check_schema` compares them with a database without loading Alembic."""
 
 HEAD = "0005"
 TABLE = "studydb_version"

@@ -17,7 +17,7 @@ earlier, but does not end a COMMIT that waits for a synchronous standby.
 """
 
 TRANSACTION_TIMEOUT_S = 120
-"""Ends a client that freezes while it sends; the server does not count such a client as idle."""
+"""Ends the transaction of a client that freezes while it sends, which does not count as idle."""
 
 _TRANSACTION_TIMEOUT_SINCE = 170000
 """The first server version with `transaction_timeout`."""

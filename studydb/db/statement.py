@@ -120,7 +120,7 @@ def compile_for(
 
     Args:
         spell_constants: Whether to write constants into PostgreSQL's SQL instead of binding them.
-            The binds that Core has named count as constants.
+            Constants are the binds that got their names from Core.
     """
     compiled = statement.compile(  # type: ignore[attr-defined]
         dialect=dialect, compile_kwargs={"render_postcompile": True}

@@ -31,8 +31,8 @@ class Txn:
         features: What the database can do. Packages other than db/ read this, not `postgresql`.
         postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         abandoned: Whether the transaction is rolled back at the end of the block.
-        waits_for_disk: Whether COMMIT waits for the disk. After a chain the value is True, because
-            the chain's own SQL turns the wait off if the transaction is not durable.
+        waits_for_disk: Whether COMMIT waits for the disk. If False, the block turns the wait off
+            before COMMIT. A chain's SQL turns the wait off itself, and the value becomes True.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Txn:
         Args:
             cursor: A cursor of the connection; no other thread uses it during the transaction.
             prepare: The argument `prepare` of psycopg's `execute`.
-            durable: Whether the commit of a single-statement transaction waits for the disk.
+            durable: Whether the commit waits for the disk.
             single: Whether the driver commits after each statement; then only one may run.
             sync: Waits for the answers to all that was sent through a pipeline. Until then the
                 server does not count the client as idle, so the idle timeout does not start.

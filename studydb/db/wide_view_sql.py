@@ -31,7 +31,7 @@ MOST_COLUMNS = 1000
 """PostgreSQL has room for 1,600 columns in a view and 1,664 in a query's answer."""
 
 MOST_NAME_BYTES = 63
-"""The longest identifier. PostgreSQL cuts longer names, so that two could become the same."""
+"""The longest identifier. PostgreSQL cuts longer names, so that two names could become the same."""
 
 NEWEST_RESULTS = 100_000
 """How many results are searched for metrics that are not in the summaries of ended trials."""
@@ -111,7 +111,7 @@ class WideView:
 
     @property
     def mark(self) -> str:
-        """The view's comment: ASCII text without the beginning or end of an SQL comment."""
+        """The view's comment: ASCII text in which no SQL comment begins or ends."""
         columns = [
             [list(column.keys), column.name, _MARKED[column.kind]] for column in self.columns
         ]
@@ -213,7 +213,7 @@ def drop(txn: TextRunner, views: Iterable[WideView]) -> None:
 
 def make(txn: TextRunner, view: WideView) -> None:
     """
-    Make a view; the readers of `v_trial` may read it.
+    Make a view, and let the roles that may read `v_trial` read the view.
 
     Raises:
         NotAllowed: Another object has this name.
@@ -247,9 +247,9 @@ def _is_taken(txn: TextRunner, name: str) -> bool:
 
 def owner_to_act_for(txn: TextRunner, name: str) -> str | None:
     """
-    Return the quoted role that owns a table or view, and should also own what our login makes.
+    Return the owner of a table or view, quoted, if this role should own what our login makes.
 
-    None if our login is that role or no member of it, or the role may not create in the schema.
+    None if our login is the owner or not its member, or if the owner has no right to create here.
     """
     rows = txn.fetch_text(
         "SELECT quote_ident(rolname) FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner "

@@ -37,10 +37,10 @@ class HeldAttempt:
     A claimed trial; threads may share it.
 
     Attributes:
-        verdict: None to continue.
+        verdict: The verdict that this process last learned; None to continue.
         is_lost: Whether the attempt no longer holds the trial. Then its writes change nothing.
-        is_ending: Whether the attempt's end is being written. If so, a renewal may not find the
-            lease although the trial is not lost.
+        is_ending: Whether the attempt's end is being written. If so, a renewal that does not find
+            the lease does not mean that the trial is lost.
     """
 
     def __init__(

@@ -100,8 +100,8 @@ class OwnLoop:
         Waits while the study is paused, `max_concurrent` trials run, or PENDING trials back off.
 
         Returns:
-            None if the budget is spent and no trial can become runnable, the study is stopped, or a
-            person has drained this process.
+            None if the study is stopped, if a person has drained this process, or if no trial is
+            PENDING and the budget is spent.
 
         Raises:
             TimeoutError: No trial could be claimed in time.
@@ -137,7 +137,7 @@ class OwnLoop:
         return None
 
     def _acquire(self, deadline: float | None) -> Claim | None:
-        with self._acquiring:  # one claim at a time may use the token
+        with self._acquiring:  # a token names one claim, so threads claim one after another
             return _until(deadline, self._acquirer.acquire)
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class OwnLoop:
 def _flush_and_give_back(
     heartbeat: Heartbeat, dropped: "SimpleQueue[HeldAttempt]", closed: threading.Event
 ) -> None:
-    """Until `closed` is set, flush overdue results and give back trials with dropped handles."""
+    """Until `closed` is set, flush overdue results and give back the trials of dropped handles."""
     while not closed.wait(FLUSH_S / 4):
         while not dropped.empty():
             give_back(dropped.get(), heartbeat.discard)

@@ -175,7 +175,7 @@ class OwnTrial:
             raise
 
     def _fail_by(self, error: Exception) -> None:
-        """End the attempt as failed if its values caused the error, because a retry would fail."""
+        """End the attempt as failed if its values caused the error: a retry would fail, too."""
         if is_of_values(error) and fail_by(self._held, error):
             self._close()
 

@@ -67,7 +67,7 @@ class Room:
 
 
 UNLIMITED = Room(memory_bytes=1 << 62, spill_bytes=0)
-"""The room of own loops: their `report` waits for the database, so few results wait in memory."""
+"""The room of own loops, whose `report` waits for the database, so few results wait in memory."""
 
 
 class SpillFile:
@@ -109,11 +109,11 @@ class SpillFile:
                 prefix="studydb-spill-", buffering=0
             )
         written = 0
-        while written < len(line):  # if the disk is full, a later line overwrites the written part
+        while written < len(line):  # after an error, the next line overwrites what was written
             written += os.pwrite(self._file.fileno(), line[written:], self._end + written)
 
     def read(self) -> list[Result]:
-        """Remove and return the first results, of about `READ_BYTES`, but at least one result."""
+        """Remove and return the first results: as many as `READ_BYTES` hold, but at least one."""
         if not self._n_rows:
             return []
         data = self._first_lines()
@@ -161,7 +161,7 @@ class Queue:
         self._room, self._weigh = room, weigh
         self._first: deque[tuple[Result, int]] = deque()
         self._spilled = SpillFile(room)
-        self._stuck: deque[tuple[Result, int]] = deque()  # results after those in the full file
+        self._stuck: deque[tuple[Result, int]] = deque()  # results that came when the file was full
         self.n_waiting = self.memory_bytes = 0
         self._spare_bytes = 0
 
@@ -240,7 +240,7 @@ class Queue:
             self._first, self._stuck = self._stuck, deque()
 
     def free(self, size: int) -> None:
-        """Free the memory of removed results; some of it stays reserved for the next results."""
+        """Free the memory of removed results, but keep up to `SPARE_BYTES` for the next results."""
         self._spare_bytes += size
         if self._spare_bytes > SPARE_BYTES:
             self._room.free("memory", self._spare_bytes - SPARE_BYTES)

@@ -13,7 +13,7 @@ def mark_corrupt(
     database: Database, *, lease: Lease, checkpoint: Checkpoint, why: str = ""
 ) -> Checkpoint | None:
     """
-    Mark a checkpoint that proved corrupt, missing or unsigned, and record an event.
+    Mark a checkpoint whose bytes are corrupt, missing or unsigned, and record an event.
 
     Args:
         why: The cause, which the event records.

@@ -44,7 +44,7 @@ def load(database: Database, name: str) -> Study:
     Find a study by its name, and read it with its specs.
 
     Raises:
-        UnknownStudy: No study has that name; the message names similar ones.
+        UnknownStudy: No study has that name; the message suggests similar names.
     """
     with database.begin(write=False) as txn:
         study = studies.find(txn, name=name)

@@ -12,8 +12,8 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
     """
     Pause the study if `MAX_ALIKE` trials have failed alike and no trial has ever reported.
 
-    Only failures since the last resumption count. The study's row is locked first, so that
-    concurrent failures are counted one after another. The cost does not grow with the study.
+    Failures from before the study was last resumed do not count. The study's row is locked first,
+    so that concurrent failures are counted in turn. The cost does not grow with the study.
     """
     if not study.guard or results.any_of_study(txn, study_id=study.id):
         return

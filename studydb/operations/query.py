@@ -18,7 +18,7 @@ def _verb(sql: str) -> str:
     Find the first word after comments and parentheses; return it in capitals.
 
     The result is empty if a comment contains the beginning of another comment. PostgreSQL nests
-    comments and SQLite does not, so they would disagree about where the statement begins.
+    comments and SQLite does not, so the two would disagree about where the statement begins.
     """
     rest = sql
     while True:

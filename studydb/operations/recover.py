@@ -115,7 +115,7 @@ def _sum_up_later(database: Database, study: Study, *, trial_id: int) -> None:
 
 
 def _record_unrecoverable(database: Database, lease: Lease, failure: Failure) -> None:
-    """Record that an attempt cannot be ended, once for each attempt."""
+    """Record, once for each attempt, that recovery cannot end the attempt."""
     with suppress(Duplicate, StorageError), database.begin() as txn:
         events.append(
             txn,

@@ -20,7 +20,7 @@ def register(
     Insert the row of a worker process.
 
     Args:
-        uuid: New for each start of a process. For a uuid that is stored, no row is inserted.
+        uuid: New for each start of a process. If a row has this uuid already, none is inserted.
 
     Returns:
         The worker's id.

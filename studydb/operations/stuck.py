@@ -11,8 +11,8 @@ def stuck_note(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> str
     """
     Write a note if the last attempts all died after the same step; "" if the trial may run again.
 
-    Only deaths of a process whose worker lived count: the death of a host says nothing about the
-    trial. Call this after the last flush. The last `study.losses_at_step` attempts are compared.
+    A death counts only if the worker survived it: the death of a host says nothing about the trial.
+    Call this after the last flush. The last `study.losses_at_step` attempts are compared.
     """
     limit = study.losses_at_step
     if limit is None or failure.type != DIED:

@@ -160,7 +160,7 @@ def insert(
 
 
 def first_binds(claimant: Claimant) -> dict[str, Any]:
-    """Return the binds of `inserting` for a first attempt, except ids of rows and `config`."""
+    """Return the binds of `inserting` for a first attempt, except trial, study and `config`."""
     return {
         "attempt": 1,
         "token": claimant.token,
@@ -172,7 +172,7 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Store the step of an attempt's first result, from which earlier attempts' results are not live.
+    Store the step of an attempt's first result; from it on, no earlier attempt's results are live.
 
     The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
     """
@@ -214,7 +214,7 @@ def end_binds(
     failure: Failure | None = None,
     process: AttemptProcess | None = None,
 ) -> dict[str, Any]:
-    """Return the binds of `END`, except the trial's."""
+    """Return the binds of `END`, except the id of the trial."""
     return {
         "no": lease.attempt,
         "to_flush_no": flush_no,

@@ -114,7 +114,7 @@ def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     """
     Expire a trial's checkpoints, except the newest two and pinned checkpoints.
 
-    If the newest checkpoint is corrupt, the one before the newest is restored.
+    The second is kept, because an attempt restores it if the newest checkpoint is corrupt.
 
     Returns:
         The expired checkpoints, whose bytes may be deleted after the commit.
@@ -123,7 +123,7 @@ def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
 
 
 def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
-    """Read the expired checkpoints whose rows are not deleted yet."""
+    """Read a trial's expired checkpoints that have a row, except corrupt ones."""
     return [read(row) for row in txn.all(_EXPIRED, trial=trial_id)]
 
 

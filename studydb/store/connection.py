@@ -15,9 +15,9 @@ _WHO = Prepared(
 
 def read_only_role(txn: Txn) -> str | None:
     """
-    Read the name of the role if its transactions are read-only; None if it may write.
+    Read the name of the role if its transactions are always read-only; None if the role may write.
 
-    The answer is None on a standby, too, because the next connection goes to the primary.
+    On a standby the answer is None: a standby only reads, whatever the role may do elsewhere.
     """
     row = txn.first(_WHO)
     return row.name if row is not None and row.only_reads else None

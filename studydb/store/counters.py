@@ -58,7 +58,7 @@ def move(
     txn: Txn, *, study_id: int, key: int | str, out_of: State | None, into: State | None, n: int = 1
 ) -> None:
     """
-    Count `n` trials that move between states. The shard is the last row a transaction locks.
+    Count `n` trials that move between states. The shard is the last row that a transaction locks.
 
     Args:
         key: An attempt's token or a number, from which the shard is computed.
@@ -71,7 +71,7 @@ def move(
 def binds(
     *, key: int | str, out_of: State | None, into: State | None, n: int = 1
 ) -> dict[str, int]:
-    """Return the binds of `MOVE`, except the study's; see `move`."""
+    """Return the binds of `MOVE`, except the id of the study; see `move`."""
     change = {"shard_no": (key if isinstance(key, int) else crc32(key.encode())) % SHARDS}
     if out_of is not None:
         change[f"by_{out_of.lower()}"] = -n

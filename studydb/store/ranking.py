@@ -2,8 +2,8 @@
 Which trials of a study are best.
 
 Trials are ranked by the score of their best value, then by number. A trial without results, or with
-NaN only, has no rank. The index `trial_rank` has the scores at the ends of attempts.
-RUNNING trials are read separately: if a report changed an index, it could not be a HOT update.
+NaN only, has no rank. The index `trial_rank` holds a trial's score at the end of its last attempt.
+RUNNING trials are read without the index: a report that changed it could not be a HOT update.
 """
 
 import math
@@ -61,7 +61,7 @@ def numbers(
     txn: Txn, *, study_id: int, state: State | None = None, limit: int | None = None
 ) -> list[int]:
     """
-    Read the numbers of a study's trials, best first; then those without a rank, by rising number.
+    Read the numbers of a study's trials, best first; then trials without a rank, by rising number.
 
     Args:
         state: The state of the trials; None for any.

@@ -109,7 +109,7 @@ class Span:
     """
     Live results of one attempt: the steps after `after`, up to `through`.
 
-    Later results have higher steps, so a span up to a reported step always has the same rows.
+    New results have higher steps, so the rows of a span that ends at a reported step never change.
     """
 
     study_id: int

@@ -118,7 +118,7 @@ def wake(txn: Txn, *, study_id: int) -> int:
 
 
 def unpause(txn: Txn, *, study_id: int) -> int:
-    """If the study is RUNNING again, move the trials that its pause had paused to PENDING."""
+    """If the study is RUNNING again, make the trials PENDING that its pause had paused."""
     n = txn.count(UNPAUSE, study=study_id)
     if n:
         counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)
@@ -126,7 +126,7 @@ def unpause(txn: Txn, *, study_id: int) -> int:
 
 
 def lost(txn: Txn, *, study_id: int) -> list[Lease]:
-    """Find leases that were marked one renewal period ago or earlier, and not renewed since."""
+    """Find leases that were marked as suspect a renewal period ago, and not renewed since."""
     return [_lease(row) for row in txn.all(_LOST, study=study_id)]
 
 
@@ -140,7 +140,7 @@ def of_host(txn: Txn, *, study_id: int, process: Process) -> list[tuple[Lease, P
 
 def hold_lost(txn: Txn, *, lease: Lease, known_dead: bool) -> Held | None:
     """
-    Lock a trial if it is still lost: held by the same attempt, marked, and not renewed since.
+    Lock a trial if it is still lost: held by the same attempt, and not renewed since the mark.
 
     Args:
         known_dead: Whether the holder's process is known to be dead; then no mark is needed.

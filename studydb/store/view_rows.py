@@ -152,7 +152,7 @@ def trials(
 def best_trials(
     txn: Txn, *, study_id: int, name: str, state: State | None = None, limit: int | None = None
 ) -> list[ListedTrial]:
-    """Read rows of `v_trial`, best first; then those without a rank, by rising number."""
+    """Read rows of `v_trial`, best first; then trials without a rank, by rising number."""
     numbers = ranking.numbers(txn, study_id=study_id, state=state, limit=limit)
     found = {row.number: row for row in trials_numbered(txn, name=name, numbers=numbers)}
     return [found[number] for number in numbers if number in found]
@@ -212,7 +212,7 @@ def attempts(txn: Txn, *, name: str, number: int) -> list[ListedAttempt]:
 def workers(
     txn: Txn, *, study_id: int | None = None, limit: int
 ) -> list[tuple[ListedWorker, float, Process]]:
-    """Read rows of `v_worker`, newest first, each with the lease's seconds and the process."""
+    """Read rows of `v_worker`, newest first, each with its lease in seconds and its process."""
     if study_id is None:
         rows = txn.all(_ALL_WORKERS, limit=limit)
     else:
