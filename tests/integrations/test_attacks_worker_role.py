@@ -27,7 +27,7 @@ from studydb.domain.roles import Role
 
 @pytest.fixture
 def attacker_url(storage_url):
-    """The attacker's storage URL; on PostgreSQL its login has the worker role."""
+    """The attacker's storage URL; on PostgreSQL the login in it has the worker role."""
     if storage_url.startswith("sqlite"):
         yield storage_url
         return
@@ -127,7 +127,7 @@ def test_directory_that_a_worker_has_signed_is_restored(stage):
     assert [one.start_step for one in stage.attempts()] == [1, 2]
 
 
-def test_checkpoint_bytes_of_another_study_survive_a_row_with_their_url(stage, attack, tmp_path):
+def test_worker_does_not_delete_checkpoint_bytes_of_another_study(stage, attack, tmp_path):
     store = DirectoryStore(tmp_path / "store")
     others = Place(str(uuid.uuid4()), str(uuid.uuid4()), 1, 1, str(uuid.uuid4()))
     theirs = store.put_bytes(others, b"state of another study")

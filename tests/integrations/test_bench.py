@@ -1,4 +1,4 @@
-"""Each command of scripts/bench, run for a moment, reports what it measured."""
+"""Each command of scripts/bench, when run for less than a second, prints measured values."""
 
 import json
 import os
@@ -120,7 +120,7 @@ def test_loops_benchmark_counts_no_error_and_at_most_one_connection_per_loop(pos
     assert measured["latency_ms"].keys() == {"claim or ask", "report", "finish"}
 
 
-def test_loaded_study_satisfies_the_invariants_of_a_real_study(postgres_url):
+def test_study_loaded_for_benchmarks_satisfies_the_invariants_of_a_real_study(postgres_url):
     loading.load(postgres_url, trials=300)
     study = studydb.load_study(space.STUDY, storage=postgres_url)
 

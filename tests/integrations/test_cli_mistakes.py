@@ -168,7 +168,7 @@ def test_error_for_a_file_that_is_no_database_is_one_line(bare_console, here):
         ("0000", f"has schema 0000, this studydb needs {revisions.HEAD}. Run `studydb db upgrade`"),
     ],
 )
-def test_error_for_another_schema_names_the_command_to_run(
+def test_error_for_an_older_or_newer_schema_says_what_to_upgrade(
     console, database, monkeypatch, revision, message
 ):
     monkeypatch.setattr("studydb.db.revisions.REVISIONS", ("0000", *revisions.REVISIONS))
@@ -273,7 +273,7 @@ def test_refused_request_prints_one_line_and_changes_nothing(
 
 
 def forbid_writing(path):
-    """Make SQLite open the file only for reading, by its format: root ignores the file's mode."""
+    """Write a format into the file that SQLite can only read; a read-only mode would not stop root."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("r+b") as file:

@@ -17,7 +17,7 @@ from studydb.schedulers import ASHA
 SPACE = Space.read({"lr": loguniform(1e-4, 1.0), "net": {"act": choice(["relu", "tanh"])}})
 
 
-def test_create_stores_its_options_and_prints_the_next_commands(console, database, here):
+def test_create_stores_its_options_and_suggests_the_next_commands(console, database, here):
     (here / "space.json").write_text(json.dumps({"net": {"act": {"$": "choice(relu, tanh)"}}}))
 
     ran = console(
@@ -46,13 +46,13 @@ def test_create_stores_its_options_and_prints_the_next_commands(console, databas
         assert "An SQLite file is for one machine" in ran.out
 
 
-def test_create_with_if_not_exists_prints_the_same_text_for_the_same_study(console):
+def test_create_with_if_not_exists_prints_the_same_text_when_run_twice(console):
     line = ("create", "digits", "--metric", "error", "--mode", "min", "--if-not-exists")
 
     assert console(*line).out == console(*line).out
 
 
-def test_next_commands_repeat_the_storage_option_that_the_user_typed(bare_console, here):
+def test_suggested_commands_repeat_the_storage_option_that_the_user_typed(bare_console, here):
     line = ("create", "my study", "--metric", "error", "--mode", "min")
 
     made = bare_console(*line, "--storage", "sqlite:///s.db")
@@ -283,7 +283,7 @@ def test_status_lists_twenty_unfinished_trials_of_all_states(console, database):
     assert (document["pending"], document["workers_alive"]) == (26, 1)
 
 
-def test_status_prints_the_next_commands_of_a_new_and_of_a_finished_study(console, database):
+def test_status_suggests_commands_for_a_new_and_for_a_finished_study(console, database):
     study = arrange.new_study(database, name="digits", num_trials=2)
     fresh = console("status", "digits")
     worker = arrange.SimulatedWorker(database, study)
@@ -335,7 +335,7 @@ def test_query_prints_rows_in_every_format(console, database):
     assert console("query", f"{sql} WHERE number = 7").lines == ["no rows"]
 
 
-def test_text_of_an_empty_listing_names_the_kind_of_row(console, database):
+def test_empty_listing_prints_no_studies_no_workers_or_no_trials(console, database):
     assert console("studies").lines == ["no studies"]
     assert console("workers").lines == ["no workers"]
     arrange.new_study(database, name="digits")

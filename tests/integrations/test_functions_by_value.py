@@ -1,4 +1,4 @@
-"""Workers run signed functions only; a function without an import path is sent by value."""
+"""Workers run a function if a key of their user signed it, or if its module is allowed."""
 
 import os
 import pickle
@@ -171,7 +171,7 @@ print("best", study.best_value)
 """
 
 
-def test_script_without_a_main_guard_runs_once_and_workers_run_its_function(first, database):
+def test_script_without_if_name_is_main_runs_once_and_workers_run_its_function(first, database):
     (first.workdir / "script.py").write_text(SCRIPT)
 
     printed = first.run("script.py")

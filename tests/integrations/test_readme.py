@@ -73,7 +73,7 @@ def terminated_by_study(url):
         return dict(arrange.rows(database, "SELECT study, terminated FROM v_study"))
 
 
-def test_readme_sections_five_minutes_and_a_loop_of_your_own_run(tmp_path):
+def test_readme_commands_for_one_machine_and_for_an_own_loop_succeed(tmp_path):
     newcomer = Newcomer(tmp_path)
 
     printed = "\n".join(newcomer.follow("Five minutes") + newcomer.follow("A loop of your own"))
@@ -91,7 +91,9 @@ def login(url, name):
 @pytest.fixture
 def machines(tmp_path):
     """An administrator of a new server, and two machines that can connect to the server."""
-    with postgres.PostgresServer() as server:  # a server of its own: all databases share roles
+    with (
+        postgres.PostgresServer() as server
+    ):  # a new server, because all databases of a server share their roles
         at = {"server": str(server.directory)}
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "scp").write_text(SCP)
@@ -106,7 +108,7 @@ def machines(tmp_path):
         yield admin, first, second
 
 
-def test_readme_sections_on_a_second_machine_and_on_backup_run(machines):
+def test_readme_commands_for_a_second_machine_and_for_backup_succeed(machines):
     admin, first, second = machines
     create, upgrade, copy_key, roles, work, look = blocks("The second machine")
     dump, restore, *_sqlite = blocks("Backup and restore")

@@ -1,4 +1,4 @@
-"""Scripts of the checkout, started by a Python without any package."""
+"""A script that a Python without packages starts continues in the venv of its checkout."""
 
 import shutil
 import sys

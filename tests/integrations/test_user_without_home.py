@@ -91,7 +91,7 @@ def test_worker_without_a_folder_for_output_is_refused_before_it_claims_a_trial(
 
 
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
-def test_tilde_in_a_url_without_a_home_is_a_usage_error(run_homeless):
+def test_tilde_in_a_url_is_a_usage_error_for_a_user_without_a_home(run_homeless):
     for url in ("sqlite:///~/studies.db", "sqlite:///~stranger/studies.db"):
         ran = run_homeless(("studies", "--storage", url))
 

@@ -13,7 +13,7 @@ MOST_TURNS = 3
 
 
 def run_chaos(storage, tmp_path, **options):
-    """Return the broken promises; run again if no trial resumed: such a run tests too little."""
+    """Return the broken promises; repeat a run in which no trial resumed, as it tests too little."""
     wrong = {}
     for turn in range(MOST_TURNS):
         (tmp_path / str(turn)).mkdir()

@@ -1,4 +1,4 @@
-"""`study.set(checkpoints=…)`: the checkpoint store changes while a worker runs."""
+"""`study.set(checkpoints=…)` changes the checkpoint store while a worker runs."""
 
 from fleet.workers import eventually
 

@@ -1,6 +1,6 @@
 """Checkpoints in a child: saved, restored, damaged."""
 
-# Trainables in this file are written as users write them.
+# The trainables below look like code of users, which breaks these rules of ruff.
 # ruff: noqa: ARG005, T201
 
 import dataclasses

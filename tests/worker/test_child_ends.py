@@ -1,6 +1,6 @@
 """How attempts end: by returning, failing, being stopped or dying."""
 
-# Trainables in this file are written as users write them.
+# The trainables below look like code of users, which breaks these rules of ruff.
 # ruff: noqa: ARG005, T201
 
 import os
@@ -147,7 +147,7 @@ def test_error_while_a_user_module_is_imported_shows_the_line_of_the_module(run,
     assert "importlib" not in failure.traceback
 
 
-def test_exit_handlers_that_user_code_registers_run(start):
+def test_exit_handlers_of_user_code_are_called(start):
     def train(config):
         import atexit  # noqa: PLC0415  as libraries do
 
@@ -173,7 +173,7 @@ def test_child_ends_when_its_supervisor_has_ended(start):
     assert attempt.child.wait(10) is not None
 
 
-# preemption
+# --- signals and notices that stop an attempt
 
 
 STOP_SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]

@@ -1,6 +1,6 @@
 """What user code reports, and which messages the supervisor receives."""
 
-# Trainables in this file are written as users write them.
+# The trainables below look like code of users, which breaks these rules of ruff.
 # ruff: noqa: ARG005, BLE001, NPY002, T201
 
 import math
@@ -42,7 +42,7 @@ def test_report_before_the_next_decision_step_does_not_wait_for_an_answer(start)
     assert attempt.finish() == [Ended(End.COMPLETED)]
 
 
-def test_answer_names_the_next_decision_step(start):
+def test_reports_wait_again_from_the_decision_step_that_an_answer_names(start):
     attempt = start(three_steps, next_decision_step=1)
 
     attempt.answer(attempt.receive(), next_decision_step=3)

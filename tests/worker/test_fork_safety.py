@@ -1,4 +1,4 @@
-"""An accelerator that an import has opened forbids a fork; the tests simulate accelerators."""
+"""A process whose imports have opened an accelerator, simulated here, must not be forked."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from studydb.child import fork_safety
 @pytest.mark.parametrize(
     "path", ["/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dri/renderD128"]
 )
-def test_mapped_device_forbids_a_fork(monkeypatch, path):
+def test_open_accelerator_device_forbids_a_fork(monkeypatch, path):
     monkeypatch.setattr(fork_safety, "mapped_files", lambda: {"/usr/lib/libc.so.6", path})
 
     assert fork_safety._device() == f"the import has opened the device {path}"
@@ -27,7 +27,7 @@ def test_mapped_device_forbids_a_fork(monkeypatch, path):
         ("0", False, False),
     ],
 )
-def test_libcuda_forbids_a_fork_if_a_trial_may_use_a_card(
+def test_loaded_libcuda_forbids_a_fork_if_a_gpu_is_present_and_visible(
     monkeypatch, tmp_path, visible, card, forbidden
 ):
     (tmp_path / "nvidia0").touch()

@@ -1,6 +1,6 @@
 """Children of the fork server: what they inherit, how they end, and that none outlives a worker."""
 
-# Trainables in this file are written as users write them.
+# The trainables below look like code of users, which breaks these rules of ruff.
 # ruff: noqa: T201
 
 import ctypes

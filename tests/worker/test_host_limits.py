@@ -1,4 +1,4 @@
-"""Hosts that cannot start a trial: no free process, no free descriptor or no scratch directory."""
+"""Hosts that cannot start a trial, for lack of processes, descriptors or a scratch directory."""
 
 import os
 import resource
@@ -17,7 +17,7 @@ SHORT_PAUSES = {"worker.attempt.START_PAUSES_S": (0.1,) * 4}
 """The pauses between the five tries to start a trial, shorter than the defaults."""
 
 OTHER_USER = 54321
-"""A user without privileges: the limit on processes binds such users, but not root."""
+"""The id of a user other than root, because root is exempt from the limit on processes."""
 
 _RUN = """
 import os, sys
@@ -36,7 +36,7 @@ become += "os.setresgid(*[{OTHER_USER}] * 3); os.setresuid(*[{OTHER_USER}] * 3);
 fork_server_client._COMMAND = tuple(part.replace("main(", become) for part in fork_server_client._COMMAND)
 """
 )
-"""A worker whose fork server belongs to another user, who may have one process."""
+"""A worker whose fork server belongs to another user, who may run only one process."""
 
 _OUT_OF_MEMORY = _RUN.format(
     change="""
@@ -147,7 +147,7 @@ def test_refused_fork_is_tried_again(sqlite_stage):
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_error_of_a_killed_trial_says_if_the_kernel_was_out_of_memory(sqlite_stage, more):
+def test_error_of_a_killed_trial_says_if_the_host_was_out_of_memory(sqlite_stage, more):
     sqlite_stage.create("misbehaving:kills_itself", max_losses=0)
     command = [sys.executable, "-c", _OUT_OF_MEMORY, sqlite_stage.storage, "7", str(more)]
 

@@ -1,4 +1,4 @@
-"""The number of BLAS and OpenMP threads in a trial: its share of the cores, or the user's limit."""
+"""A worker limits the BLAS and OpenMP threads of a trial, unless the user has set a limit."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def test_trial_keeps_a_thread_limit_that_the_user_has_set(sqlite_stage, unset, m
     assert limits_in_trial(sqlite_stage) == {"7", None}
 
 
-def test_workers_of_a_run_share_the_cores(sqlite_stage, unset):
+def test_workers_of_one_study_run_call_share_the_cores(sqlite_stage, unset):
     study = sqlite_stage.create("obedient:inspected")
 
     with WorkerProcesses(storage=sqlite_stage.storage, study=study.name, workers=CORES + 1) as team:

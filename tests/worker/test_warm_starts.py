@@ -31,7 +31,7 @@ PLAIN = """
 
 
 class Warm:
-    """Replaces a fork server: spawns attempts from templates, and records messages and starts."""
+    """Spawns attempts as a fork server does, but from templates; records their starts, warm or fresh."""
 
     def __init__(self, fork_server, pump, folder):
         self.printed = []
@@ -236,7 +236,7 @@ def test_import_that_leaves_an_unsafe_resource_makes_all_starts_fresh(start, war
     assert reason in warm.printed[0]
 
 
-def test_exit_functions_that_an_import_registers_run_only_in_the_template(start, warm, module):
+def test_exit_handlers_of_an_import_are_called_only_in_the_template(start, warm, module):
     trainable = module(
         """
         import atexit, tempfile, weakref
@@ -317,7 +317,7 @@ def test_stopping_worker_does_not_wait_for_an_import(start, warm, module):
     attempt.child.kill()
 
 
-# changes
+# when a template is replaced
 
 
 def test_changed_module_is_imported_again_and_a_message_names_the_file(start, warm, module):
