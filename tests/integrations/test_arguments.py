@@ -40,7 +40,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("argument", "message"), WRONG, ids=lambda value: str(value)[:40])
-def test_wrong_argument_raises_an_error_with_its_cure_and_creates_nothing(here, argument, message):
+def test_wrong_argument_raises_a_helpful_error_and_creates_nothing(here, argument, message):
     given = {"name": "digits", "metric": "loss", "mode": "min", **argument}
 
     with pytest.raises(UsageError) as error:
@@ -110,7 +110,7 @@ def test_error_for_an_existing_name_suggests_loading_or_deleting_the_study(study
         assert way in str(error.value)
 
 
-def test_misspelled_name_of_the_package_lets_python_suggest_the_right_name():
+def test_misspelled_attribute_of_studydb_lets_python_suggest_the_right_name():
     with pytest.raises(AttributeError) as error:
         _ = studydb.AHSA
 

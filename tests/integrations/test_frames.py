@@ -1,4 +1,4 @@
-"""Data frames have the rows of the SQL views, with values that are equal to the last bit."""
+"""Data frames have the rows of the SQL views, and each value is the same, bit for bit."""
 
 import math
 import tracemalloc
@@ -37,7 +37,7 @@ TRIAL_COLUMNS = [
 
 @pytest.fixture
 def study(database):
-    """Ended and PENDING trials; NaN, ±Inf, superseded results, metrics that only one step has."""
+    """A study with ended and PENDING trials, NaN, ±Inf, superseded results and rare metrics."""
     study = arrange.new_study(database, space=SPACE, mode=Mode.MAX, num_trials=None, max_failures=3)
     worker = arrange.SimulatedWorker(database, study)
     for value in (0.1, 1 / 3, math.nan, math.inf, -math.inf, -0.0, 5e-324, 1e100):
@@ -80,7 +80,7 @@ def test_results_frame_equals_v_result(database, study):
     assert len(frame) == len(rows) == 11
     for seen, row in zip(frame.to_dict("records"), rows, strict=True):
         metrics = row.pop("metrics")
-        assert same(metrics["loss"] or row["value"], row["value"])  # jsonb stores -0.0 as 0
+        assert same(metrics["loss"] or row["value"], row["value"])  # 0 passes: jsonb has no -0.0
         metrics["metric/value"] = metrics.pop("value", None)
         others = {name: metrics.get(name) for name in ("acc", "big", "deep", "flag", "text")}
         for name, value in (row | others | {"loss": row["value"]}).items():
@@ -236,7 +236,7 @@ def missing(value):
 
 
 def same(seen, stored):
-    """Whether two values are equal to the last bit; NULL and NaN equal a missing value."""
+    """Whether two values are the same, bit for bit; NULL and NaN equal a missing value."""
     if isinstance(stored, list | dict):
         return repr(seen) == repr(stored)
     if stored is None or (isinstance(stored, float) and math.isnan(stored)):

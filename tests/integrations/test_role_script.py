@@ -19,7 +19,7 @@ PEOPLE = (("ann", Role.OWNER), ("bob", Role.WORKER), ("Cyd E", Role.VIEWER))
 
 @pytest.fixture(scope="module", params=["pginstall18", "pginstall"])
 def server(request):
-    """A server for this module alone, and its programs: all databases of a server share roles."""
+    """A server for this module alone, because roles belong to a server; and its programs' folder."""
     binaries = postgres._wheel_binaries()
     other = binaries.parent.with_name(request.param) / "bin"
     if not other.is_dir():

@@ -1,4 +1,4 @@
-"""What `status` and `workers` print about dead processes, problems and the next commands."""
+"""What `status` and `workers` print about dead processes, problems, pace and what to do next."""
 
 import re
 import subprocess

@@ -187,7 +187,7 @@ def test_damaged_inline_checkpoint_is_not_restored(run):
     assert run(counting, restore=bad)[-1].end is End.UNRESTORABLE
 
 
-def test_path_of_a_dict_checkpoint_raises_an_error_that_names_to_dict(run, tmp_path):
+def test_path_of_a_dict_checkpoint_raises_an_error_that_points_to_to_dict(run, tmp_path):
     saved = run(counting, store=str(tmp_path))[0].saved
 
     def train(config, trial):

@@ -25,7 +25,7 @@ def test_worker_warns_once_that_a_trainable_never_reads_its_config(stage, slots)
     assert "argv ['studydb worker']" in stage.command("logs", "staged", "0")
 
 
-def test_reading_trial_config_counts_as_reading_the_config(stage):
+def test_reading_the_config_attribute_of_the_trial_counts_as_reading_the_config(stage):
     stage.create("parsing:reads_it_elsewhere")
     worker = stage.start()
 

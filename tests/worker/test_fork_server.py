@@ -80,7 +80,7 @@ def server():
 
 def test_child_has_its_own_descriptors_session_directory_and_arguments(start, server):
     def inspect(config):
-        # Listing the folder opened a descriptor, which is closed now; its path is no link any more.
+        # `iterdir` lists its own descriptor, too. It is closed by now, so its path is no link.
         descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
         facts = {
             "descriptors": {path.name: str(path.readlink()) for path in descriptors},
@@ -207,7 +207,7 @@ def test_daemon_of_a_trial_lives_until_the_trial_ends(start):
     orphaned_to = eventually(lambda: parent_of(daemon) == parent_of(attempt.child.process.pid))
 
     start(succeed).finish()
-    with pytest.raises(AssertionError):  # the server kills orphans of dead children every 0.5 s
+    with pytest.raises(AssertionError):  # unlike orphans of dead children, killed every 0.5 s
         eventually(lambda: not is_running(daemon), timeout_s=1.2)
     attempt.child.kill()
 

@@ -1,4 +1,4 @@
-"""`is_alive` on hosts that hide processes: it is true unless the process has certainly ended."""
+"""`is_alive` is true for a process that its host hides, unless the process has certainly ended."""
 
 import dataclasses
 import errno
@@ -87,7 +87,7 @@ def test_process_is_alive_while_its_proc_entry_cannot_be_read(monkeypatch, livin
     assert not is_alive(dead)
 
 
-def test_process_is_alive_if_it_may_not_be_signalled(monkeypatch):
+def test_process_is_alive_if_signals_to_it_are_forbidden(monkeypatch):
     hidden = dataclasses.replace(this_process(), pid=2**22 - 1)
 
     def kill(_pid: int, number: int) -> None:

@@ -74,9 +74,9 @@ INVALID = {
     "bytes that are no MessagePack": framed(b"\xc1"),
     "an empty frame": framed(b""),
     "a frame over its limit": struct.pack("!II", 2**31, 0),
-    "the end of a stop that was not asked for": wire(Ended(End.STOPPED)),
-    "the end of a loss that did not happen": wire(Ended(End.LOST)),
-    "the end of an attempt that never began, after a report": reported()
+    "the end STOPPED, although nothing stopped the attempt": wire(Ended(End.STOPPED)),
+    "the end LOST, although the attempt has its lease": wire(Ended(End.LOST)),
+    "the end UNPREPARED, although the attempt has reported": reported()
     + wire(Ended(End.UNPREPARED)),
 }
 

@@ -73,7 +73,7 @@ def outage(stage, server):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def storage(request):
-    """The URL, and the PostgreSQL server or None for SQLite."""
+    """A storage URL, and the server that the test may stop; for SQLite, which has none, None."""
     if request.param == "sqlite":
         return request.getfixturevalue("sqlite_url"), None
     server = request.getfixturevalue("crashable_postgres")
