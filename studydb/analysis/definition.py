@@ -57,7 +57,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     Return a study's definition; the keys are named like the arguments of `create_study`.
 
     Args:
-        checkpoints: The URL of the store, also if it is the default (`study.checkpoints` is None).
+        checkpoints: The URL of the store in use; `study.checkpoints` is None for the default.
     """
     trainable = study.trainable
     return {

@@ -49,8 +49,8 @@ def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     """
     End trials of NAME as CANCELLED; without numbers stop the whole study.
 
-    A running trial gets the request within seconds. If it has not ended --grace seconds later, the
-    worker kills it. A stopped study keeps its PENDING trials; `resume` lets the study continue.
+    A running trial gets the request within seconds. If the trial has not ended after the worker's
+    --grace, the worker kills it. A stopped study keeps its PENDING trials; `resume` continues it.
     """
     with opened_study(storage, name) as study:
         study.stop(*numbers)
@@ -87,7 +87,7 @@ def read_values(params: Sequence[str]) -> dict[str, Any]:
     Read the parameters of one trial, given as "path=value" texts.
 
     Raises:
-        InvalidSpec: A value is a distribution, or `parse_parameters` refuses the text.
+        InvalidSpec: A value is a distribution, or `parse_parameters` refuses a text.
     """
     for path, value in map(parse_parameter, params):
         if isinstance(value, Domain):

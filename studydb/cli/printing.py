@@ -152,7 +152,7 @@ def _print_rich(
     kept = [index for index, name in enumerate(columns) if name not in left_out]
     for index in kept:
         table.add_column(
-            visible(columns[index]).replace("_", " "),  # a line may break at a space
+            visible(columns[index]).replace("_", " "),  # so that rich can break the name
             justify="right" if align_right[index] else "left",
             overflow="fold",
             min_width=widths[columns[index]],

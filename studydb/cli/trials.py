@@ -92,7 +92,7 @@ def trials(
         return
     shown = [[each[column] for column in TABLE_COLUMNS] for each in fields]
     print_rows(TABLE_COLUMNS, shown, form=form, noun="trials", spare=SPARE_COLUMNS)
-    if state == State.ERROR and rows:  # a table has no room for a traceback
+    if state == State.ERROR and rows:  # `show` prints the traceback
         print_next(f"studydb show {shlex.quote(name)} {rows[0].number}{suffix}")
 
 

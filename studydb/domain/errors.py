@@ -26,9 +26,9 @@ StudydbError                     exit code 1 on the command line
 │   ├── StorageReadOnly          open the database for writing
 │   ├── SchemaTooOld             `studydb db upgrade`
 │   └── SchemaTooNew             upgrade studydb
-├── HostError                    this machine lacks processes, files, disk: raise the limit
+├── HostError                    this machine lacks processes, open files or disk: raise a limit
 ├── TrainableError               the user's function cannot be found or called
-│   └── Untrusted                sign the function or allow it
+│   └── Untrusted                sign the function, or allow imports of its module
 └── CheckpointError              bytes are missing, damaged or cannot be written
 TrialStopped (BaseException)     return from the function: the trial is stopped or paused
 StudyDiffers (UserWarning)       the loaded study differs from what create_study was given
@@ -53,7 +53,7 @@ class InvalidSpec(UsageError):
 
 
 class InvalidReport(UsageError):
-    """Metrics that cannot be stored, because the study's metric is missing or the step too low."""
+    """Metrics that cannot be stored: the study's metric is missing, or the step does not rise."""
 
 
 class InvalidData(UsageError):
@@ -104,7 +104,7 @@ class LeaseLost(StudydbError):
 
     Attributes:
         number: The trial's number within its study.
-        attempt: The attempt that was refused.
+        attempt: The number of the attempt whose write was refused.
     """
 
     def __init__(self, *, number: int, attempt: int) -> None:

@@ -35,7 +35,7 @@ def bounded_failure(failure: Failure) -> Failure:
 
 
 def bounded(text: str, limit_bytes: int) -> str:
-    """Escape NUL characters; cut the middle of a text so that `limit_bytes` are left."""
+    """Escape NUL characters, and cut the middle out of a text longer than `limit_bytes`."""
     data = text.replace("\0", "\\x00").encode(errors="backslashreplace")
     if len(data) <= limit_bytes:
         return data.decode()

@@ -108,8 +108,8 @@ class RecentEnds(NamedTuple):
 
     Attributes:
         ended: How many of these trials have ended, for whatever reason.
-        began_at: When the first trial began; None if none has begun.
-        last_end_at: When the last trial ended; None if none has ended.
+        began_at: When the first of these trials began; None if no trial has begun.
+        last_end_at: When the last of these trials ended; None if no trial has ended.
     """
 
     ended: int
@@ -122,7 +122,7 @@ class RecentEnds(NamedTuple):
 
 class StorageProblem(NamedTuple):
     """
-    The newest event of one kind that reports a problem of a study, such as an unstored checkpoint.
+    One kind of trouble of a study, such as checkpoints that were not stored: its newest event.
 
     Attributes:
         times: How many recent events are of this kind.

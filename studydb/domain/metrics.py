@@ -44,7 +44,7 @@ class Result:
 
 _RESULT_BYTES, _NAME_BYTES, _NUMBER_BYTES = 256, 64, 24
 _ESCAPE_BYTES = 6
-"""The bytes of `\\u00e9`, which JSON writes for an accented letter."""
+"""The length of `\\u00e9`, which JSON writes for an accented letter."""
 
 MAX_REPORT_BYTES = 8_000_000
 """The limit for the metrics of one step, which a trial's process sends in one message."""
@@ -90,7 +90,7 @@ def read_report(
     Args:
         report: The user's dict; dicts may be nested, numbers may be numpy's.
         metric: The study's metric; nested names are joined by "/".
-        last_step: The last reported or restored step; a report without a step gets the next one.
+        last_step: The last reported or restored step; a report without a step gets this step + 1.
         rises_from: The number that the step must exceed, `last_step` by default. It is 0 for an
             attempt's first report, whose step can be below the restored step.
         time_total_s: See `Result`.
@@ -226,7 +226,7 @@ def is_double(value: Any) -> bool:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """
-    The summary of a trial's live results, stored in its row.
+    The summary of a trial's live results, stored in the trial's row.
 
     Attributes:
         best_score: The score of `best_value` (see `Objective.score`); None without results.

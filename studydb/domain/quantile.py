@@ -1,5 +1,5 @@
 """
-An exact quantile that is updated at each insertion, as a rung's row stores it.
+The exact quantile of a rung's entries, updated at each insertion.
 
 Entries are ordered from the worst (rank 0) to the best: by falling score, then by falling trial id.
 The quantile lies between two entries; the cut is the worse of the two. An insertion moves the cut
@@ -19,10 +19,10 @@ Entry = tuple[float, int]
 @dataclass(frozen=True, slots=True)
 class Cut:
     """
-    The entry at the quantile, or else the next worse entry, among `n` ranked entries.
+    The cut of a rung with `n` entries: the entry at the rank floor((n - 1) * quantile).
 
     Attributes:
-        rank: The 0-based rank of `entry`, counted from the worst.
+        rank: The 0-based rank of `entry`, counted from the worst entry.
         entry: None while there are no entries.
     """
 

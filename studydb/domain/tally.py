@@ -74,7 +74,7 @@ def _scaled(numbers: list[float], bits: int) -> list[float]:
 
 def _parts(numbers: list[float]) -> list[float]:
     """
-    Reduce numbers to a few with exactly the same sum: the rounded sum, its error, and so on.
+    Return a short list with exactly the same sum: the rounded sum, its rounding error, and so on.
 
     Raises:
         OverflowError: The sum, or a partial sum, is larger than the largest double.
@@ -138,7 +138,7 @@ def _analysis_of(values: Sequence[float]) -> dict[str, float]:
     numbers = [value for value in values if not math.isnan(value)]
     try:
         total = math.fsum(numbers)
-    except (OverflowError, ValueError):  # a sum of the largest doubles, or of both infinities
+    except (OverflowError, ValueError):  # the sum overflows, or contains both +Inf and -Inf
         return _plus(_Sum(), values).analysis()
     if not numbers:
         return {"last": values[-1]}

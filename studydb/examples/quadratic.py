@@ -11,7 +11,7 @@ def train(config: dict[str, Any], trial: Any) -> None:
     Descend from `x` at `rate` for 9 steps, and report `loss`, the squared distance to 3.
 
     Args:
-        config: `x` (the start, any number) and `rate` (0 to 1; with a larger one the loss rises).
+        config: `x` (the start, any number) and `rate` (0 to 1; at a larger rate the loss rises).
         trial: The running trial; the descent continues from its checkpoint, if there is one.
     """
     x, step = config["x"], 0

@@ -8,7 +8,7 @@ BLOCK_DRAWS = 256
 
 def unit_draw(*, seed: int, path: str, draw: int) -> float:
     """
-    Return the number in [0, 1) that a parameter gets at one draw.
+    Return the random number in [0, 1) of one parameter for one draw.
 
     A parameter's numbers depend only on the seed and its path: a new parameter does not change the
     values of the others. Only the raw words of Philox are used, because numpy never changes them,
@@ -17,7 +17,7 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
     Args:
         seed: The seed stored with the study; it is taken modulo 2**64.
         path: The parameter's path, such as "model/width".
-        draw: The 0-based number of the draw, below 2**256.
+        draw: The draw, an integer from 0, below 2**256.
 
     Returns:
         A multiple of 2**-53.
@@ -28,7 +28,7 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
 
 @lru_cache(maxsize=256)
 def _draws_of(key: int, block: int) -> list[float]:
-    """Compute the numbers of a block of draws; starting Philox for each would cost more."""
+    """Compute the numbers of a block of draws; to start Philox for each draw would cost more."""
     from numpy.random import Philox  # noqa: PLC0415  most commands need no numpy
 
     words = Philox(key=key, counter=block * BLOCK_DRAWS).random_raw(4 * BLOCK_DRAWS)[::4]

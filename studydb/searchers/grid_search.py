@@ -22,8 +22,8 @@ class GridSearch(Seeded):
     Propose every combination of values once; continuous domains are refused.
 
     The space may have `choice`, `randint` and `quniform`. The points come in the order of nested
-    loops over the space: the last parameter changes fastest. The seed does not change the points,
-    only `trial.seed`. In Ray Tune this is `grid_search`; Optuna's `GridSampler` shuffles.
+    loops over the space: the last parameter changes fastest. The seed changes `trial.seed`, but not
+    the points. In Ray Tune this is `grid_search`; Optuna's `GridSampler` shuffles.
     """
 
     origin: ClassVar[Origin] = Origin.GRID

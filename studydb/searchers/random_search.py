@@ -18,7 +18,7 @@ class RandomSearch(Seeded):
     """
     Propose independent random points without end; in an empty space each point is {}.
 
-    Two studies with equal seeds and spaces have the same n-th point.
+    Studies with equal seeds and equal spaces get the same points.
     """
 
     origin: ClassVar[Origin] = Origin.SEARCHER

@@ -187,7 +187,7 @@ def _create(database: Database, new: NewStudy, *, load_if_exists: bool) -> Recor
 
 
 def _warn_of_differences(found: Record, asked: NewStudy) -> None:
-    """Warn of each argument that the user gave and that differs in an existing study."""
+    """Warn of each argument that the user gave and that differs from the existing study."""
     if found.uuid == asked.uuid:
         return
     defaults = dataclasses.replace(

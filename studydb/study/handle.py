@@ -34,7 +34,7 @@ class Study:
     A study in a database; threads may share it.
 
     Attributes:
-        record: The study's row with its specs, as read by the handle at its start or by `set`.
+        record: The study's row with its specs, read when the handle was made or by `set`.
     """
 
     def __init__(self, database: Database, record: Record) -> None:
@@ -135,7 +135,7 @@ class Study:
 
         Raises:
             BudgetSpent: `num_trials` trials exist; `extend` allows more.
-            InvalidSpec: The space has no parameter of a name, or does not contain a value.
+            InvalidSpec: A name is not a parameter of the space, or a value is outside its domain.
         """
         rank = integer("priority", priority)
         return int(self._ask_once(control.enqueue, params, priority=rank))
@@ -296,5 +296,5 @@ class Study:
             raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
-        """Name and database."""
+        """Show the name and the database."""
         return f"<Study {self.name!r} in {self.storage}>"

@@ -55,7 +55,7 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
 
 
 def _delete(database: Database, study: Record) -> None:
-    """Delete the files before the rows, by which a call after a crash finds the other files."""
+    """Delete the rows last: after a crash the next call finds the remaining files by the rows."""
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)
     close(database, study)

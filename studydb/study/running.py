@@ -125,7 +125,7 @@ class _Watch:
         self._display.update(progress.counts, self._best_value(), elapsed_s, num_trials=budget)
         if progress.counts.error > self._n_errors or elapsed_s >= self._error_due_s:
             self._error_due_s = elapsed_s + ERRORS_EVERY_S
-            self._show_last_error()  # `error` does not count failed trials that run again
+            self._show_last_error()  # `counts.error` alone would miss failed trials that run again
         self._n_errors = progress.counts.error
         is_paused = progress.status is Status.PAUSED and not progress.is_done
         if is_paused and not self._was_paused:

@@ -1,1 +1,1 @@
-"""The life of a trial: states, decisions, rules, and what becomes of it when an attempt ends."""
+"""The life of a trial: states, decisions, rules, and the state after the end of an attempt."""

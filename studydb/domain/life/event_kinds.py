@@ -34,7 +34,7 @@ class EventKind(StrEnum):
 
 
 class Actor(StrEnum):
-    """The cause of an event that no person caused; a person is stored as user@host."""
+    """Values of `event.actor` for events that no person caused; a person is stored as user@host."""
 
     WORKER = "worker"
     SWEEP = "sweep"

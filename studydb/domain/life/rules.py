@@ -1,4 +1,4 @@
-"""Stop rules: every result is compared with them before the scheduler judges it."""
+"""Stop rules: each result is compared with the rules before the scheduler judges the result."""
 
 import math
 import operator
@@ -43,7 +43,7 @@ class Threshold(Spec):
         return is_number(value) and _COMPARE[self.op](value, self.bound)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form; it has no name, because rows of older versions have none."""
+        """Return the stored form. It lacks the key "name", as in the rows of older versions."""
         return self.options()
 
 

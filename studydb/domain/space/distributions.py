@@ -29,7 +29,7 @@ def uniform(lower: float, upper: float) -> Uniform:
     """
     Sample a float uniformly from [lower, upper).
 
-    In Ray Tune this is `uniform`, in Optuna `suggest_float`. `upper` itself can be enqueued.
+    In Ray Tune this is `uniform`, in Optuna `suggest_float`. A person can enqueue `upper`, too.
     """
     return Uniform(lower, upper)
 
@@ -48,7 +48,7 @@ def quniform(lower: float, upper: float, q: float) -> QUniform:
     """
     Sample a multiple of q from [lower, upper]; both ends are included if they are multiples.
 
-    All multiples are equally likely. Ray Tune rounds uniform numbers, so that its ends are half as
+    All multiples are equally likely. Ray Tune rounds uniform numbers, which makes both ends half as
     likely. The multiples are k * q; Optuna's `suggest_float(step=q)` samples lower + k * q.
     """
     return QUniform(lower, upper, q)
@@ -65,7 +65,7 @@ def randint(lower: int, upper: int) -> RandInt:
 
 def lograndint(lower: int, upper: int) -> LogRandInt:
     """
-    Sample an integer k from [lower, upper], BOTH ENDS INCLUDED, with the weight log((k + 1) / k).
+    Sample an integer k from [lower, upper], BOTH ENDS INCLUDED, in proportion to log((k + 1) / k).
 
     `lower` must be at least 1. In Ray Tune this is `lograndint(lower, upper + 1)`; Optuna's
     `suggest_int(log=True)` is similar.

@@ -1,8 +1,8 @@
 """
 Domains: the values that a parameter can take, and how a number in [0, 1) is mapped to one of them.
 
-The transforms use only operations that every platform rounds alike (logarithms by `decimal`), so
-that the n-th point of a study is the same on every host, in every version of Python and numpy.
+The mapping uses only operations that every platform rounds alike (logarithms by `decimal`). So a
+draw gives the same params on every host, in every version of Python and numpy.
 """
 
 import math
@@ -19,7 +19,7 @@ from studydb.domain.space.exact_arithmetic import UNITS, clamp, exact, from_log_
 from studydb.domain.specs.spec import Spec
 
 KIND = "$"
-"""The key of a distribution's name in JSON; a parameter's name must not begin with it."""
+"""The key of a distribution's name in JSON; a parameter's name must not begin with "$"."""
 
 
 class Domain(Spec, ABC):
@@ -30,7 +30,7 @@ class Domain(Spec, ABC):
     @abstractmethod
     def from_unit(self, u: float) -> Any:
         """
-        Map a number in [0, 1) to a value; a larger number never gives a smaller value.
+        Map a number to a value; a larger number never gives an earlier value of the domain.
 
         Args:
             u: The random number in [0, 1), a multiple of 2**-53.
@@ -73,7 +73,7 @@ class Enumerable(Domain):
 
 @dataclass(frozen=True)
 class Real(Domain):
-    """Floats between two bounds; both bounds can be enqueued."""
+    """Floats between two bounds; params that a person enqueues can contain either bound."""
 
     lower: float
     upper: float
@@ -234,7 +234,7 @@ class Choice(Enumerable):
         return hash((self.kind, canonical_json(self.values)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form, in which values are never read as distributions."""
+        """Return the stored form; a dict among the values is never read as a distribution."""
         return {KIND: self.kind, "values": list(self.values)}
 
     @property

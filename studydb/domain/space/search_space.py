@@ -110,7 +110,7 @@ class Space:
 
     def to_json(self) -> dict[str, Any]:
         """
-        Write the space as a dict for JSON, nested as the user's.
+        Write the space as a dict for JSON, nested as the user's dict.
 
         A constant is unchanged, a distribution is {"$": "uniform", "lower": 0.0, …}, and "$order"
         lists the paths if there are several.
@@ -173,7 +173,7 @@ class Space:
 
         A constant replaces a param of the same name, so that no program can change a constant by
         writing rows. Numbers get their domain's type, because a database may return 1e16 as an
-        integer. `misfit` checks the params.
+        integer. The params are not checked here, but by `misfit`.
         """
         values = self.flatten(params)
         for path, domain in self.parameters.items():
@@ -186,7 +186,7 @@ class Space:
         """
         Return why params do not fit this space; None if they fit.
 
-        Params fit if they have a value for each parameter, in its domain, and no other names.
+        Params fit if they have a value in each parameter's domain, and no other names.
         The check is needed because another program can have written the row.
         """
         if not isinstance(params, Mapping):
@@ -258,7 +258,7 @@ class Space:
         return domain.cast(value)
 
     def complete(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the parameters that enqueued params lack, from a draw of the searcher."""
+        """Add the parameters that enqueued params lack, with the values that a searcher drew."""
         return self.nest(self.flatten(drawn) | self.flatten(params))
 
 

@@ -51,7 +51,8 @@ def rebuild(
     Make the object that a row describes, such as {"name": "ASHA", "max_t": 27}.
 
     Args:
-        key: The key of the name; for `known` and `noun` see `build`.
+        known, noun: See `build`.
+        key: The key in `spec` that holds the name.
 
     Raises:
         InvalidSpec: `build` refuses the spec, or the spec has no name.

@@ -10,8 +10,8 @@ dict       =  "{" [ key ":" value { "," key ":" value } [","] ] "}"
 text       =  '"' … '"'  |  "'" … "'"        with the escapes of JSON and Python
 word       =  characters other than white space and ( ) [ ] { } , = " '   (inside { } also :)
 ```
-JSON is part of the grammar: the words true, false and null, and numbers such as -2, 1_000 or 1e-4,
-mean what they mean in JSON. Any other word is a text, as in choice(resnet-50, facebook/opt-1.3b).
+JSON is part of the grammar, with its words true, false and null and its numbers; True, None and
+1_000 are read as in Python. Any other word is a text, as in choice(resnet-50, facebook/opt-1.3b).
 """
 
 import math

@@ -18,7 +18,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    """Escape line breaks and control characters except `keep`: they could control a terminal."""
+    """Escape the characters that could control a terminal, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -59,7 +59,7 @@ def value_text(value: float | None) -> str:
 
 
 def best_text(best_value: float | None) -> str:
-    """Write the best value so far; for an infinite one, say that no finite value was found."""
+    """Write the best value so far; if it is infinite, say that no finite value was found."""
     if best_value is None:
         return "none yet"
     if math.isinf(best_value):
