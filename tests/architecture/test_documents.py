@@ -18,14 +18,14 @@ PAGES = (*TECHNICAL, "README.md", "workers/README.md")
 PATH = re.compile(r"(?:[\w.*-]+/)+[\w.*-]*|[\w-]+\.(?:py|md|toml|sql)")
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?")
 ROOMS = ("", "studydb", "tests")
-"""Where a path may begin: ARCHITECTURE.md leaves out `studydb/`, tests/README.md `tests/`."""
+"""Folders in which paths begin: ARCHITECTURE.md omits `studydb/`, tests/README.md omits `tests/`."""
 
 FOLDERS = [ROOT / name for name in ("alembic", "scripts", "studydb", "tests")]
 CODE = [file for folder in FOLDERS for file in folder.rglob("*.py") if file != Path(__file__)]
 
 
 def quoted(document):
-    """Return each text in backticks, after the text in backticks directly before it (or "")."""
+    """Pair each text in backticks with the one before it, or with "" if words lie between the two."""
     text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.MULTILINE | re.DOTALL)
     pieces = ["", "", *text.split("`")]  # text and code alternate
     triples = zip(pieces[1::2], pieces[2::2], pieces[3::2], strict=False)
@@ -56,7 +56,7 @@ def names(file):
 
 @cache
 def owners():
-    """For the name of each module and class: all names that its file defines."""
+    """Return a dict from the name of each module and class to all names that its file defines."""
     found = {}
     for file in CODE:
         found.setdefault(file.stem, set()).update(names(file))

@@ -1,4 +1,4 @@
-"""The PostgreSQL server of the tests keeps commits in a crash; its files are deleted."""
+"""The PostgreSQL server of the tests keeps commits in a crash, and deletes its files at its end."""
 
 import signal
 import subprocess

@@ -24,7 +24,7 @@ ONE_MACHINE = re.compile(r"(?<![\w.~$}*])/(?:home|root|Users|work)/\w")
 
 
 def repository_files() -> list[Path]:
-    """Files that git tracks or would track; in an unpacked sdist, files that are not hidden."""
+    """All files except those that git ignores; in an unpacked sdist, all that are not hidden."""
     if not (ROOT / ".git").exists():
         shown = [path for path in ROOT.iterdir() if not path.name.startswith(".")]
         return [path for top in shown for path in [top, *top.rglob("*")] if path.is_file()]

@@ -134,7 +134,7 @@ def test_read_only_connection_can_read_and_not_write(storage_url, pooler):
     with pytest.raises(StorageError) as refusal:
         change(reader, "DELETE FROM event")
 
-    # PostgreSQL may be a standby in a failover, which ends: the error is transient.
+    # A server of PostgreSQL is read-only during a failover, which ends. So its error is transient.
     expected = StorageTransient if database.postgresql else StorageReadOnly
     assert issubclass(refusal.type, expected)
     assert database.postgresql or "check the rights of file and folder" in str(refusal.value)
@@ -230,7 +230,7 @@ server:/near {root}/near lustre rw 0 0
         ("nearby", "ext4"),
     ],
 )
-def test_file_system_of_a_path_is_that_of_the_innermost_mount(tmp_path, folder, kind):
+def test_file_system_of_a_path_is_the_file_system_of_its_innermost_mount(tmp_path, folder, kind):
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS.format(root=tmp_path))
 
@@ -259,7 +259,7 @@ IN_MEMORY = "in memory is lost with its process…Give a file: sqlite:///studydb
         ("postgresql://h/d?pooler=session", "`pooler` can only be `transaction`"),
     ],
 )
-def test_unsupported_url_is_refused_and_its_password_not_shown(url, why):
+def test_unsupported_url_is_refused_and_its_password_is_not_shown(url, why):
     with pytest.raises(UsageError, match=pattern(why)) as refusal:
         connect(url)
 

@@ -1,4 +1,4 @@
-"""Fixtures: a study, a worker and an attempt. The fixture `storage_url` includes PgBouncer here."""
+"""Fixtures. Each test here that runs on both databases also runs through PgBouncer."""
 
 from datetime import UTC, datetime
 
@@ -29,8 +29,8 @@ def run(worker):
 
 @pytest.fixture
 def connections(postgres_url):
-    """Two connections: the first send's, whose COMMIT can be delayed, and the resend's."""
-    slow = connect(f"{postgres_url}&pooler=transaction")  # single statements, too, send COMMIT
+    """Two clients of one database: a call is first sent over one, then again over the other."""
+    slow = connect(f"{postgres_url}&pooler=transaction")  # its single statements send a COMMIT
     fresh = connect(postgres_url)
     slow.clock = fresh.clock = lambda: datetime(2026, 1, 1, tzinfo=UTC)
     yield slow, fresh

@@ -111,7 +111,7 @@ def test_failures_of_one_trial_count_once(database):
     ("overrides", "status"),
     [({"max_failures": -1}, Status.PAUSED), ({"guard": False}, Status.RUNNING)],
 )
-def test_study_with_unlimited_failures_pauses_itself_if_guard_is_on(database, overrides, status):
+def test_guard_works_with_unlimited_failures_and_can_be_switched_off(database, overrides, status):
     study = new_study(database, num_trials=200, **overrides)
 
     fail(SimulatedWorker(database, study), n=MAX_ALIKE)
@@ -131,7 +131,7 @@ def test_failures_before_the_study_was_resumed_do_not_count(database, study, wor
     assert read_progress(database, study).pause_reason is not None
 
 
-def test_trials_that_run_when_the_study_pauses_itself_may_finish(database, study, worker):
+def test_study_that_pauses_itself_does_not_stop_its_running_trials(database, study, worker):
     runs = [worker.take() for _ in range(3)]
     fail(worker, n=MAX_ALIKE)
 

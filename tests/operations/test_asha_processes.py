@@ -20,7 +20,7 @@ SCHEDULER = ASHA(max_t=27, grace_period=1, reduction_factor=3)
 
 @pytest.fixture
 def trained(storage_url):
-    """The database and its study after several processes have reported all curves."""
+    """A database and its study, after several processes have reported all recorded curves."""
     database = connect(storage_url)
     study = new_study(database, scheduler=SCHEDULER, num_trials=len(read_curves()))
     context = multiprocessing.get_context("spawn")

@@ -195,7 +195,7 @@ def test_concurrent_extensions_are_all_counted(many_connections):
     assert rows(many_connections, "SELECT num_trials FROM study") == [(1 + 2 * THREADS,)]
 
 
-def test_extend_is_refused_for_a_study_without_num_trials_and_for_zero_trials(database):
+def test_extend_refuses_a_study_without_num_trials_and_refuses_to_add_zero_trials(database):
     endless, study = new_study(database, num_trials=None), new_study(database)
 
     with unchanged_rows(database):

@@ -1,4 +1,4 @@
-"""A trial keeps its newest two checkpoints and its pinned checkpoints; all others expire."""
+"""A trial keeps its newest two and its pinned checkpoints (`pins` above 0); all others expire."""
 
 from harness.arrange import change, rows
 
@@ -55,7 +55,7 @@ def test_newest_checkpoint_is_the_last_saved_even_if_its_step_is_lower(run):
     assert kept_steps(run) == [6, 2]
 
 
-def test_corrupt_checkpoint_is_replaced_by_the_previous_one_until_none_is_left(run):
+def test_trial_falls_back_from_each_corrupt_checkpoint_to_the_previous_checkpoint(run):
     first, second = (save_at(run, step)[0] for step in (1, 2))
 
     before = mark_corrupt(run.worker.database, lease=run.lease, checkpoint=second)
@@ -80,7 +80,7 @@ def test_resent_save_returns_expired_checkpoints_until_their_rows_are_deleted(ru
     assert rows(run.worker.database, "SELECT count(*) FROM checkpoint") == [(2,)]
 
 
-def test_corrupt_checkpoint_is_never_replaced_by_an_expired_one(run):
+def test_corrupt_checkpoint_is_never_replaced_by_an_expired_checkpoint(run):
     _, second, third = (save_at(run, step)[0] for step in (1, 2, 3))
 
     before = mark_corrupt(run.worker.database, lease=run.lease, checkpoint=third)

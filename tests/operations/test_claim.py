@@ -28,7 +28,7 @@ NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
 """With a nested space, an ask takes several statements."""
 
 AT_BEGIN = (claims, "begin_attempt")
-"""The function that inserts an attempt. Tests delay a claim in several statements here."""
+"""The function that inserts an attempt. In it, tests let a claim in several statements wait."""
 
 
 # --- races
@@ -131,7 +131,7 @@ def test_duplicate_claim_that_does_not_wait_misses_the_trial_of_the_earlier_send
 
 
 def asking_then_claiming(database, **overrides):
-    """Return a call: its first send is an ask that spends the budget, its second send a claim."""
+    """Return a call that asks for the last trial of the budget; sent again, the call claims."""
     study = new_study(database, num_trials=2, **overrides)
     SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
@@ -168,7 +168,7 @@ def test_duplicate_claim_takes_the_trial_if_the_earlier_send_rolls_back(connecti
 
 
 def send_again(pool, call, database):
-    """Call in another thread; return a future of the answer, and an event that the answer sets."""
+    """Call in another thread; return the call's future, and an event that is set when it ends."""
     answered = Event()
     future = pool.submit(call, database)
     future.add_done_callback(lambda _: answered.set())
@@ -217,7 +217,7 @@ def test_released_trial_is_found_by_the_next_scan_from_the_start_of_the_queue(
     first = worker.claim()
 
     numbers = []
-    for now_s in (0.0, 1.9, 2.1, 2.2):
+    for now_s in (0.0, 1.9, 2.1, 2.2):  # every 2 s a claim scans the queue from its start
         monkeypatch.setattr(acquire, "monotonic", lambda now_s=now_s: now_s)
         numbers.append(acquirer.acquire().lease.number)
         if now_s == 0.0:

@@ -1,4 +1,4 @@
-"""What an answered call changed survives a crash of the server; only a claim can be lost."""
+"""A crash of the server undoes no answered flush, save, end or request; it can undo a claim."""
 
 from contextlib import closing
 
@@ -14,7 +14,7 @@ DURABLE = (
     *("save", "stop_a_running_trial"),
 )
 
-# A COMMIT that does not wait for the disk stays in memory for seconds, so that a crash loses it.
+# The server keeps a COMMIT that does not wait for the disk in memory for 10 s; a crash loses it.
 LAZY = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
 
 

@@ -32,7 +32,7 @@ METRICS = [*VALUES, True, None, "NaN", "Infinity", "\\NaN", "text", [1.0, math.n
 
 @pytest.fixture(params=[summing.MOST_IN_TRANSACTION, 0], ids=["short", "long"])
 def limit(request, monkeypatch):
-    """The most results that a transaction reads under the trial's lock; pages have 3 to 7 rows."""
+    """The largest number of results that is read under the trial's lock; a page has 3 to 7."""
     monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", request.param)
     monkeypatch.setattr(summing, "FIRST_PAGE", 3)
     monkeypatch.setattr(summing, "LARGEST_PAGE", 7)
@@ -40,7 +40,7 @@ def limit(request, monkeypatch):
 
 
 def expected_summary(results, metric="loss"):
-    """Compute the summary of the results at once, in plain Python."""
+    """Compute the summary from all results together, in plain Python."""
     series = {}
     for result in results:
         for name, value in {**result.metrics, metric: result.value}.items():
@@ -97,7 +97,9 @@ def two_attempts(database, rng, *, second_begins=15, **overrides):
 
 
 @pytest.mark.parametrize("second_begins", [1, 7, 15])
-def test_summary_of_a_completed_trial_is_that_of_its_live_results(database, limit, second_begins):
+def test_summary_of_a_completed_trial_is_computed_from_its_live_results(
+    database, limit, second_begins
+):
     rng = random.Random(second_begins)
     study, run = two_attempts(database, rng, second_begins=second_begins)
 
@@ -116,7 +118,7 @@ def check_summary(found, expected):
         }, name
 
 
-def test_summary_of_a_stopped_trial_is_that_of_its_live_results(database, limit):
+def test_summary_of_a_stopped_trial_is_computed_from_its_live_results(database, limit):
     study, run = two_attempts(database, random.Random(0))
     pause(database, study, [0], new_request())
     run.finish(outcome=Reason.PREEMPTED)
@@ -202,7 +204,7 @@ def test_attempt_with_a_tally_of_all_results_ends_its_trial_without_reading_them
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("seed", range(3))
-def test_summary_after_a_second_attempt_is_that_of_the_live_results(database, mode, seed):
+def test_summary_after_a_second_attempt_is_computed_from_the_live_results(database, mode, seed):
     rng = random.Random(seed)
     study, _run = two_attempts(database, rng, second_begins=rng.choice([2, 7, 15]), mode=mode)
 

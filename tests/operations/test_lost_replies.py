@@ -56,7 +56,7 @@ def cut(database, when, *, nth=1):
 
 
 def last_commit(database, arranged):
-    """Return how many COMMITs a call sends. The first transaction of some calls only reads."""
+    """Count a call's COMMITs. The last one stores the change; an earlier one can end a mere read."""
     end, commits = TransactionBlock._end, []
 
     def count(block, *, commit):
@@ -125,7 +125,7 @@ def test_resend_of_a_call_that_was_cut_after_its_commit_gives_the_stored_answer(
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, nth):
-    """An ask commits once on SQLite. On PostgreSQL: read, proposals, trial, more proposals."""
+    """On PostgreSQL an ask commits a read, proposals, the trial, more proposals; on SQLite, once."""
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     token_ = token()

@@ -28,7 +28,7 @@ RECEIVE = {
 
 
 class Expected:
-    """A model in plain Python: a trial, RUNNING at first, its study, and requests about either."""
+    """A model in plain Python of a study, its trial (RUNNING at first), and requests about both."""
 
     def __init__(self):
         self.state, self.paused_by = State.RUNNING, None

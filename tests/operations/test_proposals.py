@@ -1,4 +1,4 @@
-"""On PostgreSQL, an ask in a single statement makes the same trial as one in several statements."""
+"""On PostgreSQL, an ask makes the same trial in a single statement as in several statements."""
 
 import pytest
 from harness.arrange import SimulatedWorker, change, new_study, rows

@@ -247,7 +247,7 @@ def test_trial_ends_as_an_error_after_max_losses(database, clock, study, worker)
 
 
 @pytest.mark.parametrize(("step", "losses"), [(4, 0), (3, 2), (2, 2)])
-def test_only_a_checkpoint_with_a_higher_step_than_all_before_resets_the_losses(
+def test_only_a_checkpoint_of_a_higher_step_than_any_earlier_one_resets_the_losses(
     database, clock, worker, step, losses
 ):
     enqueued(database, worker.study)
@@ -283,7 +283,7 @@ def test_trial_ends_as_an_error_after_max_failures_and_its_exception_is_stored(d
     ]
 
 
-def test_failed_trial_is_not_ready_until_its_wait_is_over_and_a_sweep_wakes_it(database, clock):
+def test_failed_trial_is_not_ready_until_its_back_off_ends_and_a_sweep_wakes_it(database, clock):
     study = new_study(database, max_failures=2)
     worker = SimulatedWorker(database, study)
     fail(worker.ask())
@@ -378,7 +378,7 @@ def test_trials_of_dead_processes_of_this_host_are_recovered_before_their_leases
 
 
 @pytest.mark.parametrize("elsewhere", [{"boot_id": "another"}, {"pid_namespace": "another"}])
-def test_process_of_another_boot_or_pid_namespace_is_not_taken_for_a_dead_one(
+def test_process_of_another_boot_or_pid_namespace_is_not_taken_for_a_dead_process(
     database, study, elsewhere
 ):
     SimulatedWorker(database, study, of=process(1, **elsewhere)).ask()

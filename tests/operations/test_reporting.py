@@ -211,7 +211,7 @@ def test_running_trial_is_ranked_by_its_live_results_only(database, study, worke
 # --- summaries
 
 
-def test_summary_equals_one_computed_from_the_stored_results(database, study, run):
+def test_summary_equals_a_summary_of_the_stored_results(database, study, run):
     run.report(0.9, math.nan)
     run.report(0.3, 0.3, math.inf)
 
@@ -234,7 +234,7 @@ def test_metrics_are_summed_up_when_the_trial_ends(database, study, run):
     assert math.isnan(summary["acc"]["last"])
 
 
-def test_attempt_without_results_has_no_summary(database, study, run):
+def test_trial_without_results_has_an_empty_summary(database, study, run):
     run.finish()
 
     assert list_trials(database, study)[0].summary == Summary()

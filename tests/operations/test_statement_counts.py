@@ -37,7 +37,7 @@ def counted(database, call):
 
 
 def by_dialect(database, *, postgresql, sqlite):
-    """Choose a number of statements: a chain is one on PostgreSQL and several on SQLite."""
+    """Choose a number of statements: a chain is one statement on PostgreSQL, several on SQLite."""
     return postgresql if database.postgresql else sqlite
 
 

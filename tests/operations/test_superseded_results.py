@@ -53,7 +53,7 @@ def live(worker):
     ],
     ids=["after a checkpoint", "last flush", "ignored checkpoint", "no checkpoint", "two flushes"],
 )
-def test_first_result_of_a_later_attempt_supersedes_earlier_results_from_its_step_on(
+def test_first_result_of_a_later_attempt_supersedes_results_of_its_step_and_of_later_steps(
     worker, saved_step, report, expected, start_step
 ):
     first_attempt(worker, saved_step=saved_step)
@@ -79,7 +79,7 @@ def test_attempts_that_end_before_their_first_flush_supersede_nothing(worker):
     assert live(worker) == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}
 
 
-def test_first_flush_with_results_supersedes_even_after_a_flush_without_results(worker):
+def test_attempt_supersedes_results_at_its_first_flush_that_has_results(worker):
     first_attempt(worker)
 
     run = worker.claim()

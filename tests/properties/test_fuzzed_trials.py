@@ -50,7 +50,7 @@ numbers = st.floats() | st.sampled_from([sys.float_info.max, 5e-324, -0.0])
 
 
 def or_invalid(strategy):
-    """Draw from `strategy` in nine of ten examples, and any value in the tenth."""
+    """Generate a value of `strategy` in nine of ten examples, and any value in the tenth."""
     return st.integers(0, 9).flatmap(lambda draw: values if draw == 0 else strategy)
 
 

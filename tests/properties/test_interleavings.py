@@ -1,8 +1,8 @@
 """
 Concurrent operations, interleaved statement by statement on two or three PostgreSQL connections.
 
-In any schedule the answers and the rows are those of some serial order, every promise is kept, and
-there is no deadlock. `STUDYDB_SCHEDULES=200` runs more schedules.
+In any schedule the answers and the rows are those of some serial order, there is no deadlock, and
+the promises of `harness.row_invariants` are kept. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import os
@@ -133,7 +133,7 @@ def test_schedules_alternate_between_clients_and_differ_by_seed(stage):
 
     turn_orders = {tuple(turn[0] for turn in schedule) for schedule in result}
     n_alternating = sum(len(list(groupby(order))) > 2 for order in turn_orders)
-    assert n_alternating > 2  # in the others one call may end before the other begins
+    assert n_alternating > 2  # in other schedules one call can end before the other begins
 
 
 def test_server_has_executed_each_statement_before_the_next_turn(stage):

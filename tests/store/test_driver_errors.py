@@ -1,4 +1,4 @@
-"""Driver errors: which studydb error replaces each, and whether the connection is kept."""
+"""Driver errors: which studydb error replaces each of them, and whether the connection is kept."""
 
 import os
 import sqlite3

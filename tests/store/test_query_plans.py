@@ -40,7 +40,7 @@ def study(database):
 KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
 
 TRIAL_KEY = r"trial_pkey|SEARCH trial USING INTEGER PRIMARY KEY"
-"""The key of `trial` only: a fence also reads the row of `study` by its key."""
+"""The key of the table `trial`. Other keys do not count: a fence also reads `study` by its key."""
 
 FULL_SCAN = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! USING)"
 

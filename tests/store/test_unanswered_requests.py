@@ -1,4 +1,4 @@
-"""A server that accepts requests and does not answer: every wait has a bound."""
+"""Every wait for an answer of the server has a bound, except a migration's wait for its lock."""
 
 import threading
 import time

@@ -266,7 +266,7 @@ def test_links_within_a_directory_are_stored_as_copies_of_their_targets(store, s
     assert (copy / "newest" / "0.bin").read_bytes() == b"zero"
 
 
-def test_directory_may_be_given_by_a_link_to_it(store, source, tmp_path):
+def test_link_to_a_directory_can_be_given_instead_of_the_directory(store, source, tmp_path):
     (tmp_path / "link").symlink_to(source)
 
     assert store.put_directory(place(), tmp_path / "link").size_bytes > 0
@@ -283,7 +283,7 @@ def test_directory_may_be_given_by_a_link_to_it(store, source, tmp_path):
         ("link", "has no existing target"),
     ],
 )
-def test_link_without_a_target_or_to_its_parent_or_out_of_the_directory_is_refused(
+def test_link_that_has_no_target_or_leads_to_its_parent_or_out_of_the_directory_is_refused(
     store, source, tmp_path, target, complaint
 ):
     (tmp_path / "outside").write_text("secret")
@@ -471,7 +471,7 @@ def signed_checkpoint(payload, *, kind):
 
 
 @pytest.mark.parametrize("kind", ["dict", "directory"])
-def test_signature_is_valid_for_one_checkpoint_kind_only(kind):
+def test_signature_is_valid_for_one_kind_of_checkpoint_only(kind):
     row = signed_checkpoint(checkpoint_payload(**SIGNED | {"kind": kind}), kind=kind)
 
     assert is_signed(RING, row, trial_uuid=TRIAL)

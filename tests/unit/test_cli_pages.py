@@ -32,7 +32,7 @@ def test_page_is_full_or_shows_every_row(sizes, most):
     assert all(shares[group] <= size for group, size in sizes.items())
 
 
-def test_narrow_terminal_omits_as_few_optional_columns_as_possible_in_their_order():
+def test_narrow_terminal_omits_as_few_optional_columns_as_possible_in_the_given_order():
     widths = {"number": 6, "value": 10, "params": 20}
 
     assert _left_out(widths, ["value", "number"], line_width=42) == []

@@ -101,7 +101,7 @@ def test_times_as_text_sort_by_time(moments):
     assert texts == sorted(texts)
 
 
-def test_time_is_read_in_utc_with_its_zone():
+def test_time_that_is_read_is_in_utc_and_has_a_zone():
     by_sqlite = from_database(UtcDateTime(), "2026-01-01 10:30:00.123", sqlite.dialect())
     by_postgresql = from_database(UtcDateTime(), MOMENT, postgresql.dialect())
 

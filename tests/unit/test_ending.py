@@ -148,7 +148,7 @@ def test_every_ending_is_an_allowed_move_with_matching_reason_and_delay(outcome,
         (None, Status.STOPPED, BY_STUDY),
     ],
 )
-def test_stop_precedes_pause_and_a_request_for_a_trial_precedes_one_for_its_study(
+def test_stop_precedes_pause_and_a_trials_request_precedes_its_studys_status(
     request_, status, verdict
 ):
     assert requested_verdict(request_, status) == verdict

@@ -22,7 +22,7 @@ class Checkpoint:
 
 @dataclass
 class Trial:
-    """Keeps the reports of a trainable; like a real trial, it pickles each checkpoint at once."""
+    """Keeps a trainable's reports. Like a real trial, it pickles a checkpoint when it is reported."""
 
     checkpoint: Checkpoint | None = None
     metrics: list[dict[str, float]] = field(default_factory=list)

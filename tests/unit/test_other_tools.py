@@ -1,4 +1,4 @@
-"""Errors about other tools' names say what to write in studydb; one table has these names."""
+"""Errors about names of other tools say what to write in studydb; `WORDS` has these names."""
 
 import importlib.util
 

@@ -63,7 +63,7 @@ def test_line_shows_the_percentage_of_num_trials_that_have_ended():
     )
 
 
-def test_line_on_a_terminal_is_overwritten_by_the_next():
+def test_line_on_a_terminal_is_overwritten_by_the_next_line():
     stream = Terminal()
 
     with progress_line("digits[red]", stream) as progress:

@@ -70,7 +70,7 @@ def test_another_seed_or_draw_gives_other_params():
     assert points(SPACE, seed=7) != points(SPACE, seed=8)
 
 
-def test_new_parameter_does_not_change_the_values_of_others():
+def test_new_parameter_does_not_change_the_values_of_other_parameters():
     wider = Space.read({"first": uniform(0, 1), "lr": loguniform(1e-4, 1.0)})
 
     assert [point["lr"] for point in points(wider)] == [point["lr"] for point in points(SPACE)]
@@ -85,7 +85,7 @@ def test_parameters_are_independent_of_each_other():
     assert np.allclose(drawn.mean(axis=0), 0.5, atol=0.03)
 
 
-def test_random_number_is_computed_from_the_first_word_of_philox_in_numpy():
+def test_random_number_is_computed_from_the_first_word_of_numpys_philox():
     path_key = int.from_bytes(hashlib.sha256(b"model/width").digest()[:8], "little")
     stream = np.random.Philox(key=np.array([3, path_key], dtype=np.uint64), counter=5)
 

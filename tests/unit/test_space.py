@@ -23,7 +23,7 @@ from studydb.domain.space.search_space import (
 from studydb.domain.text.suggestions import did_you_mean
 
 LAST = 1 - 2**-53
-"""The largest random number in [0, 1) from which a distribution makes a value."""
+"""The largest of the random numbers from [0, 1), each of which a distribution turns into a value."""
 
 
 SPACE = Space.read(
@@ -68,7 +68,7 @@ def test_order_of_parameters_survives_json_with_sorted_keys():
     assert list(again.parameters) == ["z", "m/y", "a"]
 
 
-def test_read_returns_a_space_unchanged_and_an_empty_one_for_none():
+def test_read_returns_a_space_unchanged_and_an_empty_space_for_none():
     assert Space.read(SPACE) is SPACE
     assert Space.read(None) == Space.read({})
     assert Space.read(None).to_json() == {}
@@ -382,7 +382,7 @@ def test_values_and_hashes_never_change_between_versions():
     assert choice(["a", "b", "c"]).from_unit(0.3) == "a"
 
 
-def test_choice_distinguishes_true_from_1_but_not_1_from_1_point_0():
+def test_choice_of_1_contains_1_point_0_but_not_true():
     domain = choice([1, "x"])
 
     assert domain.contains(1.0)

@@ -211,7 +211,7 @@ def test_function_that_pickles_to_more_than_16_mib_is_refused(project):
 # load
 
 
-def test_directory_of_the_worker_is_searched_before_that_of_the_study(project, tmp_path):
+def test_directory_of_the_worker_is_searched_before_the_directory_of_the_study(project, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "plain.py").write_text("def train(config): return 'the worker'\n")
@@ -258,7 +258,7 @@ def test_pickle_of_another_python_is_refused_with_both_versions(project):
     check_refused(words, load, trainable, [project], error=TrainableError)
 
 
-def test_pickle_that_needs_a_missing_module_is_refused_with_its_name(project, plain, tmp_path):
+def test_refusal_of_a_pickle_that_needs_a_missing_module_names_the_module(project, plain, tmp_path):
     source = pickle.dumps(plain.train)
     trainable = Trainable(
         "u", TrainableKind.PICKLE, "f", "/", "{}.{}".format(*sys.version_info), source
