@@ -51,7 +51,7 @@ class Integers:
     Integers below 2**63.
 
     Args:
-        optional: Whether values may be missing; the type is Int64 if so, else int64.
+        optional: Whether values can be missing; then the type is pandas' Int64, not int64.
     """
 
     def __init__(self, *, optional: bool = False) -> None:

@@ -1,1 +1,1 @@
-"""The command line: one file per command group, imported when its command is called."""
+"""The command line: one file per command group, imported when one of its commands is called."""

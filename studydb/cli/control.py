@@ -50,7 +50,7 @@ def stop(*, name: str, numbers: Sequence[int], storage: Storage) -> None:
     End trials of NAME as CANCELLED; without numbers stop the whole study.
 
     A running trial gets the request within seconds. If the trial has not ended after the worker's
-    --grace, the worker kills it. A stopped study keeps its PENDING trials; `resume` continues it.
+    --grace, the worker kills it. A stopped study keeps its PENDING trials and can be resumed.
     """
     with opened_study(storage, name) as study:
         study.stop(*numbers)

@@ -21,8 +21,8 @@ def set(*, name: str, settings: Sequence[str], storage: Storage) -> None:  # noq
     """
     Change a setting of NAME: checkpoints=URL is the store of new checkpoints.
 
-    Attempts that start later save there. Older checkpoints stay in their store, and trials are
-    still restored from it. URL is a directory that all workers see, or inline: (the database).
+    Attempts that start later save to URL: a directory that all workers see, or inline: (the
+    database). Older checkpoints stay in their store, and trials are restored from that store.
     """
     given = read_settings(settings)
     with opened_study(storage, name) as study:

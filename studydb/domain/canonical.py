@@ -131,7 +131,7 @@ def _integral(value: Any) -> Any:
 
 def params_hash(params: Mapping[str, Any]) -> str:
     """
-    Hash a configuration: equal params have equal hashes, whatever the order of their keys.
+    Hash params: equal params have equal hashes, whatever the order of their keys.
 
     Returns:
         32 hexadecimal characters: the first half of SHA-256 over `canonical_json`.

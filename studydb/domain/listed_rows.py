@@ -122,7 +122,7 @@ class RecentEnds(NamedTuple):
 
 class StorageProblem(NamedTuple):
     """
-    One kind of trouble of a study, such as checkpoints that were not stored: its newest event.
+    The newest event of one kind of trouble, such as a checkpoint that was not stored.
 
     Attributes:
         times: How many recent events are of this kind.

@@ -40,7 +40,7 @@ def cutoff(cut: Cut, better: Entry | None, quantile: float) -> float | None:
         quantile: The quantile of the negated scores, in [0, 1].
 
     Returns:
-        The score; None without entries; NaN if infinities leave it undefined, as in numpy.
+        The score; None without entries; NaN if infinite scores leave the quantile undefined.
     """
     if cut.entry is None:
         return None

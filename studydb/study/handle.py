@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 class Study:
     """
-    A study in a database; threads may share it.
+    A handle on a study in a database; threads can share a handle.
 
     Attributes:
         record: The study's row with its specs, read when the handle was made or by `set`.
@@ -75,7 +75,7 @@ class Study:
         The trial with the best `best_value`.
 
         NaN is never best. Of equal values the trial with the lower number is best. The trial's
-        `checkpoint` is its newest, which may be of a later step than the best value.
+        `checkpoint` is the newest that it saved; the best value can be of an earlier step.
 
         Raises:
             NoResults: No trial has a value yet.

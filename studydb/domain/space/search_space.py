@@ -218,7 +218,7 @@ class Space:
             Nested params without constants.
 
         Raises:
-            InvalidSpec: A name is unknown, a value is outside its domain, or JSON cannot hold it.
+            InvalidSpec: A name is unknown, or a value is outside its domain or unknown to JSON.
         """
         if not isinstance(params, Mapping):
             raise InvalidSpec(

@@ -23,7 +23,7 @@ class Spec:
     Attributes:
         kind: The spec's name in calls and in JSON; by default the class's name.
         kind_key: The key of this name in JSON.
-        is_bounded: Whether integers must fit into 64 bits, because columns hold them.
+        is_bounded: Whether integers must fit into a column of 64 bits.
     """
 
     kind: ClassVar[str]
