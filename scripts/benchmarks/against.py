@@ -36,10 +36,10 @@ NOTE = (
 @dataclass(frozen=True)
 class Subject:
     """
-    What `--against` measures; working tree and commit must have the functions that it names.
+    What `--against` measures. Working tree and commit must both have the functions named below.
 
     Attributes:
-        contenders: The contenders that measure studydb; `build` may return steps of others, too.
+        contenders: The contenders that measure studydb; other steps of `build` are not run.
         build: The function `Plan.build` (see teams.py), as "module:function".
         options: Returns the options of `build` for a database's URL.
         fill: A function, as "module:function"; it is called with the URL before each slice.

@@ -21,7 +21,7 @@ OURS, RAW = "studydb", "raw, 1 call"
 DATABASES = {OURS: "ours", RAW: "raw"}
 
 WAITING_PER_S = 10_000
-"""More PENDING trials than clients claim in a second on any of our servers."""
+"""PENDING trials to make per second of a slice; clients claim fewer on all of our servers."""
 
 
 @click.command()

@@ -23,7 +23,7 @@ OURS, RAW = "studydb", "raw, 4 calls"
 DATABASES = {OURS: "ours", RAW: "raw"}
 
 REPORTS_PER_S = 600
-"""More reports than one client makes in a second."""
+"""RUNNING trials to make per client and per second of a slice; a client reports fewer."""
 
 
 @click.command()
@@ -38,8 +38,8 @@ def decide(*, entries: int, turns: options.Turns) -> None:
     """
     ASHA decisions per second at one rung, on PostgreSQL.
 
-    The other contender runs a transaction of three raw statements. They lock the rung, read the
-    fence and the entries next to the cutoff, and write result, entry, rung and trial.
+    The other contender makes four calls: three raw statements and COMMIT. The statements lock the
+    rung, read fence and entries next to the cutoff, and write result, entry, rung and trial.
     """
     with (
         places.postgresql_server(fsync=turns.fsync) as server,

@@ -64,7 +64,7 @@ def load(url: str, *, trials: int) -> None:
 
 
 def settle(url: str) -> None:
-    """Make PostgreSQL vacuum and write a checkpoint now, so that it does not while we measure."""
+    """Vacuum and write a checkpoint now, so that PostgreSQL does neither during the measurement."""
     with postgres.connect(url) as connection:
         connection.execute("VACUUM (ANALYZE)")
         connection.execute("CHECKPOINT")

@@ -13,7 +13,7 @@ Option = Callable[[Command], Command]
 fsync = click.option(
     "--fsync/--no-fsync",
     default=True,
-    help="Whether commits wait for the disk, as in production, on a server that the run starts.",
+    help="Whether a server that the run starts waits for the disk at commits, as in production.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON with all measurements.")
 storage = click.option(
@@ -23,8 +23,8 @@ against = click.option(
     "--against",
     "commit",
     metavar="COMMIT",
-    help="Compare the working tree with COMMIT only, by default in 9 rounds. The exit code is 1 "
-    "if the tree is slower by 5 % and by more than noise.",
+    help="Compare the working tree with COMMIT and not with other contenders, by default in 9 "
+    "rounds. The exit code is 1 if the tree is slower by 5 % and by more than noise.",
 )
 
 

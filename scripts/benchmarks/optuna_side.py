@@ -42,7 +42,7 @@ def require() -> None:
         import optuna  # noqa: F401, PLC0415  an extra
     except ModuleNotFoundError:
         raise click.UsageError(
-            "Optuna is not installed. Leave it out with --without-optuna, or install it: "
+            "Optuna is not installed. Measure without Optuna, or install it: "
             ".venv/bin/python -m pip install --constraint constraints.txt --editable '.[bench]'"
         ) from None
 

@@ -13,7 +13,7 @@ from harness import postgres
 from studydb.db import migrate
 
 LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
-"""Without these settings, PostgreSQL would write one contender's pages in another's slice."""
+"""Otherwise a checkpoint in one contender's slice would write pages that another has changed."""
 
 
 @contextmanager

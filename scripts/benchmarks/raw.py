@@ -31,7 +31,7 @@ def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[Any]:
 
 
 def build(stack: ExitStack, *, index: int, url: str) -> Mapping[str, Step]:
-    """Return the steps: a trial in transactions of several statements, or in single statements."""
+    """Return the steps: a trial in transactions, in a statement per step, or in two statements."""
     several = stack.enter_context(connect(url, autocommit=False))
     single = stack.enter_context(connect(url))
     common = {"study": 1, "worker": index + 1, "shard": index % SHARDS}

@@ -1,8 +1,8 @@
 """
 Handwritten statements of the raw contenders for PostgreSQL, which write studydb's rows.
 
-Most are used twice: as one of a transaction's statements (`…_ALONE`), and as a CTE of a single
-statement. `{drawn}`, `{made}` and `{held}` stand for binds or for the name of another CTE.
+Most of them are used twice: as one of a transaction's statements (`…_ALONE`), and as a CTE of a
+single statement. `{drawn}`, `{made}` and `{held}` stand for binds or for the name of another CTE.
 """
 
 COUNT_IN = """

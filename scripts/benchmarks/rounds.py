@@ -23,8 +23,8 @@ class Contest:
 
     Attributes:
         unit: What is counted per second.
-        plans: The plans; a key names the contenders that the plan's processes measure.
-        ours: The contenders that measure studydb, each with the names of its baselines.
+        plans: For each tuple of contenders, the plan whose processes measure them.
+        ours: For each contender that measures studydb, the names of its baselines.
         before: Called before each slice, with the name of the slice's contender.
     """
 

@@ -101,9 +101,9 @@ class Team:
 def _answer(pipe: Any, timeout_s: float) -> float | str:
     """The answer of a process: a rate, or the text of its error."""
     try:
-        return pipe.recv() if pipe.poll(timeout_s) else "It gave no answer in time."
+        return pipe.recv() if pipe.poll(timeout_s) else "A process gave no answer in time."
     except (EOFError, OSError):
-        return "It ended without an answer."
+        return "A process ended without an answer."
 
 
 def _serve(plan: Plan, index: int, pipe: Any, barrier: Any) -> None:

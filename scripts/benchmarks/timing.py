@@ -11,7 +11,7 @@ from rich.table import Table
 from benchmarks import output
 
 WARM_UP_CALLS = 10
-"""PostgreSQL plans a prepared statement again for each of its first five calls."""
+"""Calls that are not timed: PostgreSQL plans a prepared statement anew in its first five calls."""
 
 MS = 1e3
 
@@ -78,8 +78,8 @@ def take_turns(
     """
     Time each operation in `rounds` slices. In a slice the places make `calls` calls each, by turns.
 
-    A core that was idle is slow for some hundred calls. When each slice measured one place alone,
-    the same work took 0.14 or 0.38 ms.
+    Places take turns at each call, because a core that was idle is slow for some hundred calls:
+    when each slice measured one place alone, the same work took 0.14 or 0.38 ms.
 
     Args:
         places: The operations of each place, by name; the names are the same in all places.

@@ -81,5 +81,5 @@ def main() -> None:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers, flush=True)
 
 
-if __name__ == "__main__":  # the processes that are measured import this file too
+if __name__ == "__main__":  # spawned processes import this file, too
     main()

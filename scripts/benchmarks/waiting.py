@@ -24,7 +24,7 @@ WAITING = "SELECT count(*) FROM trial WHERE study_id = 1 AND state = 'PENDING' A
 
 def fill(url: str, n: int, *, ready: bool = True) -> None:
     """
-    Add PENDING trials until there are `n`, and vacuum the table.
+    Add PENDING trials until there are `n` with this value of `ready`, and vacuum the table.
 
     Args:
         ready: Whether the trials can be claimed; if not, they back off until tomorrow.

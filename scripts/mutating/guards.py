@@ -22,7 +22,7 @@ REST = (
     "test_study_machine.py",
     "test_interleavings.py",
 )
-"""Test files that run last: if a guard is removed, and the tests that it names still pass."""
+"""Test files that run last, if a guard is removed and the tests that the guard names still pass."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _GAP = r"(?:\s|\#.*\n)"
@@ -88,7 +88,7 @@ class Guard:
     A guard, and how to remove it.
 
     Attributes:
-        promise: The name of the guard's file.
+        promise: The name, without `.toml`, of the file that has the guard's entry.
         patches: The changes that remove the guard, in order.
         tests: What fails without the guard: test files, or single tests as `file.py::name`.
     """

@@ -47,7 +47,7 @@ class ChaosRun:
             metric="loss",
             mode="min",
             num_trials=self.trials,
-            max_losses=10,  # also switches `losses_at_step` off, which kills might reach
+            max_losses=10,  # the default would end trials that die three times at one step
             scheduler=asha if self.scheduler == "ASHA" else studydb.FIFO(),
             searcher=studydb.RandomSearch(seed=self.seed),
             storage=storage,

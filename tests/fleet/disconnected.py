@@ -90,7 +90,7 @@ class DisconnectedWorker:
         return self._id is not None and (self._how != "SIGSTOP" or is_writable(self._study))
 
     def was_recovered(self) -> bool:
-        """Whether all trials of this worker are recovered; then keep its attempts for `changes`."""
+        """Whether all trials of this worker are recovered; if so, keep its rows for `changes`."""
         assert self._id is not None
         if still_holds(self._study, self._id):
             return False
@@ -114,7 +114,7 @@ class DisconnectedWorker:
         return False
 
     def changes(self) -> list[str]:
-        """Return the rows that changed after recovery, and a text if no other attempt began."""
+        """Return the rows that changed since recovery, and a text if it has claimed no other trial."""
         now = self._read()
         changed = [
             f"trial id {trial_id}, attempt {number}: {rows} became {now.get((trial_id, number))}"

@@ -211,7 +211,7 @@ class FaultInjector:
             self._study.extend(num_trials=_ADDED_TRIALS)
             self.report.extended += _ADDED_TRIALS
 
-    # Only these methods wait, because while they wait, they run the actions that are due.
+    # No other method waits, because only these two run the actions that become due meanwhile.
 
     def _rest(self, seconds: float) -> None:
         deadline_s = time.monotonic() + seconds
@@ -334,7 +334,7 @@ class FaultInjector:
         return self._later(0.25, partial(self._await_next_claim, one))
 
     def _await_next_claim(self, one: DisconnectedWorker) -> None:
-        """Do not kill the worker before it has claimed another trial or ended."""
+        """Keep the worker safe from kills until it has claimed another trial or ended."""
         if one.worker.runs and not one.claimed_again:
             return self._later(0.25, partial(self._await_next_claim, one))
         self._say(f"worker {one.worker.pid} has claimed again")

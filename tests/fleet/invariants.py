@@ -144,7 +144,7 @@ def numbered(tables: StudyRows, n_trials: int) -> list[str]:
 
 
 def live_rows_complete(tables: StudyRows, curve: Curve) -> list[str]:
-    """At each step from 1 to its last, each trial has one live value: that of the curve."""
+    """Each trial has one live value at each step up to its last, and the value is the curve's."""
     wrong = []
     for row in tables.trials.values():
         live = tables.live[row.id]

@@ -1,4 +1,4 @@
-"""Studies in which some trials have poisonous content; all other trials must complete."""
+"""Studies in which some trials report or raise harmful content; all others must complete."""
 
 import time
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ DELETE_S = 60.0
 
 
 def create(storage: str, poisons: Mapping[int, str], n_trials: int) -> studydb.Study:
-    """Create a study; `poisons` maps trial numbers to functions of POISONS; no trial is retried."""
+    """Create a study; `poisons` maps trial numbers to keys of POISONS; no trial is retried."""
     named = {str(number): poison for number, poison in poisons.items()}
     return studydb.create_study(
         "poisoned",

@@ -167,7 +167,7 @@ def _report_exits() -> None:
 
 
 def _run(request: dict[str, Any]) -> NoReturn:
-    """Become a worker; at its end exit handlers run, as in an interpreter."""
+    """Become a worker; exit handlers run at the end, as in a process that was not forked."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()

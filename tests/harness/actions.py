@@ -1,7 +1,7 @@
 """
 Every operation on a study as an action, which can be run on a database and on its model.
 
-An action keeps the token or flush number that it sends, so a test may run the action again.
+An action keeps the token or flush number that it sends: run again, it is a duplicate request.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -47,7 +47,7 @@ class StudyAction:
     Attributes:
         act: Calls the operation on a database; returns its answer.
         expect: Calls the operation on a model; returns the answer that `act` should give.
-        turns: `expect` as a generator that yields between transactions; None for one transaction.
+        turns: `expect` as a generator that yields between transactions; None if there is only one.
         token: The token of a claim or an ask; None for other operations.
     """
 

@@ -1,8 +1,9 @@
 """
 Asynchronous successive halving without the package's code: a list per rung, numpy's percentile.
 
-The rule is Ray Tune's: a trial stops if its reward is below the interpolated percentile of the
-rung's earlier rewards. The first trial continues. Unlike in Ray Tune, NaN stops a trial.
+A reward is a value turned so that higher is better. The rule is Ray Tune's: a trial stops if its
+reward is below the interpolated percentile of the rung's earlier rewards, and continues if there
+is no earlier reward. Unlike in Ray Tune, NaN stops a trial.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy as np
 def decisions(
     values: Sequence[float], mode: str, reduction_factor: float
 ) -> list[tuple[bool, float | None]]:
-    """For each value, as they arrive at a rung: whether it stops its trial; and the cutoff."""
+    """For each value, in order of arrival at a rung: whether the trial stops, and the cutoff."""
     recorded: list[float] = []
     decided = []
     for value in values:
@@ -26,7 +27,7 @@ def decisions(
 
 
 def cutoff(rewards: Sequence[float], reduction_factor: float) -> float | None:
-    """The percentile that a reward must reach; None if no number is recorded."""
+    """The percentile that a reward must reach; None if no reward but NaN is recorded."""
     if np.isnan(rewards).all():  # also True for an empty list
         return None
     with np.errstate(all="ignore"):

@@ -44,10 +44,10 @@ def held_at(owner, name):
 
 def send_twice(call, first, second, url, *, at=None):
     """
-    Send a request; send it again while the first is held at its COMMIT, or at the function `at`.
+    Run `call(first)`; run `call(second)` while the first is held at its COMMIT, or at `at`.
 
     Returns:
-        Both answers, and whether the second send waited for a lock of the first.
+        Both answers, and whether the second call waited for a lock of the first.
     """
     answered = threading.Event()
     with held_at(*at or (TransactionBlock, "_end")) as (arrived, go):

@@ -39,7 +39,7 @@ POINTS = ("before", "after")
 
 
 def _recovering(database: Database) -> Call:
-    """One transaction marks suspects; two more transactions recover a trial each."""
+    """The call sweeps in one transaction, and recovers a trial in each of two further ones."""
     study = new_study(database)
     for _ in range(2):
         SimulatedWorker(database, study).take().report(0.5)
@@ -152,7 +152,7 @@ def die_at(point: str, nth: int) -> None:
         if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  no observer runs after COMMIT
+    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  observers run only before COMMIT
 
 
 def is_killed(template: Path, path: Path, operation: str, point: str, nth: int) -> bool:

@@ -15,7 +15,7 @@ DIVERGES_AT = 3
 
 
 def read_curves() -> list[list[float]]:
-    """A list of validation errors for each trial, a value per step; every tenth ends in NaN."""
+    """For each trial, the validation error of each step; every tenth list ends in NaN."""
     curves: list[list[float]] = json.loads(CURVES.read_text())["error"]
     for curve in curves[7::10]:
         curve[DIVERGES_AT - 1 :] = [math.nan] * (len(curve) - DIVERGES_AT + 1)
@@ -26,7 +26,7 @@ def report_curves(storage: str, name: str, together: Barrier) -> None:
     """Ask for trials until the budget is spent; report each trial's curve until its verdict."""
     database, curves = connect(storage, connections=1), read_curves()
     worker = SimulatedWorker(database, load(database, name))
-    run = retry_while_busy(worker.ask)  # each process has a trial before one goes on
+    run = retry_while_busy(worker.ask)  # each process has a trial before any reports
     together.wait(60)
     while run:
         train(run, curves[run.lease.number])

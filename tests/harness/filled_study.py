@@ -10,7 +10,7 @@ from studydb.domain.records import Study
 from studydb.schedulers import ASHA
 
 MANY = 5000
-"""The number of rows of each kind: ended trials, PENDING trials, attempts, results."""
+"""The number of ended trials, of PENDING trials and of results; each trial has an attempt."""
 
 ENTRIES = 3000
 """Entries of the first rung."""

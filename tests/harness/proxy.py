@@ -24,7 +24,7 @@ _ENCRYPTION = (80877103, 80877104)
 """The codes by which a client asks for TLS or GSS encryption; the proxy replies "N" (no)."""
 
 _HELD_BACK = frozenset([b"P", b"B", b"D", b"C", b"E"])
-"""Parse, Bind, Describe, Close, Execute: sent on together with the next other message."""
+"""Parse, Bind, Describe, Close, Execute: held until a message of another kind arrives."""
 
 _EXECUTES = frozenset([b"E", b"Q"])
 _ENDS_EXCHANGE = frozenset([b"S", b"Q"])
@@ -76,7 +76,7 @@ class Proxy:
         Sever the connection on which the n-th exchange from now on is sent.
 
         Args:
-            when: "before" the server gets the exchange, or "after" it but before the reply.
+            when: "before" the server gets the exchange, or "after" the server has executed it.
             exchange: n. Only exchanges that execute something count; the first is 1.
         """
         with self._mutex:
@@ -247,7 +247,7 @@ class _Pair:
 
 
 def _frames(connection: socket.socket) -> Iterator[bytes]:
-    """Each message after the startup: a letter, a length that includes itself, a body."""
+    """Each message after the startup: a letter, the length of length and body, the body."""
     while True:
         head = _exactly(connection, 1 + _LENGTH.size)
         (length,) = _LENGTH.unpack(head[1:])

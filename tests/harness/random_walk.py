@@ -79,7 +79,7 @@ WEIGHTS = {
     "resume_the_study": 1,
     "send_again": 4,
 }
-"""The weight of each random step: a call of the method `name`, or the action that `_name` makes."""
+"""Weights of the random steps: `name` is a method to call, or `_name` makes an action to run."""
 
 
 class RandomWalk:

@@ -16,7 +16,7 @@ from studydb.db.transaction_block import TransactionBlock
 
 @dataclass(frozen=True)
 class Sender:
-    """A function that sends: its module, name, and the first line of its docstring."""
+    """A function that sends statements: module, name, and the first line of its docstring."""
 
     module: str
     name: str

@@ -19,7 +19,7 @@ from studydb.domain.life.states import State
 Numbers = frozenset[int]
 
 MOST_LOCKED = 2
-"""The most trials that a sweep may have skipped because other actions had locked them."""
+"""The search assumes that a sweep has skipped at most so many trials that others had locked."""
 
 
 def explaining_order(
@@ -78,7 +78,7 @@ def _one_turn(action: StudyAction, model: Model) -> Generator[None, None, Any]:
 
 
 def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int, ...]]:
-    """All orders of transactions; an action with `turns` has one, and one per RUNNING trial."""
+    """All orders; an action with `turns` has one transaction, and another per RUNNING trial."""
     running = sum(trial.state is State.RUNNING for trial in model.trials)
     return _merged([running + 1 if action.turns else 1 for action in actions])
 
@@ -95,7 +95,7 @@ def _merged(turns: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def _locked_by_others(
     model: Model, actions: Sequence[StudyAction]
 ) -> Iterator[tuple[Numbers, Numbers]]:
-    """Which trials a recovery may have skipped because another action had locked them."""
+    """The `skipped` and `skipped_later` of `recover_in_turns` to try, the fewest trials first."""
     if not any(action.turns for action in actions):
         return iter([(frozenset(), frozenset())])
     held = [trial.number for trial in model.trials if trial.held]
@@ -113,7 +113,7 @@ def _few(numbers: Sequence[int]) -> list[Numbers]:
 
 
 def _picks(actions: Sequence[StudyAction], answers: Sequence[Any]) -> dict[str, int | None]:
-    """The number of each claim's trial, by token: claims skip trials that are locked."""
+    """By token, the trial that each claim took; locked trials before this one were skipped."""
     return {
         action.token: getattr(answer, "number", None)
         for action, answer in zip(actions, answers, strict=True)

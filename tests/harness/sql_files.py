@@ -1,4 +1,4 @@
-"""docs/sql: each hot operation's statements on PostgreSQL and SQLite, with PostgreSQL's plans."""
+"""Makes docs/sql: the hot operations' statements on each database, with PostgreSQL's plans."""
 
 import io
 import re

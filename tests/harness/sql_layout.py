@@ -58,7 +58,7 @@ class _Page:
         self._break(depth)
 
     def _write(self, depth: int) -> None:
-        """Write one token; if it opens a parenthesis, write all tokens until this is closed."""
+        """Write one token; if it opens a parenthesis, write all tokens up to the closing one."""
         after_space, token = self._tokens[self._position]
         self._position += 1
         text = token.replace(" ", _SPACE)
