@@ -47,7 +47,7 @@ def in_threads(work):
 
 
 def ask_until_none(worker):
-    """Ask until no trial is given, at most `MOST_ASKS` times."""
+    """Ask until an ask gives no trial, at most `MOST_ASKS` times; return the trials' numbers."""
     numbers = []
     while len(numbers) < MOST_ASKS and (run := retry_while_busy(worker.ask)):
         numbers.append(run.lease.number)

@@ -28,7 +28,7 @@ NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
 """With a nested space, an ask takes several statements."""
 
 AT_BEGIN = (claims, "begin_attempt")
-"""The function that inserts an attempt. In it, tests let a claim in several statements wait."""
+"""The function that inserts an attempt; tests hold a claim in several statements there."""
 
 
 # --- races

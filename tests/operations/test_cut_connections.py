@@ -40,7 +40,7 @@ SKIPPING_LOCKED_ROWS = (
     *("claim", "claim_with_max_concurrent", "claim_from_a_checkpoint", "claim_or_ask"),
     *("recover", "recover_host", "resume_the_study"),
 )
-"""Operations that take other rows than an earlier send which still locks its rows."""
+"""Operations that skip the rows that an earlier send still locks, and take other rows."""
 
 PATIENCE_S = 60.0
 

@@ -14,7 +14,7 @@ DURABLE = (
     *("save", "stop_a_running_trial"),
 )
 
-# The server keeps a COMMIT that does not wait for the disk in memory for 10 s; a crash loses it.
+# For 10 s, commits that do not wait for the disk are only in memory, so that a crash undoes them.
 LAZY = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
 
 

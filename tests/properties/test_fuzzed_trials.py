@@ -25,7 +25,7 @@ from studydb.worker.fork_server_client import ForkServer
 LONG_S = 60.0 * float(os.environ.get("STUDYDB_FUZZ_MINUTES", "0"))
 EXAMPLES = 200 if LONG_S else 30
 LIMIT_S = 20.0
-"""The most seconds that a worker may take for two trials."""
+"""The time within which a worker must run two trials."""
 
 integers = st.integers(-(2**63), 2**64 - 1)
 leaves = st.none() | st.booleans() | integers | st.floats() | st.text(max_size=30) | st.binary()

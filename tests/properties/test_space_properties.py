@@ -1,4 +1,4 @@
-"""Properties of spaces, of the values that domains give, and of the grammar."""
+"""Properties of spaces, of the values that distributions give, and of the grammar."""
 
 import json
 import math
@@ -83,7 +83,7 @@ trees = st.recursive(
 
 @given(domains, units)
 @QUIET
-def test_every_drawn_value_is_inside_its_domain(domain, u):
+def test_every_value_of_a_distribution_is_contained_in_it(domain, u):
     value = domain.from_unit(u)
 
     assert domain.contains(value)
@@ -103,7 +103,7 @@ def test_larger_random_number_gives_an_equal_or_larger_value(domain, u, v):
 
 @given(domains)
 @QUIET
-def test_enumerable_domain_draws_its_first_and_its_last_value(domain):
+def test_enumerable_distribution_gives_its_first_and_its_last_value(domain):
     assume(isinstance(domain, Enumerable))
 
     first, last = domain.from_unit(0.0), domain.from_unit(1 - 2**-53)
@@ -114,7 +114,7 @@ def test_enumerable_domain_draws_its_first_and_its_last_value(domain):
 
 @given(st.floats(-1e5, 1e5), st.floats(1e-2, 1e5), st.sampled_from([0.1, 0.05, 0.3, 2.5]), units)
 @QUIET
-def test_quniform_draws_multiples_inside_its_bounds(lower, width, q, u):
+def test_quniform_gives_multiples_inside_its_bounds(lower, width, q, u):
     try:
         domain = quniform(lower, lower + width, q)
     except InvalidSpec:
@@ -128,7 +128,7 @@ def test_quniform_draws_multiples_inside_its_bounds(lower, width, q, u):
 
 @given(st.integers(-50, 50), st.integers(1, 6), st.integers(0, 2**63 - 1))
 @QUIET
-def test_randint_draws_every_value_of_a_small_range(lower, width, seed):
+def test_randint_gives_every_value_of_a_small_range(lower, width, seed):
     domain = randint(lower, lower + width)
 
     drawn = {domain.from_unit(unit_draw(seed=seed, path="x", draw=n)) for n in range(300)}
@@ -210,7 +210,7 @@ def test_json_text_of_a_value_parses_as_the_value(value):
 
 @given(domains)
 @QUIET
-def test_text_of_any_domain_parses_as_the_domain(domain):
+def test_text_of_any_distribution_parses_as_the_distribution(domain):
     assert parse_parameter(f"x={domain}") == ("x", domain)
 
 

@@ -1,4 +1,4 @@
-"""The plans of frequent statements for large tables: each uses its index."""
+"""The plan of each frequent statement uses an index, however large the tables are."""
 
 import re
 from datetime import UTC, datetime
@@ -63,7 +63,7 @@ OF_EACH_TRIAL = (
     "renew",
     "earlier send",
 )
-"""Statements whose plans a connection may make while the tables are empty, and then keeps."""
+"""Statements that a connection can plan while the tables are empty; it then keeps the plans."""
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 

@@ -57,7 +57,7 @@ def test_columns_of_the_same_name_are_numbered():
         (["lr", "lr"], ["lr"], {"lr": "lr"}),
     ],
 )
-def test_only_a_name_equal_to_a_fixed_column_gets_a_prefix(first, others, columns):
+def test_only_a_parameter_with_the_name_of_a_fixed_column_gets_a_prefix(first, others, columns):
     named = expanded_names(first, others, taken=["number", "state"], prefix="param/")
 
     assert named == columns

@@ -22,7 +22,7 @@ from studydb.domain.text.display import best_text, duration_text, value_text
         (None, "none", "none yet"),
     ],
 )
-def test_values_have_six_digits_and_an_infinite_best_value_is_none_finite_yet(value, text, best):
+def test_values_have_six_digits_and_an_infinite_value_is_not_called_best(value, text, best):
     assert (value_text(value), best_text(value)) == (text, best)
 
 

@@ -9,7 +9,7 @@ def waits(poll_interval, number):
     return [poll_interval.next_s() for _ in range(number)]
 
 
-def test_wait_is_bounded_by_the_time_since_the_last_trial():
+def test_wait_is_bounded_by_twice_the_time_since_the_last_trial():
     drawn = waits(PollInterval(), 20)
 
     idle_s = 0.0

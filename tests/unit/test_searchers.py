@@ -120,7 +120,7 @@ def test_seed_may_be_negative_or_exceed_64_bits():
         assert 0 <= unit_draw(seed=seed, path="lr", draw=2**40) < 1
 
 
-def test_grid_is_the_product_in_which_the_last_parameter_changes_fastest():
+def test_grid_is_the_product_of_all_values_and_the_last_parameter_changes_fastest():
     space = Space.read(
         {"a": choice(["x", "y"]), "m": {"b": randint(1, 3)}, "c": quniform(0, 1, 0.5)}
     )

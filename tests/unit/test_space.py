@@ -23,7 +23,7 @@ from studydb.domain.space.search_space import (
 from studydb.domain.text.suggestions import did_you_mean
 
 LAST = 1 - 2**-53
-"""The largest of the random numbers from [0, 1), each of which a distribution turns into a value."""
+"""The largest random number. Random numbers lie in [0, 1); a distribution maps them to values."""
 
 
 SPACE = Space.read(
