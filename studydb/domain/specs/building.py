@@ -51,8 +51,7 @@ def rebuild(
     Make the object that a row describes, such as {"name": "ASHA", "max_t": 27}.
 
     Args:
-        known, noun: See `build`.
-        key: The key in `spec` that holds the name.
+        key: The key in `spec` that holds the name. `build` explains `known` and `noun`.
 
     Raises:
         InvalidSpec: `build` refuses the spec, or the spec has no name.
