@@ -2,7 +2,7 @@
 studydb: a SQL-backed, persistent study store with stateless workers.
 
 Public names are imported when first used, so that `import studydb` in a trainable loads no
-SQLAlchemy. To add a public name, import it for type checkers and list it in `_HOMES`.
+SQLAlchemy. To add a public name, import it under `TYPE_CHECKING` and list it in `_HOMES`.
 """
 
 import sys
@@ -129,7 +129,7 @@ def _missing(name: str) -> Exception:
     message = f"module 'studydb' has no attribute {name!r}"
     if translation:
         message += f".{translation}"
-    # the interpreter suggests similar names of `obj`
+    # with `obj`, the interpreter's message suggests similar names of this module
     return AttributeError(message, name=name, obj=sys.modules[__name__])
 
 

@@ -24,8 +24,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 SIGNAL_SPREAD_S = 1.0
 """
-A stop signal to all processes of a worker reaches each of them within this time. A child may get it
-twice: from the terminal or service manager, and from its worker.
+A stop signal may reach a child twice: from the terminal or service manager, and from its worker.
+Both signals, and the signal to the worker itself, arrive within this time.
 """
 
 
@@ -47,7 +47,7 @@ def process_record(pid: int, started: int) -> Process:
 
 
 def is_local(process: Process) -> bool:
-    """Whether the pid of a process is valid here: the same boot and the same namespace of pids."""
+    """Whether a process has this boot and this namespace of pids, so that its pid is valid here."""
     return (process.boot_id, process.pid_namespace) == (_boot_id(), _pid_namespace())
 
 
@@ -85,7 +85,7 @@ class _UnreadableError(Exception):
 
 
 def _read_start(pid: int) -> int | None:
-    """Return when a process started, None for a zombie; raise `_UnreadableError`."""
+    """Return when a process started, or None for a zombie; raise `_UnreadableError` if unknown."""
     if not _has_proc():
         return _start_by_ps(pid)
     try:
@@ -141,7 +141,7 @@ def _stat_fields(pid: int) -> list[bytes]:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process and its group; just after the fork the process may have no group yet."""
+    """Kill a process's group, and the process itself: just after its fork it may have no group."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -180,7 +180,7 @@ def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
 
 def die_with_parent(number: int, parent_pid: int) -> None:
     """
-    Have Linux signal this process when its parent dies; if the parent is dead, signal now.
+    Have Linux send signal `number` to this process as soon as its parent is dead.
 
     On other systems the caller must notice that the parent's socket is closed.
     """

@@ -1,4 +1,4 @@
-"""The bytes of checkpoints: an object is written whole, and its digest is checked at each read."""
+"""The bytes of checkpoints, which are written whole, and compared with a digest at each read."""
 
 from studydb.artifacts.directory import DirectoryStore
 from studydb.artifacts.inline import (

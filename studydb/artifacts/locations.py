@@ -26,14 +26,14 @@ class Locations:
 
     Attributes:
         database_file: The SQLite file; logs and checkpoints are in a folder beside it. None for
-            PostgreSQL: logs are below `$XDG_STATE_HOME`, and checkpoints are inline unless the
-            study names a store.
+            PostgreSQL: logs are below `$XDG_STATE_HOME`, and checkpoints are in the database
+            unless the study names a store.
     """
 
     database_file: Path | None
 
     def checkpoint_stores(self, study: Study) -> Stores:
-        """Return a study's checkpoint stores; a study without a URL has the default store."""
+        """Return a study's checkpoint stores; a study that names no store has the default store."""
         former = (self._store_url(url) for url in study.former_checkpoints)
         return Stores(self._store_url(study.checkpoints), tuple(former))
 
@@ -51,8 +51,8 @@ class Locations:
         """
         Return the folder that an attempt's row names, or `log_dir` if the row was changed.
 
-        The worker may have another home directory, but the path always ends in study, trial and
-        attempt.
+        A worker with another home directory records another path, but the path ends in the same
+        study, trial and attempt. If it does not, the row was changed.
         """
         ours = self.log_dir(study, lease)
         path = Path(recorded or ours)

@@ -1,4 +1,4 @@
-"""The protocol of checkpoint stores, and the names of their objects."""
+"""The protocol of checkpoint stores. An object is the file or directory of one checkpoint."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ _DEPTH = 4
 
 def check_uuid(text: str, *, noun: str) -> str:
     """
-    Return a text if it is a UUID, and so may become part of a path.
+    Return a text that is a UUID, and therefore safe as a part of a path.
 
     Raises:
         CheckpointError: The text is not a UUID, because its row was changed.
@@ -32,7 +32,7 @@ def parts_of(url: str) -> tuple[str, ...] | None:
     """Return study, trial, attempt and name from an object's URL; None for another URL."""
     try:
         path = unquote(urlsplit(url).path)
-    except ValueError:  # the host contains a bracket
+    except ValueError:  # urlsplit refuses the URL, such as one whose host contains a bracket
         return None
     parts = tuple(path.split("/")[-_DEPTH:])
     return parts if _OBJECT.fullmatch("/".join(parts)) else None

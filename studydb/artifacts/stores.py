@@ -30,7 +30,7 @@ class Stores:
         """
         Find the study's store that holds an object.
 
-        Only the last parts of the URL matter, because a tree may be moved (see `DirectoryStore`).
+        The store that the URL names is tried first; its tree may have been moved to another store.
 
         Raises:
             CheckpointError: The study has no store outside the database.

@@ -71,7 +71,7 @@ def _descriptor(before: AbstractSet[int]) -> str | None:
             continue
         if stat.S_ISSOCK(mode):
             return "the import has opened a socket"
-        # A forked process would share the position in the file.
+        # All forked processes would share one reading position in an open file.
         return f"the import has left {target} open"
     return None
 
@@ -133,7 +133,7 @@ def _native_threads() -> str | None:
 
 
 def _is_open(number: int) -> bool:
-    """Whether a descriptor is open; the descriptor of the listing itself is closed by now."""
+    """Whether a descriptor is open; the descriptor that listed /proc/self/fd is closed by now."""
     try:
         os.fstat(number)
     except OSError:

@@ -37,7 +37,7 @@ REQUEST = struct.Struct("!QB")
 DESCRIPTORS_PER_REQUEST = 3
 
 CHILD_ID_VARIABLE = "STUDYDB_CHILD"
-"""The number of a child's request, in the environment of the child and of its descendants."""
+"""The environment variable that holds a child's request number, also in the child's descendants."""
 
 SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
@@ -82,7 +82,7 @@ class Outdated(Struct, frozen=True, tag="outdated"):
 
 
 class Exited(Struct, frozen=True, tag="exited"):
-    """A child and its process group have ended, with a code or by a signal."""
+    """A child has ended, with an exit code or by a signal; its process group was killed."""
 
     id: int
     code: int | None = None
@@ -132,7 +132,7 @@ class ForkingServer:
         self._wakeup.setblocking(False)
         alarm.setblocking(False)
         self._alarm = alarm
-        for number in _SIGNALS:  # handlers that do nothing: `serve` reads the wake-up descriptor
+        for number in _SIGNALS:  # the handlers do nothing; the wake-up descriptor wakes `serve`
             signal.signal(number, lambda _number, _frame: None)
         signal.set_wakeup_fd(alarm.fileno(), warn_on_full_buffer=False)
 
@@ -199,9 +199,9 @@ class ForkingServer:
             self._end()
 
     def _fork(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> int:
-        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the kernel drops descriptors over a limit
+        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # over this process's limit of open files
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        # Without this the server's handlers would run for a signal that is sent to the child.
+        # Otherwise a signal sent to the child just after the fork would run the server's handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             with warnings.catch_warnings():

@@ -43,7 +43,7 @@ class TrainableImport:
         study_uuid: The study's UUID, which seeds the random generators for the import.
         trainable: The trainable; the supervisor has checked that it is trusted.
         signed: True if a key of this user signed the trainable. False if only `--allow-import`
-            permits it; then functions that its module imports from other packages are refused.
+            permits it: a function that its module imports from another package is then refused.
         workdirs: The worker's working directory, where the child runs. If `signed`, the study's
             working directory follows.
     """

@@ -1,12 +1,12 @@
 """
-The messages between supervisor and child, after the job itself (see job.py).
+The messages that supervisor and child exchange after the job (see job.py).
 
 ```
 child → supervisor                                   supervisor → child
-began    the user's function starts now
-report   a result, a checkpoint's record, or both    answer   to a report or flush that has an id
-flush    store all earlier reports                   stop     notice: the verdict has changed
-end      how the code ended; last message            lost     notice: the lease is lost
+began    the user's function starts now              answer   to a flush, or a report with an id
+report   a result, a checkpoint's record, or both    stop     a new verdict, or its withdrawal
+flush    asks to store all earlier reports           lost     the lease is lost
+end      how the code ended (the last message)
 ```
 The child waits for the answer to a report with an id. The supervisor sends the answer once the
 result and the checkpoint's row are stored. A report without an id is buffered. The supervisor does
@@ -107,7 +107,7 @@ class Ended(Struct, frozen=True, tag="end"):
 
 
 class Answered(Struct, frozen=True, tag="answer"):
-    """The report or flush with this id and all earlier reports are stored, unless `lost`."""
+    """All reports up to the report or flush with this id are stored, unless `lost` is True."""
 
     id: int
     verdict: Verdict | None = None
@@ -134,7 +134,7 @@ _from_supervisor: msgpack.Decoder[FromSupervisor] = msgpack.Decoder(FromSupervis
 
 
 def write(message: FromChild | FromSupervisor) -> Frame:
-    """Encode a message; the payload holds the checkpoint's bytes."""
+    """Encode a message; the frame's payload is the bytes of an inline checkpoint, if any."""
     if not isinstance(message, Reported) or message.saved is None or message.saved.data is None:
         return Frame(_encode(message))
     saved = structs.replace(message.saved, data=None)

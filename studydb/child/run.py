@@ -76,7 +76,7 @@ def serve(channel: Channel, function: Callable[..., Any] | None = None) -> int:
 
 def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) -> Ended:
     """
-    Run one attempt to its end; if the user's code raises, the message contains the error.
+    Run one attempt, and return how it ended, with the error if the user's code raised one.
 
     Args:
         function: The trainable, if this process was forked from a template; None to import it.
@@ -131,7 +131,7 @@ def prepare(to_import: TrainableImport) -> None:
 
 
 def import_trainable(to_import: TrainableImport) -> Callable[..., Any]:
-    """Import the trainable's function, after `prepare`; the user's module may raise anything."""
+    """Import the trainable's function (call `prepare` before); the import may raise anything."""
     return load(to_import.trainable, to_import.workdirs, own_only=not to_import.signed)
 
 

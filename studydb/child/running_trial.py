@@ -76,7 +76,7 @@ class RunningTrial:
     @suggesting_keywords
     def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
         """
-        Report the metrics of one step, and save a checkpoint that contains it.
+        Report the metrics of one step, and save a checkpoint that contains this step.
 
         The call returns immediately, except in two cases. At a step where the trial may be stopped,
         the call waits for the decision. With a checkpoint, it waits until result and checkpoint are
@@ -201,7 +201,7 @@ class RunningTrial:
     def _save_after_the_end(
         self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None
     ) -> None:
-        """Save a checkpoint after TrialStopped, at the last step or a later step of `metrics`."""
+        """Save a checkpoint after TrialStopped, at the last step, or a later step in `metrics`."""
         if checkpoint is not None and not self._supervisor.lost:
             named = metrics.get(STEP) if isinstance(metrics, Mapping) else None
             step = self._last_step

@@ -36,7 +36,7 @@ NAME = "studydb-imports"
 
 GROWTH_FACTOR = 2.0
 GROWTH_BYTES = 64 << 20
-"""A template is replaced when it is larger than twice its first size plus 64 MiB."""
+"""A template is replaced when its memory exceeds 64 MiB plus twice its memory after the import."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -28,8 +28,8 @@ def load(
         trainable: A trainable that `check_trusted` has accepted.
         workdirs: The directories to search, in order: the worker's working directory, then the
             study's; for a trainable without a signature only the worker's.
-        own_only: Refuse a function from another package: `train:system`, if train.py has the line
-            `from os import system`. True for a trainable without a signature.
+        own_only: Whether to refuse a function that its module imports from another package, such as
+            `train:system` after `from os import system`. True for a trainable without a signature.
 
     Raises:
         TrainableError: The function is not found, not callable, or of another Python version.

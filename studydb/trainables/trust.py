@@ -51,7 +51,7 @@ def check_trusted(
         allow_imports: The values of `--allow-import`: packages, modules, or `module:function`.
 
     Raises:
-        Untrusted: No key of this user signed the trainable, and no allowed prefix covers it.
+        Untrusted: No key of this user signed the trainable, and `allow_imports` does not allow it.
     """
     if keyring.verify(signed_payload(trainable, study_uuid), trainable.signatures):
         return Trust.SIGNED
@@ -61,7 +61,7 @@ def check_trusted(
 
 
 def _is_allowed(name: str, allow_imports: Collection[str]) -> bool:
-    """Whether a prefix covers `module:function`; `module:Class.method` is never allowed."""
+    """Whether `allow_imports` covers an import path; `module:Class.method` is never allowed."""
     match = IMPORT_PATH.fullmatch(name)
     if match is None or "." in match["attribute"]:
         return False
@@ -83,6 +83,6 @@ def _refusal(trainable: Trainable, keyring: Keyring) -> str:
         allow = f", or start the worker with --allow-import {match['module']}"
     return (
         f"The trainable {trainable.name!r} is not signed by a key in {keyring.path}. "
-        "Copy that file from the account that created the study (its lines can be added to "
-        f"yours){allow}."
+        "Copy the keys of the account that created the study (from its key file) to that file"
+        f"{allow}."
     )

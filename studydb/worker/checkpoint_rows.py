@@ -43,7 +43,7 @@ class Checkpoints:
 
     def stores(self) -> Stores:
         """
-        Read the stores of checkpoints: a new attempt saves to one and can restore from each.
+        Read the stores of checkpoints: an attempt saves to one and can restore from any of them.
 
         Raises:
             StorageTransient: The database did not answer in time.

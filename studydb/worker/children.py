@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 
 class ForkerDied(OSError):
-    """The fork server or template that was asked to fork has ended, and its children with it."""
+    """The fork server or template that was asked to fork has ended, and so have its children."""
 
 
 class TemplateOutdated(Exception):
@@ -131,7 +131,7 @@ class ChildProcess:
         the child's pid now belongs to another process, nothing is killed.
         """
         if self._process is None:
-            self.refused(ForkerDied("The process that forks died before it started the child."))
+            self.refused(ForkerDied("The forking process died before it started the child."))
         elif self.exit is None:
             if start_of(self._process.pid) in {None, self._process.started}:
                 kill_group(self._process.pid)
@@ -140,16 +140,16 @@ class ChildProcess:
 
 class Forker:
     """
-    Asks a process that forks (fork server or template) for children; threads may share a Forker.
+    Asks a server (the fork server or a template) for children; threads may share a Forker.
 
     Args:
-        connection: The socket to the process that forks; closed when that process has ended.
-        is_gone: Whether the process that forks has ended.
-        on_death: Kills and reaps the process; the listening thread calls it once the socket is
+        connection: The socket to the server; it is closed when the server has ended.
+        is_gone: Whether the server has ended.
+        on_death: Kills and reaps the server; the listening thread calls this once the socket is
             closed.
 
     Attributes:
-        dead: Whether the process that forks has ended, and all of its children with it.
+        dead: Whether the server has ended, and all of its children with it.
     """
 
     def __init__(
@@ -184,8 +184,8 @@ class Forker:
         Start a child, and send the first message to the child.
 
         Raises:
-            ForkerDied: The process that forks has ended.
-            TemplateOutdated: The process that forks is a template that must be replaced.
+            ForkerDied: The server has ended.
+            TemplateOutdated: The server is a template that must be replaced.
             OSError: No process can be started.
             FrameError: The message is too large.
         """
@@ -199,7 +199,7 @@ class Forker:
         except (FrameError, OSError, TemplateOutdated) as cause:
             child.channel.close()
             if isinstance(cause, OSError) and self._is_gone():
-                raise ForkerDied("The process that forks died before the child began.") from cause
+                raise ForkerDied("The forking process died before the child began.") from cause
             raise
         return child
 
@@ -215,14 +215,14 @@ class Forker:
     def _ask(self, child: ChildProcess, kind: ChildKind, descriptors: list[int]) -> None:
         with self._lock:
             if self.dead:
-                raise ForkerDied("The process that forks has ended; its output says why.")
+                raise ForkerDied("The forking process has ended; its output says why.")
             number = next(_numbers)
             self._children[number] = child
             try:
                 socket.send_fds(self._socket, [REQUEST.pack(number, kind)], descriptors)
             except OSError as cause:
                 self.dead = True
-                raise ForkerDied(f"The process that forks cannot be reached: {cause}.") from cause
+                raise ForkerDied(f"The forking process cannot be reached: {cause}.") from cause
 
     def _listen(self, replies: Channel) -> None:
         try:
@@ -258,10 +258,10 @@ class Forker:
         self._on_death()
 
     def shut(self) -> None:
-        """Have the process kill its children and exit."""
+        """Have the server kill its children and exit."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def join(self) -> None:
-        """Wait until the process is reaped."""
+        """Wait until the server is reaped."""
         self._listener.join()

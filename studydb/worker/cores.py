@@ -56,7 +56,7 @@ def _quotas(of_self: Path, cgroups: Path) -> list[int]:
 
 
 def _quotas_of(root: Path, path: str, quota: Callable[[Path], int]) -> list[int]:
-    """Read the quotas of a cgroup and its parents; in a container `path` can be missing."""
+    """Read the quotas of a cgroup and its parents; a container may lack some of the folders."""
     place = root / path.lstrip("/")
     found = []
     for folder in (place, *place.parents):

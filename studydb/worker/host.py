@@ -1,4 +1,4 @@
-"""Errors of this host, such as a full disk; a message gives the fact, the cause, the cure."""
+"""Errors of this host, such as a full disk, with advice what to do about them."""
 
 import errno
 import os

@@ -14,7 +14,7 @@ BEST_EVERY_S = 1.0
 
 
 class Notices:
-    """Prints why the slots of one worker wait, when the reason changes, and outages."""
+    """Prints each outage, and each new reason for which the slots of one worker wait."""
 
     def __init__(self, study_name: str, say: Callable[[str], None]) -> None:
         self._name, self._say = study_name, say

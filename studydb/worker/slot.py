@@ -166,8 +166,8 @@ class Slot(threading.Thread):
                 equipment.interruption.give_up(
                     f"The first {FAILED_LIMIT} trials of this worker have all failed, while trials "
                     f"of study {equipment.study.name!r} have completed elsewhere: this host or its "
-                    "environment may be the cause. Compare it with a host that works "
-                    f"(`studydb show {shlex.quote(equipment.study.name)} {number}`)."
+                    "environment may be the cause. `studydb show "
+                    f"{shlex.quote(equipment.study.name)} {number}` shows the last failure."
                 )
 
     def _fail(self, held: HeldAttempt, attempt: Attempt, error: Exception) -> None:
@@ -196,7 +196,7 @@ class Slot(threading.Thread):
         return f"trial {lease.number}, attempt {lease.attempt}: {reason} at {at}{again}{why}"
 
     def _values(self, value: float | None) -> str:
-        """Return the trial's last value as text, once a second with the study's best value."""
+        """Return the trial's last value as text; once a second at most, add the study's best."""
         study = self._equipment.study
         if value is None:
             return ""

@@ -59,10 +59,10 @@ SHORTEST_TIMEOUT_S = 10.0
 """The least time to wait for one answer of the database, even if the patience is shorter."""
 
 STOPPING_TIMEOUT_S = 5.0
-"""The time to wait for one answer while the grace lasts, which a signal or error begins."""
+"""The time to wait for one answer during the grace, which begins at a signal or an error."""
 
 LATE_TIMEOUT_S = 1.0
-"""The time to wait for one answer once the grace is over, because a kill may follow."""
+"""The time to wait for one answer once the grace is over; the worker may soon be killed."""
 
 SHORTEST_LEASE_S = 1.0
 JOIN_S = 0.5

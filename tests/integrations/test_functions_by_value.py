@@ -287,8 +287,8 @@ def test_worker_without_the_key_is_refused_and_the_error_names_the_key_file(
 
     assert printed == (
         f"studydb: The trainable {train.__module__ + ':train'!r} is not signed by a key in "
-        f"{second.keys}. Copy that file from the account that created the study (its lines can be "
-        "added to yours).\n"
+        f"{second.keys}. Copy the keys of the account that created the study (from its key file) to "
+        "that file.\n"
     )
     assert trial_rows(database) == []
 

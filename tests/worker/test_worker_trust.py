@@ -22,7 +22,7 @@ def test_unsigned_trainable_is_refused_and_the_error_names_the_cure(sqlite_stage
     assert worker.exit_code() == 1
     assert worker.output() == (
         "studydb: The trainable 'obedient:one_step' is not signed by a key in /nonexistent/keys. "
-        "Copy that file from the account that created the study (its lines can be added to yours), "
+        "Copy the keys of the account that created the study (from its key file) to that file, "
         "or start the worker with --allow-import obedient.\n"
     )
     assert sqlite_stage.rows(attempt) == []
