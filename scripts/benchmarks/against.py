@@ -42,7 +42,7 @@ class Subject:
         contenders: The contenders that measure studydb; other steps of `build` are not run.
         build: The function `Plan.build` (see teams.py), as "module:function".
         options: Returns the options of `build` for a database's URL.
-        fill: A function, as "module:function"; it is called with the URL before each slice.
+        fill: A function to call with the URL before each slice, as "module:function".
     """
 
     unit: str

@@ -42,7 +42,7 @@ class Version:
         self._team: Any = None
 
     def start(self, size: int) -> None:
-        """End the team's processes, and start a team of `size` processes."""
+        """End the present team, and start a team of `size` processes."""
         self.close()
         self._team = self._stack.enter_context(
             import_module("benchmarks.teams").Team(self._plan, size)

@@ -19,7 +19,7 @@ from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step, Team
 
 WORKERS = {"fresh": "studydb worker, fresh starts", "auto": "studydb worker, warm starts"}
-"""The contender for each value of `--start`."""
+"""The name of the contender for each value of the worker's option `--start`."""
 
 STARTED = {"fresh": "fresh", "auto": "warm"}
 FORKING = "raw, a fork and 2 calls a trial"

@@ -1,10 +1,10 @@
 """
 Kills a process at each COMMIT of an operation on an SQLite file.
 
-Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. Each line of its input is an
-operation's name and "before" or "after". It answers with the numbers of the COMMITs at which it has
-killed a process. For each COMMIT it forks a process that arranges the operation in a copy of the
-template and calls it. Every process makes the same tokens, so another process can repeat a call.
+Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. Each line of the input is an
+operation's name and "before" or "after"; the answer has the numbers of the COMMITs at which a
+process was killed. For each COMMIT a process is forked, which arranges the operation in a copy of
+the template and calls it. All processes make the same tokens, so a test can repeat a killed call.
 """
 
 import json

@@ -195,7 +195,7 @@ def step_by_step() -> Iterator[None]:
     """
     Let `catch_up` wait for the statements in the pipeline of its thread.
 
-    Without it, the server might execute these statements after a later one of another connection.
+    Otherwise the server might execute these statements after a later one of another connection.
     """
     enter, leave = TransactionBlock._enter_pipeline, TransactionBlock._leave_pipeline
 

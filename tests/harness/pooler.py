@@ -1,8 +1,8 @@
 """
 A real PgBouncer in transaction mode, in front of the server that the tests use.
 
-It comes from the system's packages (Debian: pgbouncer). If it is not installed, the tests that need
-it are deselected.
+PgBouncer comes from the system's packages (Debian: pgbouncer). If it is not installed, the tests
+that need it are deselected.
 """
 
 import os

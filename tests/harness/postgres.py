@@ -284,7 +284,7 @@ def drop_roles(url: str, names: Sequence[str]) -> None:
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
-    """Connect with autocommit; the URL may name SQLAlchemy's driver."""
+    """Connect with autocommit; the URL may name a driver for SQLAlchemy (postgresql+psycopg://)."""
     dsn = re.sub(r"^\w+(\+\w+)?://", "postgresql://", url)
     return psycopg.connect(dsn, autocommit=True)
 

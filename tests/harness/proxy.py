@@ -247,7 +247,7 @@ class _Pair:
 
 
 def _frames(connection: socket.socket) -> Iterator[bytes]:
-    """Each message after the startup: a letter, the length of length and body, the body."""
+    """Each message after the startup: a letter, the number of bytes after the letter, a body."""
     while True:
         head = _exactly(connection, 1 + _LENGTH.size)
         (length,) = _LENGTH.unpack(head[1:])

@@ -79,7 +79,7 @@ WEIGHTS = {
     "resume_the_study": 1,
     "send_again": 4,
 }
-"""Weights of the random steps: `name` is a method to call, or `_name` makes an action to run."""
+"""Weights of the random steps. A step calls the method `name`, or runs what `_name` makes."""
 
 
 class RandomWalk:

@@ -19,7 +19,7 @@ from studydb.domain.life.states import State
 Numbers = frozenset[int]
 
 MOST_LOCKED = 2
-"""The search assumes that a sweep has skipped at most so many trials that others had locked."""
+"""The search assumes that a sweep has skipped at most so many locked trials."""
 
 
 def explaining_order(
