@@ -207,7 +207,7 @@ def _entry(number: int, n_trials: int) -> Row:
 
 
 def _cut(arrived: int, n_trials: int) -> Cut:
-    """The rung's cut after `arrived` trials; a trial's rank is its number, as trial 0 is the worst."""
+    """The rung's cut after `arrived` trials; a trial's rank is its number: trial 0 is the worst."""
     if not arrived:
         return Cut()
     rank = math.floor((arrived - 1) * SCHEDULER.quantile)

@@ -114,7 +114,7 @@ class DisconnectedWorker:
         return False
 
     def changes(self) -> list[str]:
-        """Return the rows that changed since recovery; also a text if the worker claimed no trial."""
+        """Return the rows that changed since recovery; a text, too, if no trial was claimed."""
         now = self._read()
         changed = [
             f"trial id {trial_id}, attempt {number}: {rows} became {now.get((trial_id, number))}"
