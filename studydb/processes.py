@@ -25,7 +25,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SIGNAL_SPREAD_S = 1.0
 """
 A stop signal may reach a child twice: from the terminal or service manager, and from its worker.
-Both signals, and the signal to the worker itself, arrive within this time.
+Both signals, and the signal to the worker itself, arrive within this time of each other.
 """
 
 
@@ -98,7 +98,7 @@ def _read_start(pid: int) -> int | None:
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except PermissionError:  # a process of another user
+    except PermissionError:  # the process exists, and belongs to another user
         return True
     except (ProcessLookupError, OverflowError):
         return False

@@ -171,7 +171,7 @@ def load_keyring(environ: Mapping[str, str] = os.environ, *, create: bool = True
         create: Whether to make a key file if it is missing and the environment has no key.
 
     Raises:
-        UsageError: Other users can read the file, or it is damaged or cannot be made.
+        UsageError: Other users can read the key file, or the file is damaged or cannot be made.
     """
     path = key_file_path(environ)
     given = [_environment_key(environ[SIGNING_KEY])] if environ.get(SIGNING_KEY) else []

@@ -14,10 +14,10 @@ from studydb.domain.errors import CheckpointError
 
 class DirectoryStore:
     """
-    A directory tree of `<study>/<trial>/<attempt>/<step>-<checkpoint>`.
+    A directory tree; a checkpoint's object is `<study>/<trial>/<attempt>/<step>-<checkpoint>`.
 
-    An object's URL is absolute, for people who read the table. The store uses only the URL's last
-    four parts, so the tree may be moved, and no row can name a file outside the tree.
+    The URL in a checkpoint's row is absolute, for people who read rows. The store uses only the
+    URL's last four parts, so the tree may be moved, and no row can name a file outside the tree.
     """
 
     def __init__(self, root: Path) -> None:

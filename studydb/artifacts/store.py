@@ -19,7 +19,7 @@ def check_uuid(text: str, *, noun: str) -> str:
     Return a text that is a UUID, and therefore safe as a part of a path.
 
     Raises:
-        CheckpointError: The text is not a UUID, because its row was changed.
+        CheckpointError: The text is not a UUID; the row that it comes from was changed.
     """
     if not re.fullmatch(_UUID, text):
         raise CheckpointError(
@@ -83,8 +83,8 @@ class Store(Protocol):
     """
     Keeps checkpoints: an object is either whole or missing, and is never written twice.
 
-    All methods raise CheckpointError. Methods that read raise OSError if the object is not the
-    cause: this host cannot reach the store, or cannot write the target.
+    All methods can raise CheckpointError. Methods that read raise OSError instead if this host is
+    the cause, because it cannot reach the store or cannot write the target.
     """
 
     @property

@@ -199,7 +199,7 @@ class ForkingServer:
             self._end()
 
     def _fork(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> int:
-        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # over this process's limit of open files
+        if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the limit of open files is reached
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         # Otherwise a signal sent to the child just after the fork would run the server's handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

@@ -85,7 +85,7 @@ class Job:
 
     @property
     def start_step(self) -> int:
-        """The step of the restored checkpoint, if any, or 0; the first report has the next step."""
+        """The step of the restored checkpoint, else 0; by default the first report has step + 1."""
         return 0 if self.restore is None else self.restore.step
 
     def with_source(self, source: bytes | None) -> "Job":

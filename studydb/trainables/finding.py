@@ -32,7 +32,7 @@ def load(
             `train:system` after `from os import system`. True for a trainable without a signature.
 
     Raises:
-        TrainableError: The function is not found, not callable, or of another Python version.
+        TrainableError: The function is missing, not callable, or pickled by another Python version.
     """
     directories = [str(Path(directory)) for directory in dict.fromkeys(workdirs)]
     function: Callable[..., Any]

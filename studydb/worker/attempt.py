@@ -301,7 +301,7 @@ class Attempt:
             self._held.flush(patience_s=0.0, batches=1)
             progress.away_since_s = None
             self._equipment.notices.answered()
-            if self._held.buffer.needs_flushes:  # wait as long as this flush took: serve the child
+            if self._held.buffer.needs_flushes:  # serve the child for as long as this flush took
                 progress.next_flush_s = 2 * time.monotonic() - began_s
         except StorageTransient as error:
             self._note_outage(error, began_s)
