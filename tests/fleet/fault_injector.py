@@ -276,9 +276,11 @@ class FaultInjector:
         self.report.survivors += [f"{one} of worker {worker.pid}" for one in worker.family()]
 
     def _look_for_relatives(self, what: str, relatives: list[psutil.Process]) -> None:
-        self.report.survivors += [
-            f"{one} of {what} {relatives[0].pid}" for one in relatives if _lives(one)
-        ]
+        living = [one for one in relatives if _lives(one)]
+        if any(map(_is_stopped, living)):  # a frozen worker cannot end them before it thaws
+            return self._later(SETTLE_S, partial(self._look_for_relatives, what, relatives))
+        self.report.survivors += [f"{one} of {what} {relatives[0].pid}" for one in living]
+        return None
 
     def _unexpected_exit(self, worker: WorkerProcess) -> str:
         return f"worker {worker.pid} exited with {worker.exit_code()}: {worker.output()[-2000:]}"
@@ -351,4 +353,10 @@ def _spread(
 def _lives(process: psutil.Process) -> bool:
     with suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_STOPPED
     return False
