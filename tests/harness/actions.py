@@ -15,7 +15,7 @@ from studydb.db import Database
 from studydb.domain.errors import StudydbError
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, Status
-from studydb.domain.metrics import Summary
+from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import (
     Batch,
     Checkpoint,
@@ -78,7 +78,7 @@ class ClaimedAttempt:
     flush_no: int = 0
     after_step: int = 0
     summary: Summary | None = None
-    flushed: dict[int, Batch] = field(default_factory=dict)
+    stored: dict[int, tuple[Result, ...]] = field(default_factory=dict)
     has_flushed: bool = False
     has_saved: bool = False
 
@@ -185,8 +185,12 @@ class ActionFactory:
         batch = attempt.batch(values, first=first)
 
         def act(database: Database) -> Any:
+            before = attempt.summary
             answer = report(database, self.study, lease=attempt.lease, batch=batch)
-            attempt.summary, attempt.flushed[batch.flush_no] = answer.summary, batch
+            attempt.summary = answer.summary
+            if before is not None and answer.summary is not None:
+                n_stored = answer.summary.n_results - before.n_results
+                attempt.stored.setdefault(batch.flush_no, batch.results[:n_stored])
             return answer.verdict, answer.next_decision_step
 
         return StudyAction(
@@ -202,11 +206,12 @@ class ActionFactory:
         def act(database: Database) -> Ending | None:
             tally = Tally(self.study.objective.metric).add(
                 result
-                for number, earlier in sorted(attempt.flushed.items())
+                for number, stored in sorted(attempt.stored.items())
                 if number < batch.flush_no
-                for result in earlier.results
+                for result in stored
             )
-            return finish(database, self.study, **given, tally=tally)
+            is_first = attempt.lease.attempt == 1
+            return finish(database, self.study, **given, tally=tally if is_first else None)
 
         return StudyAction(
             f"finish {outcome}",
