@@ -57,7 +57,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     Return a study's definition; the keys are named like the arguments of `create_study`.
 
     Args:
-        checkpoints: The URL of the store in use; `study.checkpoints` is None for the default.
+        checkpoints: The URL of the store in use, also if the study has the default store.
     """
     trainable = study.trainable
     return {

@@ -64,7 +64,7 @@ def driver_error(error: BaseException) -> BaseException:
 
 def translate(error: BaseException, *, url: str) -> Exception | None:
     """
-    Translate a driver's error; None for any other error, and for one that a bug of studydb causes.
+    Translate a driver's error; None for another error, and for a driver's error that is our bug.
 
     Args:
         url: The database's URL with its password masked.

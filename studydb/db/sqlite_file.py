@@ -97,7 +97,7 @@ def _is_closed_to_us(path: Path) -> bool:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Return numbers that change when the file is written; the last is the size of the `-wal`."""
+    """Return numbers that change when the file is written; the last number is the `-wal`'s size."""
     found = path.stat()
     wal = 0
     with suppress(FileNotFoundError):

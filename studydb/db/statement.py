@@ -44,7 +44,7 @@ class Compiled:
     A statement for one dialect's driver.
 
     Attributes:
-        sql: The SQL with named binds, as the driver writes them.
+        sql: The SQL with named binds, in the notation that the driver reads.
         defaults: The encoded values of binds that the caller may leave out.
         encode: The codecs of binds, by name.
         decode: The codecs of columns, by position.
@@ -95,7 +95,7 @@ class Compiled:
         """
         The SQL with PostgreSQL's $1, $2, …, and the names of the binds in that order.
 
-        Otherwise psycopg would translate named binds and encode the text at each execution.
+        If psycopg got named binds, it would translate them and encode the text at each execution.
         """
         names = tuple(dict.fromkeys(BIND.findall(self.sql)))
         numbers = {name: f"${number}" for number, name in enumerate(names, 1)}

@@ -31,8 +31,8 @@ class Txn:
         features: What the database can do. Packages other than db/ read this, not `postgresql`.
         postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         abandoned: Whether the transaction is rolled back at the end of the block.
-        waits_for_disk: Whether COMMIT waits for the disk. If False, the block turns the wait off
-            before COMMIT. A chain's SQL turns the wait off itself, and the value becomes True.
+        waits_for_disk: If False, the block turns off COMMIT's wait for the disk. A chain's SQL
+            turns the wait off itself; this becomes True, so that the block does not do it again.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Txn:
         sync: Callable[[], None] = no_pipeline,
     ) -> None:
         """
-        Join a transaction that is or will be open.
+        Prepare to run statements in a transaction that the caller begins and ends.
 
         Args:
             cursor: A cursor of the connection; no other thread uses it during the transaction.
             prepare: The argument `prepare` of psycopg's `execute`.
             durable: Whether the commit waits for the disk.
-            single: Whether the driver commits after each statement; then only one may run.
+            single: Whether the driver commits each statement; then only one statement may run.
             sync: Waits for the answers to all that was sent through a pipeline. Until then the
                 server does not count the client as idle, so the idle timeout does not start.
         """

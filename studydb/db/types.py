@@ -2,8 +2,8 @@
 Column types: they convert between the values of Python and of each database.
 
 A metric may be NaN or ±Inf. jsonb rejects these numbers, and SQLite turns NaN into NULL. So JSON,
-and a double on SQLite, hold them as texts that PostgreSQL casts to doubles: "NaN", "Infinity",
-"-Infinity". No query orders by such a column. Scores are finite or +Inf, and stored as numbers.
+and a double on SQLite, hold them as the texts "NaN", "Infinity" and "-Infinity". No query orders
+by a column with such texts. Scores are finite or +Inf, and stored as numbers.
 """
 
 import json

@@ -140,7 +140,7 @@ def check_encoding(encoding: str | None, url: URL) -> None:
 
 
 def create_line(url: URL) -> str:
-    """Return the shell line that makes a UTF-8 database on the URL's server with any locale."""
+    """Return the shell line that makes a UTF-8 database on a server of any locale."""
     places = {
         "--host": url.host or url.query.get("host"),
         "--port": url.port or url.query.get("port"),

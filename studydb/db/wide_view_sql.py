@@ -28,7 +28,7 @@ from studydb.db.revisions import TABLE
 from studydb.domain.errors import NotAllowed
 
 MOST_COLUMNS = 1000
-"""PostgreSQL has room for 1,600 columns in a view and 1,664 in a query's answer."""
+"""The most own columns of a wide view; PostgreSQL allows 1,600 columns in a view."""
 
 MOST_NAME_BYTES = 63
 """The longest identifier. PostgreSQL cuts longer names, so that two names could become the same."""
@@ -247,9 +247,9 @@ def _is_taken(txn: TextRunner, name: str) -> bool:
 
 def owner_to_act_for(txn: TextRunner, name: str) -> str | None:
     """
-    Return the owner of a table or view, quoted, if this role should own what our login makes.
+    Return the owner of a table or view, quoted, if this owner should also own what our login makes.
 
-    None if our login is the owner or not its member, or if the owner has no right to create here.
+    None if the owner is our login, does not have our login as a member, or cannot create here.
     """
     rows = txn.fetch_text(
         "SELECT quote_ident(rolname) FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner "
@@ -315,7 +315,7 @@ _TRIALS = "FROM v_trial v WHERE v.study = (SELECT name FROM study WHERE id = {st
 
 
 def _select(view: WideView, *, postgresql: bool) -> str:
-    """Write the view's query, which finds the study by its id, because its name may change."""
+    """Write the view's query, which finds the study by id, because a study's name may change."""
     if len(view.columns) > MOST_COLUMNS:
         raise NotAllowed(
             f"{view.name!r} would have {len(view.columns)} columns of parameters or metrics; "

@@ -29,7 +29,7 @@ def create(database: Database, new: NewStudy) -> Study:
             events.append(txn, study_id=study_id, kind=EventKind.CREATED, actor=new.created_by)
     except Duplicate:
         found = load(database, new.name)
-        if found.uuid != new.uuid:  # if equal, an earlier send of this call has created it
+        if found.uuid != new.uuid:  # if equal, an earlier send of this call made the study
             raise StudyExists(
                 f"A study {new.name!r} already exists in {database.url}. Choose another name, "
                 "continue it (load_if_exists=True, or --if-not-exists on the command line), or "

@@ -12,7 +12,7 @@ from studydb.processes import is_alive
 from studydb.store import events, workers
 
 SHOWN = 5
-"""The most workers that the error for an ambiguous text names."""
+"""The most workers that the error message names if several ids begin with the text."""
 
 
 def find_worker(database: Database, text: str) -> Worker:

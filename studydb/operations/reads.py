@@ -51,7 +51,7 @@ def listed_trials(
     limit: int | None = None,
 ) -> list[ListedTrial]:
     """Read a study's rows of `v_trial`, ordered by number, or by rank with unranked trials last."""
-    with database.begin(write=False, snapshot=best_first) as txn:  # `best_trials` reads twice
+    with database.begin(write=False, snapshot=best_first) as txn:  # several reads must agree
         if best_first:
             return view_rows.best_trials(
                 txn, study_id=study.id, name=study.name, state=state, limit=limit

@@ -3,11 +3,11 @@ Recover the trials of workers that died: any worker recovers them, 100 at a time
 
 After an outage of the database every lease has expired. So a sweep first marks an expired lease,
 and the trial counts as lost if the mark is still there one renewal period later. Each lost attempt
-is ended in a separate transaction, by the same code as a finish. The fence refuses the end if the
-holder has written meanwhile.
+is ended in a separate transaction, by the same code as a finish, unless its holder has written
+meanwhile.
 
-If the trial's values cause an error, a second try does not sum up the results. If the second try
-fails, too, an event is recorded and the trial is skipped, so that workers can still start.
+If a trial's values make this end fail, a second try ends the attempt without summing up results.
+If the second try fails, too, an event is recorded and the trial is skipped: workers still start.
 """
 
 import threading

@@ -20,7 +20,7 @@ def register(
     Insert the row of a worker process.
 
     Args:
-        uuid: New for each start of a process. If a row has this uuid already, none is inserted.
+        uuid: New for each start of a process. A second row with the same uuid is not inserted.
 
     Returns:
         The worker's id.

@@ -36,7 +36,7 @@ def make_views(database: Database, study: Study, new: Sequence[WideView]) -> lis
 
 def drop_views(database: Database, study: Study) -> list[str]:
     """
-    Drop a study's wide views. If the study has none, no right to drop views is needed.
+    Drop a study's wide views. If there are no views, the login needs no right to drop views.
 
     Returns:
         The names of the dropped views.

@@ -1,4 +1,4 @@
-"""Name the role that a write needs, in the error for a login without the right to write."""
+"""Errors of writes: if a login lacks the right to write, the error names the role that has it."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -172,7 +172,7 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Store the step of an attempt's first result; from it on, no earlier attempt's results are live.
+    Store an attempt's first reported step; results of earlier attempts are live only before it.
 
     The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
     """

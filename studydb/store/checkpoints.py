@@ -112,9 +112,9 @@ def point(txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, loss
 
 def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
     """
-    Expire a trial's checkpoints, except the newest two and pinned checkpoints.
+    Mark a trial's checkpoints as expired, except pinned checkpoints and the newest two.
 
-    The second is kept, because an attempt restores it if the newest checkpoint is corrupt.
+    An attempt restores the second newest checkpoint if the newest is corrupt.
 
     Returns:
         The expired checkpoints, whose bytes may be deleted after the commit.
@@ -123,7 +123,7 @@ def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
 
 
 def expired(txn: Txn, *, trial_id: int) -> list[Checkpoint]:
-    """Read a trial's expired checkpoints that have a row, except corrupt ones."""
+    """Read the expired checkpoints of a trial, except corrupt checkpoints."""
     return [read(row) for row in txn.all(_EXPIRED, trial=trial_id)]
 
 

@@ -170,5 +170,5 @@ def await_claims(txn: Txn, *, study_id: int) -> None:
 
 
 def any_runnable(txn: Txn, *, study_id: int) -> bool:
-    """Tell whether a study, of any status, has a PENDING trial that is ready; take no lock."""
+    """Tell, without a lock, whether a study has a ready PENDING trial; its status is not read."""
     return txn.first(_ANY_RUNNABLE, study=study_id) is not None

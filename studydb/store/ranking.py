@@ -3,7 +3,7 @@ Which trials of a study are best.
 
 Trials are ranked by the score of their best value, then by number. A trial without results, or with
 NaN only, has no rank. The index `trial_rank` holds a trial's score at the end of its last attempt.
-RUNNING trials are read without the index: a report that changed it could not be a HOT update.
+RUNNING trials are ranked without an index: a report that changed an index could not be HOT.
 """
 
 import math

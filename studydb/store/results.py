@@ -201,7 +201,7 @@ def read(row: StoredResult) -> Result:
 
 
 def summary(txn: Txn, *, study_id: int, trial_id: int, objective: Objective) -> Summary:
-    """Count the live results of a trial and find the last and the best, as `Summary.add` does."""
+    """Summarize the live results of a trial by a query, with the same answer as `Summary.add`."""
     sign = 1.0 if objective.mode is Mode.MIN else -1.0
     row = txn.first(
         _SUMMARY,

@@ -15,7 +15,7 @@ from studydb.store.leases import FENCE, HELD, Held, fence_binds, read_held
 from studydb.store.trials import status_of_study
 
 MOST = 100
-"""The most rows of one sweep, which keeps its transaction short."""
+"""The most rows of one sweep; this bound keeps the sweep's transaction short."""
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
 _EXPIRED = trial.c.lease_expires_at < now()
@@ -140,10 +140,10 @@ def of_host(txn: Txn, *, study_id: int, process: Process) -> list[tuple[Lease, P
 
 def hold_lost(txn: Txn, *, lease: Lease, known_dead: bool) -> Held | None:
     """
-    Lock a trial if it is still lost: held by the same attempt, and not renewed since the mark.
+    Lock the trial of a lost lease; None if the lease was renewed, or its attempt has ended.
 
     Args:
-        known_dead: Whether the holder's process is known to be dead; then no mark is needed.
+        known_dead: Whether the holder is known to be dead; then the lease need not have expired.
     """
     row = txn.first(_HOLD_LOST[known_dead], **fence_binds(lease))
     return None if row is None else read_held(row)
