@@ -129,7 +129,7 @@ def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict
     differing = {}
     for name in ("scheduler", "searcher", "stop", "checkpoints", *DEFAULTS):
         old, new, default = (_spec_text(each, name) for each in (found, asked, defaults))
-        if new not in (old, default) and name != "losses_at_step":  # max_losses determines it
+        if new not in (old, default) and name != "losses_at_step":  # follows from max_losses
             differing[name] = f"{name} is {old}, not {new}"
     return differing
 

@@ -155,7 +155,7 @@ def _has_tables(connection: sa.Connection) -> bool:
 
 
 def _act_as_owner(connection: sa.Connection) -> None:
-    """Act as the owner of the tables until the transaction ends; the owner gets the new tables."""
+    """Act as the owner of the tables until the transaction ends; this role then owns new tables."""
     owner = wide_view_sql.owner_to_act_for(_TextRunner(connection), revisions.TABLE)
     if owner is not None:
         connection.exec_driver_sql(f"SET LOCAL ROLE {owner}")
@@ -211,7 +211,7 @@ class _TextRunner:
 
     def __init__(self, connection: sa.Connection) -> None:
         self.postgresql = connection.dialect.name == "postgresql"
-        self._connection = connection.connection  # the driver's: SQLAlchemy reads "%" as a bind
+        self._connection = connection.connection  # not SQLAlchemy's, which reads "%" as a bind
 
     def fetch_text(self, sql: str) -> Sequence[Sequence[Any]]:
         cursor = self._connection.cursor()

@@ -45,7 +45,7 @@ class Compiled:
 
     Attributes:
         sql: The SQL with named binds, in the notation that the driver reads.
-        defaults: The encoded values of binds that the caller may leave out.
+        defaults: The encoded values of binds for which the caller need not give a value.
         encode: The codecs of binds, by name.
         decode: The codecs of columns, by position.
     """

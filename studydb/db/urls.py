@@ -27,7 +27,7 @@ def read_url(text: str) -> URL:
     Read a storage URL: `sqlite:///file.db`, `postgresql://…` or `postgres://…`.
 
     Raises:
-        UsageError: The text is no URL, or its database is of another kind or in memory.
+        UsageError: The text is no URL, or names neither a PostgreSQL database nor an SQLite file.
     """
     try:
         url = sa.make_url(text)

@@ -28,7 +28,7 @@ from studydb.db.revisions import TABLE
 from studydb.domain.errors import NotAllowed
 
 MOST_COLUMNS = 1000
-"""The most own columns of a wide view; PostgreSQL allows 1,600 columns in a view."""
+"""The most columns of parameters or metrics in a wide view. PostgreSQL allows 1,600 columns."""
 
 MOST_NAME_BYTES = 63
 """The longest identifier. PostgreSQL cuts longer names, so that two names could become the same."""

@@ -7,7 +7,7 @@ is ended in a separate transaction, by the same code as a finish, unless its hol
 meanwhile.
 
 If a trial's values make this end fail, a second try ends the attempt without summing up results.
-If the second try fails, too, an event is recorded and the trial is skipped: workers still start.
+If the second try fails, too, an event is recorded, and the sweep goes on with the next trial.
 """
 
 import threading

@@ -23,7 +23,7 @@ def save(
         Expired checkpoints, whose bytes may now be deleted.
 
     Raises:
-        LeaseLost: The attempt no longer holds its trial; delete the bytes.
+        LeaseLost: The attempt no longer holds its trial; the caller should delete the bytes.
     """
     try:
         with database.begin() as txn:

@@ -118,7 +118,7 @@ def claim(
     txn: Txn, claimant: Claimant, *, study_id: int, after_position: QueuePosition = QUEUE_START
 ) -> LeasedTrial | None:
     """
-    Give the first runnable trial of a study to a worker.
+    Give the first runnable trial (PENDING and ready) of a study to a worker.
 
     SKIP LOCKED skips rows that concurrent claims have locked. SQLite has no such clause and relies
     on BEGIN IMMEDIATE. ORDER BY has the order of the index `trial_claim`; with another order the
@@ -170,5 +170,5 @@ def await_claims(txn: Txn, *, study_id: int) -> None:
 
 
 def any_runnable(txn: Txn, *, study_id: int) -> bool:
-    """Tell, without a lock, whether a study has a ready PENDING trial; its status is not read."""
+    """Tell, without a lock, whether a study of any status has a PENDING trial that is ready."""
     return txn.first(_ANY_RUNNABLE, study=study_id) is not None

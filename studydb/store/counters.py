@@ -16,7 +16,7 @@ disk; with 32 shards workers rarely wait for one another. The rows are created w
 change of the number needs a migration.
 
 The shard is computed from the attempt's token. If a worker always used the same shard, each update
-would read all dead versions of that row while a long snapshot is open: after 20,000 claims, 1.5 ms.
+would read all dead versions of that row while a long snapshot is open (1.5 ms after 20,000 claims).
 """
 
 MOVE = (

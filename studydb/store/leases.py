@@ -159,7 +159,7 @@ _SET_VERDICT = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The locked row of a held trial, and the study's status by `status_for_running_trials`."""
+    """The locked row of a held trial; for `status` see `RenewedLease`."""
 
     summary: Summary
     flush_no: int
@@ -187,7 +187,7 @@ class RenewedLease:
     Attributes:
         verdict: The stored verdict on the attempt.
         request: What a person requested of this trial.
-        status: The study's status by `status_for_running_trials`.
+        status: The study's status, or RUNNING if the study paused itself.
     """
 
     token: str

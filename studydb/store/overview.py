@@ -8,7 +8,7 @@ from studydb.domain.life.states import Reason, State
 from studydb.domain.listed_rows import RecentEnds
 
 NEWEST = 1_000
-"""How many trials, from the highest number down, are searched for ends."""
+"""How many trials `recent_ends` reads, from the highest number down."""
 
 _NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))
 _LIMIT: sa.BindParameter[int] = sa.bindparam("limit")
@@ -78,5 +78,5 @@ def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]
 
 
 def recent_ends(txn: Txn, *, study_id: int) -> RecentEnds:
-    """Read how the newest trials ended, their earliest start and their latest end."""
+    """Count how the newest trials ended, and find their earliest start and their latest end."""
     return RecentEnds._make(txn.all(_RECENT_ENDS, study=study_id)[0])

@@ -3,7 +3,7 @@ Which trials of a study are best.
 
 Trials are ranked by the score of their best value, then by number. A trial without results, or with
 NaN only, has no rank. The index `trial_rank` holds a trial's score at the end of its last attempt.
-RUNNING trials are ranked without an index: a report that changed an index could not be HOT.
+RUNNING trials are ranked without an index, so that a report need not update an index.
 """
 
 import math

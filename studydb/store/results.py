@@ -1,4 +1,4 @@
-"""Results, which are only inserted. An attempt's live results end at the step `live_through`."""
+"""Results: inserted, never updated. An attempt's live results end at the step `live_through`."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -166,7 +166,7 @@ def page(txn: Txn, span: Span, *, limit: int) -> list[StoredResult]:
 
 
 def last(txn: Txn, spans: Sequence[Span]) -> Result | None:
-    """Read the last result of spans; None if they have no rows."""
+    """Read the last result of spans; None if the spans have no rows."""
     rows = (txn.first(_LAST, **_binds(span)) for span in reversed(spans))
     return next((read(StoredResult._make(row)) for row in rows if row is not None), None)
 

@@ -118,7 +118,7 @@ def wake(txn: Txn, *, study_id: int) -> int:
 
 
 def unpause(txn: Txn, *, study_id: int) -> int:
-    """If the study is RUNNING again, make the trials PENDING that its pause had paused."""
+    """If the study is RUNNING again, make PENDING the trials that were paused with the study."""
     n = txn.count(UNPAUSE, study=study_id)
     if n:
         counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)

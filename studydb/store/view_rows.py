@@ -212,7 +212,7 @@ def attempts(txn: Txn, *, name: str, number: int) -> list[ListedAttempt]:
 def workers(
     txn: Txn, *, study_id: int | None = None, limit: int
 ) -> list[tuple[ListedWorker, float, Process]]:
-    """Read rows of `v_worker`, newest first, each with its lease in seconds and its process."""
+    """Read rows of `v_worker`, newest first, each with the seconds of a lease and the process."""
     if study_id is None:
         rows = txn.all(_ALL_WORKERS, limit=limit)
     else:
