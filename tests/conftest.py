@@ -58,7 +58,7 @@ def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(scope="session", autouse=True)
 def handled_interrupts() -> None:
-    """Handle SIGINT, which a script that runs `pytest &` lets pytest ignore."""
+    """Let SIGINT end pytest: a process that a shell script starts by `pytest &` ignores SIGINT."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

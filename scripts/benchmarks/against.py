@@ -36,10 +36,11 @@ NOTE = (
 @dataclass(frozen=True)
 class Subject:
     """
-    What `--against` measures. Working tree and commit must both have the functions named below.
+    What `--against` measures. The functions `build` and `fill` must be in both checkouts.
 
     Attributes:
-        contenders: The contenders that measure studydb; other steps of `build` are not run.
+        contenders: The contenders that run studydb. Only their steps, of those that `build`
+            returns, are measured.
         build: The function `Plan.build` (see teams.py), as "module:function".
         options: Returns the options of `build` for a database's URL.
         fill: A function to call with the URL before each slice, as "module:function".
@@ -151,7 +152,7 @@ def _databases(storage: str, *, fsync: bool) -> Iterator[tuple[list[str], dict[s
 
 
 class _Process:
-    """A process that measures one version; see version.py."""
+    """A process that measures the working tree or the commit; see version.py."""
 
     def __init__(self, checkout: Path, name: str, subject: Subject, url: str) -> None:
         self._name = name

@@ -21,7 +21,7 @@ OURS, RAW = "studydb", "raw, 1 call"
 DATABASES = {OURS: "ours", RAW: "raw"}
 
 WAITING_PER_S = 10_000
-"""PENDING trials to make per second of a slice; clients claim fewer on all of our servers."""
+"""PENDING trials made for each second of a slice: more than clients can claim in a second."""
 
 
 @click.command()

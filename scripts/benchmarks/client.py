@@ -41,7 +41,7 @@ class Client:
         )
 
     def operations(self) -> dict[str, Operation]:
-        """The timed operations by name; ending a trial that an operation starts is not timed."""
+        """The timed operations by name. They do not time the ends of the trials that they start."""
         return {
             "claim": Operation(self.claim, after=self.finish),
             "ask": Operation(self.ask, after=self.finish),

@@ -33,7 +33,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 @options.as_json
 def frames(*, trials: int, rounds: int, with_optuna: bool, fsync: bool, as_json: bool) -> None:
     """
-    Milliseconds and peak memory of data frames, on PostgreSQL, each read in a fresh process.
+    Milliseconds and peak memory of reading a data frame from PostgreSQL in a fresh process.
 
     The baseline is psycopg, which fetches the rows of the same views. The memory is that of the
     whole process, with Python, pandas and the driver.

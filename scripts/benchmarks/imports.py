@@ -1,4 +1,4 @@
-"""A user's module with scikit-learn's imports, whose function reports when it was called."""
+"""A trainable that reports when it was called, in a module that imports scikit-learn."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""A trial with a million results: the time of its end, and the memory of worker and commands."""
+"""A trial with a million results: how long its end takes, and the memory of worker and commands."""
 
 import os
 import threading
@@ -35,7 +35,7 @@ READS = {
 @options.as_json
 def long(*, storage: str, steps: int, lost: bool, as_json: bool) -> None:
     """
-    A trial of a million results with ten metrics, through a real worker.
+    Run a trial of a million results, each with ten metrics, by a real worker.
 
     Measures seconds from the last report to the trial's end, the worker's peak memory (RSS), and
     seconds and memory of `show` and `results --limit 50`.

@@ -54,7 +54,7 @@ _FORK = multiprocessing.get_context("fork")
 """With "spawn", every process would import all modules, and the imports would be measured."""
 
 PER_PROCESS = 75
-"""Loops per process. One loop each would measure the kernel's switches between processes."""
+"""Loops per process. With one loop per process, the kernel's process switches would be measured."""
 
 Took = dict[str, list[float]]
 

@@ -13,7 +13,7 @@ from harness import postgres
 from studydb.db import migrate
 
 LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
-"""Otherwise a checkpoint in one contender's slice would write pages that another has changed."""
+"""With the defaults, PostgreSQL's checkpoint in a slice would write pages of another contender."""
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def folder() -> Iterator[Path]:
 
 
 def with_tables(url: str) -> str:
-    """Create studydb's tables in a database; return its URL."""
+    """Create studydb's tables in a database; return the database's URL."""
     migrate.upgrade(url)
     return url
 

@@ -68,7 +68,7 @@ class Team:
         Let every process work on one contender for some seconds.
 
         Returns:
-            Units per second, summed over the processes; each is timed until its last step ends.
+            The sum of the processes' units per second; a process is timed until its last step ends.
         """
         for pipe in self._pipes:
             pipe.send((contender, seconds))

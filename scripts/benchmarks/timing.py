@@ -78,8 +78,8 @@ def take_turns(
     """
     Time each operation in `rounds` slices. In a slice the places make `calls` calls each, by turns.
 
-    Places take turns at each call, because a core that was idle is slow for some hundred calls:
-    when each slice measured one place alone, the same work took 0.14 or 0.38 ms.
+    Places take turns at each call, because a core that was idle is slow for some hundred calls.
+    When a slice measured only one place, the same call took 0.14 ms in one slice, 0.38 in another.
 
     Args:
         places: The operations of each place, by name; the names are the same in all places.

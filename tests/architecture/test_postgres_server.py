@@ -58,7 +58,7 @@ def test_server_of_a_killed_process_ends_and_its_directory_is_deleted():
         time.sleep(0.05)
 
 
-def test_error_about_missing_binaries_names_studydb_dev_and_studydb_test_dsn(monkeypatch):
+def test_error_about_missing_binaries_names_the_extra_and_the_variable_that_help(monkeypatch):
     monkeypatch.setattr(postgres, "find_spec", lambda _: None)
 
     with pytest.raises(RuntimeError, match=r"studydb\[dev\].*STUDYDB_TEST_DSN"):

@@ -1,4 +1,4 @@
-"""A trainable for the studydb contender; its module imports the libraries at the top."""
+"""The trainable of the studydb contender, in a module that imports scikit-learn at the top."""
 
 from typing import Any
 
