@@ -24,7 +24,7 @@ class Contest:
     Attributes:
         unit: What is counted per second.
         plans: For each tuple of contenders, the plan whose processes measure them.
-        ours: For each contender that measures studydb, the names of its baselines.
+        ours: For each contender that runs studydb, the names of its baselines.
         before: Called before each slice, with the name of the slice's contender.
     """
 

@@ -18,6 +18,8 @@ touch started
 [ "$AFTER_TERM" = none ] && exit "$WITHOUT_TERM"
 for _ in {1..1500}; do sleep 0.02; done
 """
+"""Stand-in for `studydb`: ends by SIGTERM with AFTER_TERM, or if that is "none", by itself."""
+
 REQUEUE = """#!/bin/bash
 echo "$@" > requeued
 """
