@@ -39,8 +39,7 @@ class Subject:
     What `--against` measures. The functions `build` and `fill` must be in both checkouts.
 
     Attributes:
-        contenders: The contenders that run studydb. Only their steps, of those that `build`
-            returns, are measured.
+        contenders: Of the contenders of `build`, those that run studydb; only these are measured.
         build: The function `Plan.build` (see teams.py), as "module:function".
         options: Returns the options of `build` for a database's URL.
         fill: A function to call with the URL before each slice, as "module:function".

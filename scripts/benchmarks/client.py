@@ -41,7 +41,7 @@ class Client:
         )
 
     def operations(self) -> dict[str, Operation]:
-        """The timed operations by name. They do not time the ends of the trials that they start."""
+        """The timed operations by name. The trials that they start are ended outside the timing."""
         return {
             "claim": Operation(self.claim, after=self.finish),
             "ask": Operation(self.ask, after=self.finish),

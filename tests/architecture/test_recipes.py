@@ -18,7 +18,7 @@ touch started
 [ "$AFTER_TERM" = none ] && exit "$WITHOUT_TERM"
 for _ in {1..1500}; do sleep 0.02; done
 """
-"""Stand-in for `studydb`: ends by SIGTERM with AFTER_TERM, or if that is "none", by itself."""
+"""Stand-in for `studydb`: exits at once if AFTER_TERM is "none", else at SIGTERM with AFTER_TERM."""
 
 REQUEUE = """#!/bin/bash
 echo "$@" > requeued
