@@ -47,7 +47,7 @@ def process_record(pid: int, started: int) -> Process:
 
 
 def is_local(process: Process) -> bool:
-    """Whether a process has this boot and this namespace of pids, so that its pid is valid here."""
+    """Whether a process has this boot ID and pid namespace; only then is its pid valid here."""
     return (process.boot_id, process.pid_namespace) == (_boot_id(), _pid_namespace())
 
 

@@ -1,4 +1,4 @@
-"""The bytes of checkpoints, which are written whole, and compared with a digest at each read."""
+"""The bytes of checkpoints: they are stored whole or not at all, and each read checks a digest."""
 
 from studydb.artifacts.directory import DirectoryStore
 from studydb.artifacts.inline import (

@@ -26,7 +26,7 @@ def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> b
     Whether a key of this user signed a checkpoint of this kind, for this trial and step.
 
     The first version of the payload did not contain the kind. That version is still accepted for a
-    dict. A directory needs the kind, because the pickle of a dict could also be a valid archive.
+    dict, but not for a directory: the signed pickle of a dict could be passed off as an archive.
     """
     payload = checkpoint_payload(
         kind=checkpoint.kind,

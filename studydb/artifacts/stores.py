@@ -30,7 +30,7 @@ class Stores:
         """
         Find the study's store that holds an object.
 
-        The store that the URL names is tried first; its tree may have been moved to another store.
+        The URL's store is tried first; if its tree was moved, another store holds the object.
 
         Raises:
             CheckpointError: The study has no store outside the database.

@@ -1,4 +1,4 @@
-"""Directories as checkpoints: list their contents, copy them, and compute the digest."""
+"""Directories as checkpoints: list their contents, copy them, compute their digest."""
 
 import hashlib
 import os

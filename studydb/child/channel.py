@@ -73,7 +73,7 @@ class Channel:
         self._socket.close()
 
     def detach(self) -> socket.socket:
-        """Return the socket for another protocol, after all received messages have been read."""
+        """Return the socket for another protocol; all received messages must have been read."""
         assert not self._buffer
         return self._socket
 

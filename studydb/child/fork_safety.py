@@ -133,7 +133,7 @@ def _native_threads() -> str | None:
 
 
 def _is_open(number: int) -> bool:
-    """Whether a descriptor is open; the descriptor that listed /proc/self/fd is closed by now."""
+    """Whether a descriptor is still open; os.scandir lists its own descriptor, then closes it."""
     try:
         os.fstat(number)
     except OSError:

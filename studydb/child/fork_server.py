@@ -1,10 +1,10 @@
 """
 The fork server: a small process from which fresh attempts and templates are forked.
 
-The supervisor starts the fork server before it connects to the database, and without credentials
-in its environment, so that no child inherits a connection or a credential. The fork server has
+The supervisor starts the fork server before the first connection to the database, and in an
+environment without credentials: no child inherits a connection or a credential. The fork server has
 imported the modules that every child needs, so that a child starts in milliseconds. It has one
-thread, never imports the user's code, and takes requests only from the supervisor.
+thread, never imports the user's code, and takes requests only from its worker.
 """
 
 import gc
@@ -19,10 +19,10 @@ from studydb.child.forking import ChildKind, ForkingServer
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
-    Serve requests until the supervisor ends.
+    Serve requests until the worker ends.
 
     Args:
-        arguments: The socket's descriptor and the supervisor's pid; None for `sys.argv`.
+        arguments: The socket's descriptor and the worker's pid; None for `sys.argv`.
     """
     control, supervisor_pid = map(int, sys.argv[1:] if arguments is None else arguments)
     server = ForkingServer(

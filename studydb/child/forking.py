@@ -42,7 +42,7 @@ CHILD_ID_VARIABLE = "STUDYDB_CHILD"
 SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
 The environment variable with a random word for each fork server. All descendants of the server
-inherit it, so that the supervisor finds them after the server has died.
+inherit it, so that the worker finds them after the server has died.
 """
 
 _STRAYS_EVERY_S = 0.5
@@ -137,7 +137,7 @@ class ForkingServer:
         signal.set_wakeup_fd(alarm.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> NoReturn:
-        """Serve until the parent or the supervisor ends."""
+        """Serve until the parent ends or the worker closes the socket."""
         die_with_parent(signal.SIGTERM, self._parent_pid)
         adopt_orphans()
         poll = select.poll()
@@ -189,7 +189,7 @@ class ForkingServer:
             return Outdated(number, reason)
         pid = self._fork(number, kind, descriptors)
         self._children[pid] = number
-        # For a child that has already ended, a zombie, `start_of` returns None.
+        # `start_of` returns None for a child that has already ended; 0 means an unknown start.
         return Forked(number, pid, start_of(pid) or 0)
 
     def _reply(self, reply: Reply) -> None:
@@ -201,7 +201,7 @@ class ForkingServer:
     def _fork(self, number: int, kind: ChildKind, descriptors: Sequence[int]) -> int:
         if len(descriptors) < DESCRIPTORS_PER_REQUEST:  # the limit of open files is reached
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        # Otherwise a signal sent to the child just after the fork would run the server's handlers.
+        # Without this, a signal to the child just after the fork would run the server's handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             with warnings.catch_warnings():

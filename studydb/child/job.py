@@ -17,13 +17,13 @@ from studydb.domain.records import CheckpointKind, Trainable
 @dataclass(frozen=True, slots=True)
 class Restore:
     """
-    A checkpoint to start from; the supervisor has verified its signature.
+    A checkpoint to start from; the worker has verified its signature.
 
     Attributes:
-        url: The object's URL, or "inline:".
+        url: The URL of the bytes; "inline:" if they are in `data`.
         step: The last step that the checkpoint contains.
-        data: The bytes, if inline.
-        store: The URL of the object's store; None for the job's store.
+        data: The bytes of an inline checkpoint.
+        store: The URL of the store that holds the bytes; None for the job's store.
     """
 
     kind: CheckpointKind
@@ -41,9 +41,9 @@ class TrainableImport:
 
     Attributes:
         study_uuid: The study's UUID, which seeds the random generators for the import.
-        trainable: The trainable; the supervisor has checked that it is trusted.
+        trainable: The trainable; the worker has checked that it is trusted.
         signed: True if a key of this user signed the trainable. False if only `--allow-import`
-            permits it: a function that its module imports from another package is then refused.
+            permits the trainable: its function must then be defined in its module's own package.
         workdirs: The worker's working directory, where the child runs. If `signed`, the study's
             working directory follows.
     """
@@ -57,14 +57,14 @@ class TrainableImport:
 @dataclass(frozen=True, slots=True)
 class Job:
     """
-    One attempt of one trial, as its process receives it.
+    One attempt of a trial, as the attempt's process receives it.
 
     Attributes:
         config: The first argument of the user's function.
-        scratch: A directory on this host for this attempt; the supervisor removes it at the end.
+        scratch: A directory on this host for this attempt; the worker removes it at the end.
         store: The URL of the store for checkpoints, or "inline:".
         time_total_s: Seconds of training that earlier attempts have reported.
-        next_decision_step: Reports at this step or later wait for the supervisor's answer; None if
+        next_decision_step: Reports at this step or later wait for the worker's answer; None if
             reports do not wait for a decision.
     """
 
@@ -85,11 +85,11 @@ class Job:
 
     @property
     def start_step(self) -> int:
-        """The step of the restored checkpoint, else 0; by default the first report has step + 1."""
+        """The restored checkpoint's step, else 0; the first report is one step later by default."""
         return 0 if self.restore is None else self.restore.step
 
     def with_source(self, source: bytes | None) -> "Job":
-        """Copy the job with another source of the trainable, and without its signatures."""
+        """Copy the job with another source of the trainable, and without signatures."""
         trainable = replace(self.to_import.trainable, source=source, signatures={})
         return replace(self, to_import=replace(self.to_import, trainable=trainable))
 

@@ -1,16 +1,16 @@
 """
-The messages that supervisor and child exchange after the job (see job.py).
+The messages that a child and its worker exchange after the job (see job.py).
 
 ```
-child → supervisor                                   supervisor → child
+child → worker                                       worker → child
 began    the user's function starts now              answer   to a flush, or a report with an id
 report   a result, a checkpoint's record, or both    stop     a new verdict, or its withdrawal
 flush    asks to store all earlier reports           lost     the lease is lost
 end      how the code ended (the last message)
 ```
-The child waits for the answer to a report with an id. The supervisor sends the answer once the
-result and the checkpoint's row are stored. A report without an id is buffered. The supervisor does
-not trust the child: `read_from_child` checks each message.
+The child waits for the answer to a report with an id. The worker sends the answer once the result
+and the checkpoint's row are stored. A report without an id is buffered. The worker does not trust
+the child: `read_from_child` checks each message. Names in the code call the worker "supervisor".
 """
 
 import math
@@ -38,11 +38,11 @@ class End(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     STOPPED = "stopped"
-    """The code left because of a verdict."""
+    """The code ended because of a verdict."""
     PREEMPTED = "preempted"
-    """The code left because of a signal such as SIGTERM."""
+    """The code ended because of a signal such as SIGTERM."""
     LOST = "lost"
-    """The code left because the attempt no longer held its trial."""
+    """The code ended because the attempt no longer held its trial."""
     UNRESTORABLE = "unrestorable"
     """The code did not start: the bytes of the checkpoint are missing or corrupt."""
     UNPREPARED = "unprepared"
@@ -56,7 +56,7 @@ class Saved(Struct, frozen=True):
     Attributes:
         url: The URL of the bytes; "inline:" if they come with the message.
         step: The last step that the checkpoint contains.
-        data: The bytes, if inline.
+        data: The bytes of an inline checkpoint.
     """
 
     uuid: _Uuid
@@ -184,5 +184,5 @@ def _with_bytes(saved: Saved, payload: bytes) -> Saved:
 
 
 def read_from_supervisor(frame: Frame) -> FromSupervisor:
-    """Decode a message of the supervisor, or raise FrameError."""
+    """Decode a message of the worker, or raise FrameError."""
     return decode(_from_supervisor, frame, sender="supervisor")

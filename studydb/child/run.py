@@ -97,7 +97,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
         return Ended(End.UNPREPARED, failure_of(cause))
     # Without a seed, all children, as copies of one process, would get the same random numbers.
     _seed(job.seed)
-    with suppress(OSError):  # the next report notices that the supervisor is gone
+    with suppress(OSError):  # the next report notices that the worker is gone
         channel.send(write(Began(time.monotonic())))
     try:
         with current(trial):
@@ -159,7 +159,7 @@ def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> RunningTr
 
     for number in STOP_SIGNALS:
         signal.signal(number, preempt)
-    # If a forked process kept the socket open, the supervisor would not see this process end.
+    # If a forked process kept the socket open, the worker would not see this process end.
     os.register_at_fork(after_in_child=disown)
     return trial
 

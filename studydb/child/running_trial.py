@@ -37,7 +37,7 @@ class RunningTrial:
     One attempt, as the user's code sees it.
 
     Attributes:
-        given_config: The same dict as `config`; reading it does not set `config_was_read`.
+        given_config: The dict `config`, read without setting `config_was_read`.
         config_was_read: Whether the code has read `trial.config`.
         number: The trial's number within its study.
         attempt: The number of this attempt at the trial, from 1.
@@ -201,7 +201,7 @@ class RunningTrial:
     def _save_after_the_end(
         self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None
     ) -> None:
-        """Save a checkpoint after TrialStopped, at the last step, or a later step in `metrics`."""
+        """Save a checkpoint after TrialStopped, at the last step or a later step in `metrics`."""
         if checkpoint is not None and not self._supervisor.lost:
             named = metrics.get(STEP) if isinstance(metrics, Mapping) else None
             step = self._last_step

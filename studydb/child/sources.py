@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """The size and time of a file when `imported_files` saw it."""
+    """The size and modification time of a file when `imported_files` saw the file."""
 
     path: str
     size_bytes: int

@@ -1,4 +1,4 @@
-"""The child's connection to its supervisor."""
+"""The child's connection to its worker."""
 
 from studydb.child.channel import Channel
 from studydb.child.messages import (
@@ -16,10 +16,10 @@ from studydb.domain.life.decisions import Verdict
 
 class SupervisorConnection:
     """
-    Sends messages to the supervisor, and remembers what its answers and notices say.
+    Sends messages to the worker, and remembers what the worker's answers and notices say.
 
-    `send`, `ask` and `listen` raise SystemExit once the supervisor has ended, because no result
-    can be stored.
+    `send`, `ask` and `listen` raise SystemExit once the worker has ended, because no result can be
+    stored.
 
     Attributes:
         verdict: The verdict on this attempt; None while the attempt may continue.
@@ -42,7 +42,7 @@ class SupervisorConnection:
             raise SystemExit(_WORKER_ENDED) from None
 
     def next_id(self) -> int:
-        """Return a new id for a message that the supervisor must answer."""
+        """Return a new id for a message that the worker must answer."""
         self._asked += 1
         return self._asked
 

@@ -18,18 +18,18 @@ FLUSH_BYTES = 1 << 20
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
-"""The limits of a batch, because the trial's row is locked while the server stores a batch."""
+"""A batch has these limits, because the server locks the trial's row while it stores a batch."""
 
 
 class Buffer:
     """
     The results of one attempt that are not stored yet; threads may share it.
 
-    A batch keeps its number and rows from `take` to `acknowledge`, so that a duplicate request
-    sends exactly what may have been stored.
+    A batch keeps its number and rows from `take` to `acknowledge`, so that a batch that is sent
+    again is unchanged.
 
     Attributes:
-        tally: The tally of the trial's stored results; None if this attempt does not know them all.
+        tally: The tally of the trial's stored results; None if any of them is unknown here.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Buffer:
 
     @property
     def needs_flushes(self) -> bool:
-        """Whether one batch cannot hold all results that wait."""
+        """Whether a batch is unanswered, or one batch cannot hold all results that wait."""
         with self._lock:
             waiting = self._waiting
             return self._sent is not None or waiting.holds_more_than(BATCH_ROWS, BATCH_BYTES)

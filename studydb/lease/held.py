@@ -39,8 +39,8 @@ class HeldAttempt:
     Attributes:
         verdict: The verdict that this process last learned; None to continue.
         is_lost: Whether the attempt no longer holds the trial. Then its writes change nothing.
-        is_ending: Whether the attempt's end is being written. If so, a renewal that does not find
-            the lease does not mean that the trial is lost.
+        is_ending: Whether the attempt's end is being written. The end gives up the
+            lease, so a renewal that then finds no lease does not set `is_lost`.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class HeldAttempt:
         Flush the results, then record a checkpoint whose bytes are already stored.
 
         Returns:
-            The older checkpoints whose bytes may be deleted.
+            The older checkpoints that are no longer kept; the caller deletes their bytes.
 
         Raises:
             LeaseLost: The attempt no longer holds the trial.
@@ -226,7 +226,7 @@ class HeldAttempt:
         self.buffer.close()
 
     def renewed(self, verdict: Verdict | None) -> None:
-        """Set the verdict of a renewal or answer, unless a scheduler or rule has decided before."""
+        """Set the verdict of a renewal or answer, but keep a verdict of a scheduler or rule."""
         if self.verdict is None or not self.verdict.refuses_results:
             self.verdict = verdict
 

@@ -137,7 +137,7 @@ class OwnLoop:
         return None
 
     def _acquire(self, deadline: float | None) -> Claim | None:
-        with self._acquiring:  # a token names one claim, so threads claim one after another
+        with self._acquiring:  # all threads share a token that names one claim
             return _until(deadline, self._acquirer.acquire)
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class OwnTrial:
         number: The trial's number within its study; the first is 0.
         params: The sampled parameters.
         config: `params` and the constants of the study's space.
-        seed: The seed of the user's random numbers, the same for every attempt of the trial.
+        seed: A seed for random numbers; it is the same in every attempt at the trial.
         attempt: The number of this attempt at the trial, from 1.
     """
 
@@ -231,7 +231,7 @@ def _failure(error: BaseException | str) -> Failure:
 
 
 def give_back(held: HeldAttempt, forget: Callable[[HeldAttempt], None]) -> None:
-    """Flush and release a trial whose handle is gone."""
+    """Flush and release a trial whose handle was dropped, or whose loop is closing."""
     try:
         held.end(Reason.PREEMPTED, patience_s=LAST_PATIENCE_S)
     except Exception as error:  # noqa: BLE001  no caller is left to catch it

@@ -153,7 +153,7 @@ class Queue:
     Results in the order in which they came: the first are in memory, the next are in a file.
 
     Attributes:
-        n_waiting: The number of the results.
+        n_waiting: The number of results in the queue.
         memory_bytes: The bytes of the results in memory.
     """
 
@@ -190,7 +190,7 @@ class Queue:
             self._force(self._stuck, result, size)
 
     def _reserve(self, size: int) -> bool:
-        """Reserve `size` bytes and spare bytes, so that few results need the lock of the room."""
+        """Reserve `size` bytes and, if possible, spare bytes, so that few results lock the room."""
         for wanted in (size + SPARE_BYTES, size):
             if self._room.take("memory", wanted - self._spare_bytes):
                 self._spare_bytes = wanted

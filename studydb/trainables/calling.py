@@ -78,7 +78,7 @@ def check_signature(function: Callable[..., Any]) -> None:
 
 def call(function: Callable[..., Any], config: dict[str, Any], trial: ReportingTrial) -> Any:
     """
-    Run a trainable to its end, and report the metrics that a generator yields.
+    Run a trainable to its end; if it is a generator, report the metrics that it yields.
 
     Returns:
         The function's return value (see `returned_metrics`).

@@ -7,7 +7,7 @@ from types import CodeType
 from typing import Any
 
 _READ_ANY_VARIABLE = {"locals", "vars", "eval", "exec", "dir"}
-"""Functions that can read a variable without its name in the code."""
+"""Functions that can read a variable whose name is not in the code."""
 
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 

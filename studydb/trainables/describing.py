@@ -99,8 +99,8 @@ def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
     """
     Yield the function's module, and all other modules outside Python and the installed libraries.
 
-    A pickled function may refer to any of them; the modules that a worker cannot import must be
-    pickled with it.
+    A pickled function may refer to any of these modules. A module that a worker cannot import is
+    pickled with the function.
     """
     libraries = {
         os.path.realpath(path)
@@ -217,7 +217,7 @@ def _pickle(function: Callable[..., Any], missing: Iterable[ModuleType], workdir
 
 @contextmanager
 def _by_value(missing: Iterable[ModuleType]) -> Iterator[None]:
-    """Have cloudpickle pickle these modules by value; keep the user's registrations."""
+    """Register modules for pickling by value; afterwards only the user's stay registered."""
     added = [m for m in missing if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     try:
         for module in added:

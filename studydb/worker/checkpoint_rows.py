@@ -1,8 +1,8 @@
 """
-The rows of checkpoints, read and written by the supervisor.
+The rows of checkpoints, which the worker reads and writes.
 
-A child writes the bytes. The supervisor signs the row after a save and verifies the signature
-before a restore.
+A child writes the bytes. The worker signs the row after a save and verifies the signature before a
+restore.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Checkpoints:
     Records and restores the checkpoints of one study.
 
     Args:
-        retry: Repeats a call until the database answers, for the worker's `patience_s`.
+        retry: Repeats a call until the database answers, for at most the worker's `patience_s`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Checkpoints:
 
     def stores(self) -> Stores:
         """
-        Read the stores of checkpoints: an attempt saves to one and can restore from any of them.
+        Read the stores: an attempt saves to the current store and can restore from each store.
 
         Raises:
             StorageTransient: The database did not answer in time.

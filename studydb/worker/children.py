@@ -1,4 +1,4 @@
-"""Child processes as the supervisor sees them: how they are requested, and how they end."""
+"""Child processes as the worker sees them: how they are requested, and how they end."""
 
 import errno
 import itertools
@@ -57,10 +57,10 @@ class Exit:
 
 class ChildProcess:
     """
-    A child process as its supervisor sees it.
+    A child process as its worker sees it.
 
     Attributes:
-        channel: Carries the reports and the answers to them (see child/messages.py).
+        channel: Carries the reports and their answers (see child/messages.py).
         exit: How the process ended; None while it runs.
     """
 

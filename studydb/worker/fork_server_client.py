@@ -77,7 +77,7 @@ class _Server:
             time.sleep(_TICK_S)
 
     def close(self) -> None:
-        """Have the server kill its children and exit; kill the server after 2 s."""
+        """Have the server kill its children and exit; kill a server that still runs after 2 s."""
         self.forker.shut()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(_CLOSE_TIMEOUT_S)
@@ -90,7 +90,7 @@ class ForkServer:
     """
     Starts children in milliseconds; threads may share the object.
 
-    Children inherit no memory and no connection of the supervisor. If the server's process dies,
+    Children inherit no memory and no connection of the worker. If the server's process dies,
     its children end, and the next `spawn` starts another server.
 
     Args:

@@ -54,7 +54,7 @@ class Interruption:
         Stop the worker at SIGTERM, SIGINT or SIGHUP; call this from the main thread.
 
         The second SIGTERM or SIGINT ends the process. SIGHUP does not count: a closed terminal may
-        send two, a service manager may send one after SIGTERM. Under nohup SIGHUP has no effect.
+        send it twice, or a service manager after SIGTERM. Under nohup SIGHUP has no effect.
 
         Args:
             at_once: Called at the second signal, to end the process.

@@ -143,7 +143,7 @@ class Templates:
         Start the process of one attempt.
 
         Args:
-            job: The attempt; all jobs of a worker have the same trainable.
+            job: Describes the attempt; all jobs of a worker have the same trainable.
             stdout, stderr: Descriptors for the process's output; the caller closes them.
             fresh: Whether the process must import the trainable itself.
 
@@ -219,7 +219,7 @@ class Templates:
             return self._template
 
     def _make(self, job: Job) -> Template | None:
-        """Make a template; if it is unusable, return None and make no further template."""
+        """Make a template, or return None; if it is unusable, all later starts are fresh."""
         output = self._pump.open(self._directory)
         try:
             process = self._forkserver.fork(
