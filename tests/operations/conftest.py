@@ -29,8 +29,9 @@ def run(worker):
 
 @pytest.fixture
 def connections(postgres_url):
-    """Two clients of one database: a call is first sent over one, then again over the other."""
-    slow = connect(f"{postgres_url}&pooler=transaction")  # its single statements send a COMMIT
+    """Two clients of one database. A test sends a call by the first, then again by the second."""
+    # With this option single statements, too, send a COMMIT.
+    slow = connect(f"{postgres_url}&pooler=transaction")
     fresh = connect(postgres_url)
     slow.clock = fresh.clock = lambda: datetime(2026, 1, 1, tzinfo=UTC)
     yield slow, fresh

@@ -166,7 +166,7 @@ def test_renewal_that_ignores_the_token_renews_a_successors_lease(database, cloc
 
     monkeypatch.setattr(leases, "RENEW", Prepared(by_id_alone))
 
-    with pytest.raises(KeyError):  # the reply has the token of the successor
+    with pytest.raises(KeyError):  # the reply has the successor's token, not the zombie's
         check_that_nothing_changes(renew, *zombie)
 
 

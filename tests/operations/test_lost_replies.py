@@ -24,7 +24,7 @@ from studydb.lease.acquire import Acquirer
 
 @pytest.fixture(autouse=True)
 def _standing_clock(clock):
-    """Stop the clock, because a later resend would change time stamps."""
+    """Let the clock stand still: a resend may store the time again, and no row must change."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def cut(database, when, *, nth=1):
 
 
 def last_commit(database, arranged):
-    """Count a call's COMMITs. The last one stores the change; an earlier one can end a mere read."""
+    """Count a call's COMMITs: the last COMMIT stores the change; earlier COMMITs can end reads."""
     end, commits = TransactionBlock._end, []
 
     def count(block, *, commit):
@@ -125,7 +125,7 @@ def test_resend_of_a_call_that_was_cut_after_its_commit_gives_the_stored_answer(
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, nth):
-    """On PostgreSQL an ask commits a read, proposals, the trial, more proposals; on SQLite, once."""
+    """On SQLite an ask has one COMMIT, on PostgreSQL four: a read, proposals, trial, proposals."""
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     token_ = token()

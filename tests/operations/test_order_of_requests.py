@@ -2,7 +2,8 @@
 The last request to pause, resume or stop wins, both for a trial and for its study.
 
 Requests are made in all pairs and in some longer sequences. The attempt receives them at a flush,
-at a renewal or not at all, and ends before, between or after them. The rows must equal a model's.
+at a renewal or not at all, and ends before, between or after them. A model in plain Python says
+which states the rows must have.
 """
 
 import itertools

@@ -104,7 +104,7 @@ FENCED_WRITES = {
     "empty report": lambda run: run.report(),
     "save": lambda run: run.save(run.checkpoint(step=1)),
     "renew": lambda run: run.worker.renew(run),
-    "tell": lambda run: record_event(
+    "record_event": lambda run: record_event(
         run.worker.database, lease=run.lease, kind="disk full", data={}
     ),
 }
@@ -247,7 +247,7 @@ def test_trial_ends_as_an_error_after_max_losses(database, clock, study, worker)
 
 
 @pytest.mark.parametrize(("step", "losses"), [(4, 0), (3, 2), (2, 2)])
-def test_only_a_checkpoint_of_a_higher_step_than_any_earlier_one_resets_the_losses(
+def test_only_a_checkpoint_of_a_new_highest_step_resets_the_losses(
     database, clock, worker, step, losses
 ):
     enqueued(database, worker.study)
@@ -342,7 +342,7 @@ def test_releases_losses_and_failures_are_counted_separately(database, clock):
     assert rows(database, "SELECT failures, losses FROM trial") == [(1, 1)]
 
 
-def test_attempt_that_its_worker_ends_as_lost_counts_as_a_loss_with_an_event(
+def test_attempt_that_its_worker_ends_as_lost_counts_as_a_loss_and_records_an_event(
     database, clock, study, worker
 ):
     run = worker.ask()
@@ -387,9 +387,7 @@ def test_process_of_another_boot_or_pid_namespace_is_not_taken_for_a_dead_proces
     assert states_of(database, study) == [State.RUNNING]
 
 
-def test_trial_that_another_process_has_claimed_meanwhile_is_not_recovered(
-    database, study, monkeypatch
-):
+def test_trial_that_was_claimed_again_meanwhile_is_not_recovered(database, study, monkeypatch):
     dead = SimulatedWorker(database, study, of=process(1))
     stale = dead.ask()
     with database.begin(write=False) as txn:

@@ -47,7 +47,7 @@ def test_trial_of_ten_reports_that_fit_one_flush_takes_two_commits(database, wor
 
 
 @pytest.mark.parametrize("rows", [1, 10, 200])
-def test_report_costs_one_commit_and_one_statement_however_many_rows(database, worker, rows):
+def test_cost_of_a_report_does_not_depend_on_its_number_of_results(database, worker, rows):
     run = worker.ask()
 
     statements = by_dialect(database, postgresql=1, sqlite=2)
@@ -64,7 +64,7 @@ def test_claim_costs_one_commit(database, study, worker):
 @pytest.mark.parametrize(
     "more",
     [{"max_concurrent": 9}, {"space": Space.read({"model": {"lr": uniform(0.0, 1.0)}})}],
-    ids=["a limit to count", "a nested space"],
+    ids=["max_concurrent", "nested space"],
 )
 def test_claim_in_several_statements_costs_one_commit(database, more):
     study = new_study(database, **more)
@@ -90,7 +90,7 @@ def test_report_between_two_rungs_costs_the_same_as_without_a_scheduler(database
     assert counted(database, lambda: run.report(0.5)) == (1, 0, statements)
 
 
-def test_renewal_of_many_leases_is_one_statement(database, worker):
+def test_renewal_of_many_leases_costs_one_commit_and_two_statements(database, worker):
     runs = [worker.ask() for _ in range(4)]
 
     assert counted(database, lambda: worker.renew(*runs)) == (1, 0, 2)

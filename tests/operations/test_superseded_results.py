@@ -122,7 +122,7 @@ def test_results_of_other_trials_are_not_superseded(worker):
     assert [result.value for result in live_results(worker.database, worker.study, 1)] == [0.6, 0.7]
 
 
-def test_rung_entry_keeps_the_first_value_judged_at_the_rung(database):
+def test_later_attempt_does_not_change_the_value_of_a_rung_entry(database):
     study = new_study(database, scheduler=ASHA(max_t=9, reduction_factor=3))
     worker = SimulatedWorker(database, study)
     run = worker.ask()

@@ -36,7 +36,7 @@ def test_tally_keeps_neither_texts_nor_lists_in_memory(held):
     assert LONG not in repr(held.buffer.tally._kept)
 
 
-@pytest.mark.parametrize("kept", [tally.KEPT_NUMBERS, 3], ids=["all", "too many"])
+@pytest.mark.parametrize("kept", [tally.KEPT_NUMBERS, 3], ids=["numbers kept", "numbers dropped"])
 def test_summary_is_the_same_if_the_tally_has_dropped_numbers(database, held, monkeypatch, kept):
     monkeypatch.setattr(tally, "KEPT_NUMBERS", kept)
     flush_two(held)

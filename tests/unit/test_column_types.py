@@ -135,7 +135,7 @@ def test_constant_is_written_into_the_sql_and_is_no_bind(value, text):
     assert binds == ()
 
 
-def test_constant_of_another_type_is_refused():
+def test_float_as_a_constant_in_sql_is_refused():
     with pytest.raises(TypeError, match=r"0\.5 cannot be written into SQL"):
         spelled(0.5)
 

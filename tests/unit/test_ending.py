@@ -148,7 +148,7 @@ def test_every_ending_is_an_allowed_move_with_matching_reason_and_delay(outcome,
         (None, Status.STOPPED, BY_STUDY),
     ],
 )
-def test_stop_precedes_pause_and_a_trials_request_precedes_its_studys_status(
+def test_stop_wins_over_pause_and_a_trials_request_wins_over_its_studys_status(
     request_, status, verdict
 ):
     assert requested_verdict(request_, status) == verdict
@@ -173,5 +173,5 @@ def test_stop_precedes_pause_and_a_trials_request_precedes_its_studys_status(
         (PAUSE, PAUSE_BY_STUDY, PAUSE),
     ],
 )
-def test_last_request_precedes_a_pause_or_exploit_of_the_scheduler(verdict, request_, carried_out):
+def test_final_verdict_follows_from_stored_verdict_and_request(verdict, request_, carried_out):
     assert final_verdict(verdict, request_) == carried_out

@@ -22,7 +22,7 @@ class Checkpoint:
 
 @dataclass
 class Trial:
-    """Keeps a trainable's reports. Like a real trial, it pickles a checkpoint when it is reported."""
+    """Keeps a trainable's reports; pickles each reported checkpoint, as a real trial does."""
 
     checkpoint: Checkpoint | None = None
     metrics: list[dict[str, float]] = field(default_factory=list)

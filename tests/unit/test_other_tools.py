@@ -1,4 +1,4 @@
-"""Errors about names of other tools say what to write in studydb; `WORDS` has these names."""
+"""Errors about names of other tools, which `WORDS` lists, say what to write in studydb."""
 
 import importlib.util
 
@@ -42,14 +42,14 @@ def test_name_of_another_tool_is_translated_when_it_is_read_or_imported_from_stu
     assert not hasattr(studydb, name)
 
 
-def test_unknown_name_outside_the_table_raises_the_usual_error_of_python():
+def test_unknown_name_that_is_not_in_words_raises_the_usual_error_of_python():
     with pytest.raises(AttributeError, match=r"^module 'studydb' has no attribute 'nonsense'$"):
         _ = studydb.nonsense
     with pytest.raises(ImportError, match=r"^cannot import name 'nonsense'"):
         exec("from studydb import nonsense")
 
 
-def test_no_word_of_the_table_is_a_name_of_studydb():
+def test_words_has_no_name_of_studydb():
     folded = {name.casefold() for name in studydb.__all__}
 
     assert folded & set(WORDS) == set()

@@ -1,4 +1,4 @@
-"""The base class of specs: options are checked by their annotations and stored by name."""
+"""`Spec`, the base class of specs, checks options by their annotations and stores them by name."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
