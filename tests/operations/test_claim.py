@@ -131,7 +131,7 @@ def test_duplicate_claim_that_does_not_wait_misses_the_trial_of_the_earlier_send
 
 
 def asking_then_claiming(database, **overrides):
-    """Return a function. Its first call asks for the budget's last trial; its second call claims."""
+    """Return a function. Its first call asks for the budget's last trial; its second claims it."""
     study = new_study(database, num_trials=2, **overrides)
     SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])

@@ -30,7 +30,7 @@ def lost(worker):
 
 @pytest.fixture
 def break_endings(monkeypatch):
-    """Return a function that makes the next `times` endings of attempts raise an error."""
+    """Return a function that makes the next `times` calls of `decide_ending` raise an error."""
 
     def break_endings(times, error=None):
         original, left = attempt_end.decide_ending, [error or ZeroDivisionError("a bug")] * times
@@ -49,7 +49,7 @@ def recovery_failures(database):
     return rows(database, "SELECT trial_id, data FROM event WHERE kind = 'recovery failed'")
 
 
-def test_lost_trial_whose_ending_raises_once_is_ended_at_the_second_try(
+def test_lost_trial_whose_end_raises_an_error_once_is_ended_at_the_second_try(
     database, clock, study, lost, break_endings
 ):
     break_endings(1)

@@ -39,7 +39,7 @@ VALUES = st.recursive(
         (Decimal("0.5"), 0.5),
         (MOMENT, "2026-01-02T03:04:05.678000+00:00"),
         (MOMENT.astimezone(timezone(timedelta(hours=2))), "2026-01-02T03:04:05.678000+00:00"),
-        (datetime(2026, 1, 2), "2026-01-02T00:00:00"),  # noqa: DTZ001  as queries return it, without a zone
+        (datetime(2026, 1, 2), "2026-01-02T00:00:00"),  # noqa: DTZ001  without a zone
         (b"\x00\xff", "00ff"),
         (State.RUNNING, "RUNNING"),
         (

@@ -49,7 +49,7 @@ def test_ctrl_c_during_imports_shows_no_traceback(tmp_path):
         ([b"studies", b"--storage", b"sqlite:///\xff.db"], {}, r"'sqlite:///\xff.db' is not Unic"),
     ],
 )
-def test_bytes_that_are_not_unicode_are_refused_in_one_line(
+def test_bytes_that_are_not_unicode_are_refused_with_one_line_of_text(
     tmp_path, arguments, environment, words
 ):
     ran = studydb(*arguments, cwd=tmp_path, **environment)

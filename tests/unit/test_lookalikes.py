@@ -1,4 +1,4 @@
-"""Constants that look like distributions are refused, unless they are given to `constant`."""
+"""Lookalikes (constants that look like distributions) are refused unless given to `constant`."""
 
 import json
 

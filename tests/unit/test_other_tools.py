@@ -49,7 +49,7 @@ def test_unknown_name_that_is_not_in_words_raises_the_usual_error_of_python():
         exec("from studydb import nonsense")
 
 
-def test_words_has_no_name_of_studydb():
+def test_names_of_studydb_are_not_in_words():
     folded = {name.casefold() for name in studydb.__all__}
 
     assert folded & set(WORDS) == set()
