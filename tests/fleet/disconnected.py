@@ -14,7 +14,7 @@ from studydb.db.schema import study as of
 from studydb.domain.errors import StorageTransient
 
 _CHANGED_BY_OTHERS = {"live_through"}
-"""The only column of an ended attempt that may change: a later attempt's first flush lowers it."""
+"""The columns of an ended attempt that the first flush of a later attempt changes."""
 
 
 def holder_of_a_trial(study: studydb.Study, pid: int) -> int | None:
@@ -32,7 +32,7 @@ def holder_of_a_trial(study: studydb.Study, pid: int) -> int | None:
 
 
 def is_writable(study: studydb.Study) -> bool:
-    """Whether a transaction can write now; on SQLite a frozen worker may hold the write lock."""
+    """Whether a transaction can write now. On SQLite a frozen worker with the lock prevents it."""
     with suppress(StorageTransient), study.database.begin() as txn:
         txn.abandon()
         return True
@@ -90,7 +90,11 @@ class DisconnectedWorker:
         return self._id is not None and (self._how != "SIGSTOP" or is_writable(self._study))
 
     def was_recovered(self) -> bool:
-        """Whether all trials of this worker are recovered; if so, keep its rows for `changes`."""
+        """
+        Whether all trials of this worker are recovered.
+
+        If they are, keep the rows of the worker's attempts, with which `changes` compares.
+        """
         assert self._id is not None
         if still_holds(self._study, self._id):
             return False
@@ -114,7 +118,7 @@ class DisconnectedWorker:
         return False
 
     def changes(self) -> list[str]:
-        """Return the rows that changed since recovery; a text, too, if no trial was claimed."""
+        """Return what is wrong: attempts that changed after recovery; no further attempt."""
         now = self._read()
         changed = [
             f"trial id {trial_id}, attempt {number}: {rows} became {now.get((trial_id, number))}"

@@ -20,7 +20,7 @@ from fleet.workers import Fleet, WorkerProcess
 from studydb.domain.errors import StorageTransient
 
 SETTLE_S = 2.0
-"""How long the descendants of a killed supervisor, fork server or child may live."""
+"""How long the descendants of a killed worker, fork server, template or child may live."""
 
 _TICK_S = 0.02
 _TARGETS = ("worker", "worker", "child", "child", "fork server", "template")
@@ -211,7 +211,7 @@ class FaultInjector:
             self._study.extend(num_trials=_ADDED_TRIALS)
             self.report.extended += _ADDED_TRIALS
 
-    # No other method waits, because only these two run the actions that become due meanwhile.
+    # Every wait calls `_rest` or `_rest_until`, which run the actions that become due meanwhile.
 
     def _rest(self, seconds: float) -> None:
         deadline_s = time.monotonic() + seconds
@@ -277,7 +277,7 @@ class FaultInjector:
 
     def _look_for_relatives(self, what: str, relatives: list[psutil.Process]) -> None:
         living = [one for one in relatives if _lives(one)]
-        if any(map(_is_stopped, living)):  # a frozen worker cannot end them before it thaws
+        if any(map(_is_stopped, living)):  # a frozen worker ends processes only after it thaws
             return self._later(SETTLE_S, partial(self._look_for_relatives, what, relatives))
         self.report.survivors += [f"{one} of {what} {relatives[0].pid}" for one in living]
         return None
@@ -324,7 +324,7 @@ class FaultInjector:
             one = DisconnectedWorker(self._study, worker, how)
             if one.holds_a_recoverable_trial():
                 return one
-            one.reconnect()  # no trial is held, or an open transaction blocks writers
+            one.reconnect()  # the worker holds no trial, or it blocks writers by a transaction
         return None
 
     def _reconnect_when_recovered(self, one: DisconnectedWorker) -> None:

@@ -39,7 +39,12 @@ def run(
     workers: int,
     delete_early: bool = False,
 ) -> list[str]:
-    """Create a study with poisons, let workers run it, and delete it; return the violations."""
+    """
+    Create a study with poisons, let workers run it, and delete it; return the violations.
+
+    Args:
+        delete_early: Delete the study as soon as a trial has ended.
+    """
     study = create(storage, poisons, n_trials)
     with Fleet(storage, study.name, directory, lease=5.0) as fleet:
         for _ in range(workers):

@@ -52,7 +52,6 @@ class Stage:
         return self._study
 
     def start(self, **options: Any) -> WorkerProcess:
-        """Start a worker with these command-line options."""
         return self.fleet.start(**options)
 
     def run(self, **options: Any) -> int:
@@ -73,7 +72,6 @@ class Stage:
         return row
 
     def attempts(self, number: int = 0) -> list[Any]:
-        """The rows of a trial's attempts."""
         of_trial = attempt.c.trial_id == self.trial(number).id
         return self.rows(attempt, of_trial, order=attempt.c.attempt)
 

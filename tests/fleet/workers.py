@@ -37,7 +37,7 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 30.0, *, what: s
 
 class WorkerProcess:
     """
-    One worker: its supervisor, and all processes below it.
+    One worker: its main process, here called the supervisor, and all processes below it.
 
     Attributes:
         line: The proxy between this worker and its database; None if there is no proxy.
@@ -184,7 +184,6 @@ class Fleet:
     def launch(
         self, command: list[str], *, environment: dict[str, str] | None = None
     ) -> WorkerProcess:
-        """Start a worker by a given command."""
         mark, log = uuid4().hex, self._next_log()
         line = Proxy(self.storage) if self._lines else None
         with log.open("wb") as output:

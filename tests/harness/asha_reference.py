@@ -27,7 +27,7 @@ def decisions(
 
 
 def cutoff(rewards: Sequence[float], reduction_factor: float) -> float | None:
-    """The percentile that a reward must reach; None if no reward but NaN is recorded."""
+    """The percentile that a reward must reach; None if all rewards are NaN, or there are none."""
     if np.isnan(rewards).all():  # also True for an empty list
         return None
     with np.errstate(all="ignore"):

@@ -19,7 +19,7 @@ PATIENCE_S = 20.0
 @contextmanager
 def held_at(owner, name):
     """
-    Hold the next call of a function.
+    Hold the next call of the function `name` of a class or module.
 
     Yields two events. `arrived` is set when the call has begun and the server has executed all
     statements that were sent before the call. The call continues when the test sets `go`.
@@ -44,7 +44,7 @@ def held_at(owner, name):
 
 def send_twice(call, first, second, url, *, at=None):
     """
-    Run `call(first)`; run `call(second)` while the first is held at its COMMIT, or at `at`.
+    Run `call(first)`; hold it at its COMMIT, or at `held_at(*at)`, and run `call(second)`.
 
     Returns:
         Both answers, and whether the second call waited for a lock of the first.

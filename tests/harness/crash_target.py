@@ -39,7 +39,7 @@ POINTS = ("before", "after")
 
 
 def _recovering(database: Database) -> Call:
-    """The call sweeps in one transaction, and recovers a trial in each of two further ones."""
+    """The call finds two lost trials in one transaction, and recovers them in two more."""
     study = new_study(database)
     for _ in range(2):
         SimulatedWorker(database, study).take().report(0.5)
@@ -129,7 +129,7 @@ def seeded_tokens(seed: str) -> Iterator[None]:
 
 
 def arranged_in(database: Database, operation: str, *, seed: str = "") -> Call:
-    """Return the call of an operation, the same call for the same seed; the clock is stopped."""
+    """Arrange an operation; return its call. The seed decides the tokens; the clock is stopped."""
     advance(database, 0)
     with seeded_tokens(f"{operation} {seed}"):
         return OPERATIONS[operation](database)
@@ -152,7 +152,7 @@ def die_at(point: str, nth: int) -> None:
         if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  observers run only before COMMIT
+    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  no observer runs after COMMIT
 
 
 def is_killed(template: Path, path: Path, operation: str, point: str, nth: int) -> bool:

@@ -1,4 +1,4 @@
-"""A study with thousands of rows in its tables, and the plans of statements on it."""
+"""Makes a study with thousands of rows in its tables, and shows the plans of statements."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -53,7 +53,7 @@ class Result:
     Attributes:
         answers: The answers in the order of the calls; for a call that failed, the error's class.
         schedule: Which call sent which statement, for the message of a failure.
-        faults: The messages of the deadlocks after which calls were made again.
+        faults: The messages of `StorageBusy` errors (deadlocks), after which a call is made again.
     """
 
     answers: list[Any]
@@ -62,7 +62,7 @@ class Result:
 
 
 _pipeline = threading.local()
-"""Its attribute `sync` waits until the server has executed what this thread has sent."""
+"""`_pipeline.sync()` waits until the server has executed what this thread has sent."""
 
 
 class Interleaver:
@@ -195,7 +195,7 @@ def step_by_step() -> Iterator[None]:
     """
     Let `catch_up` wait for the statements in the pipeline of its thread.
 
-    Otherwise the server might execute these statements after a later one of another connection.
+    Otherwise the server might execute these statements after a later statement of another client.
     """
     enter, leave = TransactionBlock._enter_pipeline, TransactionBlock._leave_pipeline
 

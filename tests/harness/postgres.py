@@ -96,7 +96,7 @@ class PostgresServer:
         Stop the server if it runs.
 
         Args:
-            mode: "fast" ends sessions and writes a checkpoint; "immediate" is a crash.
+            mode: "fast" ends the sessions, then the server; "immediate" is a crash.
         """
         if self._server is None:
             return
@@ -187,7 +187,7 @@ def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
 
 
 def unprivileged_account(directory: Path) -> dict[str, Any]:
-    """Options of Popen for a server that root starts; the user `nobody` gets the directory."""
+    """Options by which Popen runs as `nobody`, who gets the directory; none unless we are root."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")

@@ -83,7 +83,7 @@ class Proxy:
             self._when, self._exchanges_left, self.was_cut = when, exchange, False
 
     def must_cut(self) -> str:
-        """Count an exchange; return when to cut it: "before", "after", or "" for never."""
+        """Count an exchange; say when to cut its connection: "before", "after", or "" for never."""
         with self._mutex:
             self._exchanges_left -= 1
             if self._exchanges_left != 0:
@@ -133,7 +133,6 @@ class Proxy:
                 threading.Thread(target=pair.run, daemon=True).start()
 
     def connect_to_server(self) -> socket.socket:
-        """Open a connection to the server."""
         host, port = str(self._server["host"]), self._server.get("port", "5432")
         if not host.startswith("/"):
             return socket.create_connection((host, int(str(port))))

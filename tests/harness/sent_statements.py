@@ -48,7 +48,7 @@ class Sent:
 
 
 def path_of(module: str) -> str:
-    """The file of a module, below the checkout."""
+    """A module's file, relative to the root of the repository."""
     return f"{module.replace('.', '/')}.py"
 
 

@@ -19,13 +19,13 @@ from studydb.domain.life.states import State
 Numbers = frozenset[int]
 
 MOST_LOCKED = 2
-"""The search assumes that a sweep has skipped at most so many locked trials."""
+"""The search assumes that at most this many trials are locked at each stage of a sweep."""
 
 
 def explaining_order(
     model: Model, actions: Sequence[StudyAction], answers: Sequence[Any], shown: Snapshot
 ) -> tuple[int, ...] | None:
-    """An order that gives the answers and rows, as positions in `actions`; None if none does."""
+    """Return a serial order (positions in `actions`) that gives the answers and rows, or None."""
     expected = unordered(shown)
     for skipped, skipped_later in _locked_by_others(model, actions):
         for order in _orders(model, actions):
@@ -78,7 +78,7 @@ def _one_turn(action: StudyAction, model: Model) -> Generator[None, None, Any]:
 
 
 def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int, ...]]:
-    """All orders; an action with `turns` has one transaction, and another per RUNNING trial."""
+    """All orders; an action with `turns` has one transaction and one more per RUNNING trial."""
     running = sum(trial.state is State.RUNNING for trial in model.trials)
     return _merged([running + 1 if action.turns else 1 for action in actions])
 
@@ -95,7 +95,7 @@ def _merged(turns: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def _locked_by_others(
     model: Model, actions: Sequence[StudyAction]
 ) -> Iterator[tuple[Numbers, Numbers]]:
-    """The `skipped` and `skipped_later` of `recover_in_turns` to try, the fewest trials first."""
+    """Pairs of `skipped` and `skipped_later` for `recover_in_turns`, fewest trials first."""
     if not any(action.turns for action in actions):
         return iter([(frozenset(), frozenset())])
     held = [trial.number for trial in model.trials if trial.held]
@@ -113,7 +113,7 @@ def _few(numbers: Sequence[int]) -> list[Numbers]:
 
 
 def _picks(actions: Sequence[StudyAction], answers: Sequence[Any]) -> dict[str, int | None]:
-    """By token, the trial that each claim took; locked trials before this one were skipped."""
+    """By token, the number of the trial that each claim took; None if it found no trial."""
     return {
         action.token: getattr(answer, "number", None)
         for action, answer in zip(actions, answers, strict=True)

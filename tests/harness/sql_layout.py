@@ -9,7 +9,7 @@ import textwrap
 
 WIDTH = 96
 SHORT = 60
-"""A subquery of at most so many characters is not broken into lines."""
+"""The number of characters above which a subquery is broken into lines."""
 
 INDENT = "    "
 
@@ -27,7 +27,7 @@ _SPACE = "\0"
 
 
 def layout(sql: str) -> str:
-    """One statement, ended by a semicolon."""
+    """Break a statement into lines, and end it with a semicolon."""
     page = _Page([(bool(found[1]), found[2]) for found in _TOKEN.finditer(sql)])
     page.query(depth=0)
     return "\n".join(page.lines).replace(_SPACE, " ") + ";"

@@ -134,7 +134,7 @@ def test_read_only_connection_can_read_and_not_write(storage_url, pooler):
     with pytest.raises(StorageError) as refusal:
         change(reader, "DELETE FROM event")
 
-    # A server of PostgreSQL is read-only during a failover, which ends. So its error is transient.
+    # PostgreSQL is read-only during a failover, so its error counts as transient.
     expected = StorageTransient if database.postgresql else StorageReadOnly
     assert issubclass(refusal.type, expected)
     assert database.postgresql or "check the rights of file and folder" in str(refusal.value)

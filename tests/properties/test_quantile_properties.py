@@ -11,7 +11,7 @@ from studydb.domain.quantile import Cut, cutoff, insert
 
 INFINITY = float("inf")
 
-# The listed scores often repeat, which makes ties; two of them differ only in the last digit.
+# The listed scores often repeat, which makes ties; two of them differ only in the last bit.
 scores = st.one_of(
     st.sampled_from([0.0, 0.1, 0.1 + 2**-56, 1.0, -1.0, INFINITY, -INFINITY]),
     st.floats(allow_nan=False),

@@ -1,4 +1,4 @@
-"""The transaction pooler behind the tests with "pgbouncer" in their names."""
+"""Tests with "pgbouncer" in their names do run behind a transaction pooler."""
 
 import pytest
 from harness.arrange import rows

@@ -1,4 +1,4 @@
-"""The views v_study, v_trial, v_result and so on show what the tables hold."""
+"""The stable views (v_study, v_trial, v_result, …) show what the tables hold."""
 
 import json
 import math
@@ -78,7 +78,7 @@ def test_view_has_the_promised_columns(database, name):
     assert names == COLUMNS[name].split()
 
 
-def test_v_trial_equals_the_trials(database, study):
+def test_v_trial_shows_each_trial_as_list_trials_does(database, study):
     found = view(database, "v_trial")
 
     trials = list_trials(database, study)
@@ -114,7 +114,7 @@ def test_duration_of_a_trial_is_the_sum_of_the_durations_of_its_attempts(databas
     assert durations[4] is None
 
 
-def test_v_result_equals_the_live_results(database, study):
+def test_v_result_shows_exactly_the_live_results(database, study):
     found = view(database, "v_result", order="number, step")
 
     expected = [

@@ -48,6 +48,6 @@ def train(config, trial):
 
 
 def _start_bystander(number: int) -> None:
-    """Leave a process in the trial's group, or one in another session, or none, by `number`."""
+    """By `number` modulo 3, start no process, one in the trial's group, or one in a new session."""
     if number % 3:
         subprocess.Popen(["sleep", "600"], start_new_session=number % 3 == 2)

@@ -13,7 +13,6 @@ PATIENCE_S = 60.0
 
 
 def one_step(config):
-    """Return the only value."""
     return {"loss": config["x"]}
 
 

@@ -1,4 +1,4 @@
-"""Functions that parse a command line, although a trial has no arguments."""
+"""Functions that parse a command line, which a trial does not have, or read `trial.config`."""
 
 import argparse
 import sys

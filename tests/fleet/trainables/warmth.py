@@ -20,7 +20,7 @@ def dies_twice(config):
 
 
 def dies_in_a_fork(config):
-    """Be killed in a fork of a template, like a library that does not support forks."""
+    """Be killed if a template forked this process; some libraries do not support forks."""
     if os.getpid() != IMPORTED_BY:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"loss": config["x"]}
