@@ -1,4 +1,4 @@
-"""Disconnects a worker from its database, and checks that its later writes change nothing."""
+"""Disconnects a worker from its database; checks that the worker's later writes change nothing."""
 
 from contextlib import suppress
 from typing import Any
@@ -32,7 +32,7 @@ def holder_of_a_trial(study: studydb.Study, pid: int) -> int | None:
 
 
 def is_writable(study: studydb.Study) -> bool:
-    """Whether a transaction can write now. On SQLite a frozen worker with the lock prevents it."""
+    """Whether a transaction can write now; on SQLite a frozen worker can block all others."""
     with suppress(StorageTransient), study.database.begin() as txn:
         txn.abandon()
         return True
@@ -93,7 +93,7 @@ class DisconnectedWorker:
         """
         Whether all trials of this worker are recovered.
 
-        If they are, keep the rows of the worker's attempts, with which `changes` compares.
+        If they are, keep the worker's attempts, with which `changes` compares later rows.
         """
         assert self._id is not None
         if still_holds(self._study, self._id):

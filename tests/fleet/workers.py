@@ -161,9 +161,9 @@ class Fleet:
         Start a worker.
 
         Args:
-            environment: Variables to add to the environment of this process.
+            environment: Variables that the worker gets besides those of this process.
             constants: As in `PreloadedWorkers.start`.
-            options: Command-line options to add to the options of the fleet.
+            options: Command-line options besides those of the fleet.
         """
         arguments = ["worker", *_arguments({"study": self.study, **self.options, **options})]
         if self._preloaded and environment is None:

@@ -26,7 +26,7 @@ def report_curves(storage: str, name: str, together: Barrier) -> None:
     """Ask for trials until the budget is spent; report each trial's curve until its verdict."""
     database, curves = connect(storage, connections=1), read_curves()
     worker = SimulatedWorker(database, load(database, name))
-    run = retry_while_busy(worker.ask)  # each process has a trial before a process reports
+    run = retry_while_busy(worker.ask)  # each process has a trial before the first report
     together.wait(60)
     while run:
         train(run, curves[run.lease.number])

@@ -187,7 +187,7 @@ def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
 
 
 def unprivileged_account(directory: Path) -> dict[str, Any]:
-    """Options by which Popen runs as `nobody`, who gets the directory; none unless we are root."""
+    """For root: options by which Popen runs a program as `nobody`, who gets the directory."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
