@@ -36,7 +36,7 @@ class Ran:
 
     @property
     def error(self) -> str:
-        """The message of an error: one line on stderr, and nothing else is printed."""
+        """The message of the command's error, a line on stderr; the command prints nothing else."""
         assert self.out == ""
         assert self.err.startswith("studydb: ")
         assert self.err.count("\n") == 1

@@ -110,7 +110,7 @@ def test_error_for_a_wrong_url_hides_its_password(bare_console, here, url, code,
 
 
 def test_error_for_a_file_that_cannot_be_created_is_one_line(bare_console, here):
-    (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # fails for root, too
+    (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # not even root can make this file
 
     for command in (CREATE, ("hello",), ("db", "upgrade")):
         ran = bare_console(*command, code=1)
@@ -273,7 +273,7 @@ def test_refused_request_prints_one_line_and_changes_nothing(
 
 
 def forbid_writing(path):
-    """Write a format into the file that SQLite can only read; a read-only mode would not stop root."""
+    """Set the file's format version to one that SQLite only reads; its mode would not stop root."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("r+b") as file:

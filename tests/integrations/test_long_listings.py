@@ -22,7 +22,7 @@ def small_pages(monkeypatch):
 
 @pytest.fixture
 def study(database):
-    """A study with one trial of three attempts; the second superseded results of the first."""
+    """A study with one trial of three attempts; the second attempt repeats steps of the first."""
     study = arrange.new_study(database, name="digits", num_trials=1, rules=read_rules(["loss>=3"]))
     worker = arrange.SimulatedWorker(database, study)
     for first, last in ((1, 80), (61, 90), (91, N)):

@@ -1,4 +1,4 @@
-"""Fixtures: attempts in child processes that the test supervises; studies with real workers."""
+"""Fixtures: attempts in child processes, whose worker the test plays; studies with real workers."""
 
 import itertools
 import os
@@ -50,7 +50,7 @@ class Attempt:
     workdir: Path
 
     def receive(self) -> FromChild:
-        """Return the next message after any `Began`; raise EOFError after the last message."""
+        """Return the next message that is no `Began`; raise EOFError after the last message."""
         while True:
             frame = self.child.channel.receive(PATIENCE_S)
             assert frame is not None, "the child has sent nothing"

@@ -1,4 +1,4 @@
-"""A short run of `scripts/chaos poison`: the content of one trial must not harm its worker."""
+"""Short runs of `scripts/chaos poison`: no trial's content harms its worker or other trials."""
 
 from fleet import poison
 

@@ -13,7 +13,7 @@ MOST_TURNS = 3
 
 
 def run_chaos(storage, tmp_path, **options):
-    """Return the broken promises; repeat a run in which no trial resumed, as it tests too little."""
+    """Return the broken promises. A run in which no trial resumed tests too little; repeat it."""
     wrong = {}
     for turn in range(MOST_TURNS):
         (tmp_path / str(turn)).mkdir()

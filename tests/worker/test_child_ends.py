@@ -128,7 +128,7 @@ def test_error_about_a_missing_working_directory_names_the_directory(run, tmp_pa
     expect_failure(messages, "TrainableError", gone, "--workdir", end=End.UNPREPARED)
 
 
-def test_unsigned_function_that_its_module_only_imports_is_refused(run, tmp_path):
+def test_unsigned_function_that_its_module_imports_from_elsewhere_is_refused(run, tmp_path):
     (tmp_path / "mine.py").write_text("from os import getcwd as train\n")
 
     messages = run(imported("mine:train", tmp_path), signed=False)
@@ -160,7 +160,7 @@ def test_exit_handlers_of_user_code_are_called(start):
     assert attempt.printed == "uploaded\n"
 
 
-def test_child_ends_when_its_supervisor_has_ended(start):
+def test_child_ends_when_its_worker_has_ended(start):
     def train(config):
         while True:
             studydb.report({"loss": 1.0})

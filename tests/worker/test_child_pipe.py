@@ -1,4 +1,4 @@
-"""The messages between child and supervisor: validated, of bounded size, without pickles."""
+"""The messages between a child and its worker: validated, of bounded size, without pickles."""
 
 import math
 import socket
@@ -90,7 +90,7 @@ def report(**more):
         {"type": "end", "end": "failed", "failure": {"type": 1}},
     ],
 )
-def test_supervisor_refuses_a_malformed_message(header):
+def test_worker_refuses_a_malformed_message(header):
     with pytest.raises(FrameError):
         read_from_child(framed(header))
 
@@ -110,7 +110,7 @@ def test_supervisor_refuses_a_malformed_message(header):
         {"time_total_s": -1.0},
     ],
 )
-def test_supervisor_refuses_a_malformed_result(damage):
+def test_worker_refuses_a_malformed_result(damage):
     assert read_from_child(report(result=RESULT))
     with pytest.raises(FrameError):
         read_from_child(report(result=RESULT | damage))
@@ -132,14 +132,14 @@ def test_supervisor_refuses_a_malformed_result(damage):
         {"size_bytes": -1},
     ],
 )
-def test_supervisor_refuses_a_malformed_checkpoint(damage):
+def test_worker_refuses_a_malformed_checkpoint(damage):
     assert read_from_child(report(saved=SAVED))
     with pytest.raises(FrameError):
         read_from_child(report(saved=SAVED | damage))
 
 
 @pytest.mark.parametrize("text", [b"\xffxx", b"\xed\xa0\x80"])
-def test_supervisor_refuses_text_that_is_not_unicode(text):
+def test_worker_refuses_text_that_is_not_unicode(text):
     frame = report(artifact_error="abc")
 
     assert read_from_child(frame).artifact_error == "abc"
@@ -183,7 +183,7 @@ def test_message_that_announces_more_bytes_than_it_has_is_refused(prefix):
         read_from_child(Frame(damaged))
 
 
-def test_supervisor_refuses_inline_bytes_that_differ_from_their_digest():
+def test_worker_refuses_inline_bytes_that_differ_from_their_digest():
     header = {"type": "report", "id": 1, "result": None, "saved": SAVED}
 
     assert read_from_child(framed(header, b"right")).saved.data == b"right"

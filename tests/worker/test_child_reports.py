@@ -1,4 +1,4 @@
-"""What user code reports, and which messages the supervisor receives."""
+"""What user code reports, and which messages the worker receives."""
 
 # The trainables below look like code of users, which breaks these rules of ruff.
 # ruff: noqa: ARG005, BLE001, NPY002, T201

@@ -35,7 +35,7 @@ def test_reading_the_config_attribute_of_the_trial_counts_as_reading_the_config(
     assert stage.events("config not read") == []
 
 
-def test_error_of_a_trainable_that_requires_arguments_points_to_its_config(sqlite_stage):
+def test_error_of_a_trainable_that_parses_sys_argv_points_to_its_config(sqlite_stage):
     sqlite_stage.create("parsing:required")
 
     sqlite_stage.run()

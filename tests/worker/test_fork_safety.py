@@ -1,4 +1,4 @@
-"""A process whose imports have opened an accelerator, simulated here, must not be forked."""
+"""A process whose imports opened an accelerator must not be forked; devices are simulated."""
 
 import subprocess
 import sys

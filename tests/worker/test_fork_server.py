@@ -1,4 +1,4 @@
-"""Children of the fork server: what they inherit, how they end, and that none outlives a worker."""
+"""Children of the fork server: what they inherit, how they end; none outlives its worker."""
 
 # The trainables below look like code of users, which breaks these rules of ruff.
 # ruff: noqa: T201
@@ -80,7 +80,7 @@ def server():
 
 def test_child_has_its_own_descriptors_session_directory_and_arguments(start, server):
     def inspect(config):
-        # `iterdir` lists its own descriptor, too. It is closed by now, so its path is no link.
+        # The list has the descriptor that `iterdir` itself opened; closed by now, it is no link.
         descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
         facts = {
             "descriptors": {path.name: str(path.readlink()) for path in descriptors},
@@ -109,7 +109,7 @@ def test_child_has_its_own_descriptors_session_directory_and_arguments(start, se
     }
 
 
-def test_program_started_by_a_trial_inherits_no_channel_to_the_supervisor(start):
+def test_program_started_by_a_trial_inherits_no_channel_to_the_worker(start):
     def train(config):
         subprocess.run(["ls", "-l", "/proc/self/fd"], check=True, close_fds=False)
         return 1.0
@@ -128,7 +128,7 @@ def test_process_left_behind_by_a_trial_does_not_keep_the_channel_open(start):
             time.sleep(60)
         return 1.0
 
-    # While a child runs, the fork server does not kill orphans that were forked without exec.
+    # While another child runs, the fork server kills no orphan that was forked without exec.
     neighbour = start(report_and_sleep)
     neighbour.receive()
     attempt = start(train)
@@ -207,7 +207,7 @@ def test_daemon_of_a_trial_lives_until_the_trial_ends(start):
     orphaned_to = eventually(lambda: parent_of(daemon) == parent_of(attempt.child.process.pid))
 
     start(succeed).finish()
-    with pytest.raises(AssertionError):  # unlike orphans of dead children, killed every 0.5 s
+    with pytest.raises(AssertionError):  # only orphans of dead children are killed, every 0.5 s
         eventually(lambda: not is_running(daemon), timeout_s=1.2)
     attempt.child.kill()
 
@@ -323,7 +323,7 @@ def test_close_ends_the_fork_server_its_children_and_their_descendants(start, se
 
 
 @pytest.mark.parametrize("how", ["fresh", "warm"])
-def test_descendants_of_a_killed_supervisor_end_within_two_seconds(tmp_path, how):
+def test_descendants_of_a_killed_worker_end_within_two_seconds(tmp_path, how):
     (tmp_path / "mine.py").write_text(
         "import os, subprocess, time\n"
         "def train(config):\n"

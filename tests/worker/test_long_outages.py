@@ -36,7 +36,7 @@ sys.exit(run_worker(options))
 
 @contextmanager
 def peak_memory(worker):
-    """Measure the supervisor's memory until the block ends; yield a list with the peak in bytes."""
+    """Measure the worker's memory until the block ends; yield a list with the peak in bytes."""
     process, over, peak = psutil.Process(worker.pid), threading.Event(), [0]
 
     def look():
@@ -73,7 +73,7 @@ def outage(stage, server):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def storage(request):
-    """A storage URL, and the server that the test may stop; for SQLite, which has none, None."""
+    """A storage URL and its server, which the test can stop; None is the server of SQLite."""
     if request.param == "sqlite":
         return request.getfixturevalue("sqlite_url"), None
     server = request.getfixturevalue("crashable_postgres")

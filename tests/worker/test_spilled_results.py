@@ -138,7 +138,7 @@ def test_message_about_a_full_disk_is_printed_once_and_no_result_is_lost(monkeyp
     assert "No space left" in printed[0]
 
 
-def test_batch_is_bounded_in_rows_and_bytes_and_never_empty(opened):
+def test_batch_is_bounded_in_rows_and_bytes_and_has_at_least_one_result(opened):
     queue = opened(Queue(Room(), weigh))
     for step, size in enumerate((10, 10, 10, 5_000, 10), 1):
         queue.add(result(step, size))

@@ -75,7 +75,7 @@ def stage(server, standby, tmp_path: Path) -> Iterator[Stage]:
         standby.restore()  # otherwise the last requests of the stage would wait for the standby
 
 
-def test_worker_with_a_trial_ends_after_patience_in_an_outage(crashable_postgres, crashable_stage):
+def test_worker_with_a_trial_ends_after_its_patience(crashable_postgres, crashable_stage):
     crashable_stage.create("obedient:unhurried")
     worker = crashable_stage.start(patience=3.0)
     crashable_stage.await_result()

@@ -39,7 +39,7 @@ def test_unsigned_trainable_runs_if_its_module_is_allowed(sqlite_stage):
     assert sqlite_stage.trial().reason == "COMPLETED"
 
 
-def test_unsigned_trainable_is_looked_up_only_in_the_directory_of_the_worker(sqlite_stage):
+def test_unsigned_trainable_is_not_looked_up_in_the_directory_recorded_in_the_study(sqlite_stage):
     sqlite_stage.create("obedient:one_step")
 
     worker = sqlite_stage.fleet.start(environment=ANOTHER_KEY, allow_import="obedient")
