@@ -60,7 +60,7 @@ def test_attempt_claimed_after_the_backup_changes_nothing_in_the_restored_databa
     assert arrange.dump(restored) == before
 
 
-def test_attempt_running_at_the_backup_continues_after_the_restore_with_a_missing_step(
+def test_attempt_running_at_the_backup_continues_in_the_restored_database_with_one_step_missing(
     database, copy_database
 ):
     study = arrange.new_study(database)

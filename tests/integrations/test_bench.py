@@ -81,7 +81,9 @@ def test_growth_benchmark_compares_each_call_in_a_small_and_in_a_large_study(pos
         assert operation["ratios"].keys() == {"60 trials"}
 
 
-def test_burden_benchmark_compares_claims_with_and_without_each_burden(postgres_server):
+def test_burden_benchmark_measures_claims_beside_an_old_snapshot_and_trials_that_back_off(
+    postgres_server,
+):
     options = ("--claims", "40", "--backed-off", "30", "--rounds", "4")
 
     measured = measure(postgres_server, "burden", *options)["operations"]

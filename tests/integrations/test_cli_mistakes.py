@@ -110,7 +110,7 @@ def test_error_for_a_wrong_url_hides_its_password(bare_console, here, url, code,
 
 
 def test_error_for_a_file_that_cannot_be_created_is_one_line(bare_console, here):
-    (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # not even root can make this file
+    (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # even root cannot make this file
 
     for command in (CREATE, ("hello",), ("db", "upgrade")):
         ran = bare_console(*command, code=1)

@@ -80,7 +80,7 @@ def test_results_frame_equals_v_result(database, study):
     assert len(frame) == len(rows) == 11
     for seen, row in zip(frame.to_dict("records"), rows, strict=True):
         metrics = row.pop("metrics")
-        assert same(metrics["loss"] or row["value"], row["value"])  # jsonb stores -0.0 as 0: skip zeros
+        assert same(metrics["loss"] or row["value"], row["value"])  # skip 0: jsonb has no -0.0
         metrics["metric/value"] = metrics.pop("value", None)
         others = {name: metrics.get(name) for name in ("acc", "big", "deep", "flag", "text")}
         for name, value in (row | others | {"loss": row["value"]}).items():

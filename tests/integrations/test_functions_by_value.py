@@ -70,7 +70,7 @@ class Machine:
         return ran.stdout + ran.stderr
 
     def create(self, trainable, name="digits", x=0.25):
-        """Create a study of one trial from this account."""
+        """Create a study of one trial, as this account's user."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOME", str(self.home))
             patch.chdir(self.workdir)

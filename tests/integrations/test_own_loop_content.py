@@ -92,7 +92,7 @@ def test_error_while_storing_does_not_hide_the_exception_of_user_code(study, uns
     assert study.ask().number == 1
 
 
-def test_trial_whose_handle_is_garbage_collected_fails_if_a_value_cannot_be_stored(study, unstorable):
+def test_trial_of_a_garbage_collected_handle_fails_if_a_value_cannot_be_stored(study, unstorable):
     trial = study.ask()
     trial.report({"loss": 0.5})
     del trial

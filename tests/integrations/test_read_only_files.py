@@ -121,7 +121,7 @@ def test_read_only_file_in_a_writable_folder_can_be_read(archive):
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_read_only_folder_shows_the_changes_of_a_connected_writer(archive):
+def test_status_in_a_read_only_folder_shows_the_changes_of_a_connected_writer(archive):
     with closing(sqlite3.connect(archive / "studies.db", isolation_level=None)) as writer:
         writer.execute("UPDATE study SET name = 'changed'")
         make_read_only(archive)

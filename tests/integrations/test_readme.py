@@ -46,7 +46,7 @@ class Newcomer:
         }
 
     def follow(self, title):
-        """Run the blocks of a section and return what each printed."""
+        """Run the blocks of a section and return what each block printed."""
         return [self.do(kind, text) for kind, text in blocks(title)]
 
     def do(self, kind, text, *, code=0):

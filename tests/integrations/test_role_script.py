@@ -19,7 +19,7 @@ PEOPLE = (("ann", Role.OWNER), ("bob", Role.WORKER), ("Cyd E", Role.VIEWER))
 
 @pytest.fixture(scope="module", params=["pginstall18", "pginstall"])
 def server(request):
-    """A server for this module alone, because roles belong to a server; and its programs' folder."""
+    """A new server, because the databases of a server share their roles; and the folder of psql."""
     binaries = postgres._wheel_binaries()
     other = binaries.parent.with_name(request.param) / "bin"
     if not other.is_dir():
@@ -148,7 +148,7 @@ def test_new_role_of_a_member_replaces_the_former_role(lab, psql, work):
             connection.execute("UPDATE trial SET state = 'ERROR'")
 
 
-def test_script_sets_the_limits_of_viewers_for_a_login_with_the_viewer_role(lab, psql):
+def test_script_sets_the_limits_of_viewers_for_a_login_that_got_the_role_by_hand(lab, psql):
     psql(lab, script(lab))
     psql(lab, "CREATE ROLE dan LOGIN; GRANT studydb_viewer TO dan;")
 
@@ -212,7 +212,7 @@ def test_wide_views_of_one_owner_can_be_replaced_by_another_owner(lab, psql, wor
     reader.close()
 
 
-def test_upgrade_by_a_worker_is_refused_with_the_name_of_the_owner_role(lab, psql):
+def test_upgrade_by_a_login_with_the_worker_role_is_refused(lab, psql):
     psql(lab, script(lab, *PEOPLE))
     migrate.downgrade(lab, "0001")
 

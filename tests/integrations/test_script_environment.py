@@ -1,4 +1,4 @@
-"""A script that a Python without packages starts continues in the venv of its checkout."""
+"""Started by a Python without packages, a script continues in the venv of its checkout."""
 
 import shutil
 import sys

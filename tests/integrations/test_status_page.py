@@ -33,7 +33,7 @@ def local_worker():
     popen.stdin.close()
 
 
-def test_killed_worker_of_this_host_is_dead_before_its_lease_expires(
+def test_killed_worker_of_this_host_is_shown_as_dead_before_its_lease_expires(
     console, database, local_worker
 ):
     process, kill = local_worker
@@ -50,7 +50,7 @@ def test_killed_worker_of_this_host_is_dead_before_its_lease_expires(
     assert [row["health"] for row in shown] == ["alive", "dead"]
 
 
-def test_status_suggests_a_worker_if_the_only_worker_is_dead(console, database, local_worker):
+def test_status_suggests_the_worker_command_if_no_worker_lives(console, database, local_worker):
     process, kill = local_worker
     study = arrange.new_study(database, name="digits", trainable=trainable())
     arrange.SimulatedWorker(database, study, of=process).take()

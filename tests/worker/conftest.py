@@ -1,4 +1,4 @@
-"""Fixtures: attempts in child processes, whose worker the test plays; studies with real workers."""
+"""Fixtures: attempts in children, with the test as their worker; studies with real workers."""
 
 import itertools
 import os

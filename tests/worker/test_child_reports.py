@@ -110,7 +110,7 @@ def test_reports_after_a_lost_lease_raise_lease_lost_and_send_nothing(start):
     assert attempt.printed.splitlines() == ["7 4"] * 100
 
 
-def test_next_report_after_a_lost_notice_raises_lease_lost(start):
+def test_next_report_after_the_notice_of_a_lost_lease_raises_lease_lost(start):
     def train(config, trial):
         trial.flush()
         trial.report({"loss": 1.0})

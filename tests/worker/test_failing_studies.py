@@ -49,7 +49,7 @@ def test_resumed_study_runs_the_corrected_function(stage):
     assert stage.study.counts.terminated == 10 - MAX_ALIKE
 
 
-def test_worker_with_wait_continues_when_the_study_is_resumed(stage):
+def test_worker_with_the_option_wait_continues_when_the_study_is_resumed(stage):
     stage.create("misbehaving:raises_until_corrected", num_trials=10)
     worker = stage.start(wait=True)
     eventually(lambda: "has paused itself" in worker.output())

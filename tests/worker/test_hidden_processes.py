@@ -1,4 +1,4 @@
-"""`is_alive` is true for a process that its host hides, unless the process has certainly ended."""
+"""`is_alive` is true for a process that /proc does not show, unless it has certainly ended."""
 
 import dataclasses
 import errno

@@ -73,7 +73,7 @@ def outage(stage, server):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def storage(request):
-    """A storage URL and its server, which the test can stop; None is the server of SQLite."""
+    """A storage URL and its server, which the test can stop; for SQLite the server is None."""
     if request.param == "sqlite":
         return request.getfixturevalue("sqlite_url"), None
     server = request.getfixturevalue("crashable_postgres")
