@@ -57,7 +57,7 @@ def test_delete_without_yes_says_what_it_would_delete_and_changes_nothing(consol
     assert arrange.dump(database) == before
 
 
-def test_delete_is_refused_while_a_trial_runs_and_stops_the_study(console, database):
+def test_refused_delete_of_a_study_with_a_running_trial_stops_the_study(console, database):
     study = study_with_rows(database)
     run = arrange.SimulatedWorker(database, study).take()
 
