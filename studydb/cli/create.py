@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     type=int,
     metavar="N",
     help="How many deaths without an exception a trial survives between two checkpoints.  "
-    f"[default: {MAX_LOSSES}, but not {LOSSES_AT_STEP} in a row at the same step]",
+    f"[default: {MAX_LOSSES}, but {LOSSES_AT_STEP} in a row at one step end the trial]",
 )
 @click.option(
     "--guard/--no-guard",

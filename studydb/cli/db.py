@@ -56,7 +56,7 @@ def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
 
     if not yes:
         raise UsageError(
-            f'Going back to {revision!r} drops all data that this schema cannot hold; "base" drops '
+            f'Going back to {revision!r} drops what the older schema cannot hold; "base" drops '
             "every study. Add --yes to confirm."
         )
     migrate.downgrade(storage.url, revision)

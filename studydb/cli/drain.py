@@ -20,8 +20,8 @@ def drain(*, worker: str, storage: Storage) -> None:
     End a worker and release its trials; `studydb workers` lists workers.
 
     WORKER is the beginning of the worker's id. The worker reads the request at its next renewal and
-    acts as at SIGTERM: its trials may save a checkpoint and become PENDING, and no failure is
-    counted. The worker's exit code is 0, so that no service manager starts it again.
+    acts as at SIGTERM: it lets its trials save a checkpoint, makes them PENDING and ends. No
+    failure is counted. The worker's exit code is 0, so that no service manager starts it again.
     """
     from studydb.domain.records import Request
     from studydb.operations.drain import drain as request_drain

@@ -44,7 +44,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     type=Bytes(),
     default=f"{SPILL_BYTES >> 30}G",
     metavar="BYTES",
-    help="How many bytes of results may wait on disk for the database, as 500M; 0 for none.",
+    help="The limit of results that wait on disk for the database, such as 500M; 0: use no disk.",
 )
 @click.option(
     "--start",

@@ -125,7 +125,7 @@ class StorageProblem(NamedTuple):
     The newest event of one kind of trouble, such as a checkpoint that was not stored.
 
     Attributes:
-        times: How many recent events are of this kind.
+        times: How many of the study's newest events (at most 2,000) are of this kind.
     """
 
     kind: str

@@ -11,8 +11,8 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
     Return the random number in [0, 1) of one parameter for one draw.
 
     A parameter's numbers depend only on the seed and its path: a new parameter does not change the
-    values of the others. Only the raw words of Philox are used, because numpy never changes them,
-    but may change its distributions.
+    values of the others. The numbers are made of the raw words of numpy's generator Philox, which
+    numpy never changes; it may change its distributions.
 
     Args:
         seed: The seed stored with the study; it is taken modulo 2**64.

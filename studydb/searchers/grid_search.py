@@ -11,7 +11,7 @@ from studydb.domain.space.search_space import Space
 from studydb.searchers.seeded import Seeded
 
 MAX_VALUES = 100_000
-"""The limit for the values of one parameter."""
+"""The largest number of values that one parameter may have."""
 
 MAX_POINTS = 10**9
 

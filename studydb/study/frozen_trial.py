@@ -21,7 +21,7 @@ from studydb.settings import SIGNING_KEY, load_keyring
 from studydb.study.storage import read_patiently
 
 DICT_FILE = "checkpoint.pkl"
-"""The file of an exported dict checkpoint."""
+"""The name of the file that `export` writes for a dict."""
 
 
 class Checkpoint:

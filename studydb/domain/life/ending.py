@@ -35,7 +35,7 @@ class TrialFacts:
     What the trial's row says when its attempt ends.
 
     Attributes:
-        note: Why a lost trial is not retried, even if `max_losses` allows a retry; "" if it may be.
+        note: Why a lost trial is not retried, whatever `max_losses` says; "" to go by `max_losses`.
     """
 
     failures: int
@@ -84,8 +84,8 @@ def effective_verdict(verdict: Verdict | None, requested: Verdict | None) -> Ver
     """
     Return the verdict on a running attempt: the scheduler's or a rule's, else what people request.
 
-    A stored verdict that came from a request changes with the request and is withdrawn with it:
-    while the attempt runs, the last request counts.
+    A stored verdict that came from a request does not count: the request can have been changed or
+    withdrawn since then, and the last request wins.
     """
     return verdict if verdict is not None and verdict.refuses_results else requested
 
@@ -94,8 +94,8 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
     """
     Return the verdict that an attempt's end carries out.
 
-    The same as `effective_verdict`, except that a person's request replaces a scheduler's pause or
-    exploit, because the request is deleted when the attempt ends.
+    Unlike in `effective_verdict`, a request replaces a scheduler's exploit or pause, because the
+    end of the attempt deletes the request. A study's pause does not replace a scheduler's pause.
     """
     effective = effective_verdict(verdict, requested)
     if effective is None or effective.action is Action.STOP or requested is None:
@@ -111,7 +111,7 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
 def final_verdict_of_completed(
     verdict: Verdict | None, requested: Verdict | None
 ) -> Verdict | None:
-    """Return `final_verdict`; None if a request that the attempt never received decides it."""
+    """Return `final_verdict` if it is the stored verdict; None if it is a later request."""
     return verdict if final_verdict(verdict, requested) == verdict else None
 
 

@@ -29,7 +29,7 @@ def uniform(lower: float, upper: float) -> Uniform:
     """
     Sample a float uniformly from [lower, upper).
 
-    In Ray Tune this is `uniform`, in Optuna `suggest_float`. A person can enqueue `upper`, too.
+    In Ray Tune this is `uniform`, in Optuna `suggest_float`. Enqueued params may contain `upper`.
     """
     return Uniform(lower, upper)
 

@@ -30,7 +30,7 @@ class Domain(Spec, ABC):
     @abstractmethod
     def from_unit(self, u: float) -> Any:
         """
-        Map a number to a value; a larger number never gives an earlier value of the domain.
+        Map a number to a value, monotonically: 0 gives the first value of the domain.
 
         Args:
             u: The random number in [0, 1), a multiple of 2**-53.
@@ -73,7 +73,7 @@ class Enumerable(Domain):
 
 @dataclass(frozen=True)
 class Real(Domain):
-    """Floats between two bounds; params that a person enqueues can contain either bound."""
+    """Floats between two bounds; a person can enqueue params that contain either bound."""
 
     lower: float
     upper: float
@@ -103,7 +103,7 @@ class Uniform(Real):
             raise InvalidSpec(f"{self} is wider than a double can hold; narrow its bounds.")
 
     def from_unit(self, u: float) -> float:
-        """Map u in [0, 1) to [lower, upper); rounding can return `upper`."""
+        """Map u in [0, 1) to [lower, upper); because of rounding, the result can be `upper`."""
         return clamp(self.lower + u * (self.upper - self.lower), self.lower, self.upper)
 
 

@@ -51,7 +51,7 @@ def walk(
     Args:
         tree: Distributions, constants and nested dicts by name.
         written: In a file and a row, {"$": kind, …} is a distribution; in Python it is an error.
-            In a row and a constant, all lists and texts are constants.
+            In a row and inside `constant(…)`, all lists and texts are constants.
         prefix: The path of the tree with "/" at its end; "" at the top.
 
     Yields:

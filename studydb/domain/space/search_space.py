@@ -47,7 +47,7 @@ MAX_CONFIG_BYTES = 16 << 20
 """The limit for a space and for a trial's params, because each claim and child gets a copy."""
 
 ORDER = "$order"
-"""The JSON key of the paths in the user's order, which PostgreSQL's jsonb does not keep."""
+"""The JSON key that lists the paths in the user's order, because jsonb does not keep that order."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ class Space:
 
     def nest(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Turn values by path into a nested dict in the space's order; unknown paths come last.
+        Turn {"model/width": 3} into {"model": {"width": 3}}, in the order of the space.
 
-        Of two paths that exclude each other ("a" and "a/b") the later one is kept.
+        Unknown paths come last. Of the paths "a" and "a/b" only the later one is kept.
         """
         if self.is_flat and values.keys() <= self.leaves.keys():
             return {path: values[path] for path in self.leaves if path in values}
@@ -138,9 +138,9 @@ class Space:
 
     def flatten(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """
-        Turn nested params into values by path: the reverse of `nest`.
+        Turn {"model": {"width": 3}} into {"model/width": 3}: the reverse of `nest`.
 
-        A dict that is a value of a `choice` is not flattened. A name with a "/" is a path.
+        A dict that is a value of a `choice` stays a dict, and a key "model/width" stays as it is.
         """
         if not isinstance(params, Mapping):  # a row that another program wrote
             return {NO_DICT: params}
@@ -186,8 +186,8 @@ class Space:
         """
         Return why params do not fit this space; None if they fit.
 
-        Params fit if they have a value in each parameter's domain, and no other names.
-        The check is needed because another program can have written the row.
+        Params fit if they have a value in each parameter's domain, and no other names. They are
+        checked because another program can have written the trial's row.
         """
         if not isinstance(params, Mapping):
             return f"Its params are not a dict, but {shortened(repr(params), 200)}."

@@ -122,7 +122,7 @@ _WORDS_BY_TRANSLATION = {
     "loguniform(low, high)": (
         "suggest_loguniform log_uniform log_uniform_values qloguniform q_log_uniform"
     ),
-    "loguniform(low, high) of its complement": "reverse_log_uniform",
+    "loguniform(1 - high, 1 - low): let the trainable compute 1 - value": "reverse_log_uniform",
     "quniform(low, high, q)": "suggest_discrete_uniform q_uniform finrange",
     "randint(low, high) or lograndint(low, high), both ends included": (
         "suggest_int intdistribution"
