@@ -1,4 +1,4 @@
-"""What becomes of a trial when an attempt ends, alike for finish, release and recovery."""
+"""What becomes of a trial when an attempt ends: the same for finish, release and recovery."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -32,7 +32,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
     """
-    What the trial's row says when its attempt ends.
+    What is known about a trial when its attempt ends.
 
     Attributes:
         note: Why a lost trial is not retried, whatever `max_losses` says; "" to go by `max_losses`.
@@ -117,7 +117,7 @@ def final_verdict_of_completed(
 
 def retry_delay_s(count: int) -> float:
     """Return the back-off after the `count`-th failure: 1, 2, 4, … 300 s."""
-    doublings = min(count - 1, 9)  # 2**9 s exceeds the longest delay; 2.0**1024 would overflow
+    doublings = min(count - 1, 9)  # 2**9 s is over the longest delay; 2.0**1024 would overflow
     return min(2.0**doublings, LONGEST_DELAY_S) if count > 0 else 0.0
 
 
