@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from studydb.domain.life.states import State as State
     from studydb.domain.life.states import Status as Status
     from studydb.domain.records import Counts as Counts
+    from studydb.domain.scheduling import Scheduler as Scheduler
+    from studydb.domain.searching import Searcher as Searcher
     from studydb.domain.space.search_space import Space as Space
     from studydb.domain.space.search_space import choice as choice
     from studydb.domain.space.search_space import constant as constant
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
     from studydb.domain.space.search_space import quniform as quniform
     from studydb.domain.space.search_space import randint as randint
     from studydb.domain.space.search_space import uniform as uniform
-    from studydb.domain.view import Scheduler as Scheduler
-    from studydb.domain.view import Searcher as Searcher
     from studydb.lease.own_trial import OwnTrial as OwnTrial
     from studydb.schedulers import ASHA as ASHA
     from studydb.schedulers import FIFO as FIFO
@@ -95,7 +95,8 @@ _HOMES = {
         "randint",
         "uniform",
     ),
-    "studydb.domain.view": ("Scheduler", "Searcher"),
+    "studydb.domain.scheduling": ("Scheduler",),
+    "studydb.domain.searching": ("Searcher",),
     "studydb.lease.own_trial": ("OwnTrial",),
     "studydb.schedulers": ("ASHA", "FIFO"),
     "studydb.searchers": ("GridSearch", "RandomSearch"),

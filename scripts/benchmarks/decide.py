@@ -14,7 +14,7 @@ from benchmarks.space import STUDY
 from benchmarks.teams import Plan, Step
 from studydb.db import connect
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.quantile import Cut, Entry, cutoff, insert
+from studydb.domain.quantile import Cut, Position, cutoff, insert
 from studydb.domain.records import Batch, Lease
 from studydb.operations.create import load
 from studydb.operations.report import report
@@ -118,5 +118,5 @@ def _decide_raw(connection: Any, lease: Lease, value: float) -> None:
     assert stored.rowcount == 1
 
 
-def _entry(score: float | None, trial_id: int | None) -> Entry | None:
+def _entry(score: float | None, trial_id: int | None) -> Position | None:
     return None if score is None or trial_id is None else (score, trial_id)

@@ -20,7 +20,7 @@ from benchmarks import ours
 from benchmarks.space import LR, METRIC, MOMENTUM, REPORTS, WIDTH, loss
 from studydb.db.schema import NOT_SUPERSEDED
 from studydb.domain.metrics import Result
-from studydb.domain.quantile import Cut, Entry, cutoff
+from studydb.domain.quantile import Cut, Position, cutoff
 from studydb.domain.space.search_space import params_hash
 from studydb.domain.tally import Tally
 
@@ -214,5 +214,5 @@ def _cut(arrived: int, n_trials: int) -> Cut:
     return Cut(n=arrived, rank=rank, entry=_arrival(rank, n_trials))
 
 
-def _arrival(number: int, n_trials: int) -> Entry:
+def _arrival(number: int, n_trials: int) -> Position:
     return _value(number, MILESTONE, n_trials), number + 1

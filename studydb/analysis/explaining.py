@@ -1,6 +1,7 @@
-"""Say in a sentence why a trial ended."""
+"""Say in a sentence why a trial ended, or what it waits for."""
 
 from studydb.analysis.definition import rule_text
+from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.rules import first_hit
 from studydb.domain.life.states import Reason
 from studydb.domain.listed_rows import Judgement
@@ -10,8 +11,11 @@ from studydb.domain.text.display import counted, value_text
 from studydb.operations.reads import TrialDetails
 
 
-def explain_end(study: Study, details: TrialDetails) -> str | None:
-    """Explain why a trial ended; None if it has not ended, or its reason needs no explanation."""
+def explain_state(study: Study, details: TrialDetails) -> str | None:
+    """Explain why a trial ended or waits; None if its state and reason need no explanation."""
+    if details.trial.paused_by == DecidedBy.SCHEDULER and details.judgements:
+        waits = _reported(study, details.judgements[-1])
+        return f"{waits}; the trial waits there until a free worker promotes it"
     match details.trial.reason:
         case Reason.EARLY_STOPPED if details.judgements:
             return _explain_judgement(study, details.judgements[-1])
@@ -23,10 +27,14 @@ def explain_end(study: Study, details: TrialDetails) -> str | None:
 
 
 def _explain_judgement(study: Study, judged: Judgement) -> str:
-    reported = f"{study.objective} at rung {judged.rung} was {value_text(judged.value)}"
+    reported = _reported(study, judged)
     if judged.cutoff is None:
         return f"{reported}, which counts as the worst value"
     return f"{reported}, worse than the cutoff {value_text(judged.cutoff)} of the earlier trials"
+
+
+def _reported(study: Study, judged: Judgement) -> str:
+    return f"{study.objective} at rung {judged.rung} was {value_text(judged.value)}"
 
 
 def _explain_rule(study: Study, last: Result) -> str | None:

@@ -118,7 +118,7 @@ def next_commands(study: Study, overview: Overview) -> list[str]:
     """Choose the commands that a person probably needs next, without --storage."""
     name, row = shlex.quote(study.name), overview.row
     commands = [f"studydb trials {name} --state ERROR"] if row.error else []
-    match Status(row.status):
+    match overview.progress.status:
         case Status.FINISHED:
             commands += [f"studydb best {name}"] if overview.best is not None else []
             commands.append(f"studydb extend {name} --trials N")

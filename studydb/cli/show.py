@@ -54,13 +54,13 @@ def show(*, name: str, number: int | None, form: str, storage: Storage) -> None:
     if number is None:
         _show_study(name, form=form, storage=storage)
         return
-    from studydb.analysis.explaining import explain_end
+    from studydb.analysis.explaining import explain_state
     from studydb.operations.reads import trial_details
 
     with opened_study(storage, name) as study:
         details = trial_details(study.database, study.record, number)
         record = study.record
-    why = explain_end(record, details)
+    why = explain_state(record, details)
     if form == "json":
         print_json(_document(record, details) | {"why": why})
         return

@@ -92,7 +92,7 @@ def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, suf
         {
             "study": visible(row.study),
             "storage": shown_storage,
-            "status": row.status,
+            "status": overview.progress.status,
             "metric": f"{row.metric} ({row.mode})",
             "trials": text.trials_text(row),
             "ended": text.ends_text(overview.ends),

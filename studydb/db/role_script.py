@@ -3,7 +3,7 @@ Roles on PostgreSQL: the rights that an owner, a worker and a viewer need.
 
 A worker cannot change the schema, a study's specs, trainable and signatures, a trial's params, or a
 stored result. It can claim and end any trial, pause and stop a study, report false values, and
-delete rows of checkpoints.
+delete rows of checkpoints, proposals, pins and uploads.
 """
 
 # ruff: noqa: S608  this file quotes names and texts
@@ -15,7 +15,7 @@ from textwrap import dedent
 
 from studydb.db import revisions
 from studydb.db.literals import literal, quoted
-from studydb.db.schema import METADATA
+from studydb.db.schema import TABLES
 from studydb.db.wide_view_sql import MARK
 from studydb.domain.roles import Role
 
@@ -27,12 +27,17 @@ VIEWER_SETTINGS = (
     ("idle_in_transaction_session_timeout", VIEWER_TIMEOUT),
 )
 
-WORKER_INSERTS = ("trial", "attempt", "result", "checkpoint", "worker", "rung_entry", "event")
-WORKER_DELETES = ("checkpoint",)
+WORKER_INSERTS = (
+    *("trial", "attempt", "result", "checkpoint", "worker", "rung_entry", "event"),
+    *("rung", "running_mean", "population", "lineage", "proposal", "resource_class"),
+    *("pin", "upload", "log_chunk"),
+)
+WORKER_DELETES = ("checkpoint", "proposal", "pin", "upload")
 WORKER_UPDATES = {
     "study": (
         *("next_number", "next_draw", "n_counted", "n_running", "points"),
         *("status", "paused_by", "pause_reason"),  # a worker's transaction pauses the study
+        *("proposer_token", "proposer_worker_id", "proposer_expires_at"),
     ),
     "trial": (
         *("state", "reason", "ready", "ready_at", "request", "paused_by", "metric_summary"),
@@ -40,18 +45,24 @@ WORKER_UPDATES = {
         *("token", "flush_no", "worker_id", "lease_s", "lease_expires_at", "suspect_at"),
         *("checkpoint_id", "checkpoint_step", "n_results", "last_step", "last_value"),
         *("best_value", "best_step", "best_score", "rank_score", "time_total_s"),
-        *("started_at", "ended_at"),
+        *("started_at", "ended_at", "config", "source_checkpoint_id", "generation"),
+        *("is_unique", "feasible", "cost", "resource_class"),
     ),
     "attempt": (
         *("start_step", "live_through", "flush_no", "ended_at", "reason"),
         *("verdict", "verdict_reason", "verdict_by"),
         *("error_type", "error_message", "traceback", "log_dir", "log_tail"),
-        *("start", "start_s"),
+        *("start", "start_s", "pid", "devices", "exit_code", "signal", "cost"),
     ),
     "checkpoint": ("data", "corrupt_at", "removed_at"),
     "worker": ("seen_at", "ended_at"),
-    "rung": ("n_entries", "n_ranked", "cut_rank", "cut_score", "cut_trial_id"),
-    "counter": ("pending", "running", "paused", "terminated", "error"),
+    "rung": (
+        *("n_entries", "n_ranked", "cut_rank", "cut_score", "cut_trial_id"),
+        *("n_planned", "n_ended", "closed_at", "closed_cutoff"),
+    ),
+    "rung_entry": ("ranked", "waiting", "promoted_at"),
+    "running_mean": ("step", "n_results", "total"),
+    "counter": ("pending", "running", "paused", "terminated", "error", "cost", "time_s"),
 }
 """The columns that a worker updates, by table. A test compares them with a worker's statements."""
 
@@ -97,7 +108,7 @@ class Roles:
 
     @property
     def _tables(self) -> list[str]:
-        return [*(table.name for table in METADATA.sorted_tables), revisions.TABLE]
+        return [*(table.name for table in TABLES), revisions.TABLE]
 
     def _on(self, names: Iterable[str]) -> str:
         return ", ".join(f"{_name(self.schema)}.{name}" for name in names)
@@ -128,11 +139,7 @@ class Roles:
     def _owner(self) -> str:
         owner = _name(self.owner)
         owned = [("TABLE", name) for name in self._tables]
-        owned += [
-            (kind.upper(), name)
-            for table in METADATA.sorted_tables
-            for kind, name in table.info.items()
-        ]
+        owned += [(kind.upper(), name) for table in TABLES for kind, name in table.info.items()]
         owned += [("VIEW", view) for view in STABLE_VIEWS]
         return "\n".join(
             (
@@ -188,7 +195,7 @@ class Roles:
                     f"GRANT UPDATE ({', '.join(columns)}) ON {self._on([table])} TO {worker};"
                     for table, columns in WORKER_UPDATES.items()
                 ),
-                "-- A worker deletes only rows of checkpoints that newer checkpoints replace.",
+                "-- A worker deletes rows that newer ones replace, or that are used once.",
                 f"GRANT DELETE ON {self._on(WORKER_DELETES)} TO {worker};",
             )
         )

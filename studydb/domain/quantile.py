@@ -12,7 +12,9 @@ floating-point operations are numpy's, so that ties and last digits are decided 
 import math
 from dataclasses import dataclass
 
-Entry = tuple[float, int]
+_ROUNDING = 1e-9
+
+Position = tuple[float, int]
 """Score and trial id; a larger pair is worse."""
 
 
@@ -28,10 +30,10 @@ class Cut:
 
     n: int = 0
     rank: int = 0
-    entry: Entry | None = None
+    entry: Position | None = None
 
 
-def cutoff(cut: Cut, better: Entry | None, quantile: float) -> float | None:
+def cutoff(cut: Cut, better: Position | None, quantile: float) -> float | None:
     """
     Interpolate the quantile as a score; a trial with a strictly worse score is stopped.
 
@@ -50,6 +52,26 @@ def cutoff(cut: Cut, better: Entry | None, quantile: float) -> float | None:
     return -_lerp(lower, upper, gamma)
 
 
+def exact_cutoff(cut: Cut, better: float | None, quantile: float) -> float | None:
+    """
+    Interpolate the quantile as `cutoff` does, but without its effects of rounding.
+
+    If only rounding moves the quantile off an entry, the cutoff is that entry's score. Between an
+    infinite and another score it is the better of the two, not infinite or NaN.
+
+    Args:
+        better: The score of the next better entry; None if the cut's entry is the best.
+    """
+    if cut.entry is None or better is None:
+        return None if cut.entry is None else cut.entry[0]
+    gamma = (cut.n - 1) * quantile - cut.rank
+    if abs(gamma) < _ROUNDING:
+        return cut.entry[0]
+    if gamma > 1 - _ROUNDING or math.isinf(cut.entry[0]) or math.isinf(better):
+        return better
+    return -_lerp(-cut.entry[0], -better, gamma)
+
+
 def _lerp(lower: float, upper: float, gamma: float) -> float:
     difference = upper - lower
     if gamma >= 0.5:  # noqa: PLR2004  as numpy does, to be exact at both ends
@@ -58,7 +80,7 @@ def _lerp(lower: float, upper: float, gamma: float) -> float:
 
 
 def insert(
-    cut: Cut, entry: Entry, *, worse: Entry | None, better: Entry | None, quantile: float
+    cut: Cut, entry: Position, *, worse: Position | None, better: Position | None, quantile: float
 ) -> Cut:
     """
     Update the cut for one more ranked entry.

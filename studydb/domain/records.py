@@ -114,6 +114,15 @@ class Batch:
     before: Summary | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The trial that the searcher and the scheduler propose for one draw."""
+
+    params: Mapping[str, Any]
+    origin: Origin
+    bracket: int
+
+
 class CheckpointKind(StrEnum):
     """What the user's code passed to be saved: a dict or a directory."""
 
@@ -157,6 +166,27 @@ class TrainableKind(StrEnum):
     """By importing `module:function`, which is the trainable's name."""
     PICKLE = "pickle"
     """By loading the pickle in `source`."""
+
+
+class TrainableRole(StrEnum):
+    """What a study uses a user's code for."""
+
+    TRAINABLE = "trainable"
+    HOOK = "hook"
+    SCHEDULER = "scheduler"
+    SEARCHER = "searcher"
+    RULE = "rule"
+    RESOURCES = "resources"
+    PREDICATE = "predicate"
+    EXPLORE = "explore"
+
+
+class TrainableForm(StrEnum):
+    """What a user's code is."""
+
+    FUNCTION = "function"
+    CLASS = "class"
+    COMMAND = "command"
 
 
 @dataclass(frozen=True, slots=True)

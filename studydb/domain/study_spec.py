@@ -9,8 +9,9 @@ from studydb.domain.arguments import count, count_or_none, flag
 from studydb.domain.life.ending import MAX_LOSSES
 from studydb.domain.life.rules import Threshold
 from studydb.domain.objective import Objective
+from studydb.domain.scheduling import Scheduler
+from studydb.domain.searching import Searcher
 from studydb.domain.space.search_space import Space
-from studydb.domain.view import Scheduler, Searcher
 
 Reader = Callable[[str, Any], Any]
 """Checks a setting, given its name and value, and returns the value."""

@@ -8,6 +8,7 @@ from studydb.db import Database
 from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
+from studydb.operations.promote import promote
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.processes import is_alive, this_process
@@ -55,24 +56,24 @@ class Acquirer:
             return None  # polling writes nothing
         again, self._again = self._again, True
         claimed = self._acquire(again=again)
-        if claimed is not None or again:
-            self._claimant = self._new_claimant()
+        self._claimant = self._new_claimant()
         self._again, self._is_idle = False, claimed is None
         return claimed
 
     def _acquire(self, *, again: bool) -> Claim | None:
-        """Try claim and ask, beginning with the call that returned the last trial."""
-        if not self._claims_first:
+        """
+        Try claim and ask, beginning with the call that returned the last trial.
+
+        If the scheduler promotes trials, its choice comes after PENDING trials and before new ones.
+        """
+        promotes = bool(self._study.scheduler.promotes_from())
+        if not (self._claims_first or promotes):
             asked = self._ask(again=again, if_nothing_waits=True)
             if asked is not None:
                 return asked
-        claimed = claim(
-            self._database,
-            self._study,
-            self._claimant,
-            again=again,
-            after_position=self._after_position(),
-        )
+        claimed = self._claim(again=again)
+        if claimed is None and promotes and self._promote(again=again):
+            claimed = self._claim(again=again)
         if claimed is not None:
             self._claims_first, self._last_position = True, claimed.queue_position
             return claimed
@@ -81,6 +82,18 @@ class Acquirer:
         if asked is not None:
             self._claims_first = False
         return asked
+
+    def _claim(self, *, again: bool) -> Claim | None:
+        return claim(
+            self._database,
+            self._study,
+            self._claimant,
+            again=again,
+            after_position=self._after_position(),
+        )
+
+    def _promote(self, *, again: bool) -> bool:
+        return promote(self._database, self._study, self._claimant, again=again)
 
     def _ask(self, *, again: bool, if_nothing_waits: bool) -> Claim | None:
         return ask(

@@ -100,8 +100,8 @@ class OwnLoop:
         Waits while the study is paused, `max_concurrent` trials run, or PENDING trials back off.
 
         Returns:
-            None if the study is stopped, if a person has drained this process, or if no trial is
-            PENDING and the budget is spent.
+            None if the study is stopped, if a person has drained this process, or if the budget is
+            spent and no trial is PENDING or may be promoted.
 
         Raises:
             TimeoutError: No trial could be claimed in time.
@@ -131,7 +131,7 @@ class OwnLoop:
             if progress.pause_reason is not None:
                 describe = partial(describe_failure, self._database, self._study, progress)
                 raise StudyFailed(_until(deadline, describe))
-            if progress.is_exhausted:
+            if progress.is_exhausted(n_held=len(self._heartbeat.held())):
                 return None
             _wait(poll_interval.next_s(), deadline)
         return None

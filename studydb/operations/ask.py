@@ -4,7 +4,7 @@ from time import monotonic
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate, LockTimeout
-from studydb.domain.records import Claim, Claimant, Study
+from studydb.domain.records import Claim, Claimant, Proposal, Study
 from studydb.operations.claim import claim_from_row, find_earlier_send
 from studydb.store import proposals, single_statement
 from studydb.store.proposals import Asked
@@ -101,14 +101,11 @@ def _propose_next(database: Database, study: Study, *, if_nothing_waits: bool) -
 
 
 def _propose(database: Database, study: Study, *, batch: int, current: int) -> None:
-    searcher, end = study.searcher, (batch + 1) * proposals.PROPOSALS_PER_BATCH
-    assert searcher is not None  # a study without a searcher has no draws
+    end = (batch + 1) * proposals.PROPOSALS_PER_BATCH
     if study.num_draws is not None:
         end = min(end, study.num_draws)
-    proposed = [
-        searcher.propose(study.space, seed=study.seed, draw=draw)
-        for draw in range(batch * proposals.PROPOSALS_PER_BATCH, end)
-    ]
+    draws = range(batch * proposals.PROPOSALS_PER_BATCH, end)
+    proposed = [_proposal(study, draw) for draw in draws]
     if proposed:
         with database.begin(durable=False, single=True) as txn:
             proposals.propose(
@@ -125,11 +122,17 @@ def _ask_in_steps(
             txn.abandon()
             return None
 
-        searcher = study.searcher
-        assert searcher is not None  # a study without a searcher has no draws
-        params = searcher.propose(study.space, seed=study.seed, draw=draw.draw)
+        proposal = _proposal(study, draw.draw)
 
-        leased = single_statement.begin(
-            txn, claimant, study=study, draw=draw, params=params, origin=searcher.origin
-        )
+        leased = single_statement.begin(txn, claimant, study=study, draw=draw, proposal=proposal)
     return claim_from_row(study, leased(), claimant)
+
+
+def _proposal(study: Study, draw: int) -> Proposal:
+    searcher = study.searcher
+    assert searcher is not None  # a study without a searcher has no draws
+    return Proposal(
+        params=searcher.propose(study.space, seed=study.seed, draw=draw),
+        origin=searcher.origin,
+        bracket=study.scheduler.bracket_of(seed=study.seed, draw=draw),
+    )

@@ -16,7 +16,7 @@ from studydb.domain.life.ending import (
     requested_verdict,
 )
 from studydb.domain.life.event_kinds import Actor, EventKind
-from studydb.domain.life.states import Reason, State
+from studydb.domain.life.states import FINAL, Reason, State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import AttemptProcess, Failure, Lease, Study
 from studydb.domain.tally import Analysis, Tally
@@ -24,7 +24,7 @@ from studydb.operations import summing
 from studydb.operations.flushing import Flushed
 from studydb.operations.guard import pause_if_alike
 from studydb.operations.stuck import stuck_note
-from studydb.store import attempts, counters, events, leases, studies
+from studydb.store import attempts, counters, events, leases, promotions, studies
 from studydb.store.leases import Held
 
 
@@ -97,6 +97,8 @@ def end_attempt(
         time_total_s=flushed.time_total_s,
         metric_summary=analysis,
     )
+    if ending.state in FINAL and study.scheduler.promotes_from():
+        promotions.leave_rungs(txn, study_id=study.id, trial_id=lease.trial_id)
     attempts.end(
         txn,
         lease=lease,

@@ -173,7 +173,9 @@ def claim_from_row(
         config=study.space.config(row.params) if misfit is None else {},
         seed=trial_seed(study.seed, row.number),
         checkpoint=newest,
-        next_decision_step=study.scheduler.next_decision_step(newest.step if newest else 0),
+        next_decision_step=study.scheduler.next_decision_step(
+            row.bracket, newest.step if newest else 0
+        ),
         time_total_s=row.time_total_s or 0.0,
         queue_position=QueuePosition(row.priority, row.number),
         misfit=misfit,

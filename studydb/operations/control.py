@@ -14,14 +14,14 @@ from uuid import UUID
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
 from studydb.domain.errors import BudgetSpent, NotAllowed, UsageError
-from studydb.domain.life.decisions import Action
+from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import FINAL, Origin, State, Status
 from studydb.domain.records import Request, Study, TrialRow
 from studydb.operations import summing
 from studydb.operations.reads import existing_trial
 from studydb.searchers import RandomSearch
-from studydb.store import counters, events, studies, sweeps, trials
+from studydb.store import counters, events, promotions, studies, sweeps, trials
 
 ENQUEUED_DRAWS = 2**32
 """Enqueued trial N takes its missing params from this draw + N. Searchers use lower draws."""
@@ -56,9 +56,8 @@ def enqueue(
                 txn.abandon()
                 return _enqueued_before(txn, study, request)
 
-            drawn = RandomSearch().propose(
-                study.space, seed=study.seed, draw=ENQUEUED_DRAWS + number
-            )
+            draw = ENQUEUED_DRAWS + number
+            drawn = RandomSearch().propose(study.space, seed=study.seed, draw=draw)
             trials.insert(
                 txn,
                 study_id=study.id,
@@ -67,6 +66,7 @@ def enqueue(
                 params=study.space.complete(given, drawn),
                 space_version=study.space_version,
                 origin=Origin.ENQUEUED,
+                bracket=study.scheduler.bracket_of(seed=study.seed, draw=draw),
                 priority=priority,
             )
             _record(txn, study, EventKind.ENQUEUED, request, {"number": number})
@@ -106,6 +106,9 @@ def pause(database: Database, study: Study, numbers: Sequence[int], request: Req
 def resume(database: Database, study: Study, numbers: Sequence[int], request: Request) -> None:
     """
     Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING trials.
+
+    A trial that waits at a rung is resumed without a promotion. If a person has paused it there,
+    this only withdraws the person's pause, and the scheduler may promote it again.
 
     An attempt that has received such a request may still end; a new attempt then follows.
 
@@ -190,6 +193,8 @@ def _steer(
         with database.begin() as txn:
             _record(txn, study, steering.kind, request, {"numbers": numbers})
             steered = [_lock(txn, study, number) for number in numbers]  # lock order: rising ids
+            if steering.kind is EventKind.RESUMED:
+                steered = [one for one in steered if not _waits_again(txn, study, one)]
             unsummed = _apply(txn, study, steered, steering)
     except Duplicate:
         with database.begin(write=False) as txn:
@@ -197,6 +202,16 @@ def _steer(
         unsummed = [trial.id for trial in found if trial is not None and trial.state in FINAL]
     for trial_id in unsummed:
         summing.after_end(database, study, trial_id=trial_id)
+
+
+def _waits_again(txn: Txn, study: Study, trial: TrialRow) -> bool:
+    """Give a trial that a person paused while it waited at a rung back to the scheduler."""
+    if trial.paused_by != DecidedBy.PERSON or not study.scheduler.promotes_from():
+        return False
+    if not promotions.waits(txn, study_id=study.id, trial_id=trial.id):
+        return False
+    trials.pause_by(txn, trial_id=trial.id, by=DecidedBy.SCHEDULER)
+    return True
 
 
 def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steering) -> list[int]:
@@ -214,8 +229,10 @@ def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steer
                 summary = summing.in_transaction(txn, study, trial_id=trial.id, n_results=n_results)
                 unsummed += [trial.id] if summary is None else []
             trials.move(txn, trial_id=trial.id, target=target, metric_summary=summary)
+            if trial.state is State.PAUSED and study.scheduler.promotes_from():
+                promotions.leave_rungs(txn, study_id=study.id, trial_id=trial.id)
         elif steering.request is Action.PAUSE:
-            trials.keep_paused(txn, trial_id=trial.id)
+            trials.pause_by(txn, trial_id=trial.id, by=DecidedBy.PERSON)
 
     moved = Counter(trial.state for trial in steered if trial.state in targets)
     for source, n in moved.items():

@@ -75,7 +75,7 @@ def _complete(
     process: AttemptProcess | None,
 ) -> Ending | None:
     """Complete a trial in a single statement; None if several statements are needed."""
-    summary = summary_if_undecided(study, batch)
+    summary = summary_if_undecided(study, lease, batch)
     if summary is None:
         return None
     analysis = known_analysis(study, tally, batch.results, summary)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from studydb.db import Txn
 from studydb.domain.errors import LeaseLost
-from studydb.domain.life.decisions import Action, DecidedBy, Verdict
+from studydb.domain.life.decisions import Action, DecidedBy, RungKey, Verdict
 from studydb.domain.life.rules import first_hit
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Lease, Study
-from studydb.domain.view import Report
+from studydb.domain.scheduling import Report
 from studydb.store import attempts, leases, results, rungs
 from studydb.store.leases import Held
 from studydb.store.rung_view import LockedView
@@ -69,11 +69,11 @@ def flush(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> Flushed | No
     return _store_batch(txn, study, held, lease=lease, batch=batch, locked=locked)
 
 
-def due_results(study: Study, batch: Batch) -> Iterator[Result]:
+def due_results(study: Study, lease: Lease, batch: Batch) -> Iterator[Result]:
     """Yield those results of a batch that the scheduler must judge."""
     before = batch.after_step
     for result in batch.results:
-        due = study.scheduler.next_decision_step(before)
+        due = study.scheduler.next_decision_step(lease.bracket, before)
         if due is None:
             return
         if result.step >= due:
@@ -81,7 +81,7 @@ def due_results(study: Study, batch: Batch) -> Iterator[Result]:
         before = result.step
 
 
-def summary_if_undecided(study: Study, batch: Batch) -> Summary | None:
+def summary_if_undecided(study: Study, lease: Lease, batch: Batch) -> Summary | None:
     """
     Compute the trial's summary after a batch that no scheduler or rule decides on.
 
@@ -89,7 +89,7 @@ def summary_if_undecided(study: Study, batch: Batch) -> Summary | None:
         None if a decision is needed, or this attempt does not know the summary before the batch.
     """
     summary = batch.before
-    if summary is None or any(due_results(study, batch)) or _hits(study, batch):
+    if summary is None or any(due_results(study, lease, batch)) or _hits(study, batch):
         return None
     if batch.results and summary.n_results == 0 and batch.results[0].step != batch.after_step + 1:
         return None  # a single statement cannot store the attempt's first step
@@ -102,17 +102,18 @@ def _hits(study: Study, batch: Batch) -> bool:
     )
 
 
-def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[int, Rung]:
+def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[RungKey, Rung]:
     """Lock every rung that a batch may enter, in ascending order, before its trial is locked."""
-    steps = {study.scheduler.rung_of(result.step) for result in due_results(study, batch)}
-    return {
-        step: rungs.lock(txn, study_id=study.id, bracket=lease.bracket, step=step)
-        for step in sorted(step for step in steps if step is not None)
+    keys = {
+        key
+        for result in due_results(study, lease, batch)
+        for key in study.scheduler.locks(lease.bracket, result.step)
     }
+    return {key: rungs.lock(txn, study_id=study.id, key=key) for key in sorted(keys)}
 
 
 def _store_batch(
-    txn: Txn, study: Study, held: Held, *, lease: Lease, batch: Batch, locked: dict[int, Rung]
+    txn: Txn, study: Study, held: Held, *, lease: Lease, batch: Batch, locked: dict[RungKey, Rung]
 ) -> Flushed:
     view = LockedView(txn, locked, trial_id=lease.trial_id)
     stored, verdict = _judge(txn, study, view, lease=lease, batch=batch)
@@ -131,7 +132,7 @@ def _store_batch(
 def _judge(
     txn: Txn, study: Study, view: LockedView, *, lease: Lease, batch: Batch
 ) -> tuple[tuple[Result, ...], Verdict | None]:
-    due = {result.step for result in due_results(study, batch)}
+    due = {result.step for result in due_results(study, lease, batch)}
     for position, result in enumerate(batch.results, 1):
         verdict = None
         if first_hit(study.rules, result, objective=study.objective):
@@ -149,15 +150,17 @@ def _ask_scheduler(
     oriented = study.objective.score(result.value)
     report = Report(result.step, oriented, math.isnan(result.value), lease.bracket)
     decision = study.scheduler.judge(report, view)
-    if decision.rung_step is not None:
+    if decision.entry is not None:
+        key = decision.entry.rung
         rungs.record(
             txn,
-            rung=view.locked[decision.rung_step],
-            neighbours=view.beside(decision.rung_step),
+            rung=view.locked[key],
+            neighbours=view.beside(key),
             lease=lease,
             result=result,
-            score=oriented,
-            decision=decision,
+            entry=decision.entry,
+            action=decision.action,
+            cutoff=decision.cutoff,
         )
     return decision.verdict
 
@@ -176,10 +179,10 @@ def _supersede(
     )
 
 
-def next_step(study: Study, batch: Batch) -> int | None:
+def next_step(study: Study, lease: Lease, batch: Batch) -> int | None:
     """Return the step at which the scheduler decides next after a batch."""
     last = batch.results[-1].step if batch.results else batch.after_step
-    return study.scheduler.next_decision_step(last)
+    return study.scheduler.next_decision_step(lease.bracket, last)
 
 
 def refused(txn: Txn, *, lease: Lease, flush_no: int) -> Verdict | None:

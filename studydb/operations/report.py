@@ -19,21 +19,21 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
     Raises:
         LeaseLost: The attempt no longer holds its trial.
     """
-    summary = summary_if_undecided(study, batch)
+    summary = summary_if_undecided(study, lease, batch)
     if summary is not None and batch.results:
         with database.begin(single=True) as txn:
             stored = single_statement.report(txn, lease=lease, batch=batch, summary=summary)
         if stored:
-            return Answer(None, next_step(study, batch), summary)
+            return Answer(None, next_step(study, lease, batch), summary)
 
     with database.begin() as txn:
         flushed = flush(txn, study, lease=lease, batch=batch)
         if flushed is None:
             verdict = refused(txn, lease=lease, flush_no=batch.flush_no)
-            return Answer(verdict, next_step(study, batch))
+            return Answer(verdict, next_step(study, lease, batch))
         held = flushed.held
         if not flushed.is_new:
-            return Answer(held.verdict, next_step(study, batch), flushed.summary)
+            return Answer(held.verdict, next_step(study, lease, batch), flushed.summary)
 
         verdict = flushed.verdict or requested_verdict(held.request, held.status)
         leases.record(
@@ -44,4 +44,4 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
             time_total_s=flushed.time_total_s,
             verdict=verdict,
         )
-    return Answer(verdict, next_step(study, batch), flushed.summary)
+    return Answer(verdict, next_step(study, lease, batch), flushed.summary)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from studydb.db import Database, Txn
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
+from studydb.operations.promote import next_promotion
 from studydb.store import claims, counters, studies
 
 
@@ -14,10 +15,13 @@ class StudyProgress:
     A study's status, its counts, and whether it has more work.
 
     Attributes:
-        status: FINISHED when the budget is spent and no trial is PENDING or RUNNING.
+        status: FINISHED when the budget is spent, and no trial is PENDING, RUNNING or to be
+            promoted.
         has_runnable: Whether a PENDING trial is not in back-off, whatever the study's status.
         has_budget: Whether the budget and the searcher allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
+        promotes: Whether the scheduler promotes PAUSED trials at all.
+        has_promotable: Whether it would promote one now.
         pause_reason: Why the study's guard paused the study; None if the guard did not.
         num_trials: The most trials of the study; None for no limit.
     """
@@ -27,21 +31,30 @@ class StudyProgress:
     has_runnable: bool
     has_budget: bool
     has_room: bool
+    promotes: bool = False
+    has_promotable: bool = False
     pause_reason: str | None = None
     num_trials: int | None = None
 
     @property
     def can_claim(self) -> bool:
         """Whether a claim or ask may succeed now."""
-        has_work = self.has_runnable or self.has_budget
+        has_work = self.has_runnable or self.has_budget or self.has_promotable
         return self.status is Status.RUNNING and self.has_room and has_work
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether an own loop gets no more trials; other processes may still run trials."""
+    def is_exhausted(self, n_held: int) -> bool:
+        """
+        Tell whether an own loop gets no more trials; other processes may still run trials.
+
+        Args:
+            n_held: The number of trials that the loop runs itself. If the scheduler promotes
+                trials, one that another process runs may let a trial be promoted.
+        """
         if self.status is Status.PAUSED:
             return False
-        return self.status is Status.STOPPED or not (self.has_budget or self.counts.pending)
+        has_work = self.has_budget or self.has_promotable or self.counts.pending > 0
+        may_follow = self.promotes and self.counts.running > n_held
+        return self.status is Status.STOPPED or not (has_work or may_follow)
 
     @property
     def is_done(self) -> bool:
@@ -54,12 +67,19 @@ class StudyProgress:
         """Whether the study paused itself, or ended with errors and without a completed trial."""
         if self.pause_reason is not None:
             return True
-        return self.is_done and self.counts.terminated == 0 and self.counts.error > 0
+        return self.is_done and self.n_successes == 0 and self.counts.error > 0
+
+    @property
+    def n_successes(self) -> int:
+        """The number of trials that ended without an error, or wait at a rung."""
+        return self.counts.terminated + (self.counts.paused if self.promotes else 0)
 
 
 def read_progress(database: Database, study: Study) -> StudyProgress:
     """Read a study's budget and counts, and whether a trial can be claimed."""
-    with database.begin(write=False) as txn:
+    # A promotion between two statements would hide its trial from both.
+    promotes = bool(study.scheduler.promotes_from())
+    with database.begin(write=False, snapshot=promotes) as txn:
         return progress_in(txn, study)
 
 
@@ -68,7 +88,8 @@ def progress_in(txn: Txn, study: Study) -> StudyProgress:
     budget = studies.budget(txn, study_id=study.id)
     counts = counters.read(txn, study_id=study.id)
     has_runnable = claims.any_runnable(txn, study_id=study.id)
-    idle = counts.pending == counts.running == 0
+    has_promotable = next_promotion(txn, study) is not None
+    idle = counts.pending == counts.running == 0 and not has_promotable
     is_finished = budget.status is Status.RUNNING and budget.is_spent and idle
     return StudyProgress(
         status=Status.FINISHED if is_finished else budget.status,
@@ -76,6 +97,8 @@ def progress_in(txn: Txn, study: Study) -> StudyProgress:
         has_runnable=has_runnable,
         has_budget=budget.allows_new,
         has_room=budget.has_room,
+        promotes=bool(study.scheduler.promotes_from()),
+        has_promotable=has_promotable,
         pause_reason=budget.guard_reason,
         num_trials=budget.num_trials,
     )

@@ -7,9 +7,9 @@ To add a scheduler, write a file here and list its class in `BY_NAME`.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from studydb.domain.scheduling import Scheduler
 from studydb.domain.specs.building import build, rebuild
 from studydb.domain.specs.grammar import Call
-from studydb.domain.view import Scheduler
 from studydb.schedulers.asha import ASHA
 from studydb.schedulers.fifo import FIFO
 

@@ -1,36 +1,58 @@
 """
-Asynchronous successive halving, stopping variant.
+Asynchronous successive halving, by stopping or by promotion.
 
-Sources: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020). The rule
-for stopping is that of Ray Tune's `AsyncHyperBandScheduler`: a report at a rung is compared with a
-percentile of the scores recorded there before it, and then recorded itself.
+Sources: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020). Stopping
+follows Ray Tune's `AsyncHyperBandScheduler`: a report at a rung is compared with a percentile of
+the scores recorded there before it, and then recorded itself. Promotion follows Syne Tune 0.13's
+`PromotionRungSystem`: every trial pauses at its rung, and a free worker resumes the best paused
+trial whose score is not worse than the quantile of all scores there.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.life.decisions import CONTINUE, Action, Decision
+from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason
-from studydb.domain.specs.spec import Spec
-from studydb.domain.view import Report, RungSpec, StudyView
+from studydb.domain.scheduling import QueueView, Report, RungSpec, StudyView, WaitingTrial
+from studydb.domain.seeds import unit_number
+from studydb.schedulers.base import BaseScheduler
+
+STOPPING, PROMOTION = "stopping", "promotion"
+
+FEWEST_ENTRIES = 2
+"""At a rung with fewer entries no trial is promoted."""
 
 
 @dataclass(frozen=True)
-class ASHA(Spec):
+class ASHA(BaseScheduler):
     """
-    Stop a trial at a rung when it is strictly worse than the rung's cutoff.
+    Train the better trials longer: of `reduction_factor` trials at a rung, one goes on.
 
-    There is a rung at each step `grace_period * reduction_factor ** k` below `max_t`. The cutoff is
-    the linear percentile at (1 - 1/reduction_factor) * 100 of the negated scores recorded before.
+    Bracket `s` has a rung at each step `grace_period * reduction_factor ** (k + s)` below `max_t`.
+    A rung's cutoff is the linear percentile at (1 - 1/reduction_factor) * 100 of its negated
+    scores.
+
+    "stopping": a trial that is strictly worse than the cutoff of the scores before it is stopped.
     The first trial at a rung continues. NaN stops a trial; in Ray Tune the trial continues.
+
+    "promotion": a trial pauses at each rung. A free worker resumes the best trial that waits at the
+    highest rung, of all brackets, where that trial is not worse than the cutoff of at least two
+    scores; else it starts a new trial. Equal scores are all promoted if one is; an infinite loss is
+    not. A trial that saves no checkpoint begins again when it is resumed. NaN stops a trial. Syne
+    Tune's own scheduler draws a bracket and searches that one, and its last rung promotes the share
+    (last milestone / max_t), which is another one unless max_t is a power.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
         grace_period: The first rung's step ("r" in the paper); no trial stops before it.
         reduction_factor: One of this many trials at a rung continues ("eta" in the paper).
+        brackets: The number of brackets. A new trial's bracket is random; as in Ray Tune, each rung
+            that a bracket has less makes it e times as rare.
+        type: "stopping" or "promotion".
     """
 
     is_bounded: ClassVar[bool] = False  # existing studies have max_t=10**30 for "no end"
@@ -38,6 +60,8 @@ class ASHA(Spec):
     max_t: int
     grace_period: int = 1
     reduction_factor: float = 4
+    brackets: int = 1
+    type: str = STOPPING
 
     def _check(self) -> None:
         if not 1 <= self.grace_period <= self.max_t:
@@ -50,9 +74,22 @@ class ASHA(Spec):
                 f"ASHA's reduction_factor is {self.reduction_factor}; it must be greater than 1."
             )
 
+        if self.type not in (STOPPING, PROMOTION):
+            raise InvalidSpec(
+                f"ASHA's type is {self.type!r}; it must be {STOPPING!r} or {PROMOTION!r}."
+            )
+        if self.brackets < 1 or (self.brackets > 1 and self.brackets > self._most_brackets):
+            raise InvalidSpec(
+                f"ASHA's brackets are {self.brackets}; with its max_t, grace_period and "
+                f"reduction_factor there are 1 to {self._most_brackets}."
+            )
+
+    @property
+    def _most_brackets(self) -> int:
+        return len(self._milestones_of_first) + 1  # the last one has no rung
+
     @cached_property
-    def milestones(self) -> tuple[int, ...]:
-        """The rungs' steps, ascending, all below `max_t`."""
+    def _milestones_of_first(self) -> tuple[int, ...]:
         halvings = math.log(self.max_t / self.grace_period) / math.log(self.reduction_factor)
         steps = (
             math.ceil(self.grace_period * self.reduction_factor**k)
@@ -60,23 +97,54 @@ class ASHA(Spec):
         )
         return tuple(sorted({step for step in steps if step < self.max_t}))
 
+    def milestones(self, bracket: int = 0) -> tuple[int, ...]:
+        """Return the steps of a bracket's rungs, ascending, all below `max_t`."""
+        if not 0 <= bracket < self.brackets:  # a row that another program wrote
+            return ()
+        return self._milestones_of_first[bracket:]
+
     @property
     def quantile(self) -> float:
         """The cutoff's rank among the negated scores, in [0, 1], rounded as Ray Tune rounds it."""
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
-    def rungs(self) -> tuple[RungSpec, ...]:
-        return tuple(RungSpec(0, step, self.quantile) for step in self.milestones)
+    def to_json(self) -> dict[str, Any]:
+        """Leave out `brackets` and `type` if they have their defaults, for an older studydb."""
+        later = {"brackets": 1, "type": STOPPING}
+        return {k: v for k, v in super().to_json().items() if later.get(k) != v}
 
-    def rung_of(self, step: int) -> int | None:
-        """Return the last milestone up to `step`; None before the first and from `max_t` on."""
-        if step >= self.max_t:
-            return None
-        return max((milestone for milestone in self.milestones if milestone <= step), default=None)
+    def rungs(self) -> Sequence[RungSpec]:
+        return tuple(RungSpec(key, self.quantile) for key in self._keys)
 
-    def next_decision_step(self, step: int) -> int | None:
+    @cached_property
+    def _keys(self) -> tuple[RungKey, ...]:
+        return tuple(
+            RungKey(bracket, step)
+            for bracket in range(self.brackets)
+            for step in self.milestones(bracket)
+        )
+
+    def bracket_of(self, *, seed: int, draw: int) -> int:
+        """Draw a bracket; the probabilities are the softmax of the numbers of rungs."""
+        if self.brackets == 1:
+            return 0
+        weights = [math.exp(-bracket) for bracket in range(self.brackets)]
+        left = unit_number(seed, "bracket", draw) * sum(weights)
+        for bracket, weight in enumerate(weights):
+            left -= weight
+            if left < 0:
+                return bracket
+        return self.brackets - 1
+
+    def next_decision_step(self, bracket: int, step: int) -> int | None:
         """Return the first milestone after `step`, else `max_t`; None from `max_t` on."""
-        return next((due for due in (*self.milestones, self.max_t) if due > step), None)
+        due = (*self.milestones(bracket), self.max_t)
+        return next((milestone for milestone in due if milestone > step), None)
+
+    def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
+        """Return the rung of the last milestone up to `step`; none from `max_t` on."""
+        reached = [milestone for milestone in self.milestones(bracket) if milestone <= step]
+        return (RungKey(bracket, reached[-1]),) if reached and step < self.max_t else ()
 
     def judge(self, report: Report, view: StudyView) -> Decision:
         """
@@ -84,17 +152,44 @@ class ASHA(Spec):
 
         Args:
             report: Its `score` is lower for better values, and +Inf for NaN.
-            view: The study before this report; `view.rung(step)` holds count and cutoff.
+            view: The rung before this report.
         """
         if report.step >= self.max_t:
             return Decision(Action.STOP, Reason.COMPLETED)
-        milestone = self.rung_of(report.step)
-        if milestone is None:
-            return CONTINUE
-        rung = view.rung(milestone)
-        if rung.entered:
-            return CONTINUE
-        worse = rung.cutoff is not None and report.score > rung.cutoff
-        if worse or report.is_nan:
-            return Decision(Action.STOP, Reason.EARLY_STOPPED, milestone, rung.cutoff)
-        return Decision(rung_step=milestone, cutoff=rung.cutoff)
+        for key in self.locks(report.bracket, report.step):
+            rung = view.rung(key)
+            if not rung.entered:
+                return self._judge_at(key, report, rung.cutoff)
+        return CONTINUE
+
+    def _judge_at(self, key: RungKey, report: Report, cutoff: float | None) -> Decision:
+        if self.type == PROMOTION:
+            if report.is_nan:
+                return Decision(Action.STOP, Reason.EARLY_STOPPED, Entry(key, report.score))
+            return Decision(Action.PAUSE, Reason.PAUSED, Entry(key, report.score, waits=True))
+        entry = Entry(key, report.score)
+        worse = cutoff is not None and report.score > cutoff
+        if report.is_nan or worse:
+            return Decision(Action.STOP, Reason.EARLY_STOPPED, entry, cutoff)
+        return Decision(entry=entry, cutoff=cutoff)
+
+    def promotes_from(self) -> Sequence[RungKey]:
+        """Return the rungs from the highest step to the lowest."""
+        return self._queues
+
+    @cached_property
+    def _queues(self) -> tuple[RungKey, ...]:
+        if self.type != PROMOTION:
+            return ()
+        return tuple(sorted(self._keys, key=lambda key: (-key.step, key.bracket)))
+
+    def next_work(self, view: QueueView) -> WaitingTrial | None:
+        return next(self._promotable(view), None)
+
+    def _promotable(self, view: QueueView) -> Iterator[WaitingTrial]:
+        for key in self.promotes_from():
+            rung, best = view.rung(key), view.best_waiting(key)
+            if best is None or rung.cutoff is None or rung.n < FEWEST_ENTRIES:
+                continue
+            if best.score <= rung.cutoff and best.score < math.inf:
+                yield best

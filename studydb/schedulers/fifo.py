@@ -2,23 +2,9 @@
 
 from dataclasses import dataclass
 
-from studydb.domain.life.decisions import CONTINUE, Decision
-from studydb.domain.specs.spec import Spec
-from studydb.domain.view import Report, RungSpec, StudyView
+from studydb.schedulers.base import BaseScheduler
 
 
 @dataclass(frozen=True)
-class FIFO(Spec):
+class FIFO(BaseScheduler):
     """Stop no trial: a trial ends by a stop rule or when its function returns."""
-
-    def rungs(self) -> tuple[RungSpec, ...]:
-        return ()
-
-    def rung_of(self, step: int) -> int | None:  # noqa: ARG002
-        return None
-
-    def next_decision_step(self, step: int) -> int | None:  # noqa: ARG002
-        return None
-
-    def judge(self, report: Report, view: StudyView) -> Decision:  # noqa: ARG002
-        return CONTINUE

@@ -7,9 +7,9 @@ To add a searcher, write a file here and list its class in `BY_NAME`.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from studydb.domain.searching import Searcher
 from studydb.domain.specs.building import build, rebuild
 from studydb.domain.specs.grammar import Call
-from studydb.domain.view import Searcher
 from studydb.searchers.grid_search import GridSearch
 from studydb.searchers.random_search import RandomSearch
 

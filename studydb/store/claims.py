@@ -91,6 +91,14 @@ def inserting_running(**known: sa.ColumnElement[Any]) -> sa.Insert:
     return sa.insert(trial).from_select([*row], sa.select(*row.values())).returning(*_LEASED)
 
 
+NOTHING_WAITS = ~sa.exists().where(
+    trial.c.study_id == sa.bindparam("study"),
+    in_state(State.PENDING),
+    trial.c.ready,
+    trial.c.resource_class == "",
+)
+"""No trial of the study can be claimed."""
+
 _LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
 
 _LOCK_ALL_RUNNABLE = Prepared(

@@ -3,6 +3,7 @@
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
+from studydb.db import decision_schema as decisions
 from studydb.db import schema as tables
 from studydb.db.dialect import is_listed
 
@@ -23,29 +24,51 @@ _RESULTS = Prepared(
     )
 )
 
-_OF_TRIALS = tuple(
-    Prepared(sa.delete(table).where(is_listed(column, "ids")))
-    for table, column in (
-        (tables.checkpoint, tables.checkpoint.c.trial_id),
-        (tables.attempt, tables.attempt.c.trial_id),
-        (tables.trial, tables.trial.c.id),
+_PINS = Prepared(
+    sa.delete(tables.pin).where(
+        tables.pin.c.checkpoint_id.in_(
+            sa.select(tables.checkpoint.c.id).where(is_listed(tables.checkpoint.c.trial_id, "ids"))
+        )
     )
 )
 
-_study_rungs = sa.select(tables.rung.c.id).where(tables.rung.c.study_id == sa.bindparam("study"))
+_OF_TRIALS = (
+    _PINS,
+    *(
+        Prepared(sa.delete(table).where(is_listed(column, "ids")))
+        for table, column in (
+            (decisions.running_mean, decisions.running_mean.c.trial_id),
+            (tables.log_chunk, tables.log_chunk.c.trial_id),
+            (tables.checkpoint, tables.checkpoint.c.trial_id),
+            (tables.attempt, tables.attempt.c.trial_id),
+            (tables.trial, tables.trial.c.id),
+        )
+    ),
+)
+
+_study_rungs = sa.select(decisions.rung.c.id).where(
+    decisions.rung.c.study_id == sa.bindparam("study")
+)
 _study_trainables = sa.select(tables.trainable.c.id).where(
     tables.trainable.c.study_id == sa.bindparam("study")
 )
 _REST = (
-    Prepared(sa.delete(tables.rung_entry).where(tables.rung_entry.c.rung_id.in_(_study_rungs))),
+    Prepared(
+        sa.delete(decisions.rung_entry).where(decisions.rung_entry.c.rung_id.in_(_study_rungs))
+    ),
     Prepared(
         sa.delete(tables.signature).where(tables.signature.c.trainable_id.in_(_study_trainables))
     ),
     *(
         Prepared(sa.delete(table).where(table.c.study_id == sa.bindparam("study")))
         for table in (
-            tables.rung,
-            tables.bracket,
+            decisions.rung,
+            decisions.bracket,
+            decisions.population,
+            decisions.lineage,
+            decisions.proposal,
+            decisions.resource_class,
+            tables.upload,
             tables.trainable,
             tables.search_space,
             tables.counter,

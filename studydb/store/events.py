@@ -91,6 +91,7 @@ def append(
     kind: EventKind,
     actor: str,
     lease: Lease | None = None,
+    trial_id: int | None = None,
     worker_id: int | None = None,
     data: Mapping[str, Any] | None = None,
     token: str | None = None,
@@ -100,6 +101,7 @@ def append(
 
     Args:
         lease: Names the attempt of the event; None for an event without an attempt.
+        trial_id: The trial of an event without an attempt.
         actor: An `Actor`, or a person as user@host.
         token: The token of a request. It is UNIQUE.
 
@@ -109,7 +111,7 @@ def append(
     txn.run(
         _APPEND,
         study_id=study_id,
-        trial_id=lease and lease.trial_id,
+        trial_id=lease.trial_id if lease else trial_id,
         attempt=lease and lease.attempt,
         worker_id=worker_id,
         kind=kind,

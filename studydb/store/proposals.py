@@ -6,8 +6,8 @@ row knows the draw. On PostgreSQL the row holds the params of the next draws, co
 So an ask is one statement, and no client computes params while it locks the row.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -15,10 +15,10 @@ from sqlalchemy.dialects import postgresql
 
 from studydb.db import Prepared, Txn
 from studydb.db.chain import LAZILY
-from studydb.db.schema import in_state, study, trial
+from studydb.db.schema import study
 from studydb.db.types import Json
 from studydb.domain.life.states import State
-from studydb.domain.records import Claimant, Study
+from studydb.domain.records import Claimant, Proposal, Study
 from studydb.domain.space.search_space import params_hash
 from studydb.store import attempts, claims, counters
 from studydb.store.claims import LeasedTrial
@@ -60,13 +60,7 @@ _DRAW = (
 )
 _DRAWN = ((study.c.next_number - 1).label("number"), (study.c.next_draw - 1).label("draw"))
 
-_NOTHING_WAITS = ~sa.exists().where(
-    trial.c.study_id == sa.bindparam("study"),
-    in_state(State.PENDING),
-    trial.c.ready,
-    trial.c.resource_class == "",
-)
-_IF = {False: sa.true(), True: _NOTHING_WAITS}
+_IF = {False: sa.true(), True: claims.NOTHING_WAITS}
 
 _TAKE = {
     flag: Prepared(_DRAW.where(condition).returning(*_DRAWN)) for flag, condition in _IF.items()
@@ -152,6 +146,10 @@ def _ask(*conditions: sa.ColumnElement[bool]) -> Prepared:
     point = {
         "params": drawn.c.point.op("->")(sa.literal("params", sa.Text)),
         "params_hash": drawn.c.point.op("->>")(sa.literal("hash", sa.Text)),
+        # An older studydb proposes no bracket, because it has only one.
+        "bracket": sa.func.coalesce(
+            sa.cast(drawn.c.point.op("->>")(sa.literal("bracket", sa.Text)), sa.Integer), 0
+        ),
     }
     made = claims.inserting_running(number=drawn.c.number, draw=drawn.c.draw, **point).cte("made")
     begun = attempts.inserting(
@@ -273,7 +271,7 @@ def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> NextDraw | No
 
 
 def propose(
-    txn: Txn, *, study_id: int, batch: int, proposed: Sequence[Mapping[str, Any]], current: int
+    txn: Txn, *, study_id: int, batch: int, proposed: Sequence[Proposal], current: int
 ) -> None:
     """
     Store a batch of proposals, and delete batches before the `current` one.
@@ -281,7 +279,14 @@ def propose(
     A batch whose draws were all taken meanwhile is not stored, because nothing would delete it. All
     workers compute the same params for a batch, so any of them may store it.
     """
-    known = [{"params": dict(params), "hash": params_hash(params)} for params in proposed]
+    known = [
+        {
+            "params": dict(one.params),
+            "hash": params_hash(one.params),
+            "bracket": one.bracket,
+        }
+        for one in proposed
+    ]
     txn.run(
         _PROPOSE,
         study=study_id,

@@ -12,15 +12,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
+from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.dialect import now
-from studydb.db.schema import rung, rung_entry
-from studydb.domain.life.decisions import Decision
+from studydb.domain.life.decisions import Action, Entry, RungKey
 from studydb.domain.life.states import Mode
 from studydb.domain.listed_rows import Judgement
 from studydb.domain.metrics import Result
-from studydb.domain.quantile import Cut, Entry, insert
+from studydb.domain.quantile import Cut, Position, insert
 from studydb.domain.records import Lease
-from studydb.domain.view import RungSpec
+from studydb.domain.scheduling import RungSpec
 
 LOCK = Prepared(
     sa.select(rung)
@@ -62,7 +62,11 @@ NEIGHBOURS = Prepared(
     )
 )
 
-_GIVEN = (column for column in rung_entry.c if column is not rung_entry.c.recorded_at)
+_GIVEN = (
+    column
+    for column in rung_entry.c
+    if column not in (rung_entry.c.recorded_at, rung_entry.c.promoted_at)
+)
 _RECORD = Prepared(
     sa.insert(rung_entry).values(
         {column.name: sa.bindparam(column.name) for column in _GIVEN} | {"recorded_at": now()}
@@ -100,7 +104,6 @@ class Rung:
     """A locked rung's row."""
 
     id: int
-    step: int
     quantile: float
     n_entries: int
     cut: Cut
@@ -110,8 +113,8 @@ class Rung:
 class Neighbours:
     """The entries beside a rung's cut, and whether the reporting trial has entered the rung."""
 
-    worse: Entry | None
-    better: Entry | None
+    worse: Position | None
+    better: Position | None
     entered: bool
 
 
@@ -120,8 +123,8 @@ def create(txn: Txn, *, study_id: int, spec: RungSpec) -> None:
     txn.run(
         sa.insert(rung).values(
             study_id=study_id,
-            bracket=spec.bracket,
-            step=spec.step,
+            bracket=spec.key.bracket,
+            step=spec.key.step,
             quantile=spec.quantile,
             n_entries=0,
             n_ranked=0,
@@ -130,13 +133,12 @@ def create(txn: Txn, *, study_id: int, spec: RungSpec) -> None:
     )
 
 
-def lock(txn: Txn, *, study_id: int, bracket: int, step: int) -> Rung:
-    """Lock a rung. The lock order is: rungs by ascending step, then trials."""
-    row = txn.all(LOCK, study=study_id, of_bracket=bracket, at_step=step)[0]
+def lock(txn: Txn, *, study_id: int, key: RungKey) -> Rung:
+    """Lock a rung. The lock order is: rungs by ascending key, then trials."""
+    row = txn.all(LOCK, study=study_id, of_bracket=key.bracket, at_step=key.step)[0]
     entry = None if row.cut_trial_id is None else (row.cut_score, row.cut_trial_id)
     return Rung(
         id=row.id,
-        step=row.step,
         quantile=row.quantile,
         n_entries=row.n_entries,
         cut=Cut(n=row.n_ranked, rank=row.cut_rank, entry=entry),
@@ -147,7 +149,7 @@ def neighbours(txn: Txn, *, rung: Rung, trial_id: int) -> Neighbours:
     """Read the entries beside the cut of a locked rung, each by one look-up in the index."""
     score, cut_trial = rung.cut.entry or (0.0, 0)
     rows = txn.all(NEIGHBOURS, rung=rung.id, cut_score=score, cut_trial=cut_trial, trial=trial_id)
-    found: dict[str, Entry] = {row.side: (row.score, row.trial_id) for row in rows}
+    found: dict[str, Position] = {row.side: (row.score, row.trial_id) for row in rows}
     return Neighbours(found.get("worse"), found.get("better"), "own" in found)
 
 
@@ -158,12 +160,12 @@ def record(
     neighbours: Neighbours,
     lease: Lease,
     result: Result,
-    score: float,
-    decision: Decision,
+    entry: Entry,
+    action: Action,
+    cutoff: float | None,
 ) -> None:
     """Record a judged result at a locked rung, and move the rung's cut unless the result is NaN."""
     ranked = not math.isnan(result.value)
-    cutoff = decision.cutoff
     txn.run(
         _RECORD,
         rung_id=rung.id,
@@ -171,17 +173,18 @@ def record(
         attempt=lease.attempt,
         step=result.step,
         value=result.value,
-        score=score,
+        score=entry.score,
         ranked=ranked,
         ordinal=rung.n_entries,
-        action=decision.action,
+        action=action,
+        waiting=entry.waits or None,
         cutoff=None if cutoff is None or math.isnan(cutoff) else cutoff,
     )
     cut = rung.cut
     if ranked:
         cut = insert(
             cut,
-            (score, lease.trial_id),
+            (entry.score, lease.trial_id),
             worse=neighbours.worse,
             better=neighbours.better,
             quantile=rung.quantile,

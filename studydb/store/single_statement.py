@@ -17,9 +17,17 @@ from studydb.db.chain import of_first
 from studydb.db.dialect import is_object
 from studydb.db.schema import checkpoint, trial
 from studydb.db.types import Json
-from studydb.domain.life.states import Origin, Reason, State, Status
+from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.metrics import Summary
-from studydb.domain.records import AttemptProcess, Batch, Claimant, Lease, QueuePosition, Study
+from studydb.domain.records import (
+    AttemptProcess,
+    Batch,
+    Claimant,
+    Lease,
+    Proposal,
+    QueuePosition,
+    Study,
+)
 from studydb.domain.space.search_space import params_hash
 from studydb.store import attempts, claims, counters, leases, results
 from studydb.store.claims import LeasedTrial
@@ -104,8 +112,7 @@ def begin(
     *,
     study: Study,
     draw: Draw,
-    params: Mapping[str, Any],
-    origin: Origin,
+    proposal: Proposal,
 ) -> Callable[[], LeasedTrial]:
     """
     Insert a RUNNING trial with its first attempt.
@@ -120,15 +127,16 @@ def begin(
         study_id=study.id,
         uuid=str(UUID(hex=claimant.token)),
         number=draw.number,
-        params=dict(params),
-        params_hash=params_hash(params),
+        params=dict(proposal.params),
+        params_hash=params_hash(proposal.params),
         space_version=study.space_version,
-        origin=origin,
+        origin=proposal.origin,
+        bracket=proposal.bracket,
         parent_id=None,
         draw=draw.draw,
         counted=True,
         priority=0,
-        config=study.space.config(params),
+        config=study.space.config(proposal.params),
         **claims.lease_binds(claimant),
         **attempts.first_binds(claimant),
         **counters.binds(key=claimant.token, out_of=None, into=State.RUNNING),

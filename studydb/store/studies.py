@@ -13,7 +13,7 @@ from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Mode, Status
 from studydb.domain.objective import Objective
-from studydb.domain.records import NewStudy, Study, Trainable
+from studydb.domain.records import NewStudy, Study, Trainable, TrainableRole
 from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, read_settings
 from studydb.schedulers import read as read_scheduler
@@ -45,7 +45,10 @@ _SPEC = Prepared(
 
 _TRAINABLE = Prepared(
     sa.select(trainable)
-    .where(trainable.c.study_id == sa.bindparam("study"))
+    .where(
+        trainable.c.study_id == sa.bindparam("study"),
+        trainable.c.role == TrainableRole.TRAINABLE,
+    )
     .order_by(trainable.c.id.desc())
     .limit(1)
 )

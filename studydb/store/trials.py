@@ -35,11 +35,11 @@ _GIVEN = (
     "draw",
     "counted",
     "priority",
+    "bracket",
 )
 NEW = {name: sa.bindparam(name) for name in _GIVEN} | {
     "ready": True,
     "resource_class": "",
-    "bracket": 0,
     "failures": 0,
     "losses": 0,
     "flush_no": 0,
@@ -96,10 +96,10 @@ def _move_to(target: State) -> Prepared:
 
 _MOVES = {state: _move_to(state) for state in (State.PENDING, State.PAUSED, State.TERMINATED)}
 
-_KEEP_PAUSED = Prepared(
+_PAUSE_BY = Prepared(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"), is_still(State.PAUSED))
-    .values(paused_by=DecidedBy.PERSON)
+    .values(paused_by=sa.bindparam("to_paused_by"))
 )
 
 _WITHOUT_SUMMARY = (
@@ -125,6 +125,7 @@ def insert(
     params: Mapping[str, Any],
     space_version: int,
     origin: Origin,
+    bracket: int = 0,
     priority: int = 0,
     parent_id: int | None = None,
     counted: bool = True,
@@ -143,6 +144,7 @@ def insert(
         draw=None,
         counted=counted,
         priority=priority,
+        bracket=bracket,
     )[0]
     return int(row.id)
 
@@ -182,9 +184,9 @@ def summarise(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any]) -> 
     txn.run(_SUMMARISE, trial=trial_id, to_metrics=metric_summary)
 
 
-def keep_paused(txn: Txn, *, trial_id: int) -> None:
-    """Let only a person resume a PAUSED trial, whatever paused it."""
-    txn.run(_KEEP_PAUSED, trial=trial_id)
+def pause_by(txn: Txn, *, trial_id: int, by: DecidedBy) -> None:
+    """Change who has paused a PAUSED trial, and so may resume it."""
+    txn.run(_PAUSE_BY, trial=trial_id, to_paused_by=by)
 
 
 def request(txn: Txn, *, trial_id: int, action: Action | None) -> bool:

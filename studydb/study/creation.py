@@ -18,11 +18,12 @@ from studydb.domain.life.rules import read_rules
 from studydb.domain.objective import Objective
 from studydb.domain.records import NewStudy, Request, Trainable
 from studydb.domain.records import Study as Record
+from studydb.domain.scheduling import Scheduler
+from studydb.domain.searching import Searcher
 from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, StudySpec, read_settings
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
-from studydb.domain.view import Scheduler, Searcher
 from studydb.operations.create import create, load
 from studydb.operations.revise import revise
 from studydb.schedulers import FIFO

@@ -101,7 +101,7 @@ class Study:
 
     @property
     def status(self) -> Status:
-        """RUNNING, PAUSED, STOPPED, or FINISHED (no budget left, no trial PENDING or RUNNING)."""
+        """RUNNING, PAUSED, STOPPED, or FINISHED: no budget, no trial that runs or will run."""
         return self.progress.status
 
     @property

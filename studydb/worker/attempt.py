@@ -211,7 +211,9 @@ class Attempt:
             rules=study.rules,
             restore=restore,
             time_total_s=claim.time_total_s,
-            next_decision_step=study.scheduler.next_decision_step(restore.step if restore else 0),
+            next_decision_step=study.scheduler.next_decision_step(
+                claim.lease.bracket, restore.step if restore else 0
+            ),
         )
 
     def _must_start_afresh(self, started: Started) -> bool:

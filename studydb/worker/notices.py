@@ -74,5 +74,5 @@ class Notices:
             case _ if not progress.has_room:
                 return "waiting: max_concurrent trials are running"
             case _ if not (progress.has_budget or progress.counts.pending):
-                return "waiting: the last trials are running, and none is left to start"
+                return "waiting: the last trials are running, and no other can start now"
         return None

@@ -162,7 +162,7 @@ class Slot(threading.Thread):
         if not equipment.study.guard or not equipment.first_trials.all_failed(number, reason):
             return
         with suppress(StorageTransient):
-            if read_progress(equipment.database, equipment.study).counts.terminated:
+            if read_progress(equipment.database, equipment.study).n_successes:
                 equipment.interruption.give_up(
                     f"The first {FAILED_LIMIT} trials of this worker have all failed, while trials "
                     f"of study {equipment.study.name!r} have completed elsewhere: this host or its "

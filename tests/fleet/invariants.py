@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from harness.asha_reference import decisions
 
 import studydb
-from studydb.db.schema import attempt, counter, result, rung, rung_entry, trial
+from studydb.db.decision_schema import rung, rung_entry
+from studydb.db.schema import attempt, counter, result, trial
 from studydb.domain.life.states import Mode
 
 Curve = Callable[[Mapping[str, Any], int], float]

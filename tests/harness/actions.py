@@ -31,6 +31,7 @@ from studydb.operations.ask import ask
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.claim import claim
 from studydb.operations.finish import finish
+from studydb.operations.promote import promote
 from studydb.operations.record_event import record_event
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave
@@ -151,6 +152,14 @@ class ActionFactory:
 
     def ask(self, worker: RegisteredWorker) -> StudyAction:
         return self._acquire("ask", ask, worker)
+
+    def promote(self, worker: RegisteredWorker) -> StudyAction:
+        claimant = Claimant(worker.id, token(), worker.lease_s)
+        return StudyAction(
+            "promote",
+            lambda database: promote(database, self.study, claimant),
+            lambda model: model.promote(token=claimant.token),
+        )
 
     def _acquire(
         self, name: str, operation: Callable[..., Claim | None], worker: RegisteredWorker

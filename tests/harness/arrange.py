@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from studydb.db import Database
-from studydb.db.schema import METADATA
+from studydb.db.metadata import METADATA
 from studydb.domain.errors import StorageTransient
 from studydb.domain.life.decisions import Answer
 from studydb.domain.life.ending import Ending

@@ -34,6 +34,7 @@ from studydb.operations.create import create
 from studydb.operations.drain import drain, find_worker
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
+from studydb.operations.promote import promote
 from studydb.operations.record_event import record_event
 from studydb.operations.register import leave
 from studydb.operations.relocate import relocate
@@ -191,6 +192,37 @@ def _reporting_at_a_rung(database: Database) -> Call:
     return _reporting(database, values=(0.5,), study=study)
 
 
+def _with_waiting_trials(database: Database) -> Study:
+    """A study in which three trials wait at a rung; the first is the best."""
+    scheduler = ASHA(max_t=9, reduction_factor=3, type="promotion")
+    study = new_study(database, scheduler=scheduler)
+    worker = SimulatedWorker(database, study)
+    for value in (0.1, 0.5, 0.9):
+        run = worker.take()
+        run.report(value)
+        run.finish(outcome=Reason.PREEMPTED)
+    return study
+
+
+def _promoting(database: Database) -> Call:
+    study = _with_waiting_trials(database)
+    claimant = SimulatedWorker(database, study).claimant()
+    return lambda over: promote(over, study, claimant)
+
+
+def _reporting_at_a_rung_of_waiting_trials(database: Database) -> Call:
+    study = _with_waiting_trials(database)
+    run = SimulatedWorker(database, study).ask()
+    assert run is not None
+    batch = run.batch(0.3)
+    return lambda over: report(over, study, lease=run.lease, batch=batch)
+
+
+def _steering_a_waiting_trial(operation: Callable[..., None], database: Database) -> Call:
+    study, request = _with_waiting_trials(database), new_request()
+    return lambda over: operation(over, study, [0], request)
+
+
 def _reporting_in_a_second_attempt(database: Database) -> Call:
     study = new_study(database)
     run = SimulatedWorker(database, study).take()
@@ -302,6 +334,9 @@ OPERATIONS: dict[str, Arranged] = {
     "stop_pending_trials": partial(_steering, control.stop),
     "stop_a_running_trial": partial(_steering, control.stop, is_running=True),
     "resume_a_trial": _resuming_a_trial,
+    "promote": _promoting,
+    "stop_a_waiting_trial": partial(_steering_a_waiting_trial, control.stop),
+    "resume_a_waiting_trial": partial(_steering_a_waiting_trial, control.resume),
     "create": _creating,
     "rename": _renaming,
     "relocate": _relocating,
@@ -311,6 +346,7 @@ OPERATIONS: dict[str, Arranged] = {
     "leave": _leaving,
     "report": _reporting,
     "report_at_a_rung": _reporting_at_a_rung,
+    "report_that_pauses_at_a_rung": _reporting_at_a_rung_of_waiting_trials,
     "report_that_a_rule_stops": partial(
         _reporting, values=(0.5, 0.1, 0.05), rules=read_rules(["loss<0.2"])
     ),

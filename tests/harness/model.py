@@ -123,6 +123,24 @@ class Model:
         if uuid not in self.workers:
             self.workers[uuid] = ModelWorker(uuid, pid, lease_s, self.now)
 
+    def promote(self, *, token: str) -> bool:
+        """Let the trial that the scheduler promotes next be claimed; False if there is none."""
+        if self._recorded(token):
+            return True
+        chosen = self.judge.promotable(
+            {t.number for t in self.trials if t.paused_by == "scheduler"}
+        )
+        may = self.status is Status.RUNNING and self.has_room and not self.runnable
+        if chosen is None or not may:
+            return False
+        step, entry = chosen
+        entry |= {"waiting": False, "promoted_at": self.now}
+        trial = self.trials[entry["number"]]
+        trial.state, trial.paused_by = State.PENDING, None
+        data = {"bracket": 0, "step": step, "score": entry["score"]}
+        self._record_event("promoted", "scheduler", number=trial.number, token=token, data=data)
+        return True
+
     def claim(self, worker: str, *, token: str) -> ModelAttempt | None:
         if known := self.attempt_of(token):
             return known if known.ended_at is None else None
@@ -325,10 +343,14 @@ class Model:
         elif kind == "stopped":
             trial.state, trial.reason, trial.ended_at = State.TERMINATED, Reason.CANCELLED, self.now
             trial.ready_at = trial.paused_by = None
+            self.judge.leave_rungs(trial.number)
         elif kind == "paused":
             trial.state, trial.paused_by, trial.ready_at = State.PAUSED, "person", None
+        elif trial.paused_by == DecidedBy.PERSON and self.judge.waits(trial.number):
+            trial.paused_by = DecidedBy.SCHEDULER
         elif trial.state is State.PAUSED:
             trial.state, trial.paused_by, trial.ready_at = State.PENDING, None, None
+            self.judge.leave_rungs(trial.number)
 
     def set_status(self, status: Status, request: Request) -> None:
         _run_to_end(self.set_status_in_turns(status, request))
@@ -377,11 +399,8 @@ class Model:
         """The trials that a claim may take, in the order in which claims take them."""
         if self.status is not Status.RUNNING:
             return []
-        waiting = [
-            trial
-            for trial in self.trials
-            if trial.state is State.PENDING and trial.ready_at is None
-        ]
+        pending = (trial for trial in self.trials if trial.state is State.PENDING)
+        waiting = [trial for trial in pending if trial.ready_at is None]
         return sorted(waiting, key=lambda trial: (trial.priority, trial.number))
 
     @property
@@ -479,6 +498,8 @@ class Model:
         attempt.verdict, attempt.flush_no = verdict, flush_no
         trial.state, trial.reason, trial.paused_by = ending.state, ending.reason, ending.paused_by
         trial.ended_at = self.now if ending.state in ENDED else None
+        if trial.ended_at is not None:
+            self.judge.leave_rungs(trial.number)
         trial.ready_at = self.now + ending.delay_s if ending.delay_s else None
         trial.request = trial.verdict = trial.suspect_at = None
         if outcome in (Reason.FAILED, Reason.LOST, Reason.TIMED_OUT):
@@ -491,6 +512,9 @@ class Model:
         known, asked = decided or trial.verdict, self._asked(trial)
         is_judged = known is not None and known.by in (DecidedBy.SCHEDULER, DecidedBy.RULE)
         stands = known if is_judged else asked
+        if is_judged and known.action is Action.PAUSE and asked is not None:
+            by_person = asked.action is Action.STOP or asked.by is DecidedBy.PERSON
+            stands = asked if by_person else known
         return None if outcome is Reason.COMPLETED and stands != known else stands
 
     def _ending(self, trial: ModelTrial, outcome: Reason, verdict: Verdict | None) -> Ending:
@@ -544,10 +568,11 @@ class Model:
         actor: str,
         *,
         attempt: ModelAttempt | None = None,
+        number: int | None = None,
         token: str | None = None,
         data: dict[str, Any] | None = None,
     ) -> None:
-        where = (attempt.number, attempt.no) if attempt else (None, None)
+        where = (attempt.number, attempt.no) if attempt else (number, None)
         recorded = {"kind": kind, "actor": actor, "token": token, "data": data}
         self.events.append({"number": where[0], "attempt": where[1]} | recorded)
 

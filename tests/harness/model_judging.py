@@ -2,10 +2,13 @@
 Judges a model's trials: by thresholds, then by asynchronous successive halving on plain lists.
 
 As in Ray Tune, the cutoff is numpy's percentile of a rung's values. Here NaN also stops a trial.
+For promotion the quantile is computed in fractions.
 """
 
 import math
 import operator
+from collections.abc import Container
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -45,21 +48,27 @@ class ModelJudge:
         if any(entry["number"] == number for entry in entries):
             return None
         entries.append(self._entry(entries, result) | {"number": number, "attempt": attempt})
-        stops = entries[-1]["action"] is Action.STOP
-        return Verdict(Action.STOP, Reason.EARLY_STOPPED, DecidedBy.SCHEDULER) if stops else None
+        action = entries[-1]["action"]
+        why = {Action.STOP: Reason.EARLY_STOPPED, Action.PAUSE: Reason.PAUSED}
+        return Verdict(action, why[action], DecidedBy.SCHEDULER) if action in why else None
 
     def _entry(self, entries: list[dict[str, Any]], result: Result) -> dict[str, Any]:
         """Return a new entry; its action is STOP for NaN, and for a score above the cutoff."""
         cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
         score, is_nan = self.score(result.value), math.isnan(result.value)
+        if self.promotes:
+            cutoff = None
         stops = is_nan or (cutoff is not None and score > cutoff)
+        pauses = self.promotes and not is_nan
         return {
             "ordinal": len(entries),
             "step": result.step,
             "value": "NaN" if is_nan else result.value,
             "score": score,
             "ranked": not is_nan,
-            "action": Action.STOP if stops else Action.CONTINUE,
+            "action": Action.PAUSE if pauses else Action.STOP if stops else Action.CONTINUE,
+            "waiting": True if pauses else None,
+            "promoted_at": None,
             "cutoff": None if cutoff is None or math.isnan(cutoff) else cutoff,
         }
 
@@ -68,6 +77,45 @@ class ModelJudge:
             return None
         with np.errstate(invalid="ignore"):
             return -float(np.percentile([-score for score in scores], self._percentage))
+
+    @property
+    def promotes(self) -> bool:
+        return bool(self._asha.get("type") == "promotion")
+
+    def promotable(self, paused: Container[int]) -> tuple[int, dict[str, Any]] | None:
+        """
+        The milestone and the entry of the trial that a free worker resumes.
+
+        Args:
+            paused: The numbers of the trials that the scheduler has paused.
+        """
+        for step, entries in sorted(self.rungs.items(), reverse=True):
+            waiting = [one for one in entries if one["waiting"] and one["number"] in paused]
+            scores = sorted(one["score"] for one in entries if one["ranked"])
+            if not self.promotes or not waiting or len(scores) < 2:
+                continue
+            best = min(waiting, key=lambda one: (one["score"], one["ordinal"]))
+            if best["score"] < math.inf and best["score"] <= self._promotion_cutoff(scores):
+                return step, best
+        return None
+
+    def _promotion_cutoff(self, scores: list[float]) -> float:
+        rank = Fraction(len(scores) - 1) / Fraction(self._asha["reduction_factor"])
+        lower, upper = scores[math.floor(rank)], scores[math.ceil(rank)]
+        if math.isinf(lower) or math.isinf(upper):
+            return lower
+        return lower + (upper - lower) * float(rank % 1)
+
+    def waits(self, number: int) -> bool:
+        entries = (one for entries in self.rungs.values() for one in entries)
+        return any(one["number"] == number and one["waiting"] for one in entries)
+
+    def leave_rungs(self, number: int) -> None:
+        """Let a trial wait at no rung any more."""
+        for entries in self.rungs.values():
+            for entry in entries:
+                if entry["number"] == number and entry["waiting"]:
+                    entry["waiting"] = False
 
     def cut_rank(self, n_ranked: int) -> int:
         """The rank of a rung's cut, counted from the worst entry (0)."""

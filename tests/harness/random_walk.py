@@ -17,7 +17,7 @@ from harness.arrange import new_spec
 from harness.model import Model
 from harness.snapshot import BEGINNING
 from studydb.db import Database
-from studydb.domain.life.decisions import Verdict
+from studydb.domain.life.decisions import Action, Verdict
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import FINAL, Mode, Reason, Status
@@ -28,6 +28,10 @@ LEASES_S = (90.0, 9.0)
 """The leases of the two workers of a walk."""
 
 ASHAS = [ASHA(max_t=9, reduction_factor=3), ASHA(max_t=8, grace_period=2, reduction_factor=2)]
+PROMOTIONS = [
+    ASHA(max_t=9, reduction_factor=3, type="promotion"),
+    ASHA(max_t=8, grace_period=2, reduction_factor=2, type="promotion"),
+]
 
 STUDIES: dict[str, list[Any]] = {
     "num_trials": [10, 6, 3, None],
@@ -35,7 +39,7 @@ STUDIES: dict[str, list[Any]] = {
     "max_failures": [1, 0, -1],
     "max_losses": [10, 10, 1, 0],
     "mode": list(Mode),
-    "scheduler": [FIFO(), *ASHAS],
+    "scheduler": [FIFO(), *ASHAS, *PROMOTIONS],
     "rules": [
         *[()] * 4,
         read_rules(["loss<-0.5"]),
@@ -50,6 +54,7 @@ WEIGHTS = {
     "take_a_trial": 6,
     "claim": 2,
     "ask": 1,
+    "promote": 2,
     "report": 10,
     "report_from_the_first_step": 1,
     "report_nothing": 1,
@@ -144,7 +149,9 @@ class RandomWalk:
         """Finish every attempt whose trial has a verdict."""
         for attempt in self.attempts(held=True):
             if self.model.trials[attempt.lease.number].verdict is not None:
-                self.do(self.factory.finish(attempt, [], Reason.COMPLETED))
+                pauses = self.model.trials[attempt.lease.number].verdict.action is Action.PAUSE
+                outcome = Reason.PREEMPTED if pauses else Reason.COMPLETED
+                self.do(self.factory.finish(attempt, [], outcome))
 
     def wait(self, rng: Random) -> None:
         self.advance(rng.choice([0.5, 1, 2, 9, 20, 90, 91, 400]))
@@ -186,6 +193,9 @@ class RandomWalk:
 
     def _ask(self, rng: Random) -> StudyAction:
         return self.factory.ask(rng.choice(self.workers))
+
+    def _promote(self, rng: Random) -> StudyAction:
+        return self.factory.promote(rng.choice(self.workers))
 
     def _claim(self, rng: Random) -> StudyAction:
         return self.factory.claim(rng.choice(self.workers))

@@ -6,6 +6,7 @@ Every order is tried on a copy of the model, until one gives the same answers an
 
 import copy
 import itertools
+import json
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
@@ -42,7 +43,7 @@ def explaining_order(
 def unordered(shown: Snapshot) -> Snapshot:
     """Return a snapshot without params and without the order of concurrent changes."""
     rows = {
-        name: sorted(shown[name], key=lambda row: sorted(map(str, row.items())))
+        name: sorted(shown[name], key=lambda row: json.dumps(row, sort_keys=True, default=str))
         for name in ("events", "checkpoints", "workers")
     }
     trials = {

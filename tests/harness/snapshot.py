@@ -12,14 +12,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from studydb.db import Database, Prepared, Txn
+from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.schema import (
     attempt,
     checkpoint,
     counter,
     event,
     result,
-    rung,
-    rung_entry,
     study,
     trial,
     worker,
@@ -50,7 +49,17 @@ _TRIAL = (
 )
 _ATTEMPT = ("token", "start_step", "flush_no", "started_at", "ended_at", "reason", *_VERDICT)
 _CHECKPOINT = ("uuid", "attempt", "step", "pins")
-_ENTRY = ("attempt", "step", "value", "score", "ranked", "action", "cutoff")
+_ENTRY = (
+    "attempt",
+    "step",
+    "value",
+    "score",
+    "ranked",
+    "action",
+    "cutoff",
+    "waiting",
+    "promoted_at",
+)
 _EVENT = ("attempt", "kind", "actor", "token", "data")
 _WORKER = ("uuid", "pid", "lease_s", "seen_at", "ended_at", "request")
 

@@ -20,7 +20,7 @@ from harness.sent_statements import Sender, Sent, path_of, recorded
 from harness.sql_layout import WIDTH, layout
 from studydb.cli import console
 from studydb.db import Database
-from studydb.db.schema import METADATA
+from studydb.db.metadata import METADATA
 from studydb.domain.space.distributions import uniform
 from studydb.domain.space.search_space import Space
 from studydb.operations.recover import recover, recover_host

@@ -194,6 +194,19 @@ def test_show_says_why_a_scheduler_stopped_a_trial(console, database):
     assert document["judged"] == [judged]
 
 
+def test_show_says_at_which_rung_a_trial_waits_for_its_promotion(console, database):
+    scheduler = ASHA(max_t=9, reduction_factor=3, type="promotion")
+    study = arrange.new_study(database, name="digits", scheduler=scheduler)
+    run = arrange.SimulatedWorker(database, study).take()
+    run.report(0.5)
+    run.finish(outcome=Reason.PREEMPTED)
+
+    page = console("show", "digits", "0")
+
+    assert "PAUSED" in page.out
+    assert "at rung 1 was 0.5; the trial waits there until a free worker promotes it" in page.out
+
+
 def test_show_says_which_rule_stopped_a_trial(console, database):
     study = arrange.new_study(database, name="digits", rules=read_rules(["gap>2", "loss>=3"]))
     run = arrange.SimulatedWorker(database, study).take()

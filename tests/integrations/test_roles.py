@@ -18,8 +18,8 @@ import studydb
 import studydb.store
 from studydb.analysis.wide import make_wide_views
 from studydb.db import Chain, Prepared, connect, migrate, revisions, role_script
+from studydb.db.metadata import METADATA
 from studydb.db.role_script import WORKER_DELETES, WORKER_INSERTS, WORKER_UPDATES
-from studydb.db.schema import METADATA
 from studydb.domain.errors import StorageReadOnly
 from studydb.domain.life.states import Mode, Reason, Status
 from studydb.domain.records import Failure
@@ -43,7 +43,7 @@ NOT_OF_WORKERS = {
     ("trials", "_INSERT_PENDING"),
     ("trials", "_REQUEST"),
     ("trials", "_MOVES"),
-    ("trials", "_KEEP_PAUSED"),
+    ("trials", "_PAUSE_BY"),
 }
 """Statements that workers never send, besides all statements of `store/deletion.py`."""
 
@@ -238,6 +238,26 @@ def test_worker_role_has_exactly_the_listed_rights(roles):
     }
 
 
+UPDATES_TO_COME = {
+    "study": {"proposer_token", "proposer_worker_id", "proposer_expires_at"},
+    "trial": {
+        *("config", "source_checkpoint_id", "generation", "is_unique", "feasible", "cost"),
+        "resource_class",
+    },
+    "attempt": {"pid", "devices", "exit_code", "signal", "cost"},
+    "rung": {"n_planned", "n_ended", "closed_at", "closed_cutoff"},
+    "rung_entry": {"ranked"},
+    "running_mean": {"step", "n_results", "total"},
+    "counter": {"cost", "time_s"},
+}
+"""Rights that no statement needs yet: migrations add columns before the code that writes them."""
+
+INSERTS_TO_COME = {
+    *("rung", "running_mean", "population", "lineage", "proposal", "resource_class"),
+    *("pin", "upload", "log_chunk"),
+}
+
+
 def test_listed_rights_are_those_that_statements_of_workers_need():
     written, inserted, deleted = defaultdict(set), {"result"}, set()
     for room, name, statement in statements():
@@ -250,9 +270,14 @@ def test_listed_rights_are_those_that_statements_of_workers_need():
         elif isinstance(statement, sa.Delete):
             deleted.add(statement.table.name)
 
-    assert {table: set(columns) for table, columns in WORKER_UPDATES.items()} == written
-    assert set(WORKER_INSERTS) == inserted
-    assert set(WORKER_DELETES) == deleted
+    listed = {table: set(columns) for table, columns in WORKER_UPDATES.items()}
+    coming = {table: columns - written[table] for table, columns in listed.items()}
+    assert {table: columns for table, columns in coming.items() if columns} == UPDATES_TO_COME
+    assert all(columns <= listed[table] for table, columns in written.items())
+    assert set(WORKER_INSERTS) - inserted == INSERTS_TO_COME
+    assert inserted <= set(WORKER_INSERTS)
+    assert set(WORKER_DELETES) - deleted == {"proposal", "pin", "upload"}
+    assert deleted <= set(WORKER_DELETES)
 
 
 def statements():
@@ -412,7 +437,8 @@ def test_db_roles_prints_the_script_for_the_database_of_the_storage_url(bare_con
     )
 
     assert 'GRANT CONNECT ON DATABASE "my-db" TO "W x";' in ran.lines
-    assert 'GRANT DELETE ON lab_1.checkpoint TO "W x";' in ran.lines
+    deleted = ", ".join(f"lab_1.{table}" for table in WORKER_DELETES)
+    assert f'GRANT DELETE ON {deleted} TO "W x";' in ran.lines
     assert ran.lines[-1] == "COMMIT;"
     assert "hunter2" not in ran.out
 

@@ -13,8 +13,8 @@ from harness import postgres
 from harness.arrange import SimulatedWorker, change, enqueued, new_request, new_study, rows
 
 from studydb.db import connect, migrate, revisions
+from studydb.db.metadata import METADATA
 from studydb.db.migrate import begin_immediate
-from studydb.db.schema import METADATA
 from studydb.domain.errors import SchemaTooOld, StorageError, StorageMissing, UsageError
 from studydb.domain.life.states import Reason
 from studydb.domain.records import Trainable, TrainableKind
@@ -128,6 +128,30 @@ def test_tables_rebuilt_by_migration_0004_keep_their_rows_and_reuse_no_id(storag
     run.report(0.5)
     run.save()
     assert rows(database, "SELECT id FROM checkpoint") == [(2,)]
+
+
+def test_downgrade_is_refused_while_rows_have_values_that_the_older_schema_lacks(
+    storage_url, database
+):
+    fill(database)
+    change(database, "UPDATE attempt SET reason = 'OUT_OF_MEMORY' WHERE reason = 'FAILED'")
+    database.close()
+
+    with pytest.raises(StorageError, match="The table attempt has 1 rows with a reason that"):
+        migrate.downgrade(storage_url, "0005")
+
+    assert migrate.current(storage_url) == revisions.HEAD
+
+
+def test_downgrade_is_refused_while_a_trial_waits_for_its_promotion(storage_url, database):
+    study = new_study(database, scheduler=ASHA(max_t=9, type="promotion"))
+    SimulatedWorker(database, study).ask().report(0.5)
+    database.close()
+
+    with pytest.raises(StorageError, match="1 trials wait at a rung for their promotion"):
+        migrate.downgrade(storage_url, "0005")
+
+    assert migrate.current(storage_url) == revisions.HEAD
 
 
 INVALID_UUIDS = ["", "x", "/etc", "..", "../../../../../../../../../home/ada", "A" * 36, "a" * 37]

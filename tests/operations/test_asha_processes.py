@@ -8,7 +8,8 @@ from harness.asha_reference import decisions
 from harness.curve_reader import DIVERGES_AT, read_curves, report_curves
 
 from studydb.db import connect
-from studydb.db.schema import rung, rung_entry, trial
+from studydb.db.decision_schema import rung, rung_entry
+from studydb.db.schema import trial
 from studydb.domain.life.states import Reason
 from studydb.operations.reads import list_trials
 from studydb.schedulers import ASHA

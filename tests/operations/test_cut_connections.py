@@ -29,7 +29,7 @@ from harness.snapshot import take_snapshot
 
 from studydb import operations
 from studydb.db import Database, connect, wide_view_sql
-from studydb.db.schema import METADATA
+from studydb.db.metadata import METADATA
 from studydb.domain.errors import StorageTransient
 from studydb.operations.create import load
 

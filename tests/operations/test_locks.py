@@ -23,6 +23,7 @@ from harness.concurrent import PATIENCE_S, held_at, is_free, is_waiting_for_a_lo
 from studydb.db import connect
 from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.errors import StorageBusy
+from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.space.search_space import Space, uniform
 from studydb.operations import control, flushing
@@ -188,7 +189,7 @@ def test_resumption_waits_for_the_end_of_a_paused_attempt_and_wakes_its_trial(
 
 def promotion_meets_report(database, url):
     """
-    Lock a rung and then a trial, as a promotion does, while the trial reports.
+    Lock a rung and then a trial, in the lock order, while the trial reports.
 
     Returns:
         The promotion's error or None, and the report's error or None.
@@ -295,7 +296,7 @@ def in_one_statement(txn, _study):
 
 
 def in_two_statements(txn, study):
-    rung = rungs.lock(txn, study_id=study.id, bracket=0, step=1)
+    rung = rungs.lock(txn, study_id=study.id, key=RungKey(0, 1))
     beside = rungs.neighbours(txn, rung=rung, trial_id=0)
     return rung.n_entries, (beside.better is not None) + (rung.cut.entry is not None)
 

@@ -79,7 +79,7 @@ def made(database, space, searcher):
         claims.append((run.lease.number, run.claimed.params, run.claimed.config, run.claimed.seed))
     stored = rows(
         database,
-        "SELECT number, draw, origin, params::text, params_hash, config::text, space_version "
+        "SELECT number, draw, origin, params::text, params_hash, attempt.config::text, space_version "
         f"FROM trial JOIN attempt ON trial_id = id WHERE trial.study_id = {study.id} ORDER BY 1",
     )
     return repr(claims), stored

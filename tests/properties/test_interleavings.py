@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from harness import postgres
 from harness.interleaver import Interleaver, step_by_step
-from harness.random_walk import LEASES_S, RandomWalk
+from harness.random_walk import LEASES_S, PROMOTIONS, RandomWalk
 from harness.row_invariants import broken_promises, ended_rows
 from harness.serial_orders import explaining_order
 from harness.snapshot import take_snapshot
@@ -93,6 +93,16 @@ PLANS = [
     ("resume_the_study", "recover"),
     ("zombie_report", "claim", "recover"),
     ("zombie_finish", "recover"),
+    ("promote", "promote"),
+    ("promote", AGAIN),
+    ("promote", AGAIN, "promote"),
+    ("promote", "claim"),
+    ("promote", "report"),
+    ("promote", "finish"),
+    ("promote", "stop"),
+    ("promote", "pause", "resume"),
+    ("promote", "recover"),
+    ("promote", "pause_or_stop_the_study"),
 ]
 
 
@@ -168,10 +178,14 @@ class FixedTurns:
 def run_concurrently(stage, plan, seed):
     rng = Random(f"{plan} {seed}")
     room = {"max_concurrent": rng.choice([None, 3])} if n_writers(plan) > 1 else {}
+    if "promote" in plan:
+        room |= {"scheduler": rng.choice(PROMOTIONS), "rules": ()}
     walk = RandomWalk(stage.database, rng, num_trials=rng.choice([2, 3, 6]), **room)
     for _ in range(rng.randint(2, 12)):
         walk.step(rng)
     prepare(walk, plan, rng)
+    if "promote" in plan:
+        pause_trials_at_rungs(walk, rng)
     actions = actions_of(walk, plan, rng)
     ended = ended_rows(stage.database, walk.study)
 
@@ -192,7 +206,7 @@ def n_writers(plan):
 
 
 def prepare(walk, plan, rng):
-    """Make it likely that the study has what the plan needs: attempts, lost and PENDING trials."""
+    """Make it likely that the study has what the plan needs: attempts, trials in each state."""
     if any(name.startswith("zombie") for name in plan):
         walk.take_a_trial(rng)
         walk.expire_leases(rng)
@@ -214,6 +228,12 @@ def prepare(walk, plan, rng):
         walk.make_suspect(rng.choice(LEASES_S))
     if "recover_host" in plan:
         walk.crash(rng)
+
+
+def pause_trials_at_rungs(walk, rng):
+    for _ in range(4):
+        walk.take_a_trial(rng)
+    walk.carry_out_verdicts(rng)
 
 
 def actions_of(walk, plan, rng):

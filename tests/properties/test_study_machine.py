@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 from harness.expected_rows import expected_rows
-from harness.random_walk import ASHAS, RandomWalk
+from harness.random_walk import ASHAS, PROMOTIONS, RandomWalk
 from harness.row_invariants import broken_promises, ended_rows
 from harness.snapshot import take_snapshot
 from hypothesis import HealthCheck, Phase, settings
@@ -118,14 +118,19 @@ def any_asha(seed):
     return ASHAS[seed[0] % len(ASHAS)]
 
 
+def any_promotion(seed):
+    return PROMOTIONS[seed[0] % len(PROMOTIONS)]
+
+
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
 @pytest.mark.parametrize(
     ("scheduler", "also"),
     [
         (lambda _: FIFO(), {"report: STOP by person", "finish: PENDING"}),
         (any_asha, {"report: STOP by scheduler"}),
+        (any_promotion, {"report: PAUSE by scheduler", "promote: something"}),
     ],
-    ids=["FIFO", "ASHA"],
+    ids=["FIFO", "ASHA", "ASHA by promotion"],
 )
 def test_study_equals_its_model_after_any_random_walk(database, scheduler, also):
     happened = Counter()

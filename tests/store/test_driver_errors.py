@@ -19,7 +19,7 @@ from studydb.db.faults import (
     is_of_values,
     translate,
 )
-from studydb.db.schema import METADATA
+from studydb.db.metadata import METADATA
 from studydb.domain.errors import (
     InvalidData,
     StorageBusy,

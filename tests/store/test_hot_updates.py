@@ -11,7 +11,7 @@ import time
 import pytest
 from harness.arrange import SimulatedWorker, change, new_study, rows
 
-from studydb.db.schema import METADATA
+from studydb.db.metadata import METADATA
 
 PATIENCE_S = 10
 
@@ -92,7 +92,11 @@ def test_each_table_has_at_most_one_check(database):
     )
 
     assert dict(found) == dict.fromkeys(
-        ["attempt", "checkpoint", "study", "trainable", "trial", "worker"], 1
+        [
+            *("attempt", "checkpoint", "proposal", "study", "trainable", "trial", "upload"),
+            "worker",
+        ],
+        1,
     )
 
 

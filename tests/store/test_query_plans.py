@@ -19,6 +19,7 @@ from studydb.store import (
     attempts,
     claims,
     leases,
+    promotions,
     proposals,
     ranking,
     results,
@@ -46,7 +47,15 @@ FULL_SCAN = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! USING)"
 
 SORT = r"Sort Key|TEMP B-TREE"
 
-WITHOUT_SORT = ("claim", "claim in a single statement", "look", "neighbours", "list", "fence")
+WITHOUT_SORT = (
+    "claim",
+    "claim in a single statement",
+    "look",
+    "neighbours",
+    "list",
+    "fence",
+    "promotion",
+)
 """Statements that read the first rows of an index; a sort would read all rows."""
 
 LEASE = Lease(1, 1, 0, 0, 1, "token", LEASE_S)
@@ -103,9 +112,10 @@ HOT = {
     "wake": (lambda txn: sweeps.wake(txn, study_id=1), "trial_backoff"),
     "unpause": (lambda txn: sweeps.unpause(txn, study_id=1), "trial_paused"),
     "neighbours": (
-        lambda txn: rungs.neighbours(txn, rung=rungs.Rung(1, 1, 0.5, ENTRIES, CUT), trial_id=5),
+        lambda txn: rungs.neighbours(txn, rung=rungs.Rung(1, 0.5, ENTRIES, CUT), trial_id=5),
         "rung_entry_rank",
     ),
+    "promotion": (lambda txn: promotions.read_queues(txn, study_id=1), "rung_entry_waiting"),
     "best": (lambda txn: ranking.best(txn, study_id=1, limit=3), "trial_rank"),
     "trials --sort best": (best_listed, "trial_rank"),
     "fence": (lambda txn: leases.hold(txn, lease=LEASE), TRIAL_KEY),

@@ -7,29 +7,33 @@ import numpy as np
 import pytest
 
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.life.decisions import CONTINUE, Action, Decision
+from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason
+from studydb.domain.scheduling import Report, RungView, WaitingTrial
 from studydb.domain.specs.grammar import parse_call
-from studydb.domain.view import Report, RungView
 from studydb.schedulers import ASHA, FIFO, from_call, read
 
 STOP, EARLY = Action.STOP, Reason.EARLY_STOPPED
+RUNG = RungKey(0, 1)
 
 
 @dataclass
 class View:
-    """A study's rungs, by step."""
+    """A study's rungs, and the best trial that waits at each."""
 
-    rungs: dict[int, RungView] = field(default_factory=dict)
+    rungs: dict[RungKey, RungView] = field(default_factory=dict)
+    waiting: dict[RungKey, WaitingTrial] = field(default_factory=dict)
 
-    def rung(self, step):
-        return self.rungs.get(step, RungView(n=0, cutoff=None, entered=False))
+    def rung(self, key):
+        return self.rungs.get(key, RungView(n=0, cutoff=None, entered=False))
+
+    def best_waiting(self, key):
+        return self.waiting.get(key)
 
 
-def judge(step, value, *, cutoff=None, entered=False, grace_period=1):
-    scheduler = ASHA(max_t=9, grace_period=grace_period)
-    milestone = scheduler.rung_of(step)
-    view = View({} if milestone is None else {milestone: RungView(3, cutoff, entered)})
+def judge(step, value, *, cutoff=None, entered=False, **options):
+    scheduler = ASHA(max_t=9, **options)
+    view = View({key: RungView(3, cutoff, entered) for key in scheduler.locks(0, step)})
     is_nan = math.isnan(value)
     report = Report(step, math.inf if is_nan else value, is_nan, 0)
     return scheduler.judge(report, view)
@@ -54,9 +58,8 @@ def judge(step, value, *, cutoff=None, entered=False, grace_period=1):
 def test_rungs_are_at_powers_of_the_reduction_factor_below_max_t(options, milestones):
     scheduler = ASHA(**options)
 
-    assert scheduler.milestones == milestones
-    assert [spec.step for spec in scheduler.rungs()] == list(milestones)
-    assert {spec.bracket for spec in scheduler.rungs()} <= {0}
+    assert scheduler.milestones() == milestones
+    assert [spec.key for spec in scheduler.rungs()] == [(0, step) for step in milestones]
 
 
 @pytest.mark.parametrize("reduction_factor", [2, 3, 4, 1.7])
@@ -67,44 +70,130 @@ def test_rungs_are_at_the_same_steps_as_in_ray_tune(reduction_factor):
 
         reached = {step for step in range(1, max_t) for rung in rungs if step - 1 < rung <= step}
 
-        assert set(ASHA(max_t=max_t, reduction_factor=reduction_factor).milestones) == reached
+        assert set(ASHA(max_t=max_t, reduction_factor=reduction_factor).milestones()) == reached
 
 
 def test_next_decision_step_is_the_next_rung_or_max_t():
     scheduler = ASHA(max_t=9, reduction_factor=3)
 
-    due = [scheduler.next_decision_step(step) for step in range(10)]
+    due = [scheduler.next_decision_step(0, step) for step in range(10)]
 
     assert due == [1, 3, 3, 9, 9, 9, 9, 9, 9, None]
 
 
-def test_rung_of_a_step_is_the_last_milestone_up_to_that_step():
+def test_report_is_judged_at_the_last_milestone_up_to_its_step():
     scheduler = ASHA(max_t=27, grace_period=2, reduction_factor=3)
 
-    reached = [scheduler.rung_of(step) for step in (1, 2, 5, 6, 17, 18, 26, 27, 99)]
+    reached = [list(scheduler.locks(0, step)) for step in (1, 2, 5, 6, 17, 18, 26, 27, 99)]
 
-    assert reached == [None, 2, 2, 6, 6, 18, 18, None, None]
+    at = {step: [(0, step)] for step in (2, 6, 18)}
+    assert reached == [[], at[2], at[2], at[6], at[6], at[18], at[18], [], []]
+
+
+# --- brackets
+
+
+def test_each_bracket_begins_one_milestone_later():
+    scheduler = ASHA(max_t=27, reduction_factor=3, brackets=4)
+
+    assert [scheduler.milestones(bracket) for bracket in range(4)] == [(1, 3, 9), (3, 9), (9,), ()]
+    assert [spec.key for spec in scheduler.rungs()] == [
+        *((0, step) for step in (1, 3, 9)),
+        *((1, step) for step in (3, 9)),
+        (2, 9),
+    ]
+    assert list(scheduler.locks(1, 2)) == []
+    assert list(scheduler.locks(-1, 9)) == list(scheduler.locks(4, 9)) == []
+    assert scheduler.next_decision_step(1, 0) == 3
+
+
+def test_brackets_are_drawn_with_the_softmax_of_their_numbers_of_rungs():
+    scheduler = ASHA(max_t=27, reduction_factor=3, brackets=3)
+
+    drawn = [scheduler.bracket_of(seed=1, draw=draw) for draw in range(20_000)]
+
+    weights = np.exp([3, 2, 1])
+    expected = weights / weights.sum()
+    found = np.bincount(drawn) / len(drawn)
+    assert np.abs(found - expected).max() < 0.01
+    assert drawn == [scheduler.bracket_of(seed=1, draw=draw) for draw in range(20_000)]
+    assert drawn != [scheduler.bracket_of(seed=2, draw=draw) for draw in range(20_000)]
+
+
+# --- promotion
+
+PAUSED = Reason.PAUSED
+
+
+def promoted(waiting, *, n=3, cutoff=0.5, **options):
+    """The trial that is resumed; `waiting` has the best waiting trial's id and score by rung."""
+    scheduler = ASHA(max_t=27, reduction_factor=3, type="promotion", **options)
+    view = View(
+        {key: RungView(n, cutoff) for key in scheduler.promotes_from()},
+        {RungKey(*key): WaitingTrial(RungKey(*key), *one) for key, one in waiting.items()},
+    )
+    chosen = scheduler.next_work(view)
+    return chosen and chosen.trial_id
+
+
+def test_trial_pauses_at_its_rung_whatever_its_score():
+    for score in (-1.0, 0.5, 9.0):
+        entry = Entry(RungKey(0, 1), score, waits=True)
+        paused = Decision(Action.PAUSE, PAUSED, entry)
+        assert judge(1, score, cutoff=0.5, type="promotion") == paused
+    assert judge(9, 1.0, type="promotion") == Decision(STOP, Reason.COMPLETED)
+
+
+def test_resumed_trial_that_reports_the_rung_again_continues():
+    assert judge(1, 0.1, entered=True, type="promotion") == CONTINUE
+
+
+def test_nan_stops_a_trial_instead_of_pausing_it():
+    assert judge(1, math.nan, type="promotion").action is STOP
+
+
+def test_best_waiting_trial_is_promoted_unless_it_is_worse_than_the_cutoff():
+    assert promoted({(0, 1): (7, 0.5)}) == 7
+    assert promoted({(0, 1): (7, np.nextafter(0.5, 1))}) is None
+    assert promoted({}) is None
+
+
+def test_no_trial_is_promoted_from_a_rung_with_one_entry_or_a_nan_cutoff():
+    assert promoted({(0, 1): (7, 0.1)}, n=1) is None
+    assert promoted({(0, 1): (7, 0.1)}, cutoff=math.nan) is None
+
+
+def test_highest_rung_with_a_promotable_trial_comes_first():
+    assert promoted({(0, 1): (1, 0.1), (0, 3): (3, 0.4), (0, 9): (9, 0.6)}) == 3
+    assert promoted({(0, 9): (1, 0.3), (1, 9): (2, 0.1)}, brackets=2) == 1
+    assert promoted({(0, 3): (1, 0.3), (1, 9): (2, 0.5)}, brackets=2) == 2
+
+
+def test_stopping_promotes_no_trial():
+    assert ASHA(max_t=9).promotes_from() == ()
+    assert ASHA(max_t=9).next_work(View()) is None
 
 
 # --- decisions
 
 
 def test_first_trial_at_a_rung_continues_and_is_recorded():
-    assert judge(1, 0.5) == Decision(rung_step=1)
+    assert judge(1, 0.5) == Decision(entry=Entry(RUNG, 0.5))
 
 
 @pytest.mark.parametrize(
-    ("value", "decision"),
+    ("value", "action"),
     [
-        (0.4, Decision(rung_step=1, cutoff=0.5)),
-        (0.5, Decision(rung_step=1, cutoff=0.5)),
-        (np.nextafter(0.5, 1), Decision(STOP, EARLY, 1, 0.5)),
-        (math.inf, Decision(STOP, EARLY, 1, 0.5)),
-        (-math.inf, Decision(rung_step=1, cutoff=0.5)),
+        (0.4, Action.CONTINUE),
+        (0.5, Action.CONTINUE),
+        (np.nextafter(0.5, 1), STOP),
+        (math.inf, STOP),
+        (-math.inf, Action.CONTINUE),
     ],
 )
-def test_value_strictly_worse_than_the_cutoff_stops_the_trial(value, decision):
-    assert judge(1, value, cutoff=0.5) == decision
+def test_value_strictly_worse_than_the_cutoff_stops_the_trial(value, action):
+    reason = EARLY if action is STOP else None
+    assert judge(1, value, cutoff=0.5) == Decision(action, reason, Entry(RUNG, value), 0.5)
 
 
 @pytest.mark.parametrize("cutoff", [None, 0.5, math.inf])
@@ -154,6 +243,10 @@ def test_quantile_is_rounded_as_in_numpy(reduction_factor):
         ({"max_t": 9, "reduction_factor": 1}, "must be greater than 1"),
         ({"max_t": 9, "reduction_factor": math.nan}, "must be greater than 1"),
         ({"max_t": 9, "reduction_factor": math.inf}, "must be greater than 1"),
+        ({"max_t": 9, "type": "promoting"}, "type is 'promoting'; it must be 'stopping' or"),
+        ({"max_t": 9, "brackets": 0}, "brackets are 0; .* there are 1 to 3"),
+        ({"max_t": 9, "brackets": 4}, "brackets are 4; .* there are 1 to 3"),
+        ({"max_t": 9, "brackets": 1.5}, "brackets of ASHA is 1.5; it must be an integer"),
     ],
 )
 def test_asha_options_out_of_range_are_refused(options, why):
@@ -179,8 +272,8 @@ def test_unknown_scheduler_or_option_is_refused_with_a_suggestion():
 
 def test_fifo_has_no_rungs_and_stops_no_trial():
     assert FIFO().rungs() == ()
-    assert FIFO().next_decision_step(5) is None
-    assert FIFO().rung_of(5) is None
+    assert FIFO().next_decision_step(0, 5) is None
+    assert FIFO().locks(0, 5) == ()
     assert FIFO().judge(Report(1, math.inf, is_nan=True, bracket=0), View()) == CONTINUE
 
 

@@ -28,15 +28,16 @@ WITH drawn AS (
 ),
 made AS (
     INSERT INTO trial (uuid, study_id, number, params, params_hash, space_version, origin,
-        parent_id, draw, counted, priority, ready, resource_class, bracket, failures, losses,
+        parent_id, draw, counted, priority, bracket, ready, resource_class, failures, losses,
         flush_no, checkpoint_step, n_results, created_at, worker_id, token, lease_s,
         lease_expires_at, suspect_at, state, attempt, started_at)
     SELECT :uuid, :study_id, drawn.number AS number, drawn.point -> 'params', drawn.point ->>
         'hash', :space_version, :origin, :parent_id, drawn.draw AS draw, :counted, :priority,
-        true, '', 0, 0, 0, 0, 0, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp()),
-        :to_worker, :to_token, :to_lease_s, (coalesce(CAST(:now AS timestamptz),
-        clock_timestamp()) + make_interval(secs => :to_lease_s)), NULL, 'RUNNING', 1,
-        coalesce(CAST(:now AS timestamptz), clock_timestamp())
+        coalesce(CAST(drawn.point ->> 'bracket' AS INTEGER), 0) AS coalesce_1, true, '', 0, 0,
+        0, 0, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp()), :to_worker, :to_token,
+        :to_lease_s, (coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
+        make_interval(secs => :to_lease_s)), NULL, 'RUNNING', 1, coalesce(CAST(:now AS
+        timestamptz), clock_timestamp())
     FROM drawn
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
         trial.params, trial.checkpoint_id, trial.time_total_s

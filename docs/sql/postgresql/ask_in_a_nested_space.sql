@@ -30,8 +30,8 @@ WITH first AS (
         failures, losses, token, flush_no, worker_id, lease_s, lease_expires_at, suspect_at,
         checkpoint_step, n_results, created_at, started_at)
     VALUES (:uuid, :study_id, :number, 'RUNNING', :params, :params_hash, :space_version,
-        :origin, :parent_id, :draw, :counted, :priority, true, '', 0, 1, 0, 0, :to_token, 0,
-        :to_worker, :to_lease_s, (coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
+        :origin, :parent_id, :draw, :counted, :priority, true, '', :bracket, 1, 0, 0, :to_token,
+        0, :to_worker, :to_lease_s, (coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
         make_interval(secs => :to_lease_s)), NULL, 0, 0, coalesce(CAST(:now AS timestamptz),
         clock_timestamp()), coalesce(CAST(:now AS timestamptz), clock_timestamp()))
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
@@ -81,6 +81,6 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --             ->  Result
 --                   One-Time Filter: (InitPlan 5).col1
 --                   ->  Index Scan using counter_pkey on counter
---                         Index Cond: ((study_id = $27) AND (shard = $28))
+--                         Index Cond: ((study_id = $28) AND (shard = $29))
 
 COMMIT;

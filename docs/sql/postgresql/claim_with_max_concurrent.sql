@@ -3,7 +3,8 @@
 
 BEGIN;
 
--- studydb/store/claims.py claim: Give the first runnable trial of a study to a worker.
+-- studydb/store/claims.py claim: Give the first runnable trial (PENDING and ready) of a study
+--   to a worker.
 WITH runnable AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -76,7 +77,7 @@ RETURNING study.id;
 --           Filter: ((max_concurrent IS NULL) OR (n_running < max_concurrent))
 
 -- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
---   last row a transaction locks.
+--   last row that a transaction locks.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

@@ -21,6 +21,7 @@ SELECT study.id, study.uuid, study.name, study.status, study.metric, study.mode,
     study.num_draws, study.max_concurrent, study.max_failures, study.max_losses,
     study.checkpoints, study.settings, study.next_number, study.next_draw, study.n_counted,
     study.n_running, study.created_by, study.created_at, study.paused_by, study.pause_reason,
+    study.objectives, study.proposer_token, study.proposer_worker_id, study.proposer_expires_at,
     search_space.space
 FROM study
 JOIN search_space ON search_space.study_id = study.id
@@ -35,15 +36,17 @@ WHERE study.name = :by_name;
 
 -- studydb/store/studies.py find
 SELECT trainable.id, trainable.uuid, trainable.study_id, trainable.kind, trainable.name,
-    trainable.workdir, trainable.python_version, trainable.source, trainable.created_at
+    trainable.workdir, trainable.python_version, trainable.source, trainable.created_at,
+    trainable.role, trainable.form
 FROM trainable
 WHERE trainable.study_id = :study
+    AND trainable.role = 'trainable'
 ORDER BY trainable.id DESC
 LIMIT 1;
 -- Plan:
 --   Limit
 --     ->  Index Scan Backward using trainable_pkey on trainable
---           Filter: (study_id = $1)
+--           Filter: ((study_id = $1) AND (role = ($2)::text))
 
 COMMIT;
 
@@ -92,8 +95,8 @@ WHERE counter.study_id = :study;
 --           ->  Bitmap Index Scan on counter_pkey
 --                 Index Cond: (study_id = $6)
 
--- studydb/store/claims.py any_runnable: Tell whether a study, of any status, has a PENDING
---   trial that is ready; take no lock.
+-- studydb/store/claims.py any_runnable: Tell, without a lock, whether a study of any status has
+--   a PENDING trial that is ready.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study
@@ -116,7 +119,9 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.lease_expires_at, trial.suspect_at, trial.checkpoint_id, trial.checkpoint_step,
     trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
-    trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at
+    trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
+    trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
+    trial.feasible, trial.cost
 FROM trial
 WHERE trial.study_id = :study
     AND trial.rank_score IS NOT NULL
@@ -139,7 +144,9 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.lease_expires_at, trial.suspect_at, trial.checkpoint_id, trial.checkpoint_step,
     trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
-    trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at
+    trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
+    trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
+    trial.feasible, trial.cost
 FROM trial
 WHERE trial.study_id = :study
     AND trial.state = 'RUNNING'
@@ -208,7 +215,7 @@ LIMIT :limit;
 --           Index Cond: (study_id = $1)
 
 -- studydb/store/view_rows.py workers: Read rows of `v_worker`, newest first, each with the
---   lease's seconds and the process.
+--   seconds of a lease and the process.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
     v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
     v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
@@ -236,8 +243,8 @@ SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
 -- Plan:
 --   Result
 
--- studydb/store/overview.py recent_ends: Read how the newest trials ended, their earliest start
---   and their latest end.
+-- studydb/store/overview.py recent_ends: Count how the newest trials ended, and find their
+--   earliest start and their latest end.
 SELECT count(anon_1.ended_at) AS count_1, count(CASE WHEN (anon_1.reason = 'COMPLETED') THEN 1
     END) AS count_2, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR anon_1.reason =
     'RULE_STOPPED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1

@@ -21,6 +21,7 @@ SELECT study.id, study.uuid, study.name, study.status, study.metric, study.mode,
     study.num_draws, study.max_concurrent, study.max_failures, study.max_losses,
     study.checkpoints, study.settings, study.next_number, study.next_draw, study.n_counted,
     study.n_running, study.created_by, study.created_at, study.paused_by, study.pause_reason,
+    study.objectives, study.proposer_token, study.proposer_worker_id, study.proposer_expires_at,
     search_space.space
 FROM study
 JOIN search_space ON search_space.study_id = study.id
@@ -35,15 +36,17 @@ WHERE study.name = :by_name;
 
 -- studydb/store/studies.py find
 SELECT trainable.id, trainable.uuid, trainable.study_id, trainable.kind, trainable.name,
-    trainable.workdir, trainable.python_version, trainable.source, trainable.created_at
+    trainable.workdir, trainable.python_version, trainable.source, trainable.created_at,
+    trainable.role, trainable.form
 FROM trainable
 WHERE trainable.study_id = :study
+    AND trainable.role = 'trainable'
 ORDER BY trainable.id DESC
 LIMIT 1;
 -- Plan:
 --   Limit
 --     ->  Index Scan Backward using trainable_pkey on trainable
---           Filter: (study_id = $1)
+--           Filter: ((study_id = $1) AND (role = ($2)::text))
 
 COMMIT;
 
@@ -53,7 +56,7 @@ COMMIT;
 BEGIN;
 
 -- studydb/store/ranking.py numbers: Read the numbers of a study's trials, best first; then
---   those without a rank, by rising number.
+--   trials without a rank, by rising number.
 SELECT trial.best_score, trial.number
 FROM trial
 WHERE trial.study_id = :study

@@ -31,8 +31,8 @@ WHERE counter.study_id = :study;
 --           ->  Bitmap Index Scan on counter_pkey
 --                 Index Cond: (study_id = $6)
 
--- studydb/store/claims.py any_runnable: Tell whether a study, of any status, has a PENDING
---   trial that is ready; take no lock.
+-- studydb/store/claims.py any_runnable: Tell, without a lock, whether a study of any status has
+--   a PENDING trial that is ready.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study

@@ -3,10 +3,11 @@
 
 BEGIN;
 
--- studydb/store/rungs.py lock: Lock a rung. The lock order is: rungs by ascending step, then
+-- studydb/store/rungs.py lock: Lock a rung. The lock order is: rungs by ascending key, then
 --   trials.
 SELECT rung.id, rung.study_id, rung.bracket, rung.step, rung.quantile, rung.n_entries,
-    rung.n_ranked, rung.cut_rank, rung.cut_score, rung.cut_trial_id
+    rung.n_ranked, rung.cut_rank, rung.cut_score, rung.cut_trial_id, rung.n_planned,
+    rung.n_ended, rung.closed_at, rung.closed_cutoff
 FROM rung
 WHERE rung.study_id = :study
     AND rung.bracket = :of_bracket
@@ -86,9 +87,9 @@ WHERE rung_entry.rung_id = :rung
 -- studydb/store/rungs.py record: Record a judged result at a locked rung, and move the rung's
 --   cut unless the result is NaN.
 INSERT INTO rung_entry (rung_id, trial_id, attempt, step, value, score, ranked, ordinal, action,
-    cutoff, recorded_at)
+    cutoff, recorded_at, waiting)
 VALUES (:rung_id, :trial_id, :attempt, :step, :value, :score, :ranked, :ordinal, :action,
-    :cutoff, coalesce(CAST(:now AS timestamptz), clock_timestamp()));
+    :cutoff, coalesce(CAST(:now AS timestamptz), clock_timestamp()), :waiting);
 -- Plan:
 --   Insert on rung_entry
 --     ->  Result

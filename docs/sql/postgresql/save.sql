@@ -51,8 +51,8 @@ WHERE trial.id = :trial;
 --     ->  Index Scan using trial_pkey on trial
 --           Index Cond: (id = $5)
 
--- studydb/store/checkpoints.py expire: Expire a trial's checkpoints, except the newest two and
---   pinned checkpoints.
+-- studydb/store/checkpoints.py expire: Mark a trial's checkpoints as expired, except pinned
+--   checkpoints and the newest two.
 UPDATE checkpoint
 SET data=NULL,
     removed_at=coalesce(CAST(:now AS timestamptz), clock_timestamp())

@@ -78,8 +78,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = expired.id)
 --                 Filter: (state = ($5)::text)
 
--- studydb/store/sweeps.py unpause: If the study is RUNNING again, move the trials that its
---   pause had paused to PENDING.
+-- studydb/store/sweeps.py unpause: If the study is RUNNING again, make PENDING the trials that
+--   were paused with the study.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -122,7 +122,7 @@ RETURNING trial.id;
 --                 Index Cond: (id = paused.id)
 --                 Filter: (state = ($10)::text)
 
--- studydb/store/sweeps.py lost: Find leases that were marked one renewal period ago or earlier,
+-- studydb/store/sweeps.py lost: Find leases that were marked as suspect a renewal period ago,
 --   and not renewed since.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s

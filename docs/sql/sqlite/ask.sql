@@ -24,9 +24,9 @@ INSERT INTO trial (uuid, study_id, number, state, params, params_hash, space_ver
     losses, token, flush_no, worker_id, lease_s, lease_expires_at, suspect_at, checkpoint_step,
     n_results, created_at, started_at)
 VALUES (:uuid, :study_id, :number, 'RUNNING', :params, :params_hash, :space_version, :origin,
-    :parent_id, :draw, :counted, :priority, 1, '', 0, :attempt, 0, 0, :to_token, 0, :to_worker,
-    :to_lease_s, strftime('%Y-%m-%d %H:%M:%f', :now, (:to_lease_s) || ' seconds'), NULL, 0, 0,
-    :now, :now)
+    :parent_id, :draw, :counted, :priority, 1, '', :bracket, :attempt, 0, 0, :to_token, 0,
+    :to_worker, :to_lease_s, strftime('%Y-%m-%d %H:%M:%f', :now, (:to_lease_s) || ' seconds'),
+    NULL, 0, 0, :now, :now)
 RETURNING id, uuid, number, priority, bracket, attempt, params, checkpoint_id, time_total_s;
 
 -- studydb/store/single_statement.py begin

@@ -3,7 +3,8 @@
 
 BEGIN;
 
--- studydb/store/claims.py claim: Give the first runnable trial of a study to a worker.
+-- studydb/store/claims.py claim: Give the first runnable trial (PENDING and ready) of a study
+--   to a worker.
 WITH runnable AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -38,7 +39,7 @@ SELECT :trial_id, :attempt, :study_id, :token, :worker_id, :config, :restored_id
     4611686018427387904, 0, :now;
 
 -- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
---   last row a transaction locks.
+--   last row that a transaction locks.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

@@ -19,6 +19,7 @@ SELECT study.id, study.uuid, study.name, study.status, study.metric, study.mode,
     study.num_draws, study.max_concurrent, study.max_failures, study.max_losses,
     study.checkpoints, study.settings, study.next_number, study.next_draw, study.n_counted,
     study.n_running, study.created_by, study.created_at, study.paused_by, study.pause_reason,
+    study.objectives, study.proposer_token, study.proposer_worker_id, study.proposer_expires_at,
     search_space.space
 FROM study
 JOIN search_space ON search_space.study_id = study.id
@@ -27,9 +28,11 @@ WHERE study.name = :by_name;
 
 -- studydb/store/studies.py find
 SELECT trainable.id, trainable.uuid, trainable.study_id, trainable.kind, trainable.name,
-    trainable.workdir, trainable.python_version, trainable.source, trainable.created_at
+    trainable.workdir, trainable.python_version, trainable.source, trainable.created_at,
+    trainable.role, trainable.form
 FROM trainable
 WHERE trainable.study_id = :study
+    AND trainable.role = 'trainable'
 ORDER BY trainable.id DESC
 LIMIT 1
 OFFSET 0;
@@ -64,8 +67,8 @@ SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.runnin
 FROM counter
 WHERE counter.study_id = :study;
 
--- studydb/store/claims.py any_runnable: Tell whether a study, of any status, has a PENDING
---   trial that is ready; take no lock.
+-- studydb/store/claims.py any_runnable: Tell, without a lock, whether a study of any status has
+--   a PENDING trial that is ready.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study
@@ -85,7 +88,9 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.lease_expires_at, trial.suspect_at, trial.checkpoint_id, trial.checkpoint_step,
     trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
-    trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at
+    trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
+    trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
+    trial.feasible, trial.cost
 FROM trial
 WHERE trial.study_id = :study
     AND trial.rank_score IS NOT NULL
@@ -104,7 +109,9 @@ SELECT trial.id, trial.uuid, trial.study_id, trial.number, trial.name, trial.sta
     trial.lease_expires_at, trial.suspect_at, trial.checkpoint_id, trial.checkpoint_step,
     trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.rank_score, trial.time_total_s, trial.metric_summary,
-    trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at
+    trial.invalidated_at, trial.created_at, trial.started_at, trial.ended_at, trial.config,
+    trial.source_checkpoint_id, trial.generation, trial.replicate_of, trial.is_unique,
+    trial.feasible, trial.cost
 FROM trial
 WHERE trial.study_id = :study
     AND trial.state = 'RUNNING'
@@ -153,7 +160,7 @@ LIMIT :limit
 OFFSET 0;
 
 -- studydb/store/view_rows.py workers: Read rows of `v_worker`, newest first, each with the
---   lease's seconds and the process.
+--   seconds of a lease and the process.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
     v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
     v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
@@ -164,8 +171,8 @@ ORDER BY worker.id DESC
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/overview.py recent_ends: Read how the newest trials ended, their earliest start
---   and their latest end.
+-- studydb/store/overview.py recent_ends: Count how the newest trials ended, and find their
+--   earliest start and their latest end.
 SELECT count(anon_1.ended_at) AS count_1, count(CASE WHEN (anon_1.reason = 'COMPLETED') THEN 1
     END) AS count_2, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR anon_1.reason =
     'RULE_STOPPED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1

@@ -19,6 +19,7 @@ SELECT study.id, study.uuid, study.name, study.status, study.metric, study.mode,
     study.num_draws, study.max_concurrent, study.max_failures, study.max_losses,
     study.checkpoints, study.settings, study.next_number, study.next_draw, study.n_counted,
     study.n_running, study.created_by, study.created_at, study.paused_by, study.pause_reason,
+    study.objectives, study.proposer_token, study.proposer_worker_id, study.proposer_expires_at,
     search_space.space
 FROM study
 JOIN search_space ON search_space.study_id = study.id
@@ -27,9 +28,11 @@ WHERE study.name = :by_name;
 
 -- studydb/store/studies.py find
 SELECT trainable.id, trainable.uuid, trainable.study_id, trainable.kind, trainable.name,
-    trainable.workdir, trainable.python_version, trainable.source, trainable.created_at
+    trainable.workdir, trainable.python_version, trainable.source, trainable.created_at,
+    trainable.role, trainable.form
 FROM trainable
 WHERE trainable.study_id = :study
+    AND trainable.role = 'trainable'
 ORDER BY trainable.id DESC
 LIMIT 1
 OFFSET 0;
@@ -42,7 +45,7 @@ ROLLBACK;
 BEGIN;
 
 -- studydb/store/ranking.py numbers: Read the numbers of a study's trials, best first; then
---   those without a rank, by rising number.
+--   trials without a rank, by rising number.
 SELECT trial.best_score, trial.number
 FROM trial
 WHERE trial.study_id = :study

@@ -22,8 +22,8 @@ SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.runnin
 FROM counter
 WHERE counter.study_id = :study;
 
--- studydb/store/claims.py any_runnable: Tell whether a study, of any status, has a PENDING
---   trial that is ready; take no lock.
+-- studydb/store/claims.py any_runnable: Tell, without a lock, whether a study of any status has
+--   a PENDING trial that is ready.
 SELECT trial.id
 FROM trial
 WHERE trial.study_id = :study

@@ -20,8 +20,8 @@ ROLLBACK;
 
 BEGIN;
 
--- studydb/store/sweeps.py hold_lost: Lock a trial if it is still lost: held by the same
---   attempt, marked, and not renewed since.
+-- studydb/store/sweeps.py hold_lost: Lock the trial of a lost lease; None if the lease was
+--   renewed, or its attempt has ended.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
@@ -92,7 +92,7 @@ INSERT INTO event (study_id, trial_id, attempt, worker_id, kind, actor, data, to
 VALUES (:study_id, :trial_id, :attempt, :worker_id, :kind, :actor, :data, :token, :now);
 
 -- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
---   last row a transaction locks.
+--   last row that a transaction locks.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

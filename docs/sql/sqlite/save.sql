@@ -35,8 +35,8 @@ SET losses=:to_losses,
     checkpoint_step=:to_step
 WHERE trial.id = :trial;
 
--- studydb/store/checkpoints.py expire: Expire a trial's checkpoints, except the newest two and
---   pinned checkpoints.
+-- studydb/store/checkpoints.py expire: Mark a trial's checkpoints as expired, except pinned
+--   checkpoints and the newest two.
 UPDATE checkpoint
 SET data=NULL,
     removed_at=:now

@@ -42,8 +42,8 @@ WHERE trial.id IN (SELECT expired.id FROM expired)
     AND trial.state = 'RUNNING'
 RETURNING id;
 
--- studydb/store/sweeps.py unpause: If the study is RUNNING again, move the trials that its
---   pause had paused to PENDING.
+-- studydb/store/sweeps.py unpause: If the study is RUNNING again, make PENDING the trials that
+--   were paused with the study.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -64,7 +64,7 @@ WHERE trial.id IN (SELECT paused.id FROM paused)
     AND trial.state = 'PAUSED'
 RETURNING id;
 
--- studydb/store/sweeps.py lost: Find leases that were marked one renewal period ago or earlier,
+-- studydb/store/sweeps.py lost: Find leases that were marked as suspect a renewal period ago,
 --   and not renewed since.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Summary
@@ -54,6 +55,28 @@ class Verdict:
         return self.by in (DecidedBy.SCHEDULER, DecidedBy.RULE)
 
 
+class RungKey(NamedTuple):
+    """A rung of a study; transactions lock rungs in ascending order."""
+
+    bracket: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """
+    What a rung records of a report.
+
+    Attributes:
+        score: Lower is better; for some schedulers not the report's own score, but a mean.
+        waits: Whether the trial waits at the rung: it is paused, and may be promoted from here.
+    """
+
+    rung: RungKey
+    score: float
+    waits: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """
@@ -61,13 +84,13 @@ class Decision:
 
     Attributes:
         reason: Why the attempt must end; None if it continues.
-        rung_step: The step of the rung that records the report; None if no rung records it.
+        entry: What a rung records; None if no rung records the report.
         cutoff: The score that the report was compared with (lower is better), for `show`.
     """
 
     action: Action = Action.CONTINUE
     reason: Reason | None = None
-    rung_step: int | None = None
+    entry: Entry | None = None
     cutoff: float | None = None
 
     @property

@@ -23,6 +23,7 @@ class EventKind(StrEnum):
     STUDY_RUNNING = "study running"
     STUDY_PAUSED = "study paused"
     STUDY_STOPPED = "study stopped"
+    PROMOTED = "promoted"
     DRAINED = "drained"
     FAILED = "failed"
     LOST = "lost"
@@ -39,3 +40,4 @@ class Actor(StrEnum):
     WORKER = "worker"
     SWEEP = "sweep"
     GUARD = "guard"
+    SCHEDULER = "scheduler"

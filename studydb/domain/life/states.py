@@ -1,7 +1,7 @@
 """
 The states of a trial and the allowed moves (`MOVES`).
 
-No scheduler makes the moves "promoted", "given up" and "exploit" yet.
+No scheduler makes the moves "given up" and "exploit" yet.
 
 ```
             claim                        finish: completed, stopped by scheduler, rule or person
@@ -62,6 +62,10 @@ class Reason(StrEnum):
     TIMED_OUT = "TIMED_OUT"
     EXPLOITED = "EXPLOITED"
     PAUSED = "PAUSED"
+    GIVEN_UP = "GIVEN_UP"
+    BUDGET_SPENT = "BUDGET_SPENT"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    INVALIDATED = "INVALIDATED"
 
 
 class Status(StrEnum):
@@ -69,7 +73,7 @@ class Status(StrEnum):
     The status of a study.
 
     FINISHED is never stored. A study is FINISHED if RUNNING is stored, its budget is spent, and no
-    trial is PENDING or RUNNING.
+    trial is PENDING, RUNNING or to be promoted.
     """
 
     RUNNING = "RUNNING"
@@ -79,13 +83,19 @@ class Status(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a trial's parameters come from. CLONE and REPLICATE are not used yet."""
+    """Where a trial's parameters come from. Only the first three are used yet."""
 
     SEARCHER = "searcher"
     ENQUEUED = "enqueued"
     GRID = "grid"
     CLONE = "clone"
     REPLICATE = "replicate"
+    BY_INDEX = "by index"
+    """Of a searcher with a model, which had no proposal ready."""
+    EVALUATED = "evaluated"
+    """With a value that the user gave; studydb does not run the trial."""
+    FOREIGN = "foreign"
+    """Of another tool that uses studydb as its storage."""
 
 
 class Mode(StrEnum):

@@ -1,0 +1,154 @@
+"""
+The tables that schedulers and searchers decide by: rungs, populations, proposals.
+
+See `studydb/db/schema.py` for the rules that hold for all tables.
+"""
+
+import sqlalchemy as sa
+
+from studydb.db.checks import guard
+from studydb.db.metadata import (
+    METADATA,
+    Id,
+    one_of,
+    partial_index,
+    required,
+    study_id_column,
+    table_with_id,
+)
+from studydb.db.types import Json, Number, UtcDateTime
+from studydb.domain.life.states import Origin
+
+bracket = sa.Table(
+    "bracket",
+    METADATA,
+    study_id_column(),
+    required("number", sa.Integer),
+    required("spec", Json),
+    sa.PrimaryKeyConstraint("study_id", "number"),
+)
+
+rung = table_with_id(
+    "rung",
+    study_id_column(),
+    required("bracket", sa.Integer),
+    required("step", sa.BigInteger),
+    required("quantile", sa.Double),
+    required("n_entries", sa.BigInteger),
+    required("n_ranked", sa.BigInteger),
+    required("cut_rank", sa.BigInteger),
+    sa.Column("cut_score", sa.Double),
+    sa.Column("cut_trial_id", Id),
+    sa.Column("n_planned", sa.BigInteger),
+    required("n_ended", sa.BigInteger, server_default="0"),
+    sa.Column("closed_at", UtcDateTime),
+    sa.Column("closed_cutoff", sa.Double),
+    sa.UniqueConstraint("study_id", "bracket", "step"),
+)
+"""
+The quantile lies between two of the `n_ranked` entries that are not NaN. `cut_score` and
+`cut_trial_id` name the worse of the two; `cut_rank` is its rank, counted from the worst entry (0).
+Not used yet, for synchronous schedulers: `n_planned` members, of which `n_ended` ended before they
+reached the rung; when all others have reached it, it closes with a cutoff.
+"""
+
+rung_entry = sa.Table(
+    "rung_entry",
+    METADATA,
+    required("rung_id", Id, autoincrement=False),
+    required("trial_id", Id, autoincrement=False),
+    required("attempt", sa.Integer),
+    required("step", sa.BigInteger),
+    required("value", Number),
+    required("score", sa.Double),
+    required("ranked", sa.Boolean),
+    required("ordinal", sa.BigInteger),
+    required("action", sa.Text),
+    sa.Column("cutoff", sa.Double),
+    required("recorded_at", UtcDateTime),
+    sa.Column("waiting", sa.Boolean),
+    sa.Column("promoted_at", UtcDateTime),
+    sa.PrimaryKeyConstraint("rung_id", "trial_id"),
+    partial_index(
+        "rung_entry_rank", "rung_id", "score", "trial_id", where="ranked", sqlite_where="ranked = 1"
+    ),
+    partial_index(
+        "rung_entry_waiting",
+        "rung_id",
+        "score",
+        "ordinal",
+        where="waiting",
+        sqlite_where="waiting = 1",
+    ),
+)
+"""
+`ordinal` counts the rung's entries from 0 as they arrive. `score` was compared with `cutoff`.
+The trial of an entry that is `waiting` may still be promoted from this rung.
+"""
+
+running_mean = sa.Table(
+    "running_mean",
+    METADATA,
+    required("trial_id", Id, autoincrement=False),
+    required("study_id", Id, index=True),
+    required("step", sa.BigInteger),
+    required("n_results", sa.BigInteger),
+    required("total", Number),
+    sa.PrimaryKeyConstraint("trial_id"),
+)
+"""Not used yet: the sum of a trial's values up to a step, for rules that compare means."""
+
+population = sa.Table(
+    "population",
+    METADATA,
+    required("study_id", Id, autoincrement=False),
+    required("generation", sa.Integer, autoincrement=False),
+    required("trial_id", Id, autoincrement=False),
+    required("score", sa.Double),
+    sa.Column("checkpoint_id", Id),
+    required("recorded_at", UtcDateTime),
+    sa.PrimaryKeyConstraint("study_id", "generation", "trial_id"),
+)
+"""Not used yet: the score of a population's member after a generation, and its checkpoint."""
+
+lineage = table_with_id(
+    "lineage",
+    required("study_id", Id),
+    required("trial_id", Id),
+    required("generation", sa.Integer),
+    required("source_trial_id", Id),
+    required("source_checkpoint_id", Id),
+    required("config", Json),
+    required("at", UtcDateTime),
+    sa.Index("lineage_study", "study_id", "trial_id", "generation"),
+)
+"""Not used yet: from whose checkpoint a member of a population continued, with which config."""
+
+proposal = sa.Table(
+    "proposal",
+    METADATA,
+    required("study_id", Id, autoincrement=False),
+    required("draw", sa.BigInteger, autoincrement=False),
+    required("params", Json),
+    required("params_hash", sa.Text),
+    required("config", Json),
+    required("origin", sa.Text),
+    required("space_version", sa.Integer),
+    required("bracket", sa.Integer),
+    sa.Column("is_unique", sa.Boolean),
+    required("proposed_at", UtcDateTime),
+    sa.PrimaryKeyConstraint("study_id", "draw"),
+)
+"""Not used yet: what the trial of a draw will be."""
+
+guard(proposal, **one_of("origin", Origin))
+
+resource_class = sa.Table(
+    "resource_class",
+    METADATA,
+    study_id_column(),
+    required("name", sa.Text),
+    required("request", Json),
+    sa.PrimaryKeyConstraint("study_id", "name"),
+)
+"""Not used yet: a request for resources; `trial.resource_class` names the request of a trial."""

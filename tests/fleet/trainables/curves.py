@@ -1,0 +1,15 @@
+"""A trainable with a curve of its own for each trial; it saves a checkpoint at each step."""
+
+import os
+from pathlib import Path
+
+
+def saved_curve(config, trial):
+    """Write a line for each step that is trained; trials with lower numbers are better."""
+    done = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
+    log = Path(config["folder"], "trained")
+    for step in range(done + 1, 100):
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, f"{trial.number} {step}\n".encode())
+        os.close(descriptor)
+        trial.report({"loss": trial.number + 1 / step}, checkpoint={"step": step})

@@ -1,0 +1,451 @@
+"""A free worker resumes the trial that ASHA promotes; each trial is promoted once."""
+
+import json
+import math
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from harness.arrange import (
+    SimulatedWorker,
+    change,
+    new_request,
+    new_study,
+    recover_after_expiry,
+    rows,
+    states_of,
+    token,
+    trial_of,
+)
+
+from studydb.db import connect
+from studydb.domain.life.decisions import Action, DecidedBy
+from studydb.domain.life.states import Reason, State, Status
+from studydb.domain.objective import Objective
+from studydb.lease.acquire import Acquirer
+from studydb.operations import control
+from studydb.operations.promote import next_promotion, promote
+from studydb.operations.study_progress import read_progress
+from studydb.schedulers import ASHA
+from studydb.store import counters, promotions
+
+CASES = json.loads((Path(__file__).parents[1] / "data" / "syne_tune_promotion.json").read_text())
+
+PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion")
+
+
+def study_of(database, num_trials=20, scheduler=PROMOTION, **options):
+    return new_study(database, scheduler=scheduler, num_trials=num_trials, **options)
+
+
+def reach(worker, step, *values):
+    """Let new trials report these values at a step, and pause there; return their numbers."""
+    numbers = []
+    for value in values:
+        run = worker.ask()
+        pause(run, value, first=step)
+        numbers.append(run.lease.number)
+    return numbers
+
+
+def pause(run, *values, first=None):
+    """Report values, and pause as the scheduler decides."""
+    assert run.report(*values, first=first).verdict.action is Action.PAUSE
+    run.finish(outcome=Reason.PREEMPTED)
+
+
+def waiting(database):
+    """The numbers of the trials that wait at a rung."""
+    found = rows(
+        database,
+        "SELECT number FROM trial JOIN rung_entry ON trial_id = trial.id "
+        f"WHERE waiting = {'true' if database.postgresql else '1'} ORDER BY number",
+    )
+    return [number for (number,) in found]
+
+
+# --- the rule
+
+
+@pytest.mark.parametrize("case", CASES[::16], ids=range(len(CASES[::16])))
+def test_database_promotes_the_trials_that_the_oracle_chose(database, case):
+    study = study_of(
+        database,
+        scheduler=ASHA(**case["options"], type="promotion"),
+        objective=Objective("loss", case["mode"]),
+        num_trials=None,
+    )
+    worker, running = SimulatedWorker(database, study), {}
+
+    for number, *reported in case["events"]:
+        if not reported:
+            promote(database, study, worker.claimant())
+            running[number] = worker.acquire()
+            assert running[number].lease.number == number
+        else:
+            milestone, value = reported
+            answer = running[number].report(value, first=milestone)
+            stops = milestone == study.scheduler.max_t
+            assert answer.verdict.action is (Action.STOP if stops else Action.PAUSE)
+            running.pop(number).finish(outcome=Reason.PREEMPTED)
+
+
+def test_best_trial_that_waits_is_promoted_and_then_the_second(database):
+    study = study_of(database)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.5, 0.2, 0.4, 0.3, 0.6, 0.7)
+
+    promoted = []
+    while promote(database, study, worker.claimant()):
+        promoted.append(worker.claim().lease.number)
+
+    assert promoted == [1, 3]
+    assert waiting(database) == [0, 2, 4, 5]
+    event = rows(database, "SELECT actor, data FROM event WHERE kind = 'promoted' ORDER BY id")
+    assert [actor for actor, _ in event] == ["scheduler"] * 2
+    assert states_of(database, study).count(State.PAUSED) == 4
+
+
+def test_promoted_trial_without_a_checkpoint_passes_its_rung_and_pauses_at_the_next(database):
+    study = study_of(database)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.2, 0.9)
+    promote(database, study, worker.claimant())
+    run = worker.claim()
+
+    again = run.report(0.9)  # step 1 once more, with a worse value
+    assert again.verdict is None
+    assert again.next_decision_step == 3
+    pause(run, 0.1, 0.1)
+
+    assert waiting(database) == [0, 1]
+    entries = "SELECT rung.step, value FROM rung_entry JOIN rung ON rung.id = rung_id WHERE "
+    first = rows(database, "SELECT id FROM trial WHERE number = 0")[0][0]
+    assert rows(database, f"{entries} trial_id = {first} ORDER BY 1") == [(1, 0.2), (3, 0.1)]
+
+
+def test_each_bracket_has_rungs_of_its_own(database):
+    study = study_of(database, scheduler=ASHA(27, 1, 3, brackets=3, type="promotion"))
+    worker = SimulatedWorker(database, study)
+
+    brackets = {}
+    for _ in range(20):
+        run = worker.ask()
+        brackets[run.lease.number] = run.lease.bracket
+        due = run.claimed.next_decision_step
+        assert due == 3**run.lease.bracket
+        pause(run, 0.5, first=due)
+
+    expected = [study.scheduler.bracket_of(seed=study.seed, draw=draw) for draw in range(20)]
+    assert list(brackets.values()) == expected
+    assert len(set(expected)) > 1
+    entered = rows(
+        database,
+        "SELECT trial.number, rung.bracket, trial.bracket FROM rung_entry "
+        "JOIN rung ON rung.id = rung_id JOIN trial ON trial.id = trial_id ORDER BY 1",
+    )
+    assert entered == [(number, one, one) for number, one in brackets.items()]
+
+
+# --- who may promote, and when
+
+
+def test_trial_that_is_about_to_pause_is_not_promoted_before_it_has_paused(database):
+    study = study_of(database)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.9)
+    run = worker.ask()
+    run.report(0.1)
+
+    assert not promote(database, study, worker.claimant())
+    run.finish(outcome=Reason.PREEMPTED)
+    assert promote(database, study, worker.claimant())
+
+
+def test_duplicate_request_promotes_no_second_trial(database):
+    study = study_of(database)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+    claimant = worker.claimant()
+
+    assert promote(database, study, claimant)
+    assert worker.claim().lease.number == 0
+    assert promote(database, study, claimant)
+
+    assert states_of(database, study).count(State.PENDING) == 0
+    assert promote(database, study, worker.claimant(token()))
+    assert worker.claim().lease.number == 1
+
+
+def test_workers_that_promote_at_the_same_moment_promote_different_trials(storage_url, database):
+    study = study_of(database, num_trials=60)
+    reach(SimulatedWorker(database, study), 1, *(k / 60 for k in range(60)))
+    start, promoted = threading.Barrier(8), []
+
+    def work():
+        worker = SimulatedWorker(database, study)
+        start.wait()
+        while len(promoted) < 20:
+            promote(database, study, worker.claimant())
+            if (run := worker.claim()) is not None:
+                promoted.append(run.lease.number)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(promoted) == list(range(20))
+    assert waiting(database) == list(range(20, 60))
+    assert read_progress(database, study).counts.running == 20
+
+
+def test_paused_study_promotes_nothing_until_it_is_resumed(database):
+    study = study_of(database)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.9)
+    control.set_status(database, study, Status.PAUSED, new_request())
+
+    assert not promote(database, study, worker.claimant())
+    control.set_status(database, study, Status.RUNNING, new_request())
+    assert states_of(database, study) == [State.PAUSED, State.PAUSED]
+    assert promote(database, study, worker.claimant())
+
+
+def test_stopping_scheduler_promotes_nothing_and_reads_nothing(database):
+    study = study_of(database, scheduler=ASHA(9, 1, 3))
+    seen = []
+    database.observer = seen.append
+
+    assert not promote(database, study, SimulatedWorker(database, study).claimant())
+    assert not any("rung" in sql for sql in seen)
+
+
+def test_nothing_is_promoted_without_room_or_while_a_trial_is_pending(database):
+    study = study_of(database, max_concurrent=1)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+    run = worker.ask()
+
+    assert not promote(database, study, worker.claimant())
+    run.finish(0.9, outcome=Reason.PREEMPTED)
+    assert promote(database, study, worker.claimant())
+    assert not promote(database, study, worker.claimant())
+
+    assert states_of(database, study).count(State.PENDING) == 1
+
+
+def test_late_promotion_from_a_rung_that_the_trial_has_left_does_nothing(database):
+    study = study_of(database)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.9)
+    with database.begin(write=False) as txn:
+        late = next_promotion(txn, study)
+    promote(database, study, worker.claimant())
+    pause(worker.claim(), 0.1, first=3)
+
+    with database.begin() as txn:
+        assert not promotions.promote(txn, study_id=study.id, chosen=late)
+
+    assert states_of(database, study) == [State.PAUSED, State.PAUSED]
+    assert waiting(database) == [0, 1]
+
+
+def test_entry_of_another_studys_trial_is_not_promoted(database):
+    study, other = study_of(database), study_of(database)
+    reach(SimulatedWorker(database, other), 1, 0.9)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.5, 0.6)
+    rung = f"(SELECT id FROM rung WHERE study_id = {study.id} AND step = 1)"
+    change(database, f"UPDATE rung_entry SET rung_id = {rung}, score = 0.1 WHERE trial_id = 1")
+
+    assert promote(database, study, worker.claimant())
+
+    assert states_of(database, other) == [State.PAUSED]
+    assert worker.claim().lease.number == 0
+
+
+def test_infinite_loss_is_not_promoted(database):
+    study = study_of(database)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, math.inf, math.inf, math.inf)
+
+    assert not promote(database, study, worker.claimant())
+
+
+# --- what people, failures and losses do to a trial that waits
+
+
+def test_trial_that_a_person_paused_is_promoted_only_after_the_person_resumes_it(database):
+    study = study_of(database)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.9)
+    control.pause(database, study, [0], new_request())
+
+    assert not promote(database, study, worker.claimant())
+    control.resume(database, study, [0], new_request())
+
+    assert states_of(database, study) == [State.PAUSED, State.PAUSED]
+    assert promote(database, study, worker.claimant())
+    assert worker.claim().lease.number == 0
+
+
+def test_resumed_trial_that_only_waited_at_a_rung_runs_without_a_promotion(database):
+    study = study_of(database)
+    reach(SimulatedWorker(database, study), 1, 0.1, 0.9)
+
+    control.resume(database, study, [1], new_request())
+
+    assert states_of(database, study) == [State.PAUSED, State.PENDING]
+    assert waiting(database) == [0]
+
+
+def test_stopped_trial_waits_no_more_and_the_next_one_is_promoted(database):
+    study = study_of(database)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.2, 0.8, 0.9, 0.95, 0.99)
+    control.stop(database, study, [0], new_request())
+
+    assert promote(database, study, worker.claimant())
+
+    assert worker.claim().lease.number == 1
+    assert waiting(database) == [2, 3, 4, 5]
+
+
+def test_attempt_that_is_lost_after_its_rung_leaves_a_paused_trial_that_waits(database, clock):
+    study = study_of(database)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.9)
+    run = worker.ask()
+    run.report(0.1)
+
+    recover_after_expiry(clock, database, study)
+
+    row = trial_of(database, study, 1)
+    assert (row.state, row.paused_by) == (State.PAUSED, DecidedBy.SCHEDULER)
+    assert promote(database, study, SimulatedWorker(database, study).claimant())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [(Reason.PREEMPTED, Reason.CANCELLED), (Reason.COMPLETED, Reason.COMPLETED)],
+)
+def test_trial_that_ends_instead_of_pausing_waits_at_no_rung(database, outcome, reason):
+    study = study_of(database)
+    run = SimulatedWorker(database, study).ask()
+    run.report(0.1)
+    control.stop(database, study, [0], new_request())
+
+    run.finish(outcome=outcome)
+
+    assert trial_of(database, study, 0).reason is reason
+    assert waiting(database) == []
+
+
+def test_promoted_trial_that_fails_is_retried_without_another_promotion(database):
+    study = study_of(database, max_failures=1)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.9)
+    promote(database, study, worker.claimant())
+
+    worker.claim().finish(outcome=Reason.FAILED)
+
+    change(database, "UPDATE trial SET ready = (1 = 1) WHERE number = 0")
+    assert worker.claim().lease.number == 0
+    assert waiting(database) == [1]
+
+
+# --- progress
+
+
+def test_study_is_finished_only_when_no_trial_is_to_be_promoted(database):
+    study = study_of(database, num_trials=3)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.5, 0.9)
+
+    assert read_progress(database, study).status is Status.RUNNING
+    assert read_progress(database, study).can_claim
+    assert promote(database, study, worker.claimant())
+    pause(worker.claim(), 0.1, first=3)
+
+    assert read_progress(database, study).status is Status.FINISHED
+    assert not read_progress(database, study).can_claim
+
+
+def test_promotion_during_a_read_of_the_progress_does_not_hide_its_trial(
+    database, storage_url, monkeypatch
+):
+    study = study_of(database, num_trials=2)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.9)
+    read = counters.read
+
+    def read_then_promote(txn, **given):
+        found = read(txn, **given)
+        monkeypatch.setattr(counters, "read", read)
+        with closing(connect(storage_url)) as other:
+            assert promote(other, study, worker.claimant())
+        return found
+
+    monkeypatch.setattr(counters, "read", read_then_promote)
+
+    assert read_progress(database, study).status is Status.RUNNING
+
+
+def test_study_in_which_trials_wait_at_rungs_has_not_failed(database):
+    study = study_of(database, num_trials=3, max_failures=0)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.2)
+    promote(database, study, worker.claimant())
+    pause(worker.claim(), 0.1, first=3)
+    worker.ask().finish(outcome=Reason.FAILED)
+
+    progress = read_progress(database, study)
+
+    assert progress.status is Status.FINISHED
+    assert not progress.has_failed
+
+
+def test_own_loop_goes_on_while_another_process_runs_a_trial(database):
+    study = study_of(database, num_trials=2)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.5)
+    worker.ask()
+
+    progress = read_progress(database, study)
+
+    assert not progress.is_exhausted(n_held=0)
+    assert progress.is_exhausted(n_held=1)
+
+
+def test_worker_whose_promoted_trial_was_claimed_by_another_promotes_again(database, monkeypatch):
+    study = study_of(database, num_trials=6)
+    worker, rival = SimulatedWorker(database, study), SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
+    promoting = acquirer._promote
+
+    def promote_then_lose(*, again):
+        monkeypatch.setattr(acquirer, "_promote", promoting)
+        assert promoting(again=again)
+        assert rival.claim().lease.number == 0
+        return True
+
+    monkeypatch.setattr(acquirer, "_promote", promote_then_lose)
+
+    assert acquirer.acquire() is None
+    assert acquirer.acquire().lease.number == 1
+
+
+def test_acquirer_claims_pending_trials_then_promotes_then_makes_new_trials(database):
+    study = study_of(database, num_trials=5)
+    worker = SimulatedWorker(database, study)
+    reach(worker, 1, 0.1, 0.5, 0.9)
+    control.enqueue(database, study, {}, new_request())
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
+
+    acquired = [acquirer.acquire() for _ in range(4)]
+
+    assert [claim and claim.lease.number for claim in acquired] == [3, 0, 4, None]
