@@ -36,7 +36,7 @@ def decide(study: Study, outcome: Reason, facts: TrialFacts) -> Ending:
 def known_analysis(
     study: Study, tally: Tally | None, stored: Sequence[Result], summary: Summary
 ) -> Analysis | None:
-    """Sum up the tally and the newly stored results; None if the trial has other results, too."""
+    """Sum up the tally and the new results; None if these are not all results of the trial."""
     tally = tally or Tally(study.objective.metric)
     if tally.n_results + len(stored) != summary.n_results:
         return None

@@ -29,8 +29,8 @@ PROPOSALS_PER_BATCH = 64
 
 BATCHES_AHEAD = 2
 """
-How many batches after the current batch are computed ahead. A batch is late only if 64 trials start
-while a client computes the batch.
+How many batches after the current batch are computed ahead. A batch is late only if 127
+other trials start while a client computes it.
 """
 
 _MOST_CHARACTERS = 1000

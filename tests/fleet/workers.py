@@ -162,7 +162,7 @@ class Fleet:
 
         Args:
             environment: Variables that the worker gets besides those of this process.
-            constants: As in `PreloadedWorkers.start`.
+            constants: Values that replace constants of the package, as in `PreloadedWorkers.start`.
             options: Command-line options besides those of the fleet.
         """
         arguments = ["worker", *_arguments({"study": self.study, **self.options, **options})]

@@ -131,7 +131,7 @@ def test_writes_of_the_holder_are_accepted(database, clock, subtests):
             assert dump(database, without=["worker"]) != before
 
 
-# A CHECK lets only RUNNING rows have a token. So a zombie can write to a PENDING trial only if the
+# A PENDING row has no token (a CHECK says so), so a zombie can write to it only if the
 # fence compares neither `state` nor `token`.
 @pytest.mark.parametrize(
     ("parts", "fate"),

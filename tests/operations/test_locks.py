@@ -213,7 +213,7 @@ def test_report_at_a_rung_and_a_promotion_do_not_deadlock(database, postgres_url
     assert promotion_meets_report(database, postgres_url) == (None, None)
 
 
-def test_report_that_locks_its_trial_before_the_rung_deadlocks_with_a_promotion(
+def test_report_deadlocks_with_another_one_if_it_locks_its_trial_before_the_rung(
     database, postgres_url, monkeypatch
 ):
     def trial_first(txn, study, *, lease, batch):
