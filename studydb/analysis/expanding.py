@@ -18,7 +18,7 @@ def expanded_names(
             "param/" in "param/state". The prefix is repeated until the name is unique.
 
     Returns:
-        The column of each parameter or metric.
+        The name of the column of each parameter or metric.
     """
     names = [*dict.fromkeys(first), *sorted(set(others) - set(first))]
     used, kept = set(taken), set(names)

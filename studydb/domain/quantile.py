@@ -57,7 +57,7 @@ def exact_cutoff(cut: Cut, better: float | None, quantile: float) -> float | Non
     Interpolate the quantile as `cutoff` does, but without its effects of rounding.
 
     If only rounding moves the quantile off an entry, the cutoff is that entry's score. Between an
-    infinite and another score it is the better of the two, not infinite or NaN.
+    infinite score and another score, the cutoff is the better score of the two.
 
     Args:
         better: The score of the next better entry; None if the cut's entry is the best.
@@ -83,7 +83,7 @@ def insert(
     cut: Cut, entry: Position, *, worse: Position | None, better: Position | None, quantile: float
 ) -> Cut:
     """
-    Update the cut for one more ranked entry.
+    Update the cut for one more entry.
 
     Args:
         worse, better: The neighbours of the cut's entry before the insertion; None at the ends.

@@ -327,7 +327,7 @@ class Process:
     Attributes:
         boot_id: The kernel's id of this boot of the host.
         pid_namespace: The namespace of `pid`: two containers of a host can have equal pids.
-        started: The process's start in clock ticks since boot, because pids are reused.
+        started: When the process started, in clock ticks since boot; pids are used again.
     """
 
     host: str

@@ -20,7 +20,7 @@ class RungSpec:
 
     Attributes:
         key: The rung's bracket, and its milestone (`training_iteration`).
-        quantile: The cutoff's quantile among the negated scores, in [0, 1].
+        quantile: The quantile of the negated scores at which the cutoff lies, in [0, 1].
     """
 
     key: RungKey
@@ -65,7 +65,7 @@ class QueueView(Protocol):
         """Return a rung that `Scheduler.promotes_from` names."""
 
     def best_waiting(self, key: RungKey) -> WaitingTrial | None:
-        """Return the waiting trial with the best score; of equal ones the first that reported."""
+        """Return the best trial that waits; of equal trials, the one that reported first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Scheduler(Protocol):
 
         Args:
             seed: The study's seed.
-            draw: The draw of the trial's params; a number above all draws if a person enqueued it.
+            draw: The draw of the trial's params; for an enqueued trial, a number above all draws.
         """
 
     def next_decision_step(self, bracket: int, step: int) -> int | None:
@@ -114,7 +114,7 @@ class Scheduler(Protocol):
         """Judge one report, with the rungs that `locks` names locked."""
 
     def promotes_from(self) -> Sequence[RungKey]:
-        """Return the rungs at which trials wait; empty if no trial does."""
+        """Return the rungs at which trials wait; empty if this scheduler pauses no trial."""
 
     def next_work(self, view: QueueView) -> WaitingTrial | None:
-        """Return the trial that a free worker resumes; None to start a new one."""
+        """Return the trial that a free worker resumes; None to start a new trial."""

@@ -15,7 +15,7 @@ class Searcher(Protocol):
 
     @property
     def seed(self) -> int | None:
-        """The seed for studies created with this searcher; None for a random one each."""
+        """The seed for studies created with this searcher; None if each gets a random seed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for the study's row; `searchers.read` reads it."""

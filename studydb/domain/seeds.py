@@ -10,6 +10,6 @@ def trial_seed(study_seed: int, number: int) -> int:
 
 
 def unit_number(study_seed: int, purpose: str, draw: int) -> float:
-    """Return a random number in [0, 1), a function of its arguments; for one draw of a trial."""
+    """Return the random number in [0, 1) of one draw, for a purpose such as "bracket"."""
     digest = hashlib.sha256(f"{study_seed}/{purpose}/{draw}".encode()).digest()
     return int.from_bytes(digest[:8], "big") // 2**11 * 2.0**-53

@@ -39,7 +39,7 @@ class StudySpec:
         max_losses: How many deaths without an exception a trial survives between two checkpoints.
         losses_at_step: The number of losses in a row at one step that ends a trial; None for no
             limit.
-        guard: Whether the study pauses itself when its trials all fail alike.
+        guard: Whether the study pauses itself if its first trials fail alike.
     """
 
     objective: Objective

@@ -3,9 +3,9 @@ Asynchronous successive halving, by stopping or by promotion.
 
 Sources: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020). Stopping
 follows Ray Tune's `AsyncHyperBandScheduler`: a report at a rung is compared with a percentile of
-the scores recorded there before it, and then recorded itself. Promotion follows Syne Tune 0.13's
-`PromotionRungSystem`: every trial pauses at its rung, and a free worker resumes the best paused
-trial whose score is not worse than the quantile of all scores there.
+the scores recorded there before it, and then recorded there, too. Promotion follows Syne Tune
+0.13's `PromotionRungSystem`: every trial pauses at its rung, and a free worker resumes the best
+paused trial whose score is not worse than the quantile of all scores there.
 """
 
 import math
@@ -32,26 +32,26 @@ class ASHA(BaseScheduler):
     """
     Train the better trials longer: of `reduction_factor` trials at a rung, one goes on.
 
-    Bracket `s` has a rung at each step `grace_period * reduction_factor ** (k + s)` below `max_t`.
-    A rung's cutoff is the linear percentile at (1 - 1/reduction_factor) * 100 of its negated
-    scores.
+    Bracket `s` has a rung at each step `grace_period * reduction_factor ** k` below `max_t`, with
+    k >= s. A rung's cutoff is the percentile (1 - 1/reduction_factor) * 100 of its negated scores.
 
     "stopping": a trial that is strictly worse than the cutoff of the scores before it is stopped.
     The first trial at a rung continues. NaN stops a trial; in Ray Tune the trial continues.
 
-    "promotion": a trial pauses at each rung. A free worker resumes the best trial that waits at the
-    highest rung, of all brackets, where that trial is not worse than the cutoff of at least two
-    scores; else it starts a new trial. Equal scores are all promoted if one is; an infinite loss is
-    not. A trial that saves no checkpoint begins again when it is resumed. NaN stops a trial. Syne
-    Tune's own scheduler draws a bracket and searches that one, and its last rung promotes the share
-    (last milestone / max_t), which is another one unless max_t is a power.
+    "promotion": a trial pauses at each rung. A free worker looks at the best waiting trial of each
+    rung, of all brackets, from the highest step down. It resumes the first that is not worse than
+    its rung's cutoff, if the rung has at least two scores; so equal scores are all promoted or not
+    at all. If there is no such trial, the worker starts a new one. A trial with an infinite loss is
+    never promoted. A trial that saves no checkpoint begins again when it is resumed. NaN stops a
+    trial. Syne Tune draws a bracket and looks at no other. At the last rung Syne Tune promotes the
+    share (last milestone / max_t), which can differ from 1/reduction_factor.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
         grace_period: The first rung's step ("r" in the paper); no trial stops before it.
         reduction_factor: One of this many trials at a rung continues ("eta" in the paper).
-        brackets: The number of brackets. A new trial's bracket is random; as in Ray Tune, each rung
-            that a bracket has less makes it e times as rare.
+        brackets: The number of brackets. A new trial's bracket is random; as in Ray Tune, each
+            bracket is e times as likely as the next, which has one rung less.
         type: "stopping" or "promotion".
     """
 
@@ -86,7 +86,7 @@ class ASHA(BaseScheduler):
 
     @property
     def _most_brackets(self) -> int:
-        return len(self._milestones_of_first) + 1  # the last one has no rung
+        return len(self._milestones_of_first) + 1  # the last bracket has no rung
 
     @cached_property
     def _milestones_of_first(self) -> tuple[int, ...]:
@@ -105,11 +105,11 @@ class ASHA(BaseScheduler):
 
     @property
     def quantile(self) -> float:
-        """The cutoff's rank among the negated scores, in [0, 1], rounded as Ray Tune rounds it."""
+        """The quantile of the negated scores at the cutoff, in [0, 1], rounded as by Ray Tune."""
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def to_json(self) -> dict[str, Any]:
-        """Leave out `brackets` and `type` if they have their defaults, for an older studydb."""
+        """Leave out defaults of `brackets` and `type`, so that an older studydb reads the row."""
         later = {"brackets": 1, "type": STOPPING}
         return {k: v for k, v in super().to_json().items() if later.get(k) != v}
 

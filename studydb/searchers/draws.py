@@ -1,4 +1,4 @@
-"""Counter-based random numbers: each is a pure function of (study seed, path, draw)."""
+"""Counter-based random numbers: each number is a pure function of (study seed, path, draw)."""
 
 import hashlib
 from functools import lru_cache
@@ -10,9 +10,9 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
     """
     Return the random number in [0, 1) of one parameter for one draw.
 
-    A parameter's numbers depend only on the seed and its path: a new parameter does not change the
-    values of the others. The numbers are made of the raw words of numpy's generator Philox, which
-    numpy never changes; it may change its distributions.
+    A new parameter does not change the values of the others, because their paths are the same. The
+    numbers are made of the raw words of numpy's generator Philox. numpy never changes these words,
+    but may change its distributions.
 
     Args:
         seed: The seed stored with the study; it is taken modulo 2**64.

@@ -23,7 +23,7 @@ class GridSearch(Seeded):
 
     The space may have `choice`, `randint` and `quniform`. The points come in the order of nested
     loops over the space: the last parameter changes fastest. The seed changes `trial.seed`, but not
-    the points. In Ray Tune this is `grid_search`; Optuna's `GridSampler` shuffles.
+    the points. In Ray Tune this is `grid_search`; Optuna's `GridSampler` shuffles the points.
     """
 
     origin: ClassVar[Origin] = Origin.GRID

@@ -11,7 +11,7 @@ from studydb.settings import expanded
 
 def seconds_or_none(name: str, value: Any) -> float | None:
     """
-    Read a span of time; None for no limit.
+    Read a number of seconds; None for no limit.
 
     Raises:
         InvalidSpec: The value is not a number.

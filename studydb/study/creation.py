@@ -235,7 +235,7 @@ def _revised(database: Database, found: Record, new: NewStudy) -> Record:
     """
     Replace a pickled function that was edited, if a key of this user signed the old function.
 
-    Another user's function stays, because that user's workers would refuse our signature.
+    Another user's function stays, because that user's workers would refuse this user's signature.
     """
     old, asked = found.trainable, new.trainable
     if old is None or asked is None or (old.kind, old.source) == (asked.kind, asked.source):

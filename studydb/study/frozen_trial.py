@@ -60,7 +60,7 @@ class Checkpoint:
     @property
     def path(self) -> Path:
         """
-        A copy of the directory, which is removed at the end of this process.
+        A copy of the directory; the copy is removed at the end of this process.
 
         Raises:
             CheckpointError: The checkpoint is a dict, or is missing or damaged, or no key of yours

@@ -101,7 +101,7 @@ class Study:
 
     @property
     def status(self) -> Status:
-        """RUNNING, PAUSED, STOPPED, or FINISHED: no budget, no trial that runs or will run."""
+        """The status; FINISHED if the budget is spent, and no trial runs or will run."""
         return self.progress.status
 
     @property

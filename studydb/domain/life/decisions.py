@@ -68,7 +68,7 @@ class Entry:
     What a rung records of a report.
 
     Attributes:
-        score: Lower is better; for some schedulers not the report's own score, but a mean.
+        score: The score of the report, or a mean of several scores; lower is better.
         waits: Whether the trial waits at the rung: it is paused, and may be promoted from here.
     """
 

@@ -83,7 +83,7 @@ class Status(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a trial's parameters come from. Only the first three are used yet."""
+    """Where a trial's parameters come from. So far only the first three values are used."""
 
     SEARCHER = "searcher"
     ENQUEUED = "enqueued"
@@ -91,11 +91,11 @@ class Origin(StrEnum):
     CLONE = "clone"
     REPLICATE = "replicate"
     BY_INDEX = "by index"
-    """Of a searcher with a model, which had no proposal ready."""
+    """From the searcher, but not by its model, which had no proposal ready."""
     EVALUATED = "evaluated"
-    """With a value that the user gave; studydb does not run the trial."""
+    """The user gave parameters and value; studydb does not run the trial."""
     FOREIGN = "foreign"
-    """Of another tool that uses studydb as its storage."""
+    """From another tool, which uses studydb as its storage."""
 
 
 class Mode(StrEnum):

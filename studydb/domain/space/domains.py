@@ -224,7 +224,7 @@ class Choice(Enumerable):
         object.__setattr__(self, "values", tuple(_read_choices(self.values)))
 
     def __eq__(self, other: object) -> bool:
-        """Compare canonical forms, because [True] == [1]."""
+        """Compare canonical forms, because Python takes [True] and [1] for equal."""
         if not isinstance(other, Choice):
             return NotImplemented
         return canonical_json(self.values) == canonical_json(other.values)

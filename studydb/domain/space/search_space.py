@@ -83,7 +83,7 @@ class Space:
 
         Args:
             mapping: The dict, a space, or None for a space without parameters.
-            written: In a file, {"$": kind, …} is a distribution.
+            written: Where the dict comes from; in a file, {"$": kind, …} is a distribution.
 
         Raises:
             InvalidSpec: A name or a leaf is refused; the message has its path.
@@ -186,8 +186,8 @@ class Space:
         """
         Return why params do not fit this space; None if they fit.
 
-        Params fit if they have a value in each parameter's domain, and no other names. They are
-        checked because another program can have written the trial's row.
+        Params fit if they name exactly the parameters of the space, and each value is in the
+        parameter's domain. The check is for rows that another program has written.
         """
         if not isinstance(params, Mapping):
             return f"Its params are not a dict, but {shortened(repr(params), 200)}."
@@ -218,7 +218,7 @@ class Space:
             Nested params without constants.
 
         Raises:
-            InvalidSpec: A name is unknown, or a value is outside its domain or unknown to JSON.
+            InvalidSpec: A name is unknown, a value is outside its domain, or JSON cannot hold it.
         """
         if not isinstance(params, Mapping):
             raise InvalidSpec(
