@@ -40,8 +40,8 @@ class Patch:
         path: The file, from the root of the checkout.
         function: The function, method (`Class.method`), class or constant to change; empty for the
             whole file.
-        old: The code to replace, which must occur once. White space, comments between its words,
-            and a comma before a closing bracket are ignored.
+        old: The code to replace, which must occur once. White space and comments between the words
+            of the code, and a comma before a closing bracket, are ignored.
         new: The code that replaces `old`.
     """
 
@@ -55,7 +55,7 @@ class Patch:
         return f"{self.path}, {self.function or 'the whole file'}"
 
     def matches(self, source: str) -> list[tuple[int, int]]:
-        """The begin and end of each occurrence of the old code in the source of its file."""
+        """The begin and end of each occurrence of the old code in the file's source."""
         pattern = _pattern(self.old)
         return [
             match.span()
@@ -65,7 +65,7 @@ class Patch:
 
     def apply(self, source: str) -> str:
         """
-        Replace the old code in the source of its file.
+        Replace the old code in the file's source.
 
         Raises:
             ValueError: The old code does not occur exactly once.
@@ -186,7 +186,7 @@ def _names(node: ast.stmt) -> set[str]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """A pattern that matches a text wherever its lines are broken."""
+    """A pattern that matches a text, whatever line breaks the text has."""
     tokens = _TOKEN.findall(text)
     pieces = [re.escape(tokens[0])]
     for before, token in pairwise(tokens):

@@ -4,9 +4,10 @@ Write tests/data/syne_tune_promotion.json: what Syne Tune 0.13 promotes, on rand
 Later versions of Syne Tune have no ASHA by promotion. Version 0.13 needs numpy before 1.27, so run
 this in an environment of its own: `pip install syne-tune==0.13.0 'numpy<1.27'`.
 
-Its rungs are made with the quantile 1/eta of the paper; its own scheduler takes the ratio of two
-milestones, which differs at the last rung unless max_t is a power. A sequence in which a decision
-hangs on the rounding of the interpolation (g * a + (1 - g) * b with a = b) is left out.
+All rungs have the quantile 1/eta, as in the paper. Syne Tune's own scheduler uses the ratio of a
+milestone to the next one; at the last rung this is 1/eta only if max_t is the next milestone.
+Sequences are left out in which the rounding of an interpolated cutoff (g * a + (1 - g) * b with
+a = b) makes a decision.
 """
 
 import json
@@ -22,7 +23,7 @@ EVENTS = 40
 
 
 class Rounded(Exception):
-    """A decision that rounding makes."""
+    """The rounding of a cutoff would make a decision."""
 
 
 class Checked(PromotionRungSystem):
@@ -38,7 +39,7 @@ def sequence(seed):
     """
     Return a case: ASHA's options, the mode, and events.
 
-    An event is [trial] if a free worker starts or resumes the trial that the oracle chose, and
+    An event is [trial] if a free worker starts a trial or resumes the one that Syne Tune chose, and
     [trial, milestone, value] if the trial reports there and pauses.
     """
     rng = random.Random(seed)

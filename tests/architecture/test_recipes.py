@@ -18,7 +18,7 @@ touch started
 [ "$AFTER_TERM" = none ] && exit "$WITHOUT_TERM"
 for _ in {1..1500}; do sleep 0.02; done
 """
-"""Stand-in for `studydb`: exits at once if AFTER_TERM is "none", else at SIGTERM with AFTER_TERM."""
+"""Stand-in for `studydb`: exits at SIGTERM with AFTER_TERM; if AFTER_TERM is "none", at once."""
 
 REQUEUE = """#!/bin/bash
 echo "$@" > requeued
