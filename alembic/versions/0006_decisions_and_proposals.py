@@ -1,7 +1,7 @@
 """
 Add what schedulers, searchers, checkpoints and resources will need, while tables are small.
 
-Later revisions only add: workers of the version before can then go on.
+Later revisions only add columns and tables, so that workers of the version before can go on.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ WIDENED = {
     ("trial", "origin"): (ORIGINS, NEW_ORIGINS),
     ("attempt", "reason"): (REASONS, NEW_REASONS),
 }
-"""The CHECKs that allow more values: the values before, and the new ones."""
+"""By table and column: the values that a CHECK allowed before, and the values that are new."""
 
 
 def _columns() -> dict[str, list[sa.Column[Any]]]:
@@ -83,7 +83,7 @@ def _columns() -> dict[str, list[sa.Column[Any]]]:
 
 
 def upgrade() -> None:
-    """Add columns, tables and indexes; allow more values; grant their rights."""
+    """Add columns, tables and indexes; allow more values; grant rights on what is new."""
     if _is_postgresql():
         op.execute(LOCK)
     for table, columns in _columns().items():
@@ -102,7 +102,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop what `upgrade` added, unless rows have values that the schema before refuses."""
+    """Drop what `upgrade` added, unless rows have values that the older schema refuses."""
     if _is_postgresql():
         op.execute(LOCK)
     for (table, column), (_, new) in WIDENED.items():
@@ -398,7 +398,7 @@ def _create_partial(
 
 
 def _grant() -> None:
-    """Give the new tables to the owner of `trial`, and its readers and workers their rights."""
+    """Make the owner of `trial` own the new tables; grant rights to readers and workers."""
     quote = op.get_bind().dialect.identifier_preparer.quote_identifier
     ((owner,),) = _rows(
         "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'trial'::regclass"
@@ -418,7 +418,7 @@ def _grant() -> None:
 
 
 def _revoke() -> None:
-    """Take back the rights on what remains."""
+    """Revoke what `_grant` has granted on tables and columns that remain."""
     quote = op.get_bind().dialect.identifier_preparer.quote_identifier
     for (role,) in _rows(_GRANTEES.format(right="INSERT", table="rung_entry")):
         op.execute(f"REVOKE INSERT ON rung FROM {quote(role)}")
@@ -445,4 +445,4 @@ UPDATED = {
     "counter": ("cost", "time_s"),
     "running_mean": ("step", "n_results", "total"),
 }
-"""The columns that workers may change, by table."""
+"""The columns that workers may change from this revision on, by table."""

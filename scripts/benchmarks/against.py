@@ -36,7 +36,7 @@ NOTE = (
 @dataclass(frozen=True)
 class Subject:
     """
-    What `--against` measures. The functions `build` and `fill` must be in both checkouts.
+    What `--against` measures. The working tree and the commit must both have `build` and `fill`.
 
     Attributes:
         contenders: Of the contenders of `build`, those that run studydb; only these are measured.

@@ -23,7 +23,7 @@ OURS, RAW = "studydb", "raw, 4 calls"
 DATABASES = {OURS: "ours", RAW: "raw"}
 
 REPORTS_PER_S = 600
-"""RUNNING trials to make per client and per second of a slice; a client reports fewer."""
+"""RUNNING trials made per client and second of a slice: more than a client can report."""
 
 
 @click.command()
@@ -38,8 +38,9 @@ def decide(*, entries: int, turns: options.Turns) -> None:
     """
     ASHA decisions per second at one rung, on PostgreSQL.
 
-    The other contender makes four calls: three raw statements and COMMIT. The statements lock the
-    rung, read fence and entries next to the cutoff, and write result, entry, rung and trial.
+    The other contender makes four calls: three raw statements and COMMIT. The first locks the rung;
+    the second locks the trial under its fence, and reads the entries next to the rung's cut; the
+    third writes result, entry, rung and trial.
     """
     with (
         places.postgresql_server(fsync=turns.fsync) as server,

@@ -35,7 +35,7 @@ def frames(*, trials: int, rounds: int, with_optuna: bool, fsync: bool, as_json:
     """
     Milliseconds and peak memory of reading a data frame from PostgreSQL in a fresh process.
 
-    The baseline is psycopg, which fetches the rows of the same views. The memory is that of the
+    The baseline fetches the rows of `v_trial` or `v_result` by psycopg. The memory is that of the
     whole process, with Python, pandas and the driver.
     """
     if with_optuna:

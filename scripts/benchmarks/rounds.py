@@ -53,7 +53,7 @@ class Outcome:
     rates: dict[int, dict[str, list[float]]] = field(default_factory=dict)
 
     def median(self, processes: int, contender: str) -> float:
-        """The median over the slices."""
+        """The median of the slices' units per second."""
         return statistics.median(self.rates[processes][contender])
 
     def ratios(self, processes: int) -> dict[str, dict[str, float]]:

@@ -1,4 +1,4 @@
-"""The task of all benchmarks but `real`: three params, ten reports, one metric to minimise."""
+"""The task of most benchmarks: three params, ten reports, one metric to minimise."""
 
 STUDY = "bench"
 METRIC = "loss"

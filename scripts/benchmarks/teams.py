@@ -1,8 +1,8 @@
 """
 Processes that measure slices when the leading process (which runs the command) asks for them.
 
-All of a benchmark's processes are started, connected and warm before the first slice counts. Then
-one team at a time works, so that contenders take turns on the same machine within seconds.
+All of a benchmark's processes start and connect, and run a slice that does not count. Then one team
+at a time works, so that contenders take turns on the same machine within seconds.
 """
 
 import multiprocessing
@@ -22,7 +22,7 @@ SLICE_GRACE_S = 60.0
 STOP_TIMEOUT_S = 10.0
 
 Step = Callable[[], int]
-"""Does a little work; returns the number of units (trials, rows)."""
+"""Does a little work; returns how many units (trials, rows) the work was."""
 
 _SPAWN = multiprocessing.get_context("spawn")
 

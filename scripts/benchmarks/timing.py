@@ -59,7 +59,7 @@ class Timings:
     conditions: Mapping[str, Any]
 
     def median(self, operation: str, place: str) -> float:
-        """The median over the slices, in milliseconds."""
+        """The median of the slices' milliseconds per call."""
         return statistics.median(self.slices[operation][place])
 
     def ratios(self, operation: str) -> dict[str, float]:

@@ -21,7 +21,7 @@ class Version:
 
     Args:
         build: The `build` of a plan, as "module:function" in the version's checkout.
-        options: The arguments of `build` besides `index`.
+        options: The arguments of `build` after the ExitStack and `index`.
         fill: Called with the database's URL and `fill_options` before each slice, unless None.
     """
 

@@ -1,4 +1,4 @@
-"""Thousands of PENDING trials."""
+"""Thousands of PENDING trials, for clients that claim."""
 
 from harness import postgres
 

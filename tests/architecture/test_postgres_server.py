@@ -1,4 +1,4 @@
-"""The tests' PostgreSQL server keeps committed rows in a crash, and removes its files at its end."""
+"""The tests' PostgreSQL server keeps committed rows in a crash and deletes its files at its end."""
 
 import signal
 import subprocess
