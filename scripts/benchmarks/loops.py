@@ -61,7 +61,7 @@ Took = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Found:
-    """The measurement: seconds per call by operation, errors, and the peak of connections."""
+    """The measurement: seconds per call by operation, errors, and the most open connections."""
 
     took_s: Mapping[str, Sequence[float]]
     errors: Counter[str]

@@ -29,7 +29,7 @@ against = click.option(
 
 
 def number_of_rounds(default: int, what: str) -> Option:
-    """The option `--rounds`. The help text, `what`, says what is repeated in each round."""
+    """The option `--rounds`; `what` is its help text."""
     return click.option("--rounds", type=click.IntRange(1, 1000), default=default, help=what)
 
 

@@ -1,4 +1,4 @@
-"""Reports of batches of results."""
+"""Reports that store batches of results, without a decision."""
 
 import random
 import time
