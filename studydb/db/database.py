@@ -2,8 +2,8 @@
 A database: its options, and how its connections are opened.
 
 On SQLite we use WAL, synchronous=FULL, and BEGIN IMMEDIATE for every writer. SQLite has no SKIP
-LOCKED, so only BEGIN IMMEDIATE makes claims safe. With the isolation levels of Python's sqlite3,
-two workers claimed the same trial, or got "database is locked".
+LOCKED, so only BEGIN IMMEDIATE makes claims safe. When Python's sqlite3 began the transactions by
+itself, two workers claimed the same trial, or got "database is locked".
 """
 
 import os

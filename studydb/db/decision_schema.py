@@ -48,8 +48,8 @@ rung = table_with_id(
 """
 The quantile lies between two of the `n_ranked` entries that are not NaN. `cut_score` and
 `cut_trial_id` name the worse of the two; `cut_rank` is its rank, counted from the worst entry (0).
-Not used yet, for synchronous schedulers: `n_planned` members, of which `n_ended` ended before they
-reached the rung; when all others have reached it, it closes with a cutoff.
+Not used yet: a synchronous scheduler plans `n_planned` trials for a rung. `n_ended` of these trials
+ended before the rung. When the others have reached it, the rung closes with `closed_cutoff`.
 """
 
 rung_entry = sa.Table(
@@ -139,7 +139,7 @@ proposal = sa.Table(
     required("proposed_at", UtcDateTime),
     sa.PrimaryKeyConstraint("study_id", "draw"),
 )
-"""Not used yet: what the trial of a draw will be."""
+"""Not used yet: the params, config and origin that the trial of a draw will have."""
 
 guard(proposal, **one_of("origin", Origin))
 

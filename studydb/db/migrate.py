@@ -1,5 +1,5 @@
 """
-Make and change the schema with Alembic, from the installed package or from a checkout.
+Make and change the schema by Alembic's migrations, which the package or the checkout contains.
 
 Several processes may upgrade at the same time. Each reads the version without a lock. If the
 version is old, the process takes a lock (PostgreSQL: a session's advisory lock; SQLite: BEGIN
@@ -155,7 +155,7 @@ def _has_tables(connection: sa.Connection) -> bool:
 
 
 def _act_as_owner(connection: sa.Connection) -> None:
-    """Act as the owner of the tables until the transaction ends; this role then owns new tables."""
+    """Act as the tables' owner until the transaction ends, so that new tables get this owner."""
     owner = wide_view_sql.owner_to_act_for(_TextRunner(connection), revisions.TABLE)
     if owner is not None:
         connection.exec_driver_sql(f"SET LOCAL ROLE {owner}")

@@ -212,11 +212,12 @@ trial = table_with_id(
 """
 Trials with a lower `priority` run first. `rank_score` is set to `best_score` when an attempt ends,
 so one index probe finds the best trial, and reports stay HOT. `checkpoint_step` is the highest step
-ever saved. `flush_no` counts the attempt's flushes; its end copies the count to `attempt`.
-Not used yet: `config`, for the next attempt; `source_checkpoint_id`, which it restores instead of
-`checkpoint_id`; `generation`, the number of intervals that a member of a population has run;
-`replicate_of`, the trial that this one repeats; `is_unique`, whether no other such trial may have
-the same params; `feasible`, whether the trial keeps the study's constraints; `cost`.
+saved. `flush_no` counts the attempt's flushes; the attempt's end copies the count to `attempt`.
+Not used yet: `config`, for the next attempt; `source_checkpoint_id`, which the next attempt
+restores instead of `checkpoint_id`; `generation`, the number of intervals that a member of a
+population has run; `replicate_of`, the trial that this trial repeats; `is_unique`, whether the
+trial's params must differ from those of all other trials with `is_unique`; `feasible`, whether the
+trial keeps the study's constraints; `cost`.
 """
 
 guard(
@@ -394,7 +395,7 @@ counter = sa.Table(
     required("time_s", sa.Double, server_default="0"),
     sa.PrimaryKeyConstraint("study_id", "shard"),
 )
-"""Trials per state, their cost and their seconds of training: sums over a study's shards."""
+"""A shard counts some trials of a study by state, and sums their cost and seconds of training."""
 
 event = table_with_id(
     "event",
@@ -450,6 +451,6 @@ def is_still(state: State) -> sa.ColumnElement[bool]:
 
 BY_ID = trial.c.id + 0
 """
-Sorts trials by id for locks. To sort by `id` itself, a plan may scan the index on id, and so read
-all trials; SQLite without statistics chooses that plan.
+Sorts trials by id for locks. If a query sorted by `id` itself, the planner could scan the index on
+id, and so read all trials; SQLite without statistics chooses that plan.
 """

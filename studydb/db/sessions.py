@@ -17,7 +17,7 @@ earlier, but does not end a COMMIT that waits for a synchronous standby.
 """
 
 TRANSACTION_TIMEOUT_S = 120
-"""Ends the transaction of a client that freezes while it sends: such a client is not idle."""
+"""Ends the transaction of a client that freezes while it sends; no idle timeout ends it."""
 
 _TRANSACTION_TIMEOUT_SINCE = 170000
 """The first server version with `transaction_timeout`."""

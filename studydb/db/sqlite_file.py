@@ -29,7 +29,7 @@ class ArchiveConnection(sqlite3.Connection):
 
     def check_unchanged(self) -> None:
         """
-        Check at the end of a transaction that no process wrote during it.
+        Check at the end of a transaction that no process wrote meanwhile.
 
         Raises:
             StorageBusy: The file or its `-wal` has changed.

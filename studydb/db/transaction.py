@@ -32,7 +32,7 @@ class Txn:
         postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         abandoned: Whether the transaction is rolled back at the end of the block.
         waits_for_disk: If False, the block turns off COMMIT's wait for the disk. A chain's SQL
-            turns the wait off itself; this becomes True, so that the block does not do it again.
+            turns the wait off itself. After such a chain this is True, and the block adds nothing.
     """
 
     def __init__(

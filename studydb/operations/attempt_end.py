@@ -36,7 +36,7 @@ def decide(study: Study, outcome: Reason, facts: TrialFacts) -> Ending:
 def known_analysis(
     study: Study, tally: Tally | None, stored: Sequence[Result], summary: Summary
 ) -> Analysis | None:
-    """Sum up the tally and the new results; None if these are not all results of the trial."""
+    """Sum up the tally and the new results; None if the trial has results that are in neither."""
     tally = tally or Tally(study.objective.metric)
     if tally.n_results + len(stored) != summary.n_results:
         return None
@@ -45,7 +45,7 @@ def known_analysis(
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A trial's ending; `unsummed` if its results are too many to sum up in this transaction."""
+    """A trial's ending, and whether its results are too many to sum up in this transaction."""
 
     ending: Ending
     unsummed: bool
@@ -123,8 +123,8 @@ def _requested(txn: Txn, study: Study, held: Held) -> Verdict | None:
     """
     Read the verdict that people have requested for a trial whose attempt ends.
 
-    If the request is about the whole study, the study's row is locked and read again. A resumption
-    commits before the lock and is read here, or it waits for the lock and finds the trial PAUSED.
+    If the request is the study's status, the study's row is locked and read again. A transaction
+    that resumes the study has committed before and is read here, or it finds the trial PAUSED.
     """
     requested = requested_verdict(held.request, held.status)
     if requested is None or requested.by is not DecidedBy.STUDY:

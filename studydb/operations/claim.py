@@ -42,8 +42,8 @@ def claim(
 
     Args:
         again: Whether the token may have been sent before, and may already have claimed a trial.
-        after_position: The position in the queue after which the scan starts. If no trial follows,
-            the whole queue is scanned.
+        after_position: The position in the queue after which the scan starts. If no runnable
+            trial follows, the whole queue is scanned.
 
     Returns:
         None if no trial is runnable, the study is not RUNNING, or `max_concurrent` trials run.

@@ -24,7 +24,7 @@ from studydb.searchers import RandomSearch
 from studydb.store import counters, events, promotions, studies, sweeps, trials
 
 ENQUEUED_DRAWS = 2**32
-"""Enqueued trial N takes its missing params from this draw + N. Searchers use lower draws."""
+"""Enqueued trial N takes its missing params from draw 2**32 + N. Searchers use lower draws."""
 
 
 def enqueue(
@@ -107,10 +107,10 @@ def resume(database: Database, study: Study, numbers: Sequence[int], request: Re
     """
     Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING trials.
 
-    A trial that waits at a rung is resumed without a promotion. If a person has paused it there,
-    this only withdraws the person's pause, and the scheduler may promote it again.
+    A trial that waits at a rung is resumed without a promotion. If a person has paused the waiting
+    trial, only this pause is withdrawn, and the scheduler may promote the trial again.
 
-    An attempt that has received such a request may still end; a new attempt then follows.
+    An attempt that has received the withdrawn request may still end; a new attempt then follows.
 
     Raises:
         UnknownTrial: No such trial; nothing was changed.
@@ -141,7 +141,7 @@ def set_status(database: Database, study: Study, status: Status, request: Reques
 
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
     renewal. After a resumption, further transactions move the trials that were paused with the
-    study to PENDING. If this process dies before the last of these, sweeps move the other trials.
+    study to PENDING. If this process dies before all have moved, sweeps move the other trials.
     """
     with suppress(Duplicate), database.begin() as txn:
         _record(txn, study, EventKind(f"study {status.lower()}"), request)
@@ -157,7 +157,7 @@ def extend(database: Database, study: Study, request: Request, *, n_more: int) -
     Raise `num_trials`.
 
     Returns:
-        The new budget.
+        The new `num_trials`.
 
     Raises:
         UsageError: `n_more` is not positive.

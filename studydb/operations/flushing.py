@@ -103,7 +103,7 @@ def _hits(study: Study, batch: Batch) -> bool:
 
 
 def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[RungKey, Rung]:
-    """Lock every rung that a batch may enter, in ascending order, before its trial is locked."""
+    """Lock, before the trial, every rung that a batch may enter, in ascending order."""
     keys = {
         key
         for result in due_results(study, lease, batch)

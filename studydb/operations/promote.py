@@ -9,7 +9,7 @@ from studydb.domain.scheduling import WaitingTrial
 from studydb.store import counters, events, promotions
 
 TRIES = 3
-"""How often the scheduler is asked if other workers promote the trials that it chooses."""
+"""How often the scheduler is asked at most; another worker can promote its choice first."""
 
 
 def promote(database: Database, study: Study, claimant: Claimant, *, again: bool = True) -> bool:

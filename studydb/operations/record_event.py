@@ -24,7 +24,7 @@ def record_event(
     Append an event of a held trial, and renew its lease.
 
     Args:
-        token: A random text, for this event only; a resend with the same token stores nothing.
+        token: A random text for this event only; a duplicate request stores nothing.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.

@@ -6,8 +6,8 @@ and the trial counts as lost if the mark is still there one renewal period later
 is ended in a separate transaction, by the same code as a finish, unless its holder has written
 meanwhile.
 
-If a trial's values make this end fail, a second try ends the attempt without summing up results.
-If the second try fails, too, an event is recorded, and the sweep goes on with the next trial.
+If a trial's values make this transaction fail, a second try ends the attempt without summing up
+results. If the second try fails, too, an event is recorded, and the next trial follows.
 """
 
 import threading
@@ -64,7 +64,7 @@ def recover_host(
 def _take(
     database: Database, study: Study, *, lease: Lease, known_dead: bool, why: Failure | None = None
 ) -> bool:
-    """Recover a trial; False if it is not lost or cannot be ended. For `why` see `_end`."""
+    """Recover a trial; False if the trial is not lost or cannot be ended. For `why` see `_end`."""
     try:
         return _end(database, study, lease=lease, known_dead=known_dead, why=why)
     except Exception as error:

@@ -21,7 +21,7 @@ class StudyProgress:
         has_budget: Whether the budget and the searcher allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
         promotes: Whether the scheduler promotes PAUSED trials at all.
-        has_promotable: Whether it would promote one now.
+        has_promotable: Whether the scheduler would promote a trial now.
         pause_reason: Why the study's guard paused the study; None if the guard did not.
         num_trials: The most trials of the study; None for no limit.
     """
@@ -48,7 +48,7 @@ class StudyProgress:
 
         Args:
             n_held: The number of trials that the loop runs itself. If the scheduler promotes
-                trials, one that another process runs may let a trial be promoted.
+                trials, the reports of another process can cause a promotion.
         """
         if self.status is Status.PAUSED:
             return False
@@ -58,7 +58,7 @@ class StudyProgress:
 
     @property
     def is_done(self) -> bool:
-        """Whether a worker without `--wait` exits: nothing is left, or the study paused itself."""
+        """Whether a worker without `--wait` exits: no work is left, or the study paused itself."""
         stopped = self.status is Status.STOPPED and self.counts.running == 0
         return self.status is Status.FINISHED or stopped or self.pause_reason is not None
 
@@ -77,7 +77,7 @@ class StudyProgress:
 
 def read_progress(database: Database, study: Study) -> StudyProgress:
     """Read a study's budget and counts, and whether a trial can be claimed."""
-    # A promotion between two statements would hide its trial from both.
+    # Without a snapshot, two statements could miss a trial that is promoted between them.
     promotes = bool(study.scheduler.promotes_from())
     with database.begin(write=False, snapshot=promotes) as txn:
         return progress_in(txn, study)

@@ -172,7 +172,7 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Store an attempt's first reported step; results of earlier attempts are live only before it.
+    Store an attempt's first reported step; earlier attempts' results stay live before that step.
 
     The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
     """

@@ -97,7 +97,7 @@ NOTHING_WAITS = ~sa.exists().where(
     trial.c.ready,
     trial.c.resource_class == "",
 )
-"""No trial of the study can be claimed."""
+"""The condition that no trial of the study can be claimed."""
 
 _LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
 
@@ -144,7 +144,7 @@ def claim(
 
 
 def claim_binds(claimant: Claimant, after_position: QueuePosition) -> dict[str, Any]:
-    """Return the binds of `CLAIM`, except the study's."""
+    """Return the binds of `CLAIM`, except the id of the study."""
     return {
         **lease_binds(claimant),
         "after_priority": after_position.priority,

@@ -25,7 +25,7 @@ PROBLEMS = (
     EventKind.CONFIG_NOT_READ,
     EventKind.RECOVERY_FAILED,
 )
-"""Kinds of events that a person should know of, although training continues."""
+"""Kinds of events that `status` shows as trouble: training continues, but a person should act."""
 
 NEWEST = 2_000
 """How many of a study's newest events are searched for problems; an attempt adds 1 or 2 events."""

@@ -187,7 +187,7 @@ class RenewedLease:
     Attributes:
         verdict: The stored verdict on the attempt.
         request: What a person requested of this trial.
-        status: The study's status, or RUNNING if the study paused itself.
+        status: The study's status; RUNNING if the study paused itself, for then its trials go on.
     """
 
     token: str

@@ -1,5 +1,5 @@
 """
-Trials that wait at rungs: find the best ones, and move one to PENDING.
+Trials that wait at rungs: find the best trials, and move a chosen trial to PENDING.
 
 `rung_entry.waiting` is true from the report that pauses a trial at a rung until the trial is
 promoted from there, ends, or is resumed by a person.
@@ -80,7 +80,7 @@ _rung = (
     .scalar_subquery()
 )
 _IS_WAITING = sa.func.coalesce(rung_entry.c.waiting, sa.false())
-"""Hides the condition of the index `rung_entry_waiting`: an entry is found by its key."""
+"""Keeps the planner from the index `rung_entry_waiting`, so that it finds an entry by its key."""
 
 _OF_TRIAL = (rung_entry.c.trial_id == sa.bindparam("trial"), _IS_WAITING)
 
@@ -109,7 +109,7 @@ _WAITS = Prepared(sa.select(rung_entry.c.rung_id).where(*_ENTRIES_OF_TRIAL).limi
 
 
 class Queues:
-    """Implements `QueueView`: the rungs of a study and the best trial that waits at each."""
+    """Implements `QueueView`: the rungs of a study, and the best trial that waits at each rung."""
 
     def __init__(self, rows: dict[RungKey, Any]) -> None:
         self._rows = rows
@@ -138,8 +138,8 @@ def promote(txn: Txn, *, study_id: int, chosen: WaitingTrial) -> bool:
     Move a waiting trial to PENDING.
 
     Returns:
-        False if it does not wait at that rung any more, a trial is PENDING already, the study is
-        not RUNNING, or `max_concurrent` trials run.
+        False if the trial does not wait at the rung any more, another trial can be claimed, the
+        study is not RUNNING, or `max_concurrent` trials run.
     """
     binds = {
         "study": study_id,

@@ -41,10 +41,7 @@ times as long as an ask in several statements.
 """
 
 _DELETED_BATCHES = 8
-"""
-How many older batches are deleted when a batch is stored: several, in case an earlier deletion
-failed.
-"""
+"""How many older batches the storing of a batch deletes; an earlier deletion may have failed."""
 
 _DRAW = (
     sa.update(study)
@@ -146,7 +143,7 @@ def _ask(*conditions: sa.ColumnElement[bool]) -> Prepared:
     point = {
         "params": drawn.c.point.op("->")(sa.literal("params", sa.Text)),
         "params_hash": drawn.c.point.op("->>")(sa.literal("hash", sa.Text)),
-        # An older studydb proposes no bracket, because it has only one.
+        # Proposals of an older studydb lack a bracket, because it has only bracket 0.
         "bracket": sa.func.coalesce(
             sa.cast(drawn.c.point.op("->>")(sa.literal("bracket", sa.Text)), sa.Integer), 0
         ),
@@ -219,13 +216,13 @@ def ask(
     queue: bool = True,
 ) -> Asked | None:
     """
-    Make the trial of the next draw and its first attempt, if the draw is proposed; PostgreSQL only.
+    Make a trial of the next draw's proposal, and its first attempt; PostgreSQL only.
 
     Args:
         queue: Whether to wait in the queue; False after a wait that timed out.
 
     Returns:
-        None if the draw is not proposed, and in the cases of `take`.
+        None if the proposal is not stored yet, and in the cases of `take`.
 
     Raises:
         Duplicate: The same ask was already stored (its reply was lost).
@@ -254,7 +251,7 @@ def await_asks(txn: Txn, *, study_id: int) -> None:
     """
     Wait until every ask that is in the queue now has ended.
 
-    An earlier send of the request may be among them; it makes its trial even if its client died.
+    One of them may be an earlier send of the request, and makes its trial even if its client died.
 
     Raises:
         LockTimeout: The turn did not come within `RESEND_TIMEOUT_S`. By then all earlier asks have
@@ -265,7 +262,7 @@ def await_asks(txn: Txn, *, study_id: int) -> None:
 
 
 def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> NextDraw | None:
-    """Read the next draw without a lock; None as for `take`."""
+    """Read the next draw without a lock; None in the cases of `take`."""
     row = txn.first(_NEXT[if_nothing_waits], study=study_id)
     return None if row is None else NextDraw._make(row)
 

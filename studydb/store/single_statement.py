@@ -100,7 +100,7 @@ _BEGIN = Chain(
 
 
 class Completed(NamedTuple):
-    """How often a completed trial had failed or was lost."""
+    """How often a completed trial had failed, and how often it had been lost."""
 
     failures: int
     losses: int

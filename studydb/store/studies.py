@@ -328,7 +328,7 @@ def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
 
 
 def places(txn: Txn, *, study_id: int) -> tuple[str | None, tuple[str | None, ...]]:
-    """Read the stores of new and of former checkpoints; None means the database's default store."""
+    """Read the store of new checkpoints and the former stores; None means the default store."""
     row = txn.all(_PLACES, study=study_id)[0]
     return row.checkpoints, _former(row.settings)
 

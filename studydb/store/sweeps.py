@@ -140,7 +140,7 @@ def of_host(txn: Txn, *, study_id: int, process: Process) -> list[tuple[Lease, P
 
 def hold_lost(txn: Txn, *, lease: Lease, known_dead: bool) -> Held | None:
     """
-    Lock the trial of a lost lease; None if the lease was renewed, or its attempt has ended.
+    Lock a lost lease's trial; None if the lease was renewed or has ended, or the trial is locked.
 
     Args:
         known_dead: Whether the holder is known to be dead; then the lease need not have expired.

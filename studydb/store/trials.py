@@ -185,7 +185,7 @@ def summarise(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any]) -> 
 
 
 def pause_by(txn: Txn, *, trial_id: int, by: DecidedBy) -> None:
-    """Change who has paused a PAUSED trial, and so may resume it."""
+    """Change by whom a PAUSED trial counts as paused, and so who may resume the trial."""
     txn.run(_PAUSE_BY, trial=trial_id, to_paused_by=by)
 
 

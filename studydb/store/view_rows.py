@@ -175,7 +175,7 @@ def trial_page(txn: Txn, *, name: str, first: int, end: int) -> list[ListedTrial
 
 
 def next_number(txn: Txn, *, study_id: int) -> int:
-    """Read the highest number of a trial, plus 1."""
+    """Return 1 more than the highest number of the study's trials; 0 if the study has none."""
     return int(txn.all(_NEXT_NUMBER, study=study_id)[0].number)
 
 
@@ -212,7 +212,7 @@ def attempts(txn: Txn, *, name: str, number: int) -> list[ListedAttempt]:
 def workers(
     txn: Txn, *, study_id: int | None = None, limit: int
 ) -> list[tuple[ListedWorker, float, Process]]:
-    """Read rows of `v_worker`, newest first, each with the seconds of a lease and the process."""
+    """Read rows of `v_worker`, newest first, each with its lease in seconds and its process."""
     if study_id is None:
         rows = txn.all(_ALL_WORKERS, limit=limit)
     else:
