@@ -324,7 +324,7 @@ class FaultInjector:
             one = DisconnectedWorker(self._study, worker, how)
             if one.holds_a_recoverable_trial():
                 return one
-            one.reconnect()  # the worker holds no trial, or it blocks writers by a transaction
+            one.reconnect()  # the worker holds no trial, or its transaction blocks other writers
         return None
 
     def _reconnect_when_recovered(self, one: DisconnectedWorker) -> None:

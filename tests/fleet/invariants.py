@@ -20,7 +20,7 @@ from studydb.db.schema import attempt, counter, result, trial
 from studydb.domain.life.states import Mode
 
 Curve = Callable[[Mapping[str, Any], int], float]
-"""The value that a trial with these params must have reported at a step."""
+"""Gives the value that a trial with the given params must have reported at the given step."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """
 Every operation on a study as an action, which can be run on a database and on its model.
 
-An action keeps the token or flush number that it sends: run again, it is a duplicate request.
+An action that runs again sends the same token or flush number, so it is a duplicate request.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -48,7 +48,7 @@ class StudyAction:
     Attributes:
         act: Calls the operation on a database; returns its answer.
         expect: Calls the operation on a model; returns the answer that `act` should give.
-        turns: `expect` as a generator that yields between transactions; None if there is only one.
+        turns: `expect` as a generator that yields between transactions; None for one transaction.
         token: The token of a claim or an ask; None for other operations.
     """
 
@@ -61,7 +61,7 @@ class StudyAction:
 
 @dataclass(frozen=True)
 class RegisteredWorker:
-    """A registered process: its row's id, uuid, pid and lease."""
+    """A registered process: the id of its row, its uuid, its pid, and its lease in seconds."""
 
     id: int
     uuid: str

@@ -238,7 +238,7 @@ def _finishing(
     with_tally: bool = False,
     **overrides: Any,
 ) -> Call:
-    """Finish an attempt; a single statement suffices only if the call has a tally."""
+    """Finish an attempt; PostgreSQL does it in a single statement only if the call has a tally."""
     study = new_study(database, **overrides)
     run = SimulatedWorker(database, study).take()
     run.report(0.5)

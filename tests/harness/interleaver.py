@@ -1,5 +1,5 @@
 """
-Runs concurrent calls one statement at a time, in an order drawn from a seed.
+Runs concurrent calls one statement at a time, in an order that a seed determines.
 
 Each call has a connection and a thread. The thread stops before every statement until its call is
 scheduled. While a call waits for a row lock (pg_blocking_pids), another call is scheduled. The same
@@ -79,7 +79,7 @@ class Interleaver:
             database.close()
 
     def run(self, calls: Sequence[Call], rng: Random, *, clock: Callable[[], datetime]) -> Result:
-        """Run all calls to their ends, statement by statement, in an order drawn from `rng`."""
+        """Run all calls to their ends, statement by statement, in an order that `rng` chooses."""
         clients = [
             Client(place, call, database, _pid_of(database))
             for place, (call, database) in enumerate(zip(calls, self._databases, strict=False))

@@ -124,7 +124,7 @@ class Model:
             self.workers[uuid] = ModelWorker(uuid, pid, lease_s, self.now)
 
     def promote(self, *, token: str) -> bool:
-        """Let the trial that the scheduler promotes next be claimed; False if there is none."""
+        """Make the trial that the scheduler promotes next PENDING; False if no trial is promoted."""
         if self._recorded(token):
             return True
         chosen = self.judge.promotable(

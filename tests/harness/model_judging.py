@@ -1,8 +1,8 @@
 """
-Judges a model's trials: by thresholds, then by asynchronous successive halving on plain lists.
+Judges a model's trials: by its rules, then by asynchronous successive halving on plain lists.
 
 As in Ray Tune, the cutoff is numpy's percentile of a rung's values. Here NaN also stops a trial.
-For promotion the quantile is computed in fractions.
+For promotion the rank of the quantile is computed with `Fraction`.
 """
 
 import math
@@ -34,7 +34,7 @@ class ModelJudge:
         self.rungs: dict[int, list[dict[str, Any]]] = {step: [] for step in self._milestones()}
 
     def judge(self, number: int, attempt: int, after: int, result: Result) -> Verdict | None:
-        """The verdict on a result, the next after step `after`; None if the trial continues."""
+        """The verdict on the first result after step `after`; None if the trial continues."""
         for rule in self._spec.rules:
             value = result.step if rule.metric == "training_iteration" else result.value
             if COMPARE[rule.op](value, rule.bound):

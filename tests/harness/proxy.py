@@ -41,7 +41,7 @@ class Proxy:
     Attributes:
         statuses: A letter for each exchange that executed something since `listen`: "I" when no
             transaction was open afterwards, else "T" or "E".
-        was_cut: Whether the connection that the last call of `cut` chose has been severed.
+        was_cut: Whether the exchange that the last `cut` chose has come, and was cut off.
     """
 
     def __init__(self, server_url: str) -> None:

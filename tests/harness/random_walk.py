@@ -84,7 +84,7 @@ WEIGHTS = {
     "resume_the_study": 1,
     "send_again": 4,
 }
-"""Weights of the random steps. A step calls the method `name`, or runs what `_name` makes."""
+"""Weights of random steps. A step is the method of this name, or an action that `_name` returns."""
 
 
 class RandomWalk:
@@ -321,7 +321,7 @@ class RandomWalk:
 
 
 def _kind(answer: Any) -> str:
-    """The kind of an answer, to be counted."""
+    """The name of an answer's kind; a walk counts the answers of each kind."""
     if isinstance(answer, type):
         return answer.__name__
     if isinstance(answer, Ending):

@@ -20,7 +20,7 @@ _CLAUSES = _QUERIES | {
     *("GROUP", "ORDER", "LIMIT", "OFFSET", "FOR"),
 }
 _CONTINUED = frozenset(("FOR", "KEY", "DELETE", "DISTINCT", "LEFT", "OUTER"))
-"""After these words a clause's name begins no new line: FOR UPDATE, IS DISTINCT FROM."""
+"""No new line begins directly after these words, as in FOR UPDATE and IS DISTINCT FROM."""
 
 _SPACE = "\0"
 """Stands for a space within a text constant, at which no line may break."""

@@ -1,4 +1,4 @@
-"""A database that cannot be used is refused with the cause and the cure."""
+"""The error for a database that cannot be used names the cause and what to do."""
 
 import re
 from pathlib import Path
@@ -134,7 +134,7 @@ def test_read_only_connection_can_read_and_not_write(storage_url, pooler):
     with pytest.raises(StorageError) as refusal:
         change(reader, "DELETE FROM event")
 
-    # PostgreSQL is read-only during a failover, so its error counts as transient.
+    # A standby gives the same error during a failover, so on PostgreSQL the error is transient.
     expected = StorageTransient if database.postgresql else StorageReadOnly
     assert issubclass(refusal.type, expected)
     assert database.postgresql or "check the rights of file and folder" in str(refusal.value)

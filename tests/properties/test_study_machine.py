@@ -42,8 +42,9 @@ SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-# Every step has a random generator of its own. So choices are evenly distributed, and Hypothesis
-# can leave out steps to find the shortest walk that fails.
+# Hypothesis gives each step only a seed; Random makes the step's choices, which are thus evenly
+# distributed. As no seed depends on earlier steps, Hypothesis can leave out steps of a walk that
+# fails, to find the shortest.
 seeds = st.binary(min_size=8, max_size=8)
 
 

@@ -80,7 +80,7 @@ def test_refused_value_is_invalid_data_and_no_disconnect(error):
 
 
 @pytest.mark.parametrize("code", [*BUSY, *GONE, *REFUSED, "42601", "42703", "XX000"])
-def test_error_of_server_or_statement_is_not_caused_by_values(code):
+def test_error_of_the_server_or_of_a_wrong_statement_is_no_error_of_values(code):
     assert not is_of_values(postgresql_error(code))
 
 
@@ -226,7 +226,9 @@ def test_killed_connection_raises_storage_unreachable(postgres_url, opened):
 
 
 @pytest.mark.parametrize("write", [True, False])
-def test_connection_killed_before_another_error_is_not_used_again(postgres_url, opened, write):
+def test_killed_connection_is_not_used_again_if_the_block_raises_its_own_error(
+    postgres_url, opened, write
+):
     database, killer = opened(postgres_url, connections=1), opened(postgres_url)
 
     def be_killed_and_fail():
@@ -367,7 +369,7 @@ def test_block_that_cannot_begin_gives_its_connection_back_to_the_pool(only_conn
     assert rows(only_connection, "SELECT 1") == [(1,)]
 
 
-def test_block_that_is_entered_again_does_not_use_the_connection_of_a_later_block(only_connection):
+def test_block_that_is_entered_again_takes_no_connection_that_another_block_uses(only_connection):
     block = only_connection.begin()
     with block as txn:
         txn.raw("SELECT 1")

@@ -1,4 +1,4 @@
-"""Tests with "pgbouncer" in their names do run behind a transaction pooler."""
+"""The PgBouncer of the tests pools transactions: its clients share connections to the server."""
 
 import pytest
 from harness.arrange import rows

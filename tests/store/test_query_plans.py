@@ -72,7 +72,7 @@ OF_EACH_TRIAL = (
     "renew",
     "earlier send",
 )
-"""Statements that a connection can plan while the tables are empty; it then keeps the plans."""
+"""A connection that has planned these statements for empty tables keeps the plans."""
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 
@@ -161,7 +161,7 @@ def is_good(name, statements):
     return re.search(index, plan) is not None and not any(re.search(one, plan) for one in bad)
 
 
-def test_every_hot_statement_uses_its_index(database, study):
+def test_every_frequent_statement_uses_its_index(database, study):
     found = {name: plans(database, call) for name, (call, _) in HOT.items()}
 
     assert {name: plan for name, plan in found.items() if not is_good(name, plan)} == {}

@@ -187,7 +187,7 @@ def test_v_study_and_read_progress_show_the_same_status_throughout_a_study(datab
     assert seen == [(status, status) for status in statuses]
 
 
-def test_v_attempt_shows_process_first_step_end_and_error(database, study):
+def test_v_attempt_shows_process_and_first_step_of_an_attempt_and_how_it_ended(database, study):
     found = [row for row in view(database, "v_attempt", "number, attempt") if row["number"] == 0]
 
     names = ("attempt", "reason", "start_step", "error_type", "error_message")

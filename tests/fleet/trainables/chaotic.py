@@ -8,7 +8,7 @@ from pathlib import Path
 
 CHECKPOINT_EVERY = 4
 FLUSH_EVERY = 3
-"""Numbers of steps. Neither divides the other, so most flushes are not at a checkpoint."""
+"""In steps. Neither number is a multiple of the other, so most flushes are not at a checkpoint."""
 
 UNDEFINED_FROM = 0.95
 """For larger x, every second value is NaN, which is legal and is judged."""
@@ -48,6 +48,6 @@ def train(config, trial):
 
 
 def _start_bystander(number: int) -> None:
-    """By `number` modulo 3, start no process, one in the trial's group, or one in a new session."""
+    """If `number` % 3 is 1, start a process in the trial's group; if it is 2, in a new session."""
     if number % 3:
         subprocess.Popen(["sleep", "600"], start_new_session=number % 3 == 2)

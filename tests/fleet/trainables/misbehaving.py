@@ -1,4 +1,4 @@
-"""Trainables that each fail, die or misuse their process in one way."""
+"""Trainables, each of which fails, dies or misuses its process in one way."""
 
 import ctypes
 import os

@@ -46,7 +46,7 @@ def unhurried(config, trial):
 
 
 def slow(config, trial):
-    """In two steps: touch `began-STEP`, wait for the step's gate, report with a checkpoint."""
+    """In each of two steps, touch `began-STEP`, wait for the gate, and report with a checkpoint."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 2:
         step += 1
