@@ -15,7 +15,7 @@ DELETE_S = 60.0
 
 
 def create(storage: str, poisons: Mapping[int, str], n_trials: int) -> studydb.Study:
-    """Create a study without retries; `poisons` names the poison (a key of POISONS) by trial number."""
+    """Create a study without retries; `poisons` maps trial numbers to poisons (keys of POISONS)."""
     named = {str(number): poison for number, poison in poisons.items()}
     return studydb.create_study(
         "poisoned",

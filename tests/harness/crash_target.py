@@ -152,7 +152,7 @@ def die_at(point: str, nth: int) -> None:
         if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  observers see no end of a COMMIT
+    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  observers run before COMMIT only
 
 
 def is_killed(template: Path, path: Path, operation: str, point: str, nth: int) -> bool:

@@ -177,7 +177,7 @@ def test_proposed_params_are_accepted_as_enqueued_params(tree, seed, draw):
 
 @given(trees, st.integers(0, 2**63 - 1), st.integers(0, 2**40))
 @QUIET
-def test_drawn_value_of_a_parameter_does_not_depend_on_other_parameters(tree, seed, draw):
+def test_proposed_value_of_a_parameter_does_not_depend_on_other_parameters(tree, seed, draw):
     space = Space.read(tree)
     point = space.flatten(RandomSearch().propose(space, seed=seed, draw=draw))
 

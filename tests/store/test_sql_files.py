@@ -14,7 +14,7 @@ def test_statements_and_plans_in_docs_sql_are_up_to_date(postgres_url, sqlite_ur
     with closing(connect(postgres_url)) as postgresql, closing(connect(sqlite_url)) as sqlite:
         made = sql_files.files(postgresql, sqlite)
 
-    # Other versions of PostgreSQL make other plans: compare them only on the suite's own server.
+    # Other versions of PostgreSQL make other plans: compare plans only on the suite's own server.
     outdated = sql_files.differing(made, plans=DSN_VARIABLE not in os.environ)
 
     assert outdated == [], "Run scripts/sql, which rewrites docs/sql, and commit the difference."
