@@ -70,7 +70,7 @@ class FaultReport:
         killed: The number of SIGKILLs by kind of process.
         extended: The number of trials by which the study grew.
         survivors: Processes that outlived their killed parent by more than `SETTLE_S`.
-        unexpected_exits: Workers that were not killed and exited with a code other than 0.
+        unexpected_exits: Exit code and output of each worker that failed without being killed.
         zombie_writes: Rows that disconnected workers changed after they had reconnected, and
             disconnected workers that never claimed another trial.
         recovery_s: The time from the end of the last fault to the end of the study and its workers.

@@ -171,7 +171,7 @@ def is_killed(template: Path, path: Path, operation: str, point: str, nth: int) 
 
 
 def main(template: Path, folder: Path) -> None:
-    """For each line of standard input, print the COMMITs at which a process was killed."""
+    """For each line of input, print the numbers of the COMMITs at which a process was killed."""
     for line in sys.stdin:
         operation, point = line.split()
         killed = []

@@ -124,7 +124,7 @@ class Model:
             self.workers[uuid] = ModelWorker(uuid, pid, lease_s, self.now)
 
     def promote(self, *, token: str) -> bool:
-        """Make the trial that the scheduler promotes next PENDING; False if no trial is promoted."""
+        """Make the next trial that the scheduler promotes PENDING; False if there is none."""
         if self._recorded(token):
             return True
         chosen = self.judge.promotable(

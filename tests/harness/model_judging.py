@@ -1,5 +1,5 @@
 """
-Judges a model's trials: by its rules, then by asynchronous successive halving on plain lists.
+Judges a model's trials: by rules, then by asynchronous successive halving on plain lists.
 
 As in Ray Tune, the cutoff is numpy's percentile of a rung's values. Here NaN also stops a trial.
 For promotion the rank of the quantile is computed with `Fraction`.

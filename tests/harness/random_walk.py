@@ -84,7 +84,7 @@ WEIGHTS = {
     "resume_the_study": 1,
     "send_again": 4,
 }
-"""Weights of random steps. A step is the method of this name, or an action that `_name` returns."""
+"""The weight of each random step: of the method `name`, or of the action that `_name` returns."""
 
 
 class RandomWalk:

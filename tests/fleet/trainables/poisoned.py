@@ -1,4 +1,4 @@
-"""Functions that report or raise content that must not harm the worker, one kind each."""
+"""Functions, each of which reports or raises one kind of content that must not harm the worker."""
 
 import ctypes
 import os
