@@ -118,7 +118,7 @@ class DisconnectedWorker:
         return False
 
     def changes(self) -> list[str]:
-        """Return what is wrong: attempts that changed after recovery, or the lack of a new claim."""
+        """Return what is wrong: attempts that changed after recovery, or no new claim."""
         now = self._read()
         changed = [
             f"trial id {trial_id}, attempt {number}: {rows} became {now.get((trial_id, number))}"

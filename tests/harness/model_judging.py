@@ -53,7 +53,7 @@ class ModelJudge:
         return Verdict(action, why[action], DecidedBy.SCHEDULER) if action in why else None
 
     def _entry(self, entries: list[dict[str, Any]], result: Result) -> dict[str, Any]:
-        """Return a new entry; its action is STOP for NaN, and for a score above the cutoff."""
+        """Return a new entry. NaN stops; else promotion pauses, or a score above the cutoff stops."""
         cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
         score, is_nan = self.score(result.value), math.isnan(result.value)
         if self.promotes:
@@ -84,7 +84,7 @@ class ModelJudge:
 
     def promotable(self, paused: Container[int]) -> tuple[int, dict[str, Any]] | None:
         """
-        The milestone and the entry of the trial that a free worker resumes.
+        The milestone and the entry of the trial to promote; None if no trial can be promoted.
 
         Args:
             paused: The numbers of the trials that the scheduler has paused.

@@ -1,4 +1,4 @@
-"""Makes docs/sql: the hot operations' statements on each database, with PostgreSQL's plans."""
+"""Makes docs/sql: statements of frequent operations on each database, with PostgreSQL's plans."""
 
 import io
 import re

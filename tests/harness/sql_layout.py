@@ -76,7 +76,7 @@ class _Page:
         self._position += 1
 
     def _is_short(self) -> bool:
-        """Whether the tokens up to the closing parenthesis fit in a line."""
+        """Whether the tokens up to the closing parenthesis have at most SHORT characters."""
         length, open_ = 0, 1
         for after_space, token in self._tokens[self._position :]:
             length += len(token) + after_space
