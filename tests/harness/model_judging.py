@@ -53,7 +53,7 @@ class ModelJudge:
         return Verdict(action, why[action], DecidedBy.SCHEDULER) if action in why else None
 
     def _entry(self, entries: list[dict[str, Any]], result: Result) -> dict[str, Any]:
-        """Return a new entry. NaN stops; else promotion pauses, or a score above the cutoff stops."""
+        """Return an entry: NaN stops; else promotion pauses, or a score above the cutoff stops."""
         cutoff = self._cutoff([entry["score"] for entry in entries if entry["ranked"]])
         score, is_nan = self.score(result.value), math.isnan(result.value)
         if self.promotes:
