@@ -168,7 +168,7 @@ def test_every_frequent_statement_uses_its_index(database, study):
 
 
 @pytest.mark.parametrize("name", OF_EACH_TRIAL)
-def test_plan_made_for_empty_tables_uses_the_index_for_large_tables(database, name):
+def test_plan_made_for_empty_tables_uses_the_index_that_large_tables_need(database, name):
     new_study(database)
 
     plan = plans(database, HOT[name][0])
