@@ -47,7 +47,7 @@ def process_record(pid: int, started: int) -> Process:
 
 
 def is_local(process: Process) -> bool:
-    """Whether a process has this boot ID and pid namespace; only then is its pid valid here."""
+    """Whether a process has the caller's boot ID and pid namespace; only then is its pid valid."""
     return (process.boot_id, process.pid_namespace) == (_boot_id(), _pid_namespace())
 
 
@@ -69,7 +69,7 @@ def is_alive(process: Process) -> bool:
 
 def start_of(pid: int) -> int | None:
     """
-    When a process started, in clock ticks since boot (seconds since 1970 without /proc).
+    When a process started, in clock ticks since boot; without /proc, in seconds since 1970.
 
     Returns:
         None when there is no such process, it is a zombie, or it is hidden.

@@ -116,7 +116,7 @@ class DirectoryStore:
 
     @contextmanager
     def _temporary(self, place: Place) -> Iterator[tuple[Path, str]]:
-        """Yield a temporary path and the object's URL; then give the path the object's name."""
+        """Yield a temporary path and the object's URL; then rename it to the object's name."""
         path = self._inside(self.root.joinpath(*place.parts))
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:

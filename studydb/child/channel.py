@@ -1,4 +1,4 @@
-"""Frames over a stream socket: a message and the bytes that belong to it, without pickle."""
+"""Frames over a stream socket: a message and the bytes that belong to it; nothing is pickled."""
 
 import select
 import socket

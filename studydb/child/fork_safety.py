@@ -1,9 +1,9 @@
 """
 Whether a process may be forked after it has imported a user's module.
 
-A fork copies memory and descriptors, but no thread except the caller's. So a process may be forked
-only if it has one thread and no context on an accelerator, and if the import has left no file,
-socket or shared memory open. This is checked in /proc. Without /proc, no process counts as safe.
+A fork copies no thread but the caller's, cannot use a context on an accelerator, and shares open
+files, sockets and shared memory with other forks. So the import must leave none of these behind:
+no second thread, no context, nothing open. Without /proc to check this, no process is safe.
 """
 
 import os

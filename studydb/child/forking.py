@@ -106,7 +106,7 @@ class ForkingServer:
     Args:
         control: The socket of requests and replies.
         parent_pid: The pid of the parent; this process ends when the parent does.
-        begin: For each kind of child, the function that does its work and ends its process.
+        begin: For each kind of child, the function that does the child's work and ends its process.
         outdated: Called before each fork; returns a reason not to fork, or None to fork.
         at_end: Called after all children have ended, before this process exits.
     """

@@ -116,7 +116,7 @@ class Answered(Struct, frozen=True, tag="answer"):
 
 
 class StopNotice(Struct, frozen=True, tag="stop"):
-    """The next report must raise TrialStopped for this verdict; None withdraws a verdict."""
+    """The next report must raise TrialStopped for `verdict`; None withdraws an earlier verdict."""
 
     verdict: Verdict | None
 

@@ -19,8 +19,8 @@ BUSY_WAIT_S = 1.0
 RESUME_SCAN_S = 2.0
 """
 For this many seconds after a scan of the whole queue, claims scan only behind the last claimed
-trial. While an old snapshot is open, a whole scan also reads the index entries of claimed trials
-(3 ms for 20,000). A trial that returns to an earlier position waits for the next whole scan.
+trial. While an old snapshot is open, claimed trials stay in the index, and a whole scan reads their
+entries, too (3 ms for 20,000). A trial that returns to an earlier position waits for a whole scan.
 """
 
 
@@ -64,7 +64,7 @@ class Acquirer:
         """
         Try claim and ask, beginning with the call that returned the last trial.
 
-        If the scheduler promotes trials, its choice comes after PENDING trials and before new ones.
+        If the scheduler promotes trials, the order is: claim, promote a trial and claim it, ask.
         """
         promotes = bool(self._study.scheduler.promotes_from())
         if not (self._claims_first or promotes):
@@ -77,7 +77,7 @@ class Acquirer:
         if claimed is not None:
             self._claims_first, self._last_position = True, claimed.queue_position
             return claimed
-        # The first ask makes no trial while trials are PENDING. Others may have claimed them since.
+        # PENDING trials, now claimed by others, may have kept the ask above from making a trial.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False

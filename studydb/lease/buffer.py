@@ -29,7 +29,7 @@ class Buffer:
     again is unchanged.
 
     Attributes:
-        tally: The tally of the trial's stored results; None if any of them is unknown here.
+        tally: The tally of the trial's stored results; None if this process does not know them all.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Buffer:
             self.tally = None
 
     def drop(self) -> None:
-        """Drop the results that wait: the database refuses them after a verdict."""
+        """Drop the results that wait; after a verdict of a scheduler or rule they are refused."""
         with self._lock:
             self._waiting.close()
 

@@ -14,7 +14,7 @@ RETRY_S = 1.0
 
 class Heartbeat:
     """
-    Renews leases every 2/9 of their length or a little sooner, and tells attempts their verdicts.
+    Renews leases once per period (2/9 of a lease, or a little less); tells attempts their verdicts.
 
     While the database is away, a renewal is tried every second.
 

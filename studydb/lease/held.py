@@ -37,7 +37,7 @@ class HeldAttempt:
     A claimed trial; threads may share it.
 
     Attributes:
-        verdict: The verdict that this process last learned; None to continue.
+        verdict: The verdict that this process last learned; None while the attempt may continue.
         is_lost: Whether the attempt no longer holds the trial. Then its writes change nothing.
         is_ending: Whether the attempt's end is being written. The end gives up the
             lease, so a renewal that then finds no lease does not set `is_lost`.

@@ -101,7 +101,7 @@ class OwnLoop:
 
         Returns:
             None if the study is stopped, if a person has drained this process, or if the budget is
-            spent and no trial is PENDING or may be promoted.
+            spent and there is neither a PENDING trial nor a trial that may be promoted.
 
         Raises:
             TimeoutError: No trial could be claimed in time.

@@ -20,7 +20,7 @@ from studydb.domain.text.other_tools import missing_attribute, suggesting_keywor
 from studydb.lease.held import HeldAttempt
 
 LAST_PATIENCE_S = 5.0
-"""The patience of the call that ends an abandoned trial, or a trial whose values are refused."""
+"""The patience of the call that ends an abandoned trial, or a trial whose values were refused."""
 
 
 class OwnTrial:
@@ -247,6 +247,6 @@ def fail_by(held: HeldAttempt, error: Exception) -> bool:
         held.fail(error, patience_s=LAST_PATIENCE_S)
     except LeaseLost:
         return True
-    except Exception:  # noqa: BLE001  the caller raises the first error; the lease expires
+    except Exception:  # noqa: BLE001  the caller has `error`; the lease expires
         return False
     return True

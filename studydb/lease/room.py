@@ -67,7 +67,7 @@ class Room:
 
 
 UNLIMITED = Room(memory_bytes=1 << 62, spill_bytes=0)
-"""The room of own loops, whose `report` waits for the database, so few results wait in memory."""
+"""The room of own loops: few results wait there, because `report` flushes every 200 results."""
 
 
 class SpillFile:
@@ -190,7 +190,7 @@ class Queue:
             self._force(self._stuck, result, size)
 
     def _reserve(self, size: int) -> bool:
-        """Reserve `size` bytes and, if possible, spare bytes, so that few results lock the room."""
+        """Reserve `size` bytes and, if possible, spare bytes for the next results."""
         for wanted in (size + SPARE_BYTES, size):
             if self._room.take("memory", wanted - self._spare_bytes):
                 self._spare_bytes = wanted

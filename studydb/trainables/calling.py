@@ -53,7 +53,7 @@ def check_signature(function: Callable[..., Any]) -> None:
     Refuse an object that cannot be called with a config.
 
     Raises:
-        TrainableError: The object is no function, takes no config, or requires another parameter.
+        TrainableError: The object is no function, takes no config, or requires more than `EXTRAS`.
     """
     name = qualified_name(function)
     if not callable(function) or inspect.isclass(function):

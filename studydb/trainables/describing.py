@@ -123,8 +123,8 @@ def _not_importable(own: Mapping[str, ModuleType], not_found: set[str]) -> dict[
     """
     Find the modules that a worker cannot import: `not_found`, and all modules that refer to them.
 
-    For example, a worker finds a test module, but not a helper that the test module imports from a
-    folder that conftest.py has put on `sys.path`.
+    For example, a test module imports a helper from a folder that conftest.py puts on `sys.path`. A
+    worker finds the test module, but cannot import it, because it does not find the helper.
     """
     missing = set(not_found)
     references = {name: {*_referred_modules(module)} for name, module in own.items()}
@@ -217,7 +217,7 @@ def _pickle(function: Callable[..., Any], missing: Iterable[ModuleType], workdir
 
 @contextmanager
 def _by_value(missing: Iterable[ModuleType]) -> Iterator[None]:
-    """Register modules for pickling by value; afterwards only the user's stay registered."""
+    """Have cloudpickle pickle modules by value within the `with` block."""
     added = [m for m in missing if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     try:
         for module in added:

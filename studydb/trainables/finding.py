@@ -26,8 +26,8 @@ def load(
 
     Args:
         trainable: A trainable that `check_trusted` has accepted.
-        workdirs: The directories to search, in order: the worker's working directory, then the
-            study's; for a trainable without a signature only the worker's.
+        workdirs: The directories to search, in order: the worker's working directory and, if the
+            trainable is signed, the study's working directory.
         own_only: Whether to refuse a function that its module imports from another package, such as
             `train:system` after `from os import system`. True for a trainable without a signature.
 

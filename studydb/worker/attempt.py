@@ -56,7 +56,7 @@ class Outcome:
     failure: Failure | None = None
     unrestorable: bool = False
     restart: bool = False
-    """Whether to run again, fresh: a child forked from a template died before a report."""
+    """Whether to start again, fresh: the child of a template was killed before it reported."""
 
 
 _Notice = LostNotice | StopNotice | signal.Signals | None

@@ -28,7 +28,7 @@ _START_TIMEOUT_S = 60.0
 _SEND_TIMEOUT_S = 30.0
 
 _numbers = itertools.count(1)
-"""Numbers of requests, unique in a worker; `CHILD_ID_VARIABLE` tells a child its number."""
+"""Numbers of requests, unique in a worker; `CHILD_ID_VARIABLE` holds a child's request number."""
 
 
 class ForkerDied(OSError):

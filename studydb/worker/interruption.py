@@ -53,8 +53,8 @@ class Interruption:
         """
         Stop the worker at SIGTERM, SIGINT or SIGHUP; call this from the main thread.
 
-        The second SIGTERM or SIGINT ends the process. SIGHUP does not count: a closed terminal may
-        send it twice, or a service manager after SIGTERM. Under nohup SIGHUP has no effect.
+        The second SIGTERM or SIGINT ends the process. SIGHUP does not count: it may come twice from
+        a closed terminal, or after SIGTERM from a service manager. Under nohup it has no effect.
 
         Args:
             at_once: Called at the second signal, to end the process.

@@ -24,7 +24,7 @@ class Notices:
         self._lock = threading.Lock()
 
     def is_best_due(self) -> bool:
-        """Return True at most once a second, for a line that names the study's best value."""
+        """Whether the next line should name the study's best value: True at most once a second."""
         with self._lock:
             if time.monotonic() < self._best_due_s:
                 return False

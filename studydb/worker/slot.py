@@ -171,7 +171,7 @@ class Slot(threading.Thread):
                 )
 
     def _fail(self, held: HeldAttempt, attempt: Attempt, error: Exception) -> None:
-        """End an attempt, whose values the database refused, as failed; the worker continues."""
+        """End as failed an attempt whose values the database refused; the worker continues."""
         say, outcome = self._equipment.options.say, Outcome(Reason.FAILED, failure_of(error))
         try:
             ending = held.fail(error, process=attempt.process)

@@ -26,8 +26,8 @@ CLOSE_S = 2.0
 
 DEATHS_LIMIT = 3
 """
-After the deaths of this many templates all starts are fresh. All starts are also fresh after this
-many templates in a row were outdated before they forked an attempt.
+All starts are fresh once this many templates have died, or once this many templates in a row were
+outdated before they forked an attempt.
 """
 
 _TICK_S = 0.25
@@ -219,7 +219,7 @@ class Templates:
             return self._template
 
     def _make(self, job: Job) -> Template | None:
-        """Make a template, or return None; if it is unusable, all later starts are fresh."""
+        """Make a template, or return None; after an unusable template all starts are fresh."""
         output = self._pump.open(self._directory)
         try:
             process = self._forkserver.fork(
