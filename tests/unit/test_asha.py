@@ -107,7 +107,7 @@ def test_each_bracket_begins_one_milestone_later():
     assert scheduler.next_decision_step(1, 0) == 3
 
 
-def test_brackets_are_drawn_with_the_softmax_of_their_numbers_of_rungs():
+def test_probability_of_a_bracket_is_the_softmax_of_its_number_of_rungs():
     scheduler = ASHA(max_t=27, reduction_factor=3, brackets=3)
 
     drawn = [scheduler.bracket_of(seed=1, draw=draw) for draw in range(20_000)]
@@ -126,7 +126,7 @@ PAUSED = Reason.PAUSED
 
 
 def promoted(waiting, *, n=3, cutoff=0.5, **options):
-    """The trial that is resumed; `waiting` has the best waiting trial's id and score by rung."""
+    """Return the promoted trial's id; `waiting` maps rungs to the best waiting trial's id, score."""
     scheduler = ASHA(max_t=27, reduction_factor=3, type="promotion", **options)
     view = View(
         {key: RungView(n, cutoff) for key in scheduler.promotes_from()},
@@ -169,7 +169,7 @@ def test_highest_rung_with_a_promotable_trial_comes_first():
     assert promoted({(0, 3): (1, 0.3), (1, 9): (2, 0.5)}, brackets=2) == 2
 
 
-def test_stopping_promotes_no_trial():
+def test_asha_of_the_type_stopping_promotes_no_trial():
     assert ASHA(max_t=9).promotes_from() == ()
     assert ASHA(max_t=9).next_work(View()) is None
 
@@ -214,7 +214,7 @@ def test_report_within_the_grace_period_is_not_judged():
 
 
 @pytest.mark.parametrize("step", [9, 10])
-def test_max_t_completes_the_trial_whatever_its_value(step):
+def test_report_at_max_t_completes_the_trial_whatever_the_value(step):
     assert judge(step, math.nan) == Decision(STOP, Reason.COMPLETED)
 
 

@@ -140,7 +140,7 @@ def test_float_as_a_constant_in_sql_is_refused():
         spelled(0.5)
 
 
-def test_chain_whose_statements_give_a_bind_different_defaults_is_refused():
+def test_chain_is_refused_if_its_statements_have_different_defaults_for_one_bind():
     first, then = (
         sa.update(study).values(seed=sa.bindparam("number", default)) for default in (1, 2)
     )

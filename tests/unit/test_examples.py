@@ -1,4 +1,4 @@
-"""The examples train, and continue from a checkpoint."""
+"""The trainables of `studydb.examples` reach low errors, and continue from a checkpoint."""
 
 import pickle
 from dataclasses import dataclass, field

@@ -52,7 +52,7 @@ def test_lookalike_given_to_constant_is_kept_and_round_trips_as_json(value):
 
 
 @pytest.mark.parametrize("value", OTHER_TEXTS)
-def test_other_texts_are_constants(value):
+def test_text_that_is_no_lookalike_is_a_constant(value):
     assert Space.read({"x": value}).constants == {"x": value}
 
 

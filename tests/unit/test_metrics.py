@@ -255,7 +255,7 @@ def test_integer_of_more_than_64_bits_becomes_the_nearest_double(number, kind):
     assert (found, type(found)) == (kind(number), kind)
 
 
-def test_metrics_of_derived_classes_become_builtin_types():
+def test_metrics_of_derived_classes_become_values_of_builtin_types():
     class Text(str):
         __slots__ = ()
 

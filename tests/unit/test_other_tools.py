@@ -30,7 +30,7 @@ ASK = {"metric": "loss", "mode": "min"}
         ("optimize", "study.run(workers=2)"),
     ],
 )
-def test_name_of_another_tool_is_translated_when_it_is_read_or_imported_from_studydb(name, ours):
+def test_error_about_a_name_of_another_tool_says_what_to_write_in_studydb(name, ours):
     with pytest.raises(AttributeError) as asked:
         getattr(studydb, name)
     with pytest.raises(ImportError) as imported:
@@ -42,14 +42,14 @@ def test_name_of_another_tool_is_translated_when_it_is_read_or_imported_from_stu
     assert not hasattr(studydb, name)
 
 
-def test_unknown_name_that_is_not_in_words_raises_the_usual_error_of_python():
+def test_name_that_is_of_no_known_tool_raises_the_usual_error_of_python():
     with pytest.raises(AttributeError, match=r"^module 'studydb' has no attribute 'nonsense'$"):
         _ = studydb.nonsense
     with pytest.raises(ImportError, match=r"^cannot import name 'nonsense'"):
         exec("from studydb import nonsense")
 
 
-def test_names_of_studydb_are_not_in_words():
+def test_no_name_of_studydb_is_listed_as_a_name_of_another_tool():
     folded = {name.casefold() for name in studydb.__all__}
 
     assert folded & set(WORDS) == set()
@@ -70,7 +70,7 @@ def test_names_of_studydb_are_not_in_words():
         ("colour", "it takes name, trainable, metric, mode, space"),
     ],
 )
-def test_keyword_of_another_tool_is_translated_and_nothing_is_created(tmp_path, keyword, ours):
+def test_error_about_a_keyword_of_another_tool_says_what_to_write(tmp_path, keyword, ours):
     place = {"storage": f"sqlite:///{tmp_path}/s.db"}
 
     with pytest.raises(TypeError) as refused:
@@ -82,7 +82,7 @@ def test_keyword_of_another_tool_is_translated_and_nothing_is_created(tmp_path, 
 
 
 @pytest.mark.parametrize("report", [studydb.report, RunningTrial.report, OwnTrial.report])
-def test_report_translates_metrics_and_steps_given_as_keywords(report):
+def test_error_about_metrics_and_steps_as_keywords_of_report_says_what_to_write(report):
     with pytest.raises(TypeError, match=r'report\(\{"loss": 1.0\}\): all metrics in one dict'):
         report(loss=1.0)
     with pytest.raises(TypeError, match='"training_iteration": 5'):
@@ -99,7 +99,7 @@ def test_report_translates_metrics_and_steps_given_as_keywords(report):
         (OwnTrial, "should_prune", "report() raises TrialStopped"),
     ],
 )
-def test_studies_and_trials_translate_attributes_of_another_tool(kind, name, ours):
+def test_error_about_an_attribute_of_another_tool_says_what_to_write(kind, name, ours):
     bare = object.__new__(kind)
 
     words = [f"{kind.__name__!r} object has no attribute {name!r}. In studydb: ", ours]
@@ -118,7 +118,7 @@ def test_studies_and_trials_translate_attributes_of_another_tool(kind, name, our
         (lambda: parse_parameter("lr=logunifrm(1, 2)"), "Did you mean 'loguniform'"),
     ],
 )
-def test_specs_of_another_tool_are_translated(make, words):
+def test_error_about_a_spec_of_another_tool_says_what_to_write(make, words):
     check_refused([words], make)
 
 

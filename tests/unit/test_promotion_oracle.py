@@ -1,4 +1,4 @@
-"""ASHA by promotion chooses the trials that Syne Tune 0.13 chose, on recorded random sequences."""
+"""ASHA by promotion chooses the trials that Syne Tune 0.13 chose for the same random reports."""
 
 import json
 from bisect import insort
@@ -15,7 +15,7 @@ CASES = json.loads((Path(__file__).parents[1] / "data" / "syne_tune_promotion.js
 
 
 class Rung:
-    """A rung in memory, with the arithmetic that the database uses."""
+    """A rung in memory; its cut and cutoff are computed by the functions that stored rungs use."""
 
     def __init__(self, quantile):
         self.quantile, self.cut, self.ranked, self.waiting = quantile, Cut(), [], []
@@ -38,7 +38,7 @@ class Rung:
 
 
 class Study:
-    """Implements both views of a scheduler."""
+    """What a scheduler reads of a study: its rungs, and the best trial that waits at each."""
 
     def __init__(self, scheduler):
         self.rungs = {spec.key: Rung(spec.quantile) for spec in scheduler.rungs()}
@@ -54,7 +54,7 @@ class Study:
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_free_worker_gets_the_trial_that_the_oracle_chose(case):
+def test_free_worker_gets_the_trial_that_syne_tune_chose(case):
     scheduler = ASHA(**case["options"], type="promotion")
     study, n_trials, sign = Study(scheduler), 0, 1 if case["mode"] == "min" else -1
 

@@ -47,7 +47,7 @@ def test_equal_scores_are_ordered_by_trial_id():
     assert cutoff(cut, (1.0, 5), 0.5) == 1.0
 
 
-def test_cutoff_between_infinity_and_a_number_is_undefined_as_in_numpy():
+def test_cutoff_between_infinity_and_a_number_is_nan_as_in_numpy():
     with np.errstate(invalid="ignore"):
         expected = np.percentile([-math.inf, 0.0], 25)
 

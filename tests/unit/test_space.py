@@ -325,7 +325,7 @@ def test_distribution_with_wrong_arguments_is_refused(make, word):
         make()
 
 
-def test_numpy_values_in_a_space_become_plain():
+def test_numpy_values_in_a_space_become_plain_values_of_python():
     space = Space.read(
         {
             "a": uniform(np.float32(0), np.int8(2)),

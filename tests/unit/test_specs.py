@@ -51,7 +51,7 @@ def test_options_of_right_types_are_checked_by_the_class():
         Sample(steps=10)
 
 
-def test_whole_floats_and_numpy_numbers_become_builtin_types():
+def test_whole_floats_and_numpy_numbers_become_numbers_of_builtin_types():
     sample = Sample(steps=3.0, factor=np.float32(0.5), seed=np.int64(4))
 
     assert [type(option) for option in (sample.steps, sample.factor, sample.seed)] == [

@@ -15,7 +15,7 @@ DRAWN = {
 }
 
 
-def test_moves_are_as_expected_and_the_docstring_names_every_state():
+def test_moves_are_as_drawn_and_the_docstring_of_the_module_names_every_state():
     targets = {source: {to for at, to in MOVES if at is source} for source in State}
 
     assert targets == DRAWN

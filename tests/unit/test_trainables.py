@@ -461,12 +461,12 @@ async def async_generator(config):
         (3, "is a int"),
     ],
 )
-def test_signature_that_studydb_cannot_call_is_refused(function, complaint):
+def test_function_that_studydb_cannot_call_is_refused(function, complaint):
     with pytest.raises(TrainableError, match=complaint):
         check_signature(function)
 
 
-def test_function_without_a_signature_is_called_with_the_config():
+def test_builtin_function_is_called_with_the_config():
     assert call([].extend, {"a": 1}, FakeTrial()) is None
 
 

@@ -1,4 +1,4 @@
-"""Fixtures: attempts in children, with the test as their worker; studies with real workers."""
+"""Fixtures: attempts in child processes, to which the test is the worker; studies with workers."""
 
 import itertools
 import os
@@ -153,7 +153,7 @@ def run(start: Start) -> Callable[..., list[FromChild]]:
 
 @pytest.fixture
 def stage(storage_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A study and its workers, on both databases."""
+    """A study and its workers; the test runs once on each database."""
     with Stage(storage_url, tmp_path) as stage:
         yield stage
 

@@ -13,7 +13,7 @@ MOST_TURNS = 3
 
 
 def run_chaos(storage, tmp_path, **options):
-    """Return the broken promises. A run in which no trial resumed tests too little; repeat it."""
+    """Return a run's broken promises. If no trial resumed, the run tested too little; repeat it."""
     wrong = {}
     for turn in range(MOST_TURNS):
         (tmp_path / str(turn)).mkdir()

@@ -54,7 +54,7 @@ def test_checkpoint_attribute_of_a_trial_is_its_newest_checkpoint(saved):
         assert contents(checkpoint) == whole
 
 
-def test_path_of_a_checkpoint_is_a_private_copy_and_is_gone_after_the_process(stage, tmp_path):
+def test_path_of_a_checkpoint_is_a_private_copy_that_is_deleted_at_exit(stage, tmp_path):
     stage.create("saving:as_directory")
     stage.run()
     script = (

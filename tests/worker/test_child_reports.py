@@ -51,7 +51,7 @@ def test_reports_wait_again_from_the_decision_step_that_an_answer_names(start):
     assert attempt.receive().id is not None
 
 
-def test_except_exception_does_not_catch_trial_stopped(start):
+def test_trial_stopped_is_not_caught_by_except_exception(start):
     def train(config):
         while True:
             try:

@@ -60,7 +60,7 @@ def test_worker_with_the_option_wait_continues_when_the_study_is_resumed(stage):
     eventually(lambda: stage.study.counts.terminated == 10 - MAX_ALIKE)
 
 
-def test_run_raises_study_failed_when_the_study_pauses_itself_and_at_the_next_run(stage, capfd):
+def test_study_run_raises_study_failed_if_the_study_pauses_itself_or_has_done_so(stage, capfd):
     study = stage.create("misbehaving:raises", num_trials=200)
 
     with pytest.raises(studydb.StudyFailed, match=r"paused itself.*cursed.*studydb show staged"):
@@ -84,7 +84,7 @@ def test_study_with_guard_false_runs_all_trials_and_fails_if_none_completes(stag
         study.run()
 
 
-def test_worker_whose_first_trials_fail_while_other_workers_succeed_ends_with_an_error(stage):
+def test_worker_ends_with_an_error_if_its_first_trials_fail_but_other_workers_succeed(stage):
     study = stage.create("misbehaving:raises_here", num_trials=20)
     assert stage.run(max_trials=1) == 0
 
@@ -96,7 +96,7 @@ def test_worker_whose_first_trials_fail_while_other_workers_succeed_ends_with_an
     assert study.status == "RUNNING"
 
 
-def test_worker_whose_first_trial_completes_continues_after_failures_and_exits_with_0(stage):
+def test_worker_goes_on_after_failures_if_its_first_trial_has_completed(stage):
     study = stage.create("misbehaving:raises_unless_first", num_trials=8)
 
     assert stage.run() == 0

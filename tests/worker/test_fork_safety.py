@@ -1,4 +1,4 @@
-"""A process whose imports opened an accelerator must not be forked; devices are simulated."""
+"""A process whose imports opened an accelerator is not forked; the tests simulate accelerators."""
 
 import subprocess
 import sys

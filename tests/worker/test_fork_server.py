@@ -80,7 +80,7 @@ def server():
 
 def test_child_has_its_own_descriptors_session_directory_and_arguments(start, server):
     def inspect(config):
-        # The list has the descriptor that `iterdir` itself opened; closed by now, it is no link.
+        # `iterdir` also lists its own descriptor, which is closed by now, so its path is no link.
         descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
         facts = {
             "descriptors": {path.name: str(path.readlink()) for path in descriptors},
@@ -270,7 +270,7 @@ def test_fork_server_survives_sigterm_and_the_end_of_the_thread_that_started_it(
     assert server.pid == pid
 
 
-def test_children_of_a_killed_fork_server_end_and_another_server_is_started(start, server):
+def test_children_end_if_their_fork_server_is_killed_and_another_server_is_started(start, server):
     attempt = start(with_grandchildren, server=server)
     inside, outside = grandchildren_of(attempt)
     killed = server.pid

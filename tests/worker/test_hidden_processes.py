@@ -1,4 +1,4 @@
-"""`is_alive` is true for a process that /proc does not show, unless it has certainly ended."""
+"""`is_alive` is true for a process that /proc does not show, unless its end is certain."""
 
 import dataclasses
 import errno

@@ -136,7 +136,7 @@ def break_endings(monkeypatch):
     return break_endings
 
 
-def test_trial_whose_ending_raises_an_internal_error_fails_and_the_next_trial_completes(
+def test_trial_fails_if_its_ending_raises_an_internal_error_and_the_next_trial_completes(
     supervised, database, break_endings
 ):
     break_endings(1)

@@ -34,7 +34,7 @@ def result(step, size=100):
 
 @pytest.fixture
 def opened():
-    """Register objects that are closed at the end of the test."""
+    """Return a function that takes an object, which is closed when the test ends."""
     with ExitStack() as stack:
         yield lambda one: stack.enter_context(closing(one))
 

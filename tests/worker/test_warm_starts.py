@@ -133,7 +133,7 @@ def test_random_numbers_of_warm_and_fresh_starts_are_equal(start, warm, module, 
     assert drawn[0]["numpy"] != drawn[2]["numpy"]
 
 
-def test_warm_attempt_has_its_own_group_output_and_descriptors(start, warm, module):
+def test_warm_attempt_shares_no_process_group_output_or_descriptor(start, warm, module):
     trainable = module(
         """
         import os
@@ -432,7 +432,7 @@ def test_template_with_a_running_attempt_is_not_idle(start, warm, module, monkey
     assert attempt.child.exit is None
 
 
-def test_attempts_of_a_killed_template_end_and_another_template_is_made(start, warm, module):
+def test_attempts_end_if_their_template_is_killed_and_another_template_is_made(start, warm, module):
     trainable = module(
         """
         import os, time
@@ -464,7 +464,7 @@ def test_templates_that_die_repeatedly_make_all_starts_fresh(start, warm, module
     assert "have died" in warm.printed[-1]
 
 
-def test_template_and_attempts_of_a_killed_fork_server_end(start, pump, module, tmp_path):
+def test_template_and_attempts_end_if_their_fork_server_is_killed(start, pump, module, tmp_path):
     server = ForkServer()
     server.start()
     warm = Warm(server, pump, tmp_path)
