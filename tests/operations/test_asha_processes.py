@@ -1,4 +1,4 @@
-"""ASHA decides on reports of several processes as a reference in plain Python does."""
+"""ASHA's decisions on reports of several processes equal those of a reference in plain Python."""
 
 import multiprocessing
 

@@ -28,7 +28,7 @@ NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
 """With a nested space, an ask takes several statements."""
 
 AT_BEGIN = (claims, "begin_attempt")
-"""The function by which a claim in several statements inserts its attempt; tests hold its call."""
+"""Where tests hold a claim in several statements: at the call that inserts its attempt."""
 
 
 # --- races
@@ -131,7 +131,7 @@ def test_duplicate_claim_that_does_not_wait_misses_the_trial_of_the_earlier_send
 
 
 def asking_then_claiming(database, **overrides):
-    """Return a function. Its first call asks for the budget's last trial; its second claims it."""
+    """Return a function that sends one token twice, first by an ask, then by a claim."""
     study = new_study(database, num_trials=2, **overrides)
     SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
@@ -168,7 +168,7 @@ def test_duplicate_claim_takes_the_trial_if_the_earlier_send_rolls_back(connecti
 
 
 def send_again(pool, call, database):
-    """Call in another thread; return the call's future, and an event that is set at its end."""
+    """Call in another thread; return the future, and an event that is set when the call ends."""
     answered = Event()
     future = pool.submit(call, database)
     future.add_done_callback(lambda _: answered.set())

@@ -77,7 +77,7 @@ def connected_sides(postgres_server, postgres_template):
 
 @pytest.fixture
 def sides(connected_sides):
-    """Empty the two databases before each test, because tests often read all rows."""
+    """The two databases, emptied before each test: tests often read all rows, which must be few."""
     for side in connected_sides:
         with side.database.begin() as txn:
             wide_view_sql.drop(txn, wide_view_sql.found(txn))
@@ -87,7 +87,7 @@ def sides(connected_sides):
 
 @pytest.fixture(scope="module")
 def killed_processes(sqlite_template, tmp_path_factory):
-    """A folder, and a function that kills processes and leaves their databases in the folder."""
+    """A folder for databases of killed processes, and the function that kills at each COMMIT."""
     folder = tmp_path_factory.mktemp("killed")
     forks = subprocess.Popen(
         [sys.executable, "-m", "harness.crash_target", sqlite_template, folder],

@@ -131,8 +131,8 @@ def test_writes_of_the_holder_are_accepted(database, clock, subtests):
             assert dump(database, without=["worker"]) != before
 
 
-# A PENDING row has no token (a CHECK says so), so a zombie can write to it only if the
-# fence compares neither `state` nor `token`.
+# Two parts are left out where each alone refuses the zombie: a recovered trial is not RUNNING and
+# has no token, and a successor has another number and another token.
 @pytest.mark.parametrize(
     ("parts", "fate"),
     [

@@ -1,4 +1,4 @@
-"""On PostgreSQL, a role that may only connect holds an advisory lock that studydb uses."""
+"""On PostgreSQL, a role that may only connect stops no operation by holding an advisory lock."""
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -75,7 +75,9 @@ def test_asks_skip_the_queue_of_asks_after_one_ask_has_timed_out_in_it(database,
     assert monotonic() - begun_s < proposals.TURN_TIMEOUT_S  # later asks skip the queue
 
 
-def test_claims_do_not_wait_in_the_queue_of_asks(database, study, worker, stranger):
+def test_claim_that_finds_a_trial_does_not_wait_in_the_queue_of_asks(
+    database, study, worker, stranger
+):
     enqueued(database, study)
 
     with held(stranger, queue_of(study)):
@@ -137,7 +139,9 @@ def test_concurrent_duplicate_asks_make_one_trial(database, postgres_url, strang
     assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
 
 
-def test_resent_claim_waits_for_asks_but_not_forever(database, study, worker, stranger):
+def test_resent_claim_without_a_trial_waits_in_the_queue_of_asks_but_not_forever(
+    database, study, worker, stranger
+):
     with held(stranger, queue_of(study)):
         begun_s = monotonic()
         assert claim(database, study, worker.claimant()) is None

@@ -187,17 +187,17 @@ def test_resumption_waits_for_the_end_of_a_paused_attempt_and_wakes_its_trial(
 # --- rungs before trials
 
 
-def promotion_meets_report(database, url):
+def rival_meets_report(database, url):
     """
-    Lock a rung and then a trial, in the lock order, while the trial reports.
+    Let a rival lock a rung and then a trial (the lock order), while the trial reports.
 
     Returns:
-        The promotion's error or None, and the report's error or None.
+        The rival's error or None, and the report's error or None.
     """
     run = new_run(database, scheduler=ASHA(max_t=9, reduction_factor=3))
     with postgres.connect(url) as rival, ThreadPoolExecutor(1) as pool:
         rival.execute("SET deadlock_timeout = '20ms'")
-        promoted = None
+        refused = None
         try:
             with rival.transaction():
                 rival.execute("SELECT 1 FROM rung WHERE step = 1 FOR NO KEY UPDATE")
@@ -205,15 +205,15 @@ def promotion_meets_report(database, url):
                 assert is_waiting_for_a_lock(url)
                 rival.execute("SELECT 1 FROM trial FOR NO KEY UPDATE")
         except psycopg.errors.DeadlockDetected as error:
-            promoted = error
-        return promoted, report.exception(PATIENCE_S)
+            refused = error
+        return refused, report.exception(PATIENCE_S)
 
 
-def test_report_at_a_rung_and_a_promotion_do_not_deadlock(database, postgres_url):
-    assert promotion_meets_report(database, postgres_url) == (None, None)
+def test_report_does_not_deadlock_with_a_rival_in_the_lock_order(database, postgres_url):
+    assert rival_meets_report(database, postgres_url) == (None, None)
 
 
-def test_report_deadlocks_with_another_one_if_it_locks_its_trial_before_the_rung(
+def test_report_that_locks_its_trial_before_the_rung_deadlocks_with_a_rival(
     database, postgres_url, monkeypatch
 ):
     def trial_first(txn, study, *, lease, batch):
@@ -222,10 +222,8 @@ def test_report_deadlocks_with_another_one_if_it_locks_its_trial_before_the_rung
 
     monkeypatch.setattr(flushing, "lock_rungs", trial_first)
 
-    promoted, reported = promotion_meets_report(database, postgres_url)
-    assert isinstance(promoted, psycopg.errors.DeadlockDetected) or isinstance(
-        reported, StorageBusy
-    )
+    refused, reported = rival_meets_report(database, postgres_url)
+    assert isinstance(refused, psycopg.errors.DeadlockDetected) or isinstance(reported, StorageBusy)
 
 
 def test_deadlock_raises_storage_busy_and_the_request_can_be_repeated(database, postgres_url):

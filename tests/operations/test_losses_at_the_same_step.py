@@ -42,7 +42,7 @@ def test_loss_after_another_step_restarts_the_count_of_losses(worker):
 
 
 @pytest.mark.parametrize("between", ["released", "recovered", "another error"])
-def test_attempt_with_another_end_restarts_the_count_of_losses(database, clock, worker, between):
+def test_another_kind_of_end_restarts_the_count_of_losses(database, clock, worker, between):
     ended = [lose(worker), lose(worker)]
     match between:
         case "released":

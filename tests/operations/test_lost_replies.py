@@ -1,4 +1,4 @@
-"""A call whose reply was lost is sent again: its change is stored, and is counted once."""
+"""A call whose reply was lost is sent again. The change that it makes is stored exactly once."""
 
 from contextlib import contextmanager
 
@@ -24,7 +24,7 @@ from studydb.lease.acquire import Acquirer
 
 @pytest.fixture(autouse=True)
 def _standing_clock(clock):
-    """Let the clock stand still: a resend may store the time again, and no row must change."""
+    """Stop the clock: a resend may store the current time, which must not count as a change."""
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def test_resend_of_a_call_that_was_cut_after_its_commit_gives_the_stored_answer(
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, nth):
-    """On SQLite an ask has one COMMIT, on PostgreSQL four: a read, proposals, trial, proposals."""
+    """On PostgreSQL the COMMITs of an ask end a read, a batch of proposals, the trial, a second batch."""
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     token_ = token()

@@ -1,4 +1,4 @@
-"""A free worker resumes the trial that ASHA promotes; each trial is promoted once."""
+"""A free worker resumes the trial that ASHA promotes. A trial is promoted only once from a rung."""
 
 import json
 import math
@@ -65,11 +65,11 @@ def waiting(database):
     return [number for (number,) in found]
 
 
-# --- the rule
+# --- which trials are promoted
 
 
 @pytest.mark.parametrize("case", CASES[::16], ids=range(len(CASES[::16])))
-def test_database_promotes_the_trials_that_the_oracle_chose(database, case):
+def test_database_promotes_the_trials_that_syne_tune_promoted(database, case):
     study = study_of(
         database,
         scheduler=ASHA(**case["options"], type="promotion"),
@@ -91,7 +91,7 @@ def test_database_promotes_the_trials_that_the_oracle_chose(database, case):
             running.pop(number).finish(outcome=Reason.PREEMPTED)
 
 
-def test_best_trial_that_waits_is_promoted_and_then_the_second(database):
+def test_best_trial_that_waits_is_promoted_first_and_the_second_best_next(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.5, 0.2, 0.4, 0.3, 0.6, 0.7)
@@ -214,7 +214,7 @@ def test_paused_study_promotes_nothing_until_it_is_resumed(database):
     assert promote(database, study, worker.claimant())
 
 
-def test_stopping_scheduler_promotes_nothing_and_reads_nothing(database):
+def test_scheduler_that_does_not_promote_reads_no_rungs(database):
     study = study_of(database, scheduler=ASHA(9, 1, 3))
     seen = []
     database.observer = seen.append
@@ -223,7 +223,7 @@ def test_stopping_scheduler_promotes_nothing_and_reads_nothing(database):
     assert not any("rung" in sql for sql in seen)
 
 
-def test_nothing_is_promoted_without_room_or_while_a_trial_is_pending(database):
+def test_nothing_is_promoted_while_max_concurrent_trials_run_or_a_trial_is_pending(database):
     study = study_of(database, max_concurrent=1)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -267,7 +267,7 @@ def test_entry_of_another_studys_trial_is_not_promoted(database):
     assert worker.claim().lease.number == 0
 
 
-def test_infinite_loss_is_not_promoted(database):
+def test_trial_with_an_infinite_value_is_not_promoted(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, math.inf, math.inf, math.inf)
@@ -302,7 +302,7 @@ def test_resumed_trial_that_only_waited_at_a_rung_runs_without_a_promotion(datab
     assert waiting(database) == [0]
 
 
-def test_stopped_trial_waits_no_more_and_the_next_one_is_promoted(database):
+def test_stopped_trial_waits_no_more_and_the_next_best_trial_is_promoted(database):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.2, 0.8, 0.9, 0.95, 0.99)
@@ -314,7 +314,7 @@ def test_stopped_trial_waits_no_more_and_the_next_one_is_promoted(database):
     assert waiting(database) == [2, 3, 4, 5]
 
 
-def test_attempt_that_is_lost_after_its_rung_leaves_a_paused_trial_that_waits(database, clock):
+def test_trial_whose_attempt_is_lost_after_a_verdict_to_pause_waits_at_the_rung(database, clock):
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.9)
@@ -374,7 +374,7 @@ def test_study_is_finished_only_when_no_trial_is_to_be_promoted(database):
     assert not read_progress(database, study).can_claim
 
 
-def test_promotion_during_a_read_of_the_progress_does_not_hide_its_trial(
+def test_study_is_not_finished_if_a_trial_is_promoted_while_the_progress_is_read(
     database, storage_url, monkeypatch
 ):
     study = study_of(database, num_trials=2)
@@ -420,7 +420,7 @@ def test_own_loop_goes_on_while_another_process_runs_a_trial(database):
     assert progress.is_exhausted(n_held=1)
 
 
-def test_worker_whose_promoted_trial_was_claimed_by_another_promotes_again(database, monkeypatch):
+def test_worker_promotes_again_if_another_worker_claims_the_promoted_trial(database, monkeypatch):
     study = study_of(database, num_trials=6)
     worker, rival = SimulatedWorker(database, study), SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)

@@ -76,7 +76,7 @@ def test_lost_trial_that_cannot_be_ended_is_skipped_and_recorded_once(
     assert len(recovery_failures(database)) == 2
 
 
-def test_recovery_when_a_worker_starts_skips_a_trial_that_cannot_be_ended(
+def test_recovery_at_the_start_of_a_worker_skips_a_trial_that_cannot_be_ended(
     database, clock, study, lost, break_endings
 ):
     break_endings(2)

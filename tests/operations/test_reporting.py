@@ -138,7 +138,7 @@ ODD = [math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308, 0.1 
 
 
 @pytest.mark.parametrize("value", ODD)
-def test_value_round_trips(database, run, value):
+def test_odd_value_is_read_as_it_was_stored(database, run, value):
     run.send(Batch(1, (Result(1, value, {"again": value, "deep": [value, {"er": value}]}, 1.0),)))
 
     (found,) = live_results(database, run.worker.study, 0)

@@ -27,7 +27,7 @@ UNEXPECTED = {
     "another attempt": "UPDATE trial SET attempt = attempt + 1",
     "another token": "UPDATE trial SET token = 'other'",
     "another number of results": "UPDATE trial SET n_results = n_results + 1",
-    "a stored flush": "UPDATE trial SET flush_no = 9",
+    "another flush number": "UPDATE trial SET flush_no = 9",
 }
 
 
