@@ -131,7 +131,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change_", CHANGES)
-def test_trial_that_was_renewed_or_claimed_since_the_sweep_is_not_recovered(
+def test_trial_that_is_renewed_or_claimed_during_the_sweep_is_not_recovered(
     clock, worker, monkeypatch, change_
 ):
     run, database, study = worker.ask(), worker.database, worker.study
@@ -387,7 +387,9 @@ def test_process_of_another_boot_or_pid_namespace_is_not_taken_for_a_dead_proces
     assert states_of(database, study) == [State.RUNNING]
 
 
-def test_trial_that_was_claimed_again_meanwhile_is_not_recovered(database, study, monkeypatch):
+def test_trial_that_is_claimed_again_during_the_recovery_is_not_recovered(
+    database, study, monkeypatch
+):
     dead = SimulatedWorker(database, study, of=process(1))
     stale = dead.ask()
     with database.begin(write=False) as txn:
