@@ -1,4 +1,4 @@
-"""Fixtures: commands run in this process, and handles on studies, closed after the test."""
+"""Fixtures that run commands in this process, and that close study handles after the test."""
 
 import csv
 import io

@@ -118,7 +118,7 @@ def test_checkpoint_archive_without_a_valid_signature_is_not_opened(stage, attac
     assert stage.trial().reason == "COMPLETED"
 
 
-def test_directory_that_a_worker_has_signed_is_restored(stage):
+def test_checkpoint_directory_that_a_worker_signed_is_restored(stage):
     create(stage, "loading:unpickling", max_failures=1)
 
     assert stage.run() == 0

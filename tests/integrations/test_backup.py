@@ -1,4 +1,4 @@
-"""A restored database assigns the same attempt numbers again; tokens distinguish the attempts."""
+"""After a restore two attempts may get the same number; their tokens tell them apart."""
 
 import sqlite3
 import uuid
@@ -60,7 +60,7 @@ def test_attempt_claimed_after_the_backup_changes_nothing_in_the_restored_databa
     assert arrange.dump(restored) == before
 
 
-def test_attempt_running_at_the_backup_continues_in_the_restored_database_with_one_step_missing(
+def test_attempt_continues_in_the_restored_database_without_the_step_reported_after_the_backup(
     database, copy_database
 ):
     study = arrange.new_study(database)

@@ -22,7 +22,7 @@ from benchmarks import loading, space  # noqa: E402  needs the path above
 
 ONE_SHORT_ROUND = ("--rounds", "1", "--seconds", "0.05", "--json")
 
-needs_optuna = pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is an extra")
+needs_optuna = pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed")
 
 
 def run(*arguments, **environment):
@@ -81,7 +81,7 @@ def test_growth_benchmark_compares_each_call_in_a_small_and_in_a_large_study(pos
         assert operation["ratios"].keys() == {"60 trials"}
 
 
-def test_burden_benchmark_measures_claims_beside_an_old_snapshot_and_trials_that_back_off(
+def test_burden_benchmark_measures_claims_slowed_by_an_old_snapshot_or_by_trials_that_back_off(
     postgres_server,
 ):
     options = ("--claims", "40", "--backed-off", "30", "--rounds", "4")
@@ -122,7 +122,7 @@ def test_loops_benchmark_counts_no_error_and_at_most_one_connection_per_loop(pos
     assert measured["latency_ms"].keys() == {"claim or ask", "report", "finish"}
 
 
-def test_study_loaded_for_benchmarks_satisfies_the_invariants_of_a_real_study(postgres_url):
+def test_study_written_by_the_benchmarks_satisfies_the_invariants_of_a_real_study(postgres_url):
     loading.load(postgres_url, trials=300)
     study = studydb.load_study(space.STUDY, storage=postgres_url)
 

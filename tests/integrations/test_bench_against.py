@@ -66,7 +66,7 @@ def bench(checkout, *arguments, **environment):
     ],
     ids=["trial", "report"],
 )
-def test_option_against_measures_working_tree_and_commit_in_turns(
+def test_bench_with_against_measures_the_working_tree_and_the_commit_in_turns(
     checkout, postgres_server, command, contenders
 ):
     server = {postgres.DSN_VARIABLE: postgres_server}
@@ -93,7 +93,7 @@ def test_slower_working_tree_is_reported_with_exit_code_1(checkout):
     assert "slower" in ran.stdout
 
 
-def test_each_version_is_measured_with_its_own_schema_client_and_benchmark(
+def test_working_tree_that_renamed_a_column_can_be_compared_with_the_commit(
     checkout, postgres_server
 ):
     for path in checkout.rglob("*.py"):

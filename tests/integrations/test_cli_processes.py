@@ -1,4 +1,4 @@
-"""`studydb` as a process: what it imports, its exit codes, the workers it starts."""
+"""What a `studydb` process imports and prints, how it ends, and that `hello` runs a study."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What each command does and prints, on both databases."""
+"""What each command does and prints, on SQLite and on PostgreSQL."""
 
 import json
 import math
@@ -71,7 +71,7 @@ def test_parameter_in_both_the_space_file_and_the_command_line_is_refused(bare_c
         assert "exclude each other" in refused.err
 
 
-def test_environment_variables_set_options_with_semicolons_between_list_items(
+def test_environment_variables_set_options_and_semicolons_separate_repeated_values(
     console, database, monkeypatch
 ):
     monkeypatch.setenv("STUDYDB_CREATE_METRIC", "error")
@@ -85,7 +85,7 @@ def test_environment_variables_set_options_with_semicolons_between_list_items(
     assert console("studies").json[0]["study"] == "digits"
 
 
-def test_enqueue_extend_pause_resume_and_stop(console, database):
+def test_enqueue_extend_pause_resume_and_stop_change_the_study(console, database):
     study = arrange.new_study(database, name="digits", space=SPACE, num_trials=2)
 
     enqueued = console("enqueue", "digits", "lr=0.1", "net/act=relu")
@@ -274,7 +274,7 @@ def test_logs_command_says_that_an_attempt_printed_nothing(console, database):
     assert ended == "(attempt 1 of trial 0 has printed nothing)\n"
 
 
-def test_status_lists_twenty_unfinished_trials_of_all_states(console, database):
+def test_status_lists_at_most_twenty_running_and_pending_trials(console, database):
     study = arrange.new_study(database, name="digits", space=SPACE, num_trials=60)
     for _ in range(30):
         arrange.enqueued(database, study)

@@ -80,7 +80,7 @@ def test_results_frame_equals_v_result(database, study):
     assert len(frame) == len(rows) == 11
     for seen, row in zip(frame.to_dict("records"), rows, strict=True):
         metrics = row.pop("metrics")
-        assert same(metrics["loss"] or row["value"], row["value"])  # skip 0: jsonb has no -0.0
+        assert same(metrics["loss"] or row["value"], row["value"])  # jsonb stores -0.0 as 0
         metrics["metric/value"] = metrics.pop("value", None)
         others = {name: metrics.get(name) for name in ("acc", "big", "deep", "flag", "text")}
         for name, value in (row | others | {"loss": row["value"]}).items():
@@ -206,7 +206,7 @@ def test_error_without_pandas_names_the_pip_command(database, study, monkeypatch
             frame(database, study)
 
 
-def test_peak_memory_of_results_is_less_than_three_frames_and_one_page(database, monkeypatch):
+def test_results_dataframe_needs_less_memory_than_three_frames_and_one_page(database, monkeypatch):
     monkeypatch.setattr(pages, "RESULTS_PER_PAGE", 1_000)
     study = arrange.new_study(database, num_trials=None)
     for _ in range(30):

@@ -171,7 +171,7 @@ print("best", study.best_value)
 """
 
 
-def test_script_without_if_name_is_main_runs_once_and_workers_run_its_function(first, database):
+def test_script_without_a_main_guard_runs_once_and_workers_run_its_function(first, database):
     (first.workdir / "script.py").write_text(SCRIPT)
 
     printed = first.run("script.py")
@@ -293,7 +293,9 @@ def test_worker_without_the_key_is_refused_and_the_error_names_the_key_file(
     assert trial_rows(database) == []
 
 
-def test_import_path_runs_without_the_key_if_its_module_is_allowed(first, second, database):
+def test_function_named_by_an_import_path_runs_without_the_key_if_its_module_is_allowed(
+    first, second, database
+):
     for machine in (first, second):
         (machine.workdir / "mytrain.py").write_text(MYTRAIN)
     first.create("mytrain:train")
@@ -317,7 +319,7 @@ def test_function_sent_by_another_python_version_is_refused_before_a_claim(first
     assert arrange.rows(database, "SELECT count(*) FROM worker") == [(0,)]
 
 
-def test_import_path_runs_whatever_python_version_created_the_study(first, database):
+def test_function_named_by_an_import_path_runs_under_another_python_version(first, database):
     (first.workdir / "mytrain.py").write_text(MYTRAIN)
     first.create("mytrain:train")
     arrange.change(database, "UPDATE trainable SET python_version = '3.99'")

@@ -1,4 +1,4 @@
-"""An own loop raises the user's error and counts it as a failure, whatever the error contains."""
+"""An exception in an own loop reaches the user and counts as a failure, whatever it contains."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""`studydb query` refuses every statement that could write, even for a superuser."""
+"""`studydb query` refuses statements that could write, even if the login is a superuser."""
 
 import pytest
 from harness import arrange

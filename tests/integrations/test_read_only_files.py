@@ -24,7 +24,7 @@ if os.geteuid() == 0:
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-"""Runs Python without the capabilities by which root ignores the modes of files."""
+"""Runs Python without the capabilities by which root ignores file permissions."""
 
 READS = [
     *reading_commands("digits"),

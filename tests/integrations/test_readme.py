@@ -24,7 +24,7 @@ exec cp -p "$FIRST_HOME/${2#first:}" "$3"
 
 
 def blocks(title):
-    """The language and text of a section's code blocks, without `text` blocks, which are output."""
+    """Return language and text of a section's code blocks, except the blocks of output (`text`)."""
     section = README.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
     found = re.findall(r"^```(\w+)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     assert found, title

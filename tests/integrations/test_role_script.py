@@ -19,7 +19,7 @@ PEOPLE = (("ann", Role.OWNER), ("bob", Role.WORKER), ("Cyd E", Role.VIEWER))
 
 @pytest.fixture(scope="module", params=["pginstall18", "pginstall"])
 def server(request):
-    """A new server, because the databases of a server share their roles; and the folder of psql."""
+    """A new server, which has no roles of other tests, and the folder of its psql."""
     binaries = postgres._wheel_binaries()
     other = binaries.parent.with_name(request.param) / "bin"
     if not other.is_dir():
@@ -148,7 +148,7 @@ def test_new_role_of_a_member_replaces_the_former_role(lab, psql, work):
             connection.execute("UPDATE trial SET state = 'ERROR'")
 
 
-def test_script_sets_the_limits_of_viewers_for_a_login_that_got_the_role_by_hand(lab, psql):
+def test_script_limits_a_login_to_which_the_viewer_role_was_granted_by_hand(lab, psql):
     psql(lab, script(lab))
     psql(lab, "CREATE ROLE dan LOGIN; GRANT studydb_viewer TO dan;")
 

@@ -45,7 +45,7 @@ NOT_OF_WORKERS = {
     ("trials", "_MOVES"),
     ("trials", "_PAUSE_BY"),
 }
-"""Statements that workers never send, besides all statements of `store/deletion.py`."""
+"""Statements that workers never send. They send none of `store/deletion.py`, either."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ UPDATES_TO_COME = {
     "running_mean": {"step", "n_results", "total"},
     "counter": {"cost", "time_s"},
 }
-"""Rights that no statement needs yet: migrations add columns before the code that writes them."""
+"""Rights on columns that migrations added for coming features; no statement writes them yet."""
 
 INSERTS_TO_COME = {
     *("rung", "running_mean", "population", "lineage", "proposal", "resource_class"),

@@ -1,4 +1,4 @@
-"""Started by a Python without packages, a script continues in the venv of its checkout."""
+"""A script of `scripts/` continues in its checkout's venv if its Python has no packages."""
 
 import shutil
 import sys

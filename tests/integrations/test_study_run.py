@@ -148,7 +148,7 @@ def test_killed_script_leaves_no_worker_and_no_running_trial(create, start_scrip
 
 
 def in_a_thread(call):
-    """Start a call in a thread; `study.run` needs the main thread."""
+    """Start a call in a new thread, because `study.run` occupies the main thread."""
     thread = threading.Thread(target=call)
     thread.start()
     return thread

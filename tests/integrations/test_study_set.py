@@ -68,7 +68,7 @@ def test_checkpoint_is_looked_up_in_the_stores_of_its_study_only(console, databa
     assert stores.store_of(store_checkpoint(tmp_path / "a", study)) == a
     assert (
         stores.store_of(foreign) == a
-    )  # only the URL's last parts count, and a file in store a has the same parts
+    )  # store_of uses only the URL's last parts, and a file in store a has these parts
     DirectoryStore(tmp_path / "a").delete(foreign)
     with pytest.raises(CheckpointError, match="cannot be read"):
         open_store(stores.store_of(foreign)).get_bytes(foreign, digest="")

@@ -1,4 +1,4 @@
-"""Wide views have a column per parameter and metric, whatever their names are."""
+"""Wide views have a column for each parameter or metric, also for one with an unusual name."""
 
 import math
 import re
@@ -141,7 +141,7 @@ def test_values_of_wide_views_are_integers_doubles_or_texts(database):
     assert [text.replace(" ", "") for text in mixed[6:]] == ["[1]", '{"a":1}']
 
 
-def test_sql_comment_of_a_wide_view_made_before_integer_columns_existed_can_be_read():
+def test_sql_comment_written_by_a_version_without_integer_columns_can_be_read():
     mark = '{"study": 7, "kind": "trial", "columns": [[["n"], "n", true], [["a"], "a", false]]}'
 
     view = wide_view_sql.read_mark("v_trial_old", wide_view_sql.MARK + mark)
