@@ -214,8 +214,8 @@ LIMIT :limit;
 --     ->  Index Scan using trial_paused on trial
 --           Index Cond: (study_id = $1)
 
--- studydb/store/view_rows.py workers: Read rows of `v_worker`, newest first, each with the
---   seconds of a lease and the process.
+-- studydb/store/view_rows.py workers: Read rows of `v_worker`, newest first, each with its
+--   lease in seconds and its process.
 SELECT v_worker.worker, v_worker.study, v_worker.host, v_worker.pid, v_worker.slots,
     v_worker.running, v_worker.request, v_worker.version, v_worker.started_at, v_worker.seen_at,
     v_worker.ended_at, worker.lease_s, worker.boot_id, worker.pid_namespace, worker.started
