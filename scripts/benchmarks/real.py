@@ -108,7 +108,7 @@ def _compare(
 
 
 def _rates(trials: int, document: Any) -> dict[str, float]:
-    """The rate of studydb, the only contender in which the checkouts differ."""
+    """The rate of studydb; the other contenders are the same in the tree and the commit."""
     return {"studydb": trials / document["studydb"][0]["times"]["run"]}
 
 

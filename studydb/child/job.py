@@ -43,7 +43,7 @@ class TrainableImport:
         study_uuid: The study's UUID, which seeds the random generators for the import.
         trainable: The trainable; the worker has checked that it is trusted.
         signed: True if a key of this user signed the trainable. False if only `--allow-import`
-            permits the trainable: its function must then be defined in its module's own package.
+            permits the trainable: then the function must be defined in the package of the module.
         workdirs: The worker's working directory, where the child runs. If `signed`, the study's
             working directory follows.
     """

@@ -201,7 +201,7 @@ class RunningTrial:
     def _save_after_the_end(
         self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None
     ) -> None:
-        """Save a checkpoint after TrialStopped, at the last step or a later step in `metrics`."""
+        """Save a checkpoint after TrialStopped, at the step in `metrics` if it is a later one."""
         if checkpoint is not None and not self._supervisor.lost:
             named = metrics.get(STEP) if isinstance(metrics, Mapping) else None
             step = self._last_step
@@ -222,7 +222,7 @@ class RunningTrial:
             raise TrialStopped(f"Trial {self.number} is preempted; a worker will resume it.")
 
     def _repeats_the_last(self, metrics: Mapping[str, Any]) -> bool:
-        """Whether the last report has all returned metrics, with equal values; NaN equals NaN."""
+        """Whether the last report had all metrics of the return value, with equal values or NaN."""
         if self._last is None:
             return False
         returned = read_report(metrics, metric=self.metric, last_step=0)

@@ -70,7 +70,7 @@ class _Progress:
 
     Attributes:
         notice: The last notice that was sent to the child; None while the attempt may continue.
-        began: Whether the child has reported or asked for a flush (not whether it sent `Began`).
+        began: Whether the child has reported or asked for a flush; its function may begin earlier.
         judged: Whether the child was ever told to stop or to pause.
         deadline_s: When the child is killed; None while it may continue or is asked to pause.
         ended: The child's last message.

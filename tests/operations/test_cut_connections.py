@@ -87,7 +87,7 @@ def sides(connected_sides):
 
 @pytest.fixture(scope="module")
 def killed_processes(sqlite_template, tmp_path_factory):
-    """A folder for databases of killed processes, and the function that kills at each COMMIT."""
+    """A folder for databases, and a function that kills a process at each COMMIT of a call."""
     folder = tmp_path_factory.mktemp("killed")
     forks = subprocess.Popen(
         [sys.executable, "-m", "harness.crash_target", sqlite_template, folder],
@@ -242,7 +242,7 @@ def newest_id(database):
 
 
 def rows_since(database, study_id):
-    """Read snapshots of the studies with ids above `study_id`, and columns of their wide views."""
+    """Read the rows of the studies with ids above `study_id`, and columns of their wide views."""
     with database.begin(write=False) as txn:
         names = txn.raw(f"SELECT name FROM study WHERE id > {study_id} ORDER BY id")[1]
         made = [view.columns for view in wide_view_sql.found(txn) if view.study_id > study_id]

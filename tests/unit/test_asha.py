@@ -126,7 +126,7 @@ PAUSED = Reason.PAUSED
 
 
 def promoted(waiting, *, n=3, cutoff=0.5, **options):
-    """Return the promoted trial's id; `waiting` maps rungs to the best waiting trial's id, score."""
+    """Return the promoted trial's id; `waiting` maps rungs to the best (trial id, score)."""
     scheduler = ASHA(max_t=27, reduction_factor=3, type="promotion", **options)
     view = View(
         {key: RungView(n, cutoff) for key in scheduler.promotes_from()},
