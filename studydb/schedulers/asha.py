@@ -73,7 +73,6 @@ class ASHA(BaseScheduler):
             raise InvalidSpec(
                 f"ASHA's reduction_factor is {self.reduction_factor}; it must be greater than 1."
             )
-
         if self.type not in (STOPPING, PROMOTION):
             raise InvalidSpec(
                 f"ASHA's type is {self.type!r}; it must be {STOPPING!r} or {PROMOTION!r}."

@@ -28,7 +28,7 @@ PROBLEMS = (
 """Kinds of events that `status` shows as trouble: training continues, but a person should act."""
 
 NEWEST = 2_000
-"""How many of a study's newest events are searched for problems; an attempt adds 1 or 2 events."""
+"""How many of a study's newest events are searched for problems; an attempt adds 1 to 3 events."""
 
 
 class RecordedFailure(NamedTuple):

@@ -154,7 +154,7 @@ def promote(txn: Txn, *, study_id: int, chosen: WaitingTrial) -> bool:
 
 
 def waits(txn: Txn, *, study_id: int, trial_id: int) -> bool:
-    """Tell whether a trial waits at a rung, whoever has paused it."""
+    """Tell whether a trial waits at a rung, also if a person has paused it there."""
     return txn.first(_WAITS, study=study_id, trial=trial_id) is not None
 
 

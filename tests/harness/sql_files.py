@@ -70,7 +70,7 @@ def _run(*words: str) -> None:
 
 
 SENT_AGAIN = (
-    *("claim", "claim_from_a_checkpoint", "claim_with_max_concurrent", "ask"),
+    *("claim", "claim_from_a_checkpoint", "claim_with_max_concurrent", "ask", "promote"),
     *("report", "report_at_a_rung", "finish_at_rungs", "renew", "save"),
 )
 """Operations that are printed under the names that duplicate_requests.py gives them."""

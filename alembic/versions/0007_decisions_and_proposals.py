@@ -2,6 +2,7 @@
 Add what schedulers, searchers, checkpoints and resources will need, while tables are small.
 
 Later revisions only add columns and tables, so that workers of the version before can go on.
+0006 was withdrawn; a database that has it is refused, because its number is not used again.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 
 from alembic import op, util
 
-revision = "0006"
+revision = "0007"
 down_revision = "0005"
 
 LOCK = "LOCK TABLE rung, rung_entry, trial, attempt, study, counter, trainable"
@@ -239,7 +240,6 @@ TABLES = (
 )
 
 _UUID = "length({uuid}) = 36 AND ltrim({uuid}, '0123456789abcdef-') = ''"
-
 
 REQUIRED = {"nullable": False}
 OWN = {"nullable": False, "autoincrement": False}
