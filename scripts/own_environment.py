@@ -21,7 +21,7 @@ STARTED = "STUDYDB_SCRIPT_STARTED"
 
 def enter() -> Path:
     """
-    Continue in the checkout's .venv, unless this Python has what studydb[dev] needs.
+    Continue in the checkout's .venv if this Python lacks a requirement of studydb[dev].
 
     Makes .venv if it is missing, and adds the test tools to the .venv of scripts/quickstart.
 
@@ -39,7 +39,6 @@ def enter() -> Path:
 
 
 def _lacking() -> list[str]:
-    """The requirements of studydb[dev] that this Python lacks."""
     if tomllib is None:
         return ["Python 3.11"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -19,8 +19,6 @@ from studydb.db import Database, connect, migrate
 
 
 class FakeClock:
-    """A clock that stands still until it is advanced."""
-
     def __init__(self) -> None:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -90,7 +88,6 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def empty_postgres_url(postgres_server: str) -> Iterator[str]:
-    """A fresh PostgreSQL database without tables."""
     with postgres.temporary_database(postgres_server) as url:
         yield url
 
@@ -103,35 +100,30 @@ def empty_sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def postgres_url(postgres_server: str, postgres_template: str) -> Iterator[str]:
-    """A fresh, migrated PostgreSQL database."""
     with postgres.temporary_database(postgres_server, template=postgres_template) as url:
         yield url
 
 
 @pytest.fixture
 def sqlite_url(empty_sqlite_url: str, sqlite_template: Path) -> str:
-    """A fresh, migrated SQLite file."""
     shutil.copyfile(sqlite_template, empty_sqlite_url.removeprefix("sqlite:///"))
     return empty_sqlite_url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def storage_url(request: pytest.FixtureRequest) -> str:
-    """A fresh, migrated database: SQLite or PostgreSQL."""
     name = "sqlite_url" if request.param == "sqlite" else "postgres_url"
     return str(request.getfixturevalue(name))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_storage_url(request: pytest.FixtureRequest) -> str:
-    """A database without tables: SQLite or PostgreSQL."""
     name = "empty_sqlite_url" if request.param == "sqlite" else "empty_postgres_url"
     return str(request.getfixturevalue(name))
 
 
 @pytest.fixture
 def database(storage_url: str) -> Iterator[Database]:
-    """A connection to the fresh, migrated database of `storage_url`."""
     database = connect(storage_url)
     yield database
     database.close()
@@ -139,7 +131,6 @@ def database(storage_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def clock(database: Database) -> FakeClock:
-    """The clock of `database`."""
     clock = FakeClock()
     database.clock = clock
     return clock

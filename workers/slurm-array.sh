@@ -22,7 +22,7 @@ fi
 study=$1
 shift
 
-# The trap comes before the worker's start, so that no signal is lost between them.
+# The trap is set before the worker starts, so that no signal is missed.
 trap 'interrupted=yes; [ -z "${!:-}" ] || kill -TERM "$!" 2>/dev/null' TERM
 studydb worker --study "$study" "$@" &
 worker=$!

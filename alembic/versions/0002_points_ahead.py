@@ -17,5 +17,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the column."""
     op.drop_column("study", "points")

@@ -20,7 +20,7 @@ CHECKS = {
     "worker": f"length({{uuid}}) IN (32, 36) AND {HEX}",
 }
 WITH_DOMAIN = ("study", "trial")
-"""The tables whose other checks are in a domain since revision 0003."""
+"""The tables that already have a domain with checks, since revision 0003."""
 
 
 def upgrade() -> None:
@@ -40,7 +40,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the checks and the columns."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute(LOCK)
         for table in CHECKS:

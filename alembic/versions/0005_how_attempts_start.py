@@ -12,7 +12,6 @@ MORE = f"{LAST}, a.start, a.start_s"
 
 
 def upgrade() -> None:
-    """Add the columns, and show them in `v_attempt`."""
     op.add_column("attempt", sa.Column("start", sa.Text()))
     op.add_column("attempt", sa.Column("start_s", sa.Double()))
     query = _query().replace(LAST, MORE)
@@ -25,7 +24,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove the columns from the view, and drop them."""
     _make_again(_query().replace(MORE, LAST))
     op.drop_column("attempt", "start_s")
     op.drop_column("attempt", "start")
@@ -67,7 +65,6 @@ def _rows(sql: str) -> list[str]:
 
 
 def _query() -> str:
-    """Return the query of `v_attempt`, with single spaces."""
     if op.get_bind().dialect.name == "postgresql":
         found = "SELECT pg_get_viewdef('v_attempt'::regclass)"
     else:

@@ -2,7 +2,7 @@
 Add what schedulers, searchers, checkpoints and resources will need, while tables are small.
 
 Later revisions only add columns and tables, so that workers of the version before can go on.
-0006 was withdrawn; a database that has it is refused, because its number is not used again.
+Revision 0006 was withdrawn, and its number is not used again; a database at 0006 is refused.
 """
 
 from collections.abc import Iterator
@@ -84,7 +84,6 @@ def _columns() -> dict[str, list[sa.Column[Any]]]:
 
 
 def upgrade() -> None:
-    """Add columns, tables and indexes; allow more values; grant rights on what is new."""
     if _is_postgresql():
         op.execute(LOCK)
     for table, columns in _columns().items():

@@ -39,7 +39,7 @@ class Subject:
     What `--against` measures. The working tree and the commit must both have `build` and `fill`.
 
     Attributes:
-        contenders: Of the contenders of `build`, those that run studydb; only these are measured.
+        contenders: The contenders of `build` that run studydb; no others are measured.
         build: The function `Plan.build` (see teams.py), as "module:function".
         options: Returns the options of `build` for a database's URL.
         fill: A function to call with the URL before each slice, as "module:function".
@@ -74,7 +74,7 @@ class Comparison:
         return statistics.median(self.new) / statistics.median(self.old)
 
     def interval(self) -> tuple[float, float]:
-        """The ratio's bootstrap confidence interval; whole rounds are resampled, not slices."""
+        """The ratio's bootstrap confidence interval; it resamples rounds, not single slices."""
         drawn = np.random.default_rng(0).integers(len(self.new), size=(RESAMPLES, len(self.new)))
         ratios = np.median(np.array(self.new)[drawn], 1) / np.median(np.array(self.old)[drawn], 1)
         low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])

@@ -1,4 +1,4 @@
-"""A client of a study, with a method for each operation of a worker and for two reads."""
+"""A client of a study, with a method for each timed operation."""
 
 import random
 from uuid import uuid4
@@ -67,13 +67,11 @@ class Client:
         return claimed.lease
 
     def report(self, lease: Lease, step: int) -> Lease:
-        """Report one result."""
         result = Result(step, random.uniform(0.2, 1.2), {}, 1.0)
         report(self.database, self.study, lease=lease, batch=Batch(1, (result,), 0, Summary()))
         return lease
 
     def finish(self, lease: Lease) -> None:
-        """Complete a trial."""
         finish(self.database, self.study, lease=lease, outcome=Reason.COMPLETED, batch=Batch(2))
 
     def status(self, _: object = None) -> None:
@@ -81,9 +79,7 @@ class Client:
         read_overview(self.database, self.study)
 
     def best(self, _: object = None) -> None:
-        """Read the best trial."""
         best_trials(self.database, self.study)
 
     def close(self) -> None:
-        """Disconnect."""
         self.database.close()

@@ -6,6 +6,5 @@ METRICS = 10
 
 
 def train(config: dict[str, Any], trial: Any) -> None:
-    """Report values that depend only on the step."""
     for step in range(1, config["steps"] + 1):
         trial.report({f"metric_{number}": step + number for number in range(METRICS)})

@@ -34,7 +34,7 @@ SAMPLE_S = 0.5
 GRACE_S = 60.0
 START_TIMEOUT_S = 300.0
 START_SPREAD = 0.1
-"""A loop starts at a random time in the first tenth of the run, so that calls are spread."""
+"""A loop starts at a random time in this part of the run, so that calls are spread."""
 
 PERCENT = 100
 MS = 1e3
@@ -54,7 +54,7 @@ _FORK = multiprocessing.get_context("fork")
 """With "spawn", every process would import all modules, and the imports would be measured."""
 
 PER_PROCESS = 75
-"""Loops per process. With one loop per process, the kernel's process switches would be measured."""
+"""Loops per process. With one, the run would mostly measure how the kernel switches processes."""
 
 Took = dict[str, list[float]]
 

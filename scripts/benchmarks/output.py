@@ -19,7 +19,6 @@ def table(*headings: str, title: str | None = None) -> Table:
 
 
 def show_json(document: object) -> None:
-    """Print a document as JSON."""
     click.echo(json.dumps(document, indent=2))
 
 

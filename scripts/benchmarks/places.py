@@ -13,7 +13,7 @@ from harness import postgres
 from studydb.db import migrate
 
 LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
-"""With the defaults, the server's checkpoint in one slice would write an earlier slice's pages."""
+"""Under the defaults, PostgreSQL would write the pages of one slice during a later slice."""
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class Outcome:
         return statistics.median(self.rates[processes][contender])
 
     def ratios(self, processes: int) -> dict[str, dict[str, float]]:
-        """The median of each studydb contender divided by the median of each of its baselines."""
+        """The median of each studydb contender, divided by the median of each of its baselines."""
         return {
             ours: {
                 baseline: self.median(processes, ours) / self.median(processes, baseline)
@@ -101,7 +101,6 @@ def _take_turns(
 
 
 def show(outcome: Outcome, *, as_json: bool) -> None:
-    """Print the outcome as tables or as JSON."""
     if as_json:
         output.show_json(_as_json(outcome))
         return

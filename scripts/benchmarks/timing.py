@@ -76,10 +76,11 @@ def take_turns(
     places: Mapping[str, Mapping[str, Operation]], *, rounds: int, calls: int
 ) -> dict[str, dict[str, list[float]]]:
     """
-    Time each operation in `rounds` slices. In a slice the places make `calls` calls each, by turns.
+    Time each operation in `rounds` slices. In a slice, each place makes `calls` calls.
 
-    Places take turns at each call, because a core that was idle is slow for some hundred calls.
-    When a slice measured only one place, the same call took 0.14 ms in one slice, 0.38 in another.
+    The places take turns call by call, because a core that was idle is slow for some hundred calls.
+    When a slice measured only one place, the same call took 0.14 ms in one slice and 0.38 ms in
+    another.
 
     Args:
         places: The operations of each place, by name; the names are the same in all places.
@@ -112,7 +113,6 @@ def _slices_ms(turns: Mapping[str, Operation], calls: int) -> dict[str, float]:
 
 
 def show(timings: Timings, *, as_json: bool) -> None:
-    """Print timings as a table or as JSON."""
     if as_json:
         output.show_json(_as_json(timings))
         return

@@ -56,7 +56,6 @@ class Version:
         return float(self._team.run(contender, seconds))
 
     def close(self) -> None:
-        """End the team's processes."""
         self._stack.close()
 
 

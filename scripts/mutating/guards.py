@@ -22,7 +22,7 @@ REST = (
     "test_study_machine.py",
     "test_interleavings.py",
 )
-"""Test files that run last, if a guard is removed and the tests that the guard names still pass."""
+"""Test files that run last, if no test fails in the files that the guard names."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _GAP = r"(?:\s|\#.*\n)"
@@ -172,7 +172,6 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _names(node: ast.stmt) -> set[str]:
-    """The names that a statement defines."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return {node.name}

@@ -1,13 +1,14 @@
 """
-Write tests/data/syne_tune_promotion.json: what Syne Tune 0.13 promotes, on random sequences.
+Write tests/data/syne_tune_promotion.json: which trials Syne Tune 0.13 promotes for random reports.
 
 Later versions of Syne Tune have no ASHA by promotion. Version 0.13 needs numpy before 1.27, so run
-this in an environment of its own: `pip install syne-tune==0.13.0 'numpy<1.27'`.
+this file in a separate environment: `pip install syne-tune==0.13.0 'numpy<1.27'`.
 
-All rungs have the quantile 1/eta, as in the paper. Syne Tune's own scheduler uses the ratio of a
-milestone to the next one; at the last rung this is 1/eta only if max_t is the next milestone.
-Sequences are left out in which the rounding of an interpolated cutoff (g * a + (1 - g) * b with
-a = b) makes a decision.
+All rungs have the quantile 1/eta, as in the paper. The quantile of Syne Tune's own scheduler is a
+milestone divided by the next milestone (by max_t at the last rung). So its last quantile is not
+always 1/eta.
+
+A sequence is left out if a best value and a cutoff differ only by a rounding error.
 """
 
 import json
@@ -23,7 +24,7 @@ EVENTS = 40
 
 
 class Rounded(Exception):
-    """The rounding of a cutoff would make a decision."""
+    """A value and a cutoff differ only by a rounding error of the cutoff."""
 
 
 class Checked(PromotionRungSystem):
@@ -39,8 +40,9 @@ def sequence(seed):
     """
     Return a case: ASHA's options, the mode, and events.
 
-    An event is [trial] if a free worker starts a trial or resumes the one that Syne Tune chose, and
-    [trial, milestone, value] if the trial reports there and pauses.
+    The event [trial] says that a free worker starts this trial, or resumes this trial because Syne
+    Tune chose it. The event [trial, milestone, value] says that the trial reports the value at the
+    milestone, and pauses.
     """
     rng = random.Random(seed)
     eta, grace = rng.choice([2, 3, 4]), rng.choice([1, 2])

@@ -25,7 +25,7 @@ CODE = [file for folder in FOLDERS for file in folder.rglob("*.py") if file != P
 
 
 def quoted(document):
-    """Pair each text in backticks with the one before it, or with "" if words lie between the two."""
+    """Pair each text in backticks with the text in backticks directly before it, or with ""."""
     text = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.MULTILINE | re.DOTALL)
     pieces = ["", "", *text.split("`")]  # text and code alternate
     triples = zip(pieces[1::2], pieces[2::2], pieces[3::2], strict=False)

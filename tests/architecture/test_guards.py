@@ -30,7 +30,6 @@ def test_every_entry_finds_its_guard_and_removing_the_guard_changes_the_program(
 
 
 def mutated(guard):
-    """The sources of each file with and without the guard."""
     before = {patch.path: (ROOT / patch.path).read_text() for patch in guard.patches}
     after = dict(before)
     for patch in guard.patches:

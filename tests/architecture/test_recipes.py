@@ -18,7 +18,7 @@ touch started
 [ "$AFTER_TERM" = none ] && exit "$WITHOUT_TERM"
 for _ in {1..1500}; do sleep 0.02; done
 """
-"""Stand-in for `studydb`: exits at SIGTERM with AFTER_TERM; if AFTER_TERM is "none", at once."""
+"""Stand-in for `studydb`. It exits at SIGTERM; if AFTER_TERM is "none", it exits immediately."""
 
 REQUEUE = """#!/bin/bash
 echo "$@" > requeued

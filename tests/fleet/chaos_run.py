@@ -56,7 +56,7 @@ class ChaosRun:
     def judge(
         self, study: studydb.Study, report: FaultReport, plan: FaultPlan
     ) -> dict[str, list[str]]:
-        """Return the violations of each promise; an empty list if the promise was kept."""
+        """Return a list of violations for each promise."""
         tables = invariants.read_rows(study)
         verdicts = {
             "study FINISHED": [] if study.status == "FINISHED" else [f"it is {study.status}"],

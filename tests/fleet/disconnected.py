@@ -40,7 +40,7 @@ def is_writable(study: studydb.Study) -> bool:
 
 
 def still_holds(study: studydb.Study, worker_id: int) -> bool:
-    """Whether an attempt of this worker is open; True in an outage."""
+    """Whether an attempt of this worker has not ended; True in an outage."""
     with suppress(StorageTransient), study.database.begin(write=False) as txn:
         return bool(_open_attempts(txn, worker_id))
     return True
@@ -93,7 +93,7 @@ class DisconnectedWorker:
         """
         Whether all trials of this worker are recovered.
 
-        If they are, keep the worker's attempts, with which `changes` compares later rows.
+        If so, remember the rows of the worker's attempts: `changes` compares later rows with them.
         """
         assert self._id is not None
         if still_holds(self._study, self._id):
@@ -104,7 +104,6 @@ class DisconnectedWorker:
         return False
 
     def reconnect(self) -> None:
-        """Let the worker reach the database again."""
         if self._how == "SIGSTOP":
             self.worker.thaw()
         else:
@@ -118,7 +117,7 @@ class DisconnectedWorker:
         return False
 
     def changes(self) -> list[str]:
-        """Return what is wrong: attempts that changed after recovery, or no new claim."""
+        """Return what is wrong: an attempt changed after recovery, or the worker made no new claim."""
         now = self._read()
         changed = [
             f"trial id {trial_id}, attempt {number}: {rows} became {now.get((trial_id, number))}"

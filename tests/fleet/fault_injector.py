@@ -41,7 +41,7 @@ class FaultPlan:
     Attributes:
         kills: The least number of SIGKILLs.
         pause_s: The shortest and longest time between two SIGKILLs.
-        lasts_s: The least time for which faults are injected; the study is extended until then.
+        lasts_s: The least time for which faults are injected; until then the study gets new trials.
         outages: How often the database server is stopped in immediate mode.
         outage_s: The shortest and longest time of an outage.
         freezes: How often a worker's processes get SIGSTOP, for longer than its lease.
@@ -164,7 +164,7 @@ class FaultInjector:
         self.report.seconds = self._passed_s()
 
     def _schedule(self) -> list[tuple[float, Callable[[], None]]]:
-        """All faults but kills, each with the share of the plan (0 to 1) at which it is due."""
+        """Every fault except kills, with the share of the plan (0 to 1) after which it is due."""
         plan, scheduled = self._plan, []
         frozen_or_cut = ["frozen line", "cut line"]
         disconnections = ["SIGSTOP"] * plan.freezes + [
@@ -203,7 +203,6 @@ class FaultInjector:
             return False
 
     def _extend(self) -> None:
-        """Give the study more trials while faults are still to be injected."""
         if not self._plan.lasts_s or self._is_away:
             return
         left = disconnected.unstarted_trials(self._study)
@@ -234,7 +233,6 @@ class FaultInjector:
     # Kills
 
     def _kill_something(self) -> None:
-        """Kill a random worker, fork server, template or child."""
         reserved = self._reserved and self._reserved.worker
         targets = [worker for worker in self._workers if worker is not reserved and worker.runs]
         if not targets:

@@ -119,7 +119,7 @@ def _arrivals(entries: Iterable[Any]) -> dict[int, list[Arrival]]:
 
 
 def all_ended(tables: StudyRows) -> list[str]:
-    """Every trial is TERMINATED, and no attempt is open."""
+    """Every trial is TERMINATED, and every attempt has ended."""
     states = [f"trial {row.number} is {row.state}" for row in tables.trials.values()]
     still_open = [
         f"trial {tables.trials[row.trial_id].number}: attempt {row.attempt} is open"
@@ -189,7 +189,6 @@ def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
 
 
 def acknowledgements(journal: Path) -> int:
-    """The number of acknowledged steps."""
     return sum(len(file.read_text().splitlines()) for file in journal.iterdir())
 
 
@@ -209,7 +208,9 @@ def _summary(values: Mapping[int, float], mode: Mode) -> tuple[Any, ...]:
         value = values[step]
         return (True, 0.0) if math.isnan(value) else (False, value if mode == "min" else -value)
 
-    best = min(values, key=badness)  # of equal values the first, as `values` is ordered by step
+        # `values` is in the order of steps, so of equal values the earliest is the best.
+
+    best = min(values, key=badness)
     last = max(values)
     return len(values), last, values[last], values[best], best
 

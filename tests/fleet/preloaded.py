@@ -149,7 +149,6 @@ def serve() -> None:
 
 
 def preload() -> None:
-    """Import what workers import."""
 
     import studydb.cli.worker  # noqa: PLC0415
     import studydb.worker.supervisor  # noqa: F401, PLC0415

@@ -76,7 +76,6 @@ class Stage:
         return self.rows(attempt, of_trial, order=attempt.c.attempt)
 
     def events(self, kind: str) -> list[Any]:
-        """The data of all events of a kind."""
         return [row.data for row in self.rows(event, event.c.kind == kind, order=event.c.id)]
 
     def row(self, table: sa.Table, *conditions: Any) -> Any:
@@ -89,7 +88,6 @@ class Stage:
             return txn.all(sa.select(table).where(*conditions).order_by(order))
 
     def steps(self, number: int = 0) -> list[int]:
-        """The steps of a trial's live results."""
         view = sa.table("v_result", sa.column("number"), sa.column("step", sa.BigInteger))
         return [row.step for row in self.rows(view, view.c.number == number, order=view.c.step)]
 

@@ -72,7 +72,6 @@ class WorkerProcess:
         return next((one for one in self.family() if _parent(one) == self.pid), None)
 
     def children(self) -> list[psutil.Process]:
-        """The processes of the worker's attempts."""
         server, templates = self.fork_server(), {one.pid for one in self.templates()}
         parents = templates | ({server.pid} if server is not None else set())
         family = [one for one in self.family() if one.pid not in templates]
@@ -120,7 +119,6 @@ class WorkerProcess:
         return self.popen.wait(timeout_s)
 
     def output(self) -> str:
-        """What the supervisor has printed."""
         return self.log.read_text(errors="replace")
 
 

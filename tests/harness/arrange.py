@@ -59,7 +59,6 @@ Answered = TypeVar("Answered")
 
 
 def token() -> str:
-    """A new token."""
     return uuid4().hex
 
 
@@ -86,7 +85,6 @@ def new_spec(**overrides: Any) -> NewStudy:
 
 
 def new_study(database: Database, **overrides: Any) -> Study:
-    """A study in the database."""
     return create(database, new_spec(**overrides))
 
 
@@ -215,7 +213,6 @@ class Run:
 
 
 def new_checkpoint(lease: Lease, *, step: int) -> Checkpoint:
-    """A checkpoint that is not saved yet."""
     return Checkpoint(
         uuid=str(uuid4()),
         trial_id=lease.trial_id,
@@ -233,7 +230,6 @@ def trial_of(database: Database, study: Study, number: int) -> TrialRow:
 
 
 def states_of(database: Database, study: Study) -> list[State]:
-    """The states of all trials, in the order of the trials' numbers."""
     return [trial.state for trial in list_trials(database, study)]
 
 
@@ -278,14 +274,12 @@ def dump(database: Database, *, without: Sequence[str] = ()) -> dict[str, list[t
 
 @contextmanager
 def unchanged_rows(database: Database, *, without: Sequence[str] = ()) -> Iterator[None]:
-    """Check that no row changes within the block."""
     before = dump(database, without=without)
     yield
     assert dump(database, without=without) == before
 
 
 def rows(database: Database, sql: str) -> list[tuple[Any, ...]]:
-    """The rows of a SELECT."""
     with database.begin(write=False) as txn:
         return txn.raw(sql)[1]
 

@@ -76,7 +76,6 @@ def _closing(database: Database) -> Call:
 
 
 def _deleting(database: Database) -> Call:
-    """Delete a study that has an ended trial and a PENDING trial."""
     study = new_study(database)
     run = SimulatedWorker(database, study).take()
     run.report(0.5)
@@ -136,7 +135,6 @@ def arranged_in(database: Database, operation: str, *, seed: str = "") -> Call:
 
 
 def file_of(folder: Path, operation: str, point: str, nth: int) -> Path:
-    """The database file of a killed process."""
     return folder / f"{operation}-{point}-{nth}.db"
 
 
@@ -152,7 +150,7 @@ def die_at(point: str, nth: int) -> None:
         if is_it:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  observers run before COMMIT only
+    setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  an observer would run before COMMIT
 
 
 def is_killed(template: Path, path: Path, operation: str, point: str, nth: int) -> bool:

@@ -79,7 +79,7 @@ class Interleaver:
             database.close()
 
     def run(self, calls: Sequence[Call], rng: Random, *, clock: Callable[[], datetime]) -> Result:
-        """Run all calls to their ends, statement by statement, in an order that `rng` chooses."""
+        """Run all calls; `rng` chooses which call sends its next statement."""
         clients = [
             Client(place, call, database, _pid_of(database))
             for place, (call, database) in enumerate(zip(calls, self._databases, strict=False))

@@ -77,7 +77,6 @@ class PostgresServer:
             raise
 
     def start(self) -> None:
-        """Start the server, and wait until it accepts connections."""
         if self._server is not None:
             raise RuntimeError("This PostgreSQL server runs already.")
         options = [f"-c{name}={value}" for name, value in self._settings.items()]
@@ -114,7 +113,6 @@ class PostgresServer:
         return f"postgresql://postgres@/{quote(database)}?host={quote(str(self.directory))}"
 
     def close(self) -> None:
-        """Stop the server and remove its directory."""
         self.stop("immediate")
         assert self._watchdog.stdin is not None
         self._watchdog.stdin.close()

@@ -41,7 +41,7 @@ class Proxy:
     Attributes:
         statuses: A letter for each exchange that executed something since `listen`: "I" when no
             transaction was open afterwards, else "T" or "E".
-        was_cut: Whether the exchange that the last `cut` chose has come, and was cut off.
+        was_cut: Whether the exchange that the latest `cut` chose was severed.
     """
 
     def __init__(self, server_url: str) -> None:

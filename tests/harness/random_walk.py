@@ -146,7 +146,6 @@ class RandomWalk:
             self.do(self.factory.report(self.factory.attempts[-1], some_values(rng)))
 
     def carry_out_verdicts(self, _: Random) -> None:
-        """Finish every attempt whose trial has a verdict."""
         for attempt in self.attempts(held=True):
             if self.model.trials[attempt.lease.number].verdict is not None:
                 pauses = self.model.trials[attempt.lease.number].verdict.action is Action.PAUSE
@@ -161,7 +160,6 @@ class RandomWalk:
         self.advance(-rng.choice([1, 20, 200]))
 
     def expire_leases(self, rng: Random) -> None:
-        """Let leases expire, and recover the trials."""
         self.make_suspect(rng.choice(LEASES_S))
         self.do(self._recover(rng))
 
@@ -186,7 +184,6 @@ class RandomWalk:
         self.model.now += seconds
 
     def clock(self) -> datetime:
-        """The clock of the database."""
         return BEGINNING + timedelta(seconds=self.model.now)
 
     # --- attempts

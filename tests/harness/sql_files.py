@@ -188,7 +188,7 @@ def _literal(value: Any) -> str:
 
 
 def differing(made: Mapping[str, str], *, plans: bool = True) -> list[str]:
-    """The paths of files that are missing, out of date, or left over from a removed operation."""
+    """The paths of files that are missing, out of date, or of an operation that no longer exists."""
     found = {str(path.relative_to(FOLDER)): path.read_text() for path in FOLDER.glob("*/*.sql")}
     read = str if plans else without_plans
     paths = sorted(made.keys() | found.keys())
@@ -196,7 +196,6 @@ def differing(made: Mapping[str, str], *, plans: bool = True) -> list[str]:
 
 
 def write(made: Mapping[str, str]) -> None:
-    """Write, replace and delete files, so that docs/sql holds the given texts."""
     for path in differing(made):
         file = FOLDER / path
         if path in made:

@@ -35,13 +35,11 @@ ChildScript = bytes
 
 
 def wire(message: Any) -> bytes:
-    """A message as it goes over the pipe."""
     frame = write(message)
     return framed(frame.header, frame.payload)
 
 
 def framed(header: bytes, payload: bytes = b"") -> bytes:
-    """A header and a payload as they go over the pipe."""
     lengths = len(header).to_bytes(4, "big") + len(payload).to_bytes(4, "big")
     return lengths + header + payload
 

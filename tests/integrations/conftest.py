@@ -36,7 +36,7 @@ class Ran:
 
     @property
     def error(self) -> str:
-        """The message of the command's error, a line on stderr; the command prints nothing else."""
+        """The command's error, checked to be one line on stderr and the command's only output."""
         assert self.out == ""
         assert self.err.startswith("studydb: ")
         assert self.err.count("\n") == 1
@@ -100,5 +100,4 @@ def create_study(handles):
 
 @pytest.fixture
 def load_study(handles):
-    """Call `studydb.load_study`."""
     return lambda name, storage: handles(studydb.load_study(name, storage=storage))

@@ -91,9 +91,8 @@ def login(url, name):
 @pytest.fixture
 def machines(tmp_path):
     """An administrator of a new server, and two machines that can connect to the server."""
-    with (
-        postgres.PostgresServer() as server
-    ):  # a new server, because all databases of a server share their roles
+    # This fixture uses a new server, because all databases of a server share their roles.
+    with postgres.PostgresServer() as server:
         at = {"server": str(server.directory)}
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "scp").write_text(SCP)

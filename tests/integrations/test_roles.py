@@ -45,7 +45,7 @@ NOT_OF_WORKERS = {
     ("trials", "_MOVES"),
     ("trials", "_PAUSE_BY"),
 }
-"""Statements that workers never send. They send none of `store/deletion.py`, either."""
+"""Statements that workers never send, besides the statements of `store/deletion.py`."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,6 @@ def await_steps(study, n_results=1):
 
 
 def await_all_running(study):
-    """Wait until every trial of the study has reported."""
     eventually(lambda: len(study.trials) == study.record.num_trials)
     eventually(lambda: all(trial.summary.n_results for trial in study.trials))
 

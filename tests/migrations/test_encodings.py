@@ -19,7 +19,6 @@ TEXT = "\N{RIGHTWARDS ARROW}\N{GRINNING FACE}"
 
 @pytest.fixture(params=["SQL_ASCII", "LATIN1", "EUC_JP"])
 def non_utf8_url(request, postgres_server):
-    """The URL of a database whose encoding is not UTF-8."""
     name = f"studydb_non_utf8_{uuid.uuid4().hex}"
     with postgres.connect(postgres_server) as connection:
         connection.execute(

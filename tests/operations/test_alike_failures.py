@@ -111,7 +111,9 @@ def test_failures_of_one_trial_count_once(database):
     ("overrides", "status"),
     [({"max_failures": -1}, Status.PAUSED), ({"guard": False}, Status.RUNNING)],
 )
-def test_guard_works_with_unlimited_failures_and_can_be_switched_off(database, overrides, status):
+def test_study_with_unlimited_failures_pauses_itself_unless_its_guard_is_off(
+    database, overrides, status
+):
     study = new_study(database, num_trials=200, **overrides)
 
     fail(SimulatedWorker(database, study), n=MAX_ALIKE)

@@ -77,7 +77,7 @@ def connected_sides(postgres_server, postgres_template):
 
 @pytest.fixture
 def sides(connected_sides):
-    """The two databases, emptied before each test: tests often read all rows, which must be few."""
+    """The two databases, emptied, because a test reads all rows several times."""
     for side in connected_sides:
         with side.database.begin() as txn:
             wide_view_sql.drop(txn, wide_view_sql.found(txn))

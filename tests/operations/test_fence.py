@@ -131,8 +131,8 @@ def test_writes_of_the_holder_are_accepted(database, clock, subtests):
             assert dump(database, without=["worker"]) != before
 
 
-# Two parts are left out where each alone refuses the zombie: a recovered trial is not RUNNING and
-# has no token, and a successor has another number and another token.
+# A recovered trial is not RUNNING and has no token; a trial that another attempt holds has another
+# number and another token. Each of these differences refuses the zombie, so both are removed.
 @pytest.mark.parametrize(
     ("parts", "fate"),
     [

@@ -92,7 +92,7 @@ def renewing_two(database):
     study = new_study(database)
     worker = SimulatedWorker(database, study)
     first, second = worker.take(), worker.take()
-    first.report(0.5)  # puts trial 0 behind trial 1 in the table, so that a scan finds 1 first
+    first.report(0.5)  # moves the row of trial 0 behind trial 1: a scan reads trial 1 first
     scanning = with_settings(
         database.secret_url.render_as_string(hide_password=False),
         enable_seqscan="on",

@@ -49,14 +49,13 @@ def cut(database, when, *, nth=1):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionBlock, "_end", cut_end)
-        patch.setattr(
-            database, "pooler", database.postgresql
-        )  # so that single statements, too, send a COMMIT
+        # With a pooler, single statements send a COMMIT, too.
+        patch.setattr(database, "pooler", database.postgresql)
         yield
 
 
 def last_commit(database, arranged):
-    """Count a call's COMMITs: the last COMMIT stores the change; earlier COMMITs can end reads."""
+    """Count the COMMITs of a call. The last stores the change; earlier COMMITs can end reads."""
     end, commits = TransactionBlock._end, []
 
     def count(block, *, commit):

@@ -35,7 +35,7 @@ LOCKS = Prepared(
 )
 
 AGAIN = "again"
-"""In a plan: the action that is named before, sent again while its first call still runs."""
+"""In a plan: the action named before it, sent again while its first call still runs."""
 
 PLANS = [
     ("claim", "claim"),
@@ -143,7 +143,7 @@ def test_schedules_alternate_between_clients_and_differ_by_seed(stage):
 
     turn_orders = {tuple(turn[0] for turn in schedule) for schedule in result}
     n_alternating = sum(len(list(groupby(order))) > 2 for order in turn_orders)
-    assert n_alternating > 2  # with only two groups, the calls run one after the other
+    assert n_alternating > 2  # two groups would be one call after the other
 
 
 def test_server_has_executed_each_statement_before_the_next_turn(stage):

@@ -42,9 +42,9 @@ SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-# Hypothesis gives each step only a seed; Random makes the step's choices, which are thus evenly
-# distributed. As no seed depends on earlier steps, Hypothesis can leave out steps of a walk that
-# fails, to find the shortest.
+# Hypothesis draws a seed for each step, and Random makes the step's choices from the seed, so that
+# the choices are evenly distributed. No seed depends on earlier steps, so Hypothesis can shorten a
+# failing walk by removing steps.
 seeds = st.binary(min_size=8, max_size=8)
 
 

@@ -93,7 +93,7 @@ def test_lookalike_in_a_file_is_refused_with_the_cure_for_files(tmp_path, writte
     check_refused(["space.json", "'net/lr'", cure], read_space_file, file)
 
 
-def test_space_file_may_be_written_as_errors_suggest_or_as_a_space_is_stored(tmp_path):
+def test_space_file_may_have_the_form_that_errors_suggest_or_the_stored_form(tmp_path):
     file = tmp_path / "space.json"
     file.write_text('{"a": {"$": "choice([16, 32])"}, "b": {"$": "constant([16, 32])"}}')
     read = read_space_file(file)

@@ -15,7 +15,7 @@ CASES = json.loads((Path(__file__).parents[1] / "data" / "syne_tune_promotion.js
 
 
 class Rung:
-    """A rung in memory; its cut and cutoff are computed by the functions that stored rungs use."""
+    """A rung in memory; the functions of `domain/quantile.py` compute its cut and cutoff."""
 
     def __init__(self, quantile):
         self.quantile, self.cut, self.ranked, self.waiting = quantile, Cut(), [], []

@@ -120,7 +120,7 @@ def test_invalid_environment_key_is_refused_without_showing_it(environ, text):
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_key_file_open_to_others_is_refused_with_the_cure(environ, mode):
+def test_key_file_that_others_can_read_is_refused_with_the_cure(environ, mode):
     path = write_keys(environ, KEY, mode=mode)
 
     with pytest.raises(UsageError, match=f"chmod 600 {path}"):

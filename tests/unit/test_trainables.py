@@ -249,7 +249,7 @@ def test_wrong_name_or_kind_of_a_trainable_is_refused_by_load(project, name, kin
         load(dataclasses.replace(import_trainable(name), kind=kind), [project])
 
 
-def test_pickle_of_another_python_is_refused_with_both_versions(project):
+def test_pickle_of_another_python_version_is_refused_and_both_versions_are_named(project):
     trainable = dataclasses.replace(
         describe(lambda config: 1, workdir=project), python_version="3.4"
     )

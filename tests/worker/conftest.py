@@ -1,4 +1,4 @@
-"""Fixtures: attempts in child processes, whose worker is the test; studies with real workers."""
+"""Fixtures: attempts in child processes, to which the test talks as a worker would; studies with real workers."""
 
 import itertools
 import os

@@ -80,7 +80,7 @@ def server():
 
 def test_child_has_its_own_descriptors_session_directory_and_arguments(start, server):
     def inspect(config):
-        # `iterdir` also lists its own descriptor, which is closed by now, so its path is no link.
+        # The list includes the descriptor of `iterdir`, which is closed by now: its path is no link.
         descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
         facts = {
             "descriptors": {path.name: str(path.readlink()) for path in descriptors},

@@ -36,7 +36,6 @@ print(json.dumps([os.path.exists(f"/proc/{os.getppid()}"), *found]))
 
 @pytest.fixture
 def living() -> Iterator[Process]:
-    """A process that runs during the test."""
     with subprocess.Popen(["sleep", "600"]) as popen:
         yield process_record(popen.pid, start_of(popen.pid) or 0)
         popen.kill()
@@ -44,7 +43,6 @@ def living() -> Iterator[Process]:
 
 @pytest.fixture
 def dead() -> Process:
-    """A process that has ended."""
     with subprocess.Popen(["sleep", "600"]) as popen:
         record = process_record(popen.pid, start_of(popen.pid) or 0)
         popen.kill()

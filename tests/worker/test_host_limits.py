@@ -36,7 +36,7 @@ become += "os.setresgid(*[{OTHER_USER}] * 3); os.setresuid(*[{OTHER_USER}] * 3);
 fork_server_client._COMMAND = tuple(part.replace("main(", become) for part in fork_server_client._COMMAND)
 """
 )
-"""A worker whose fork server belongs to another user, whose limit is one process."""
+"""A worker whose fork server runs as another user, who may have only one process."""
 
 _OUT_OF_MEMORY = _RUN.format(
     change="""

@@ -150,7 +150,6 @@ def test_batch_is_bounded_in_rows_and_bytes_and_has_at_least_one_result(opened):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    """Lower the limits of a batch to a few results."""
     monkeypatch.setattr(buffer, "BATCH_ROWS", 7)
     monkeypatch.setattr(buffer, "BATCH_BYTES", 30_000)
     monkeypatch.setattr(room, "READ_BYTES", 3_000)

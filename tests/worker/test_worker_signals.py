@@ -97,7 +97,7 @@ def test_second_signal_ends_a_worker_immediately(sqlite_stage):
     eventually((sqlite_stage.folder / "ready").exists)
 
     worker.send(signal.SIGTERM)
-    worker.send(signal.SIGINT)  # not a second SIGTERM: the system may merge two into one
+    worker.send(signal.SIGINT)  # no second SIGTERM: the system may deliver two SIGTERMs as one
 
     assert worker.exit_code(10.0) in {130, 143}
 

@@ -72,8 +72,6 @@ def test_trainable_that_was_changed_in_the_database_is_refused(sqlite_stage, cha
 
 
 class CreatesFile:
-    """Creates a file when it is unpickled."""
-
     def __init__(self, path):
         self.path = path
 

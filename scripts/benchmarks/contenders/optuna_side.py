@@ -56,7 +56,6 @@ def work(task: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the task in the file that the command line names."""
     task = read_task(sys.argv[1])
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(study_name=NAME, storage=storage_of(task), direction="minimize")

@@ -41,7 +41,6 @@ class Digits(tune.Trainable):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Run the task in the file that the command line names."""
     task = read_task(sys.argv[1])
     times: dict[str, float] = {}
     with timed(times, "start-up"):

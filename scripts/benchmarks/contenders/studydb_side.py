@@ -8,7 +8,6 @@ from benchmarks.contenders.task import METRIC, read_task, say, timed
 
 
 def main() -> None:
-    """Run the task in the file that the command line names."""
     task = read_task(sys.argv[1])
     scheduler = None
     if task["scheduler"]:

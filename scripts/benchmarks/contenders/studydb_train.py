@@ -9,7 +9,6 @@ assert digits
 
 
 def train(config: dict[str, Any], trial: Any) -> None:
-    """Train one configuration and report each epoch."""
     epochs = config.pop("epochs")
     for _, error in epochs_of(config, epochs):
         trial.report({METRIC: error})

@@ -36,7 +36,6 @@ def scheduler_of(task: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    """Run the task in the file that the command line names."""
     task = read_task(sys.argv[1])
     # `import syne_tune` reads this variable.
     os.environ["SYNETUNE_FOLDER"] = str(Path(task["folder"]) / "syne-tune")

@@ -6,7 +6,6 @@ from benchmarks.contenders.task import METRIC, SPACE, epochs_of
 
 
 def main() -> None:
-    """Train the configuration of the command line, and report the error after each epoch."""
     from syne_tune import Reporter  # noqa: PLC0415  syne_tune_side imports this file before it sets SYNETUNE_FOLDER
 
     parser = ArgumentParser()

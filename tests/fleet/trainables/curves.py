@@ -1,4 +1,4 @@
-"""A trainable with a curve of its own for each trial; it saves a checkpoint at each step."""
+"""A trainable that saves a checkpoint at each step; each trial has another curve."""
 
 import os
 from pathlib import Path

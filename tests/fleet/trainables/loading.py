@@ -6,7 +6,6 @@ from pathlib import Path
 
 
 def unpickling(config, trial):
-    """Unpickle the model of a directory checkpoint."""
     if trial.checkpoint is not None:
         model = pickle.loads((trial.checkpoint.path / "model").read_bytes())
         return {"loss": model["loss"]}
@@ -18,7 +17,6 @@ def unpickling(config, trial):
 
 
 def commanding(config):
-    """Write the config's command to the file `ran`."""
     (Path(config["folder"]) / "ran").write_text(config["command"])
     return {"loss": config["x"]}
 

@@ -17,7 +17,7 @@ def one_step(config):
 
 
 def hundred_steps(config, trial):
-    """Report for longer than an outage of the tests lasts."""
+    """Report for longer than the outage of a test."""
     for step in range(1, 101):
         time.sleep(config["step_s"])
         trial.report({"loss": 1 / step})
