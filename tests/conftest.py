@@ -55,10 +55,17 @@ def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 
 @pytest.fixture(scope="session", autouse=True)
-def handled_interrupts() -> None:
-    """Let SIGINT end pytest: a process that a shell script starts by `pytest &` ignores SIGINT."""
+def handled_signals() -> None:
+    """
+    Start workers that ignore no signal: a child inherits from its parent which signals it ignores.
+
+    `pytest &` in a shell script ignores SIGINT, and `nohup pytest` ignores SIGHUP. A handler is not
+    inherited.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 @study_argument
 @click.option("--trainable", metavar="M:F", help="The function to run, as module:function.")
 @click.option("--metric", required=True, metavar="M", help="The metric that ranks trials.")
-@click.option("--mode", required=True, type=click.Choice(["min", "max"]), help="Which is best.")
+@click.option(
+    "--mode",
+    required=True,
+    type=click.Choice(["min", "max"]),
+    help="min if lower values of the metric are better, max if higher.",
+)
 @click.option(
     "--param",
     multiple=True,

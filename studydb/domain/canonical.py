@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.text.display import with_article
 
 MAX_DEPTH = 32
 """How deep lists and dicts may be nested; the limit also refuses a dict that contains itself."""
@@ -60,10 +61,8 @@ def plain(value: Any, *, subject: str, depth: int = 0) -> Any:
         unboxed = value.item()
         if type(unboxed) is not type(value):
             return plain(unboxed, subject=subject, depth=depth)
-    kind = type(value).__name__
-    article = "an" if kind[:1].lower() in "aeiou" else "a"
     raise InvalidSpec(
-        f"{subject} is {article} {kind}, which JSON cannot hold; "
+        f"{subject} is {with_article(type(value).__name__)}, which JSON cannot hold; "
         "use numbers, texts, booleans, None, or lists and dicts of them."
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 from studydb.domain.canonical import LARGEST_DOUBLE, MAX_DEPTH, is_integral, is_number
 from studydb.domain.errors import InvalidReport
 from studydb.domain.objective import Objective
+from studydb.domain.text.display import with_article
 
 STEP = "training_iteration"
 """The key of the step among the metrics, named as in Ray Tune."""
@@ -116,7 +117,7 @@ def read_report(
     value = flat.pop(metric)
     if not is_number(value):
         raise InvalidReport(
-            f"{metric!r} at step {step} is {value!r}, a {type(value).__name__}; "
+            f"{metric!r} at step {step} is {value!r}, {with_article(type(value).__name__)}; "
             "the study's metric must be a number."
         )
     result = Result(
@@ -188,7 +189,7 @@ def _plain(name: str, value: Any, depth: int) -> Any:
         if type(plain) is not type(value):
             return _plain(name, plain, depth)
     raise InvalidReport(
-        f"Metric {name!r} is a {type(value).__name__}, which JSON cannot hold; "
+        f"Metric {name!r} is {with_article(type(value).__name__)}, which JSON cannot hold; "
         "report numbers, strings, or lists of them."
     )
 

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from studydb.domain.text.display import with_article
+
 
 class Role(StrEnum):
     """What a login may do: an owner everything, a worker run trials, a viewer read."""
@@ -18,9 +20,8 @@ class Role(StrEnum):
     @property
     def advice(self) -> str:
         """The advice for a login that lacks this role's rights."""
-        article = "an" if self is Role.OWNER else "a"
         return (
-            f"This takes the rights of {article} {self}: log in as a member of "
+            f"This takes the rights of {with_article(self)}: log in as a member of "
             f"{self.default_name}, or have an owner pipe `studydb db roles "
             f"--member NAME={self}` to psql."
         )

@@ -12,6 +12,7 @@ from studydb.domain.errors import NoResults, StorageTransient, StudydbError, Stu
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
+from studydb.domain.text.display import counted
 from studydb.operations import reads
 from studydb.operations.failing import describe_failure, last_error
 from studydb.operations.overview import storage_problems
@@ -160,6 +161,7 @@ def _describe_errors(database: Database, study: Record, n_errors: int) -> str:
     last = reads.trial_attempts(database, study, first.number)[-1]
     why = f"{last.error_type or last.reason}: {last.error_message or ''}".splitlines()[0]
     return (
-        f"{n_errors} of {study.name!r} ended with an error, trial {first.number} with {why}\n"
+        f"{counted(n_errors, 'trial')} of {study.name!r} ended with an error, "
+        f"trial {first.number} with {why}\n"
         f"The traceback: studydb show {shlex.quote(study.name)} {first.number}"
     )

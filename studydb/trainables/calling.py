@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Protocol
 
 from studydb.domain.errors import TrainableError
+from studydb.domain.text.display import with_article
 
 EXTRAS = ("trial", "reporter", "checkpoint_dir")
 """The names of the parameters that a trainable may have after the config."""
@@ -58,7 +59,7 @@ def check_signature(function: Callable[..., Any]) -> None:
     name = qualified_name(function)
     if not callable(function) or inspect.isclass(function):
         kind = "class" if inspect.isclass(function) else type(function).__name__
-        raise TrainableError(f"The trainable {name} is a {kind}; give a function.")
+        raise TrainableError(f"The trainable {name} is {with_article(kind)}; give a function.")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TrainableError(f"The trainable {name} is async; give a plain function.")
     parameters = _parameters(function)
@@ -106,8 +107,8 @@ def returned_metrics(value: Any, metric: str) -> dict[str, Any] | None:
     if hasattr(type(value), "__float__") and not isinstance(value, bool):
         return {metric: value}
     raise TrainableError(
-        f"The trainable returned or yielded a {type(value).__name__}; return a dict of metrics, "
-        f"a number for {metric!r}, or nothing."
+        f"The trainable returned or yielded {with_article(type(value).__name__)}; "
+        f"return a dict of metrics, a number for {metric!r}, or nothing."
     )
 
 

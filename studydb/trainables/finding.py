@@ -10,6 +10,7 @@ from typing import Any
 
 from studydb.domain.errors import TrainableError
 from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.text.display import with_article
 from studydb.domain.text.suggestions import did_you_mean
 from studydb.trainables.describing import IMPORT_PATH, PYTHON_VERSION
 from studydb.trainables.modules import place_of
@@ -46,9 +47,8 @@ def load(
             "version of studydb does not know. Upgrade studydb on this worker."
         )
     if not callable(function):
-        raise TrainableError(
-            f"The trainable {trainable.name!r} is a {type(function).__name__}; name a function."
-        )
+        kind = with_article(type(function).__name__)
+        raise TrainableError(f"The trainable {trainable.name!r} is {kind}; name a function.")
     return function
 
 

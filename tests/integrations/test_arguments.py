@@ -16,14 +16,14 @@ WRONG = [
     ({"space": ["x"]}, "The space is ['x'], which is not a dict"),
     ({"stop": 3}, "stop is 3; give metrics and bounds, as {'loss': 3} or ['loss>=3']"),
     ({"stop": [3]}, "The stop rule 3 is not a comparison; write for example 'loss>=3'"),
-    ({"stop": {3: 4}}, "The metric name is 3, a int; give a text"),
+    ({"stop": {3: 4}}, "The metric name is 3, an int; give a text"),
     ({"stop": {"loss": "much"}}, "The stop rule for 'loss' needs a number, not 'much'"),
     ({"checkpoints": 3}, "checkpoints is 3; give a directory that all workers see, as a path"),
     ({"checkpoints": "s3://b/x"}, "Checkpoints cannot go to 's3://b/x'"),
     ({"storage": 3}, "storage is 3; give a URL, such as 'sqlite:///studydb.db'"),
     ({"storage": Path("x.db")}, "give a URL, such as 'sqlite:///studydb.db'"),
     ({"storage": "x.db"}, "'x.db' is no storage URL. Write sqlite:///studydb.db or"),
-    ({"name": 3}, "The study name is 3, a int; give a text"),
+    ({"name": 3}, "The study name is 3, an int; give a text"),
     ({"metric": None}, "The metric name is None, a NoneType; give a text"),
     ({"mode": "minimize"}, "mode is 'minimize'; it is 'min' or 'max'"),
     ({"num_trials": "10"}, "num_trials is '10'; it must be an integer of 1 or more"),
@@ -64,7 +64,7 @@ REFUSED = [
     (lambda study: study.enqueue([1]), "Params are list, not a dict"),
     (lambda study: study.enqueue({}, priority="high"), "priority is 'high'; it must be an"),
     (lambda study: study.ask(timeout="soon"), "timeout is 'soon'; it must be a number of sec"),
-    (lambda study: study.rename(3), "The study name is 3, a int; give a text"),
+    (lambda study: study.rename(3), "The study name is 3, an int; give a text"),
 ]
 
 

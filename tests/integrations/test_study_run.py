@@ -258,7 +258,8 @@ def test_run_prints_the_errors_of_trials_when_it_ends(create, capfd):
 
     printed = capfd.readouterr().err
     assert counts.error == 2
-    assert "2 of 'digits' ended with an error, trial 1 with ValueError: only the first" in printed
+    line = "2 trials of 'digits' ended with an error, trial 1 with ValueError: only the first"
+    assert line in printed
     assert printed.endswith("The traceback: studydb show digits 1\n")
 
 

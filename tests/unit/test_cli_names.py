@@ -23,7 +23,7 @@ def test_valid_study_name_is_accepted(name):
         ("a\x1b[31m", "cannot be printed"),
         ("a\u200eb", "cannot be printed"),
         ("\ud800", "cannot be printed"),
-        (7, "is 7, a int; give a text"),
+        (7, "is 7, an int; give a text"),
     ],
 )
 def test_invalid_study_name_is_refused_with_the_reason(name, why):

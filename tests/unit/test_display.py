@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from studydb.domain.text.display import best_text, duration_text, value_text
+from studydb.domain.text.display import best_text, duration_text, value_text, with_article
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,11 @@ from studydb.domain.text.display import best_text, duration_text, value_text
 )
 def test_values_have_six_digits_and_an_infinite_value_is_not_called_best(value, text, best):
     assert (value_text(value), best_text(value)) == (text, best)
+
+
+@pytest.mark.parametrize("noun", ["a str", "an int", "an object", "an OrderedDict", "a uint8"])
+def test_noun_gets_its_article(noun):
+    assert with_article(noun.split()[1]) == noun
 
 
 @pytest.mark.parametrize(

@@ -116,11 +116,11 @@ def test_other_metrics_become_json_values(value, stored):
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (object(), "is a object, which JSON cannot hold"),
+        (object(), "is an object, which JSON cannot hold"),
         (1j, "is a complex"),
         (b"x", "is a bytes"),
         ({1, 2}, "is a set"),
-        ([object()], "is a object"),
+        ([object()], "is an object"),
         ("\ud800", "not Unicode"),
         ("a\0b", "a NUL character"),
         (10**400, "too large for a double"),

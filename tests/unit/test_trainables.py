@@ -240,7 +240,7 @@ def test_error_raised_by_the_module_is_not_wrapped(project):
     ("name", "kind", "why"),
     [
         ("plain:trian", "import", "Did you mean 'train'"),
-        ("plain:NUMBER", "import", "is a int"),
+        ("plain:NUMBER", "import", "is an int"),
         ("plain:train", "command", "'command'"),
     ],
 )
@@ -458,7 +458,7 @@ async def async_generator(config):
         (coroutine, "async"),
         (async_generator, "async"),
         (FakeTrial, "is a class"),
-        (3, "is a int"),
+        (3, "is an int"),
     ],
 )
 def test_function_that_studydb_cannot_call_is_refused(function, complaint):

@@ -39,7 +39,7 @@ FAILURES = [
     (
         "reports_object",
         INVALID_REPORT,
-        "Metric 'model' is a object, which JSON cannot hold; report numbers, strings, or lists of them.",
+        "Metric 'model' is an object, which JSON cannot hold; report numbers, strings, or lists of them.",
     ),
     (
         "steps_back",

@@ -17,6 +17,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def with_article(noun: str) -> str:
+    """Put the article before a noun, such as a type's name: "a str", "an int", "a uint8"."""
+    return f"an {noun}" if noun[:1].lower() in "aeio" else f"a {noun}"
+
+
 def visible(text: str, *, keep: str = "") -> str:
     """Escape the characters that could control a terminal, except those in `keep`."""
     if text.isprintable():

@@ -1,7 +1,7 @@
 """The rules for names of studies and metrics."""
 
 from studydb.domain.errors import InvalidName
-from studydb.domain.text.display import shortened
+from studydb.domain.text.display import shortened, with_article
 
 LONGEST_NAME = 200
 """The limit for a name, in characters."""
@@ -40,7 +40,9 @@ def check_metric_name(name: object) -> str:
 
 def _check_text(name: object, noun: str) -> str:
     if not isinstance(name, str):
-        raise InvalidName(f"The {noun} name is {name!r}, a {type(name).__name__}; give a text.")
+        raise InvalidName(
+            f"The {noun} name is {name!r}, {with_article(type(name).__name__)}; give a text."
+        )
     if not name:
         raise InvalidName(f"The {noun} name is empty; give it 1 to {LONGEST_NAME} characters.")
     if len(name) > LONGEST_NAME:
