@@ -95,10 +95,10 @@ def test_target_of_each_link_in_a_page_exists(page):
     links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", (ROOT / page).read_text())
     ours = [(link, anchor) for link, anchor in links if "://" not in link]
 
-    assert [link for link, anchor in ours if not leads(ROOT / page, link, anchor)] == []
+    assert [link for link, anchor in ours if not target_exists(ROOT / page, link, anchor)] == []
 
 
-def leads(page, link, anchor):
+def target_exists(page, link, anchor):
     target = (page.parent / link).resolve() if link else page
     if not anchor:
         return target.exists()

@@ -63,7 +63,8 @@ class ChaosRun:
             "as many kills, crashes, freezes and partitions as planned": report.shortfall(plan),
             f"finished within a lease and {RECOVERY_S:g} s after the last fault": (
                 [f"after {report.recovery_s:.0f} s"]
-                * (report.recovery_s > self.lease_s + RECOVERY_S)
+                if report.recovery_s > self.lease_s + RECOVERY_S
+                else []
             ),
             "every trial TERMINATED": invariants.all_ended(tables),
             "exactly the trials that were asked for": invariants.numbered(

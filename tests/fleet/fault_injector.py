@@ -96,7 +96,7 @@ class FaultReport:
         """The planned faults that were not injected."""
         done = (self.kills, self.outages, self.frozen, self.partitioned.total())
         planned = (plan.kills, plan.outages, plan.freezes, plan.partitions)
-        return [f"{done} of {planned}"] * any(map(operator.lt, done, planned))
+        return [f"{done} of {planned}"] if any(map(operator.lt, done, planned)) else []
 
     def __str__(self) -> str:
         return (
@@ -176,7 +176,7 @@ class FaultInjector:
         scheduled += _spread(
             [partial(self._disconnect_a_worker, how) for how in disconnections], 0.7
         )
-        scheduled.append((1.0, lambda: None))
+        scheduled.append((1.0, lambda: None))  # no fault: `run` kills until the last entry is due
         return sorted(scheduled, key=operator.itemgetter(0))
 
     def _progress(self) -> float:

@@ -261,7 +261,8 @@ def decisions_obeyed(tables: StudyRows) -> list[str]:
         }
         passed = {milestone for milestone in tables.arrivals if milestone <= row.last_step}
         stops = [one.step for one in entries.values() if one.stopped]
-        if entries.keys() != passed or stops != [row.last_step] * (row.reason == "EARLY_STOPPED"):
+        expected_stops = [row.last_step] if row.reason == "EARLY_STOPPED" else []
+        if entries.keys() != passed or stops != expected_stops:
             wrong.append(f"trial {row.number}: {row.reason} at {row.last_step}, judged {entries}")
     return wrong
 

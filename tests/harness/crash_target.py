@@ -140,14 +140,14 @@ def file_of(folder: Path, operation: str, point: str, nth: int) -> Path:
 
 def die_at(point: str, nth: int) -> None:
     """Kill this process "before" or "after" its n-th COMMIT from now on."""
-    end, seen = TransactionBlock._end, iter(range(1, MOST_COMMITS + 1))
+    end, commits = TransactionBlock._end, iter(range(1, MOST_COMMITS + 1))
 
     def end_or_die(block: TransactionBlock, *, commit: bool) -> None:
-        is_it = commit and next(seen) == nth
-        if is_it and point == "before":
+        is_nth = commit and next(commits) == nth
+        if is_nth and point == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         end(block, commit=commit)
-        if is_it:
+        if is_nth:
             os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(TransactionBlock, "_end", end_or_die)  # noqa: B010  an observer would run before COMMIT

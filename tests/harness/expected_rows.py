@@ -84,7 +84,7 @@ def _trial(model: Model, trial: ModelTrial) -> dict[str, Any]:
 def _summary(model: Model, trial: ModelTrial) -> dict[str, Any]:
     steps = sorted(trial.live)
     best_step, best = model.best_of(trial)
-    competes = trial.held is None and best is not None and not math.isnan(best)
+    is_ranked = trial.held is None and best is not None and not math.isnan(best)
     return {
         "n_results": len(steps),
         "last_step": steps[-1] if steps else None,
@@ -92,7 +92,7 @@ def _summary(model: Model, trial: ModelTrial) -> dict[str, Any]:
         "best_value": plain(best),
         "best_step": best_step,
         "best_score": None if best is None else model.judge.score(best),
-        "rank_score": model.judge.score(best) if competes and best is not None else None,
+        "rank_score": model.judge.score(best) if is_ranked and best is not None else None,
         "metric_summary": _metrics(model, trial) if trial.ended_at is not None else None,
     }
 

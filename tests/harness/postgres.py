@@ -29,7 +29,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 DSN_VARIABLE = "STUDYDB_TEST_DSN"
 
-_STRATEGY_SINCE = 150000
+_FIRST_VERSION_WITH_STRATEGIES = 150000
 
 _STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
@@ -238,7 +238,7 @@ def create_database(server_url: str, name: str, *, template: str = "template1") 
     """Copy a template database, which must have no connections; return the URL of the copy."""
     with connect(server_url) as connection:
         # Without fsync, FILE_COPY takes 18 ms and the default strategy 64 ms.
-        has_strategies = connection.info.server_version >= _STRATEGY_SINCE
+        has_strategies = connection.info.server_version >= _FIRST_VERSION_WITH_STRATEGIES
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} {}").format(
             sql.Identifier(name),
             sql.Identifier(template),

@@ -165,10 +165,10 @@ class _Pair:
     def __init__(self, proxy: Proxy, client: socket.socket) -> None:
         self._proxy, self._client = proxy, client
         self._server: socket.socket | None = None
-        self._executing: list[
-            bool
-        ] = []  # for each unanswered exchange: whether it executes anything
-        self._dropped = 0  # place of the unanswered exchange whose reply is dropped; 0: none
+        # For each unanswered exchange: whether it executes anything.
+        self._executing: list[bool] = []
+        # The place in this list (from 1) of the exchange whose reply is dropped; 0 for none.
+        self._dropped = 0
         self._mutex = threading.Lock()
 
     def run(self) -> None:
@@ -241,7 +241,8 @@ class _Pair:
                 return False
             if self._executing.pop(0):
                 self._proxy.note(ready[-1:].decode())
-            self._dropped -= self._dropped > 0
+            if self._dropped > 0:
+                self._dropped -= 1
             return True
 
 

@@ -178,7 +178,7 @@ def _spelt(one: Sent) -> str:
 
     sql = _SQLITE_BIND.sub(spelt, _BIND.sub(spelt, one.sql).replace("%%", "%"))
     sql = _CONSTANT.sub(r"\1", sql)
-    return re.sub(r" AS (anon_\d+)", lambda name: name[0] * (f"{name[1]}." in sql), sql)
+    return re.sub(r" AS (anon_\d+)", lambda name: name[0] if f"{name[1]}." in sql else "", sql)
 
 
 def _literal(value: Any) -> str:

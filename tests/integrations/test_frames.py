@@ -138,7 +138,8 @@ def test_columns_have_the_narrowest_type_that_keeps_every_value(database, study)
 def test_column_has_the_narrowest_type_for_its_values(values, dtype):
     column, paged = Values(), Values(n_missing=0)
 
-    column.extend(values) if values else None
+    if values:
+        column.extend(values)
     for value in values:
         paged.extend([value])
 

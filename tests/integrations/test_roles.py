@@ -285,8 +285,11 @@ def statements():
     for found in pkgutil.iter_modules(studydb.store.__path__):
         module = importlib.import_module(f"studydb.store.{found.name}")
         for name, value in vars(module).items():
-            many = value.values() if isinstance(value, dict) else value
-            for each in many if isinstance(many, tuple) or many is not value else [value]:
+            if isinstance(value, dict):
+                several = tuple(value.values())
+            else:
+                several = value if isinstance(value, tuple) else (value,)
+            for each in several:
                 if isinstance(each, Prepared):
                     yield found.name, name, each.statement
                 elif isinstance(each, Chain):

@@ -30,7 +30,7 @@ def run(worker):
 @pytest.fixture
 def connections(postgres_url):
     """Two clients of one database. A test sends a call by the first, then again by the second."""
-    # With this option a single statement, too, ends with a COMMIT, at which a test can hold it.
+    # Behind a pooler, a COMMIT follows even a single statement; a test can hold the call there.
     slow = connect(f"{postgres_url}&pooler=transaction")
     fresh = connect(postgres_url)
     slow.clock = fresh.clock = lambda: datetime(2026, 1, 1, tzinfo=UTC)

@@ -155,7 +155,7 @@ def test_trial_that_is_enqueued_during_a_deletion_is_deleted_too(database, monke
     study, lock, late = new_study(database), studies.lock, iter([enqueued])
 
     def lock_late(txn, **which):
-        for enqueue in late:
+        for enqueue in late:  # at the first call only: then the iterator is empty
             enqueue(database, study)
         lock(txn, **which)
 
@@ -296,6 +296,7 @@ def in_one_statement(txn, _study):
 def in_two_statements(txn, study):
     rung = rungs.lock(txn, study_id=study.id, key=RungKey(0, 1))
     beside = rungs.neighbours(txn, rung=rung, trial_id=0)
+    # The rung has two entries at most: the cut, and a better entry beside it.
     return rung.n_entries, (beside.better is not None) + (rung.cut.entry is not None)
 
 

@@ -123,7 +123,7 @@ def test_batch_that_a_finish_sends_is_cut_after_the_result_that_meets_a_rule(dat
 
 def test_finish_does_not_store_a_batch_that_a_report_has_stored(database, run):
     run.report(0.5)
-    run.flush_no, run.after_step = 0, 0
+    run.flush_no, run.after_step = 0, 0  # so that `finish` sends the same batch
 
     run.finish(0.5)
 

@@ -142,8 +142,9 @@ def test_schedules_alternate_between_clients_and_differ_by_seed(stage):
     result = [run_concurrently(stage, ("report", "report"), seed).schedule for seed in range(8)]
 
     turn_orders = {tuple(turn[0] for turn in schedule) for schedule in result}
+    # If an order has only two groups, one call has run after the other.
     n_alternating = sum(len(list(groupby(order))) > 2 for order in turn_orders)
-    assert n_alternating > 2  # two groups would be one call after the other
+    assert n_alternating > 2
 
 
 def test_server_has_executed_each_statement_before_the_next_turn(stage):
@@ -177,10 +178,10 @@ class FixedTurns:
 
 def run_concurrently(stage, plan, seed):
     rng = Random(f"{plan} {seed}")
-    room = {"max_concurrent": rng.choice([None, 3])} if n_writers(plan) > 1 else {}
+    options = {"max_concurrent": rng.choice([None, 3])} if n_writers(plan) > 1 else {}
     if "promote" in plan:
-        room |= {"scheduler": rng.choice(PROMOTIONS), "rules": ()}
-    walk = RandomWalk(stage.database, rng, num_trials=rng.choice([2, 3, 6]), **room)
+        options |= {"scheduler": rng.choice(PROMOTIONS), "rules": ()}
+    walk = RandomWalk(stage.database, rng, num_trials=rng.choice([2, 3, 6]), **options)
     for _ in range(rng.randint(2, 12)):
         walk.step(rng)
     prepare(walk, plan, rng)

@@ -55,6 +55,7 @@ def test_cutoff_equals_numpy_after_every_insertion(values, reduction_factor, rng
     trials = list(range(len(values)))
     if rng is not None:
         rng.shuffle(trials)
+    # numpy gets a percentile, and divides the percentile by 100.
     rung = Rung((1 - 1 / reduction_factor) * 100 / 100)
 
     for entry in zip(values, trials, strict=True):

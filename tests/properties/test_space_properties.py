@@ -25,7 +25,7 @@ from studydb.domain.specs.grammar import parse_call, parse_value
 from studydb.searchers import GridSearch, RandomSearch
 from studydb.searchers.draws import unit_draw
 
-QUIET = settings(deadline=None)  # a slow example on a busy machine must not fail
+NO_DEADLINE = settings(deadline=None)  # a slow example on a busy machine must not fail
 
 units = st.integers(0, 2**53 - 1).map(lambda number: number * 2.0**-53)
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -82,7 +82,7 @@ trees = st.recursive(
 
 
 @given(domains, units)
-@QUIET
+@NO_DEADLINE
 def test_every_value_of_a_distribution_is_contained_in_it(domain, u):
     value = domain.from_unit(u)
 
@@ -92,7 +92,7 @@ def test_every_value_of_a_distribution_is_contained_in_it(domain, u):
 
 
 @given(domains, units, units)
-@QUIET
+@NO_DEADLINE
 def test_larger_random_number_gives_an_equal_or_larger_value(domain, u, v):
     assume(not isinstance(domain, type(choice([1]))))
 
@@ -102,7 +102,7 @@ def test_larger_random_number_gives_an_equal_or_larger_value(domain, u, v):
 
 
 @given(domains)
-@QUIET
+@NO_DEADLINE
 def test_enumerable_distribution_gives_its_first_and_its_last_value(domain):
     assume(isinstance(domain, Enumerable))
 
@@ -113,7 +113,7 @@ def test_enumerable_distribution_gives_its_first_and_its_last_value(domain):
 
 
 @given(st.floats(-1e5, 1e5), st.floats(1e-2, 1e5), st.sampled_from([0.1, 0.05, 0.3, 2.5]), units)
-@QUIET
+@NO_DEADLINE
 def test_quniform_gives_multiples_inside_its_bounds(lower, width, q, u):
     try:
         domain = quniform(lower, lower + width, q)
@@ -127,7 +127,7 @@ def test_quniform_gives_multiples_inside_its_bounds(lower, width, q, u):
 
 
 @given(st.integers(-50, 50), st.integers(1, 6), st.integers(0, 2**63 - 1))
-@QUIET
+@NO_DEADLINE
 def test_randint_gives_every_value_of_a_small_range(lower, width, seed):
     domain = randint(lower, lower + width)
 
@@ -137,7 +137,7 @@ def test_randint_gives_every_value_of_a_small_range(lower, width, seed):
 
 
 @given(st.integers(-300, 290), st.integers(1, 10), st.integers(0, 2**63 - 1))
-@settings(QUIET, max_examples=30)
+@settings(NO_DEADLINE, max_examples=30)
 def test_median_of_loguniform_is_near_the_geometric_mean_of_its_bounds(exponent, decades, seed):
     domain = loguniform(10.0**exponent, 10.0 ** (exponent + decades))
 
@@ -148,7 +148,7 @@ def test_median_of_loguniform_is_near_the_geometric_mean_of_its_bounds(exponent,
 
 
 @given(trees)
-@QUIET
+@NO_DEADLINE
 def test_spaces_round_trip_through_sorted_json(tree):
     space = Space.read(tree)
 
@@ -160,7 +160,7 @@ def test_spaces_round_trip_through_sorted_json(tree):
 
 
 @given(trees, st.integers(0, 2**63 - 1), st.integers(0, 2**40))
-@QUIET
+@NO_DEADLINE
 def test_proposed_params_are_accepted_as_enqueued_params(tree, seed, draw):
     space = Space.read(tree)
 
@@ -176,7 +176,7 @@ def test_proposed_params_are_accepted_as_enqueued_params(tree, seed, draw):
 
 
 @given(trees, st.integers(0, 2**63 - 1), st.integers(0, 2**40))
-@QUIET
+@NO_DEADLINE
 def test_proposed_value_of_a_parameter_does_not_depend_on_other_parameters(tree, seed, draw):
     space = Space.read(tree)
     point = space.flatten(RandomSearch().propose(space, seed=seed, draw=draw))
@@ -188,7 +188,7 @@ def test_proposed_value_of_a_parameter_does_not_depend_on_other_parameters(tree,
 
 
 @given(st.lists(st.integers(1, 4), max_size=4))
-@QUIET
+@NO_DEADLINE
 def test_a_grid_visits_every_combination_once(sizes):
     space = Space.read({f"p{n}": randint(0, size) for n, size in enumerate(sizes)})
     grid = GridSearch()
@@ -200,7 +200,7 @@ def test_a_grid_visits_every_combination_once(sizes):
 
 
 @given(plain_values)
-@QUIET
+@NO_DEADLINE
 def test_json_text_of_a_value_parses_as_the_value(value):
     assume(canonical_json(value) == canonical_json(json.loads(json.dumps(value))))
 
@@ -209,13 +209,13 @@ def test_json_text_of_a_value_parses_as_the_value(value):
 
 
 @given(domains)
-@QUIET
+@NO_DEADLINE
 def test_text_of_any_distribution_parses_as_the_distribution(domain):
     assert parse_parameter(f"x={domain}") == ("x", domain)
 
 
 @given(st.text(max_size=60) | st.text("abx01.-+eE()[]{},:='\"\\ \n/$", max_size=60))
-@settings(QUIET, max_examples=500)
+@settings(NO_DEADLINE, max_examples=500)
 def test_arbitrary_text_is_read_or_refused(text):
     for parse in (
         parse_value,
@@ -232,7 +232,7 @@ def test_arbitrary_text_is_read_or_refused(text):
 @given(
     st.sampled_from(["uniform", "randint", "choice", "quniform", "lograndint", "x"]), plain_values
 )
-@QUIET
+@NO_DEADLINE
 def test_arbitrary_arguments_are_read_or_refused(name, value):
     arguments = json.dumps(value)[1:-1] if isinstance(value, list) else json.dumps(value)
     try:
@@ -244,7 +244,7 @@ def test_arbitrary_arguments_are_read_or_refused(name, value):
 
 
 @given(st.dictionaries(st.text(max_size=3) | st.integers(), plain_values, max_size=3))
-@QUIET
+@NO_DEADLINE
 def test_arbitrary_dict_is_read_as_a_space_or_refused(mapping):
     try:
         space = Space.read(mapping)

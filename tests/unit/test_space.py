@@ -22,7 +22,7 @@ from studydb.domain.space.search_space import (
 )
 from studydb.domain.text.suggestions import did_you_mean
 
-LAST = 1 - 2**-53
+LARGEST_RANDOM = 1 - 2**-53
 """The largest random number. Random numbers lie in [0, 1); a distribution maps them to values."""
 
 
@@ -343,7 +343,7 @@ def test_numpy_values_in_a_space_become_plain_values_of_python():
 
 @pytest.mark.parametrize("domain", [randint(1, 1000), lograndint(1, 1000)], ids=str)
 def test_values_of_an_integer_distribution_reach_both_bounds(domain):
-    assert (domain.from_unit(0.0), domain.from_unit(LAST)) == (1, 1000)
+    assert (domain.from_unit(0.0), domain.from_unit(LARGEST_RANDOM)) == (1, 1000)
 
 
 def test_quniform_values_have_short_decimals():
@@ -369,7 +369,7 @@ def test_loguniform_is_uniform_on_a_logarithmic_scale():
 
     assert domain.from_unit(0.0) == 1e-4
     assert domain.from_unit(0.5) == pytest.approx(1e-2, rel=1e-12)
-    assert domain.from_unit(LAST) <= 1.0
+    assert domain.from_unit(LARGEST_RANDOM) <= 1.0
 
 
 def test_values_and_hashes_never_change_between_versions():

@@ -1,4 +1,4 @@
-"""Fixtures: attempts in child processes, to which the test talks as a worker would; studies with real workers."""
+"""Fixtures: attempts in child processes that the test supervises, and studies with real workers."""
 
 import itertools
 import os

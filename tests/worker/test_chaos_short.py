@@ -13,7 +13,7 @@ MOST_TURNS = 3
 
 
 def run_chaos(storage, tmp_path, **options):
-    """Return a run's broken promises. If no trial resumed, the run tested too little; repeat it."""
+    """Return the broken promises of a run. Repeat a run in which no trial resumed: it tests too little."""
     wrong = {}
     for turn in range(MOST_TURNS):
         (tmp_path / str(turn)).mkdir()

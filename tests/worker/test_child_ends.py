@@ -254,5 +254,5 @@ def test_report_after_a_stop_notice_saves_its_checkpoint_but_not_its_result(
     (tmp_path / "sent").touch()
     *reports, ended = attempt.finish()
 
-    assert [(m.result, m.saved.step) for m in reports] == [(None, 1)] * bool(checkpoint)
+    assert [(m.result, m.saved.step) for m in reports] == ([(None, 1)] if checkpoint else [])
     assert ended == Ended(End.STOPPED)

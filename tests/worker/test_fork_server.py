@@ -207,7 +207,8 @@ def test_daemon_of_a_trial_lives_until_the_trial_ends(start):
     orphaned_to = eventually(lambda: parent_of(daemon) == parent_of(attempt.child.process.pid))
 
     start(succeed).finish()
-    with pytest.raises(AssertionError):  # only orphans of dead children are killed, every 0.5 s
+    # The daemon lives, because the fork server (every 0.5 s) kills only orphans of dead children.
+    with pytest.raises(AssertionError):
         eventually(lambda: not is_running(daemon), timeout_s=1.2)
     attempt.child.kill()
 

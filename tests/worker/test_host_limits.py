@@ -48,7 +48,7 @@ attempt.oom_kills = lambda: next(kills)
 
 _REFUSED_TWICE = _RUN.format(
     change="""
-fork, refusals = fork_server_client.ForkServer.fork, [11] * 4  # two tries of a template and a child
+fork, refusals = fork_server_client.ForkServer.fork, [11] * 4  # EAGAIN for a template and a child, twice
 def refusing(self, *given, **named):
     if refusals:
         raise OSError(refusals.pop(), "Resource temporarily unavailable")

@@ -1,7 +1,7 @@
 """
 An outage during which a trial reports more than its worker may keep in memory.
 
-The trial reports 12 MB while the limit is 1 MiB. `STUDYDB_NIGHTLY=1` makes this 2 GB and 96 MiB.
+The trial reports 12 MB, and the limit is 1 MiB. With `STUDYDB_NIGHTLY=1` these are 2 GB and 96 MiB.
 """
 
 import os
