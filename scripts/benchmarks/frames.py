@@ -75,7 +75,6 @@ def _take_turns(
 
 
 def _read_apart(read: Callable[[str, str], float], url: str, name: str) -> tuple[float, int]:
-    """Read a data frame in a new process; return its milliseconds and its peak memory in MB."""
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_measure, args=(theirs, read, url, name), daemon=True)
     process.start()

@@ -48,7 +48,6 @@ def require() -> None:
 
 
 def create(storages: Mapping[str, str]) -> None:
-    """Create the study of a benchmark in each storage."""
     import optuna  # noqa: PLC0415  an extra
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -42,7 +42,6 @@ def files(path):
 
 @cache
 def names(file):
-    """All names that a file defines, at any depth."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -72,7 +72,6 @@ def _faults(study: studydb.Study, poisons: Mapping[int, str], n_trials: int) -> 
 
 
 def _delete(storage: str, name: str) -> list[str]:
-    """Delete a study; try again while its trials are still ending."""
     until_s = time.monotonic() + DELETE_S
     while True:
         try:

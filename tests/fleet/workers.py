@@ -56,7 +56,6 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The supervisor's pid."""
         return self.popen.pid
 
     @property
@@ -115,7 +114,6 @@ class WorkerProcess:
             psutil.wait_procs(family, timeout=1.0)
 
     def exit_code(self, timeout_s: float = 30.0) -> int:
-        """Wait for the supervisor's exit code."""
         return self.popen.wait(timeout_s)
 
     def output(self) -> str:

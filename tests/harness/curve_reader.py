@@ -23,7 +23,6 @@ def read_curves() -> list[list[float]]:
 
 
 def report_curves(storage: str, name: str, together: Barrier) -> None:
-    """Ask for trials until the budget is spent; report each trial's curve until its verdict."""
     database, curves = connect(storage, connections=1), read_curves()
     worker = SimulatedWorker(database, load(database, name))
     run = retry_while_busy(worker.ask)  # each process has a trial before the first report

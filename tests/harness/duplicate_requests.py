@@ -115,7 +115,6 @@ def _resuming_the_study(database: Database) -> Call:
 def _steering(
     operation: Callable[..., None], database: Database, *, is_running: bool = False
 ) -> Call:
-    """A person's request for two trials."""
     study, request = new_study(database), new_request()
     numbers = [enqueued(database, study) for _ in range(2)]
     if is_running:
@@ -259,7 +258,6 @@ def _failing_like_four_others(database: Database) -> Call:
 
 
 def _failing_by_content(database: Database) -> Call:
-    """End an attempt as failed, because its results cannot be stored."""
     study = new_study(database, max_failures=2)
     run = SimulatedWorker(database, study).take()
     given: Any = {"lease": run.lease, "flush_no": 1, "failure": Failure("ValueError", "no number")}

@@ -98,7 +98,6 @@ def pgbouncer(postgres_server: str) -> Iterator[Path]:
 
 @pytest.fixture
 def pooled_url(pgbouncer: Path, postgres_url: str) -> str:
-    """A fresh, migrated PostgreSQL database, reached through PgBouncer."""
     return url_through(pgbouncer, postgres_url)
 
 
@@ -106,6 +105,5 @@ def pooled_url(pgbouncer: Path, postgres_url: str) -> str:
     params=["sqlite", "postgresql", pytest.param("pgbouncer", marks=pytest.mark.pgbouncer)]
 )
 def storage_url(request: pytest.FixtureRequest) -> str:
-    """A fresh, migrated database: SQLite, PostgreSQL, or PostgreSQL through PgBouncer."""
     name = {"sqlite": "sqlite_url", "postgresql": "postgres_url", "pgbouncer": "pooled_url"}
     return str(request.getfixturevalue(name[request.param]))

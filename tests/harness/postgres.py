@@ -230,7 +230,6 @@ def _copy_binaries(binaries: Path, target: Path) -> Path:
 
 
 def database_url(server_url: str, database: str) -> str:
-    """The URL of another database on the same server."""
     return urlunsplit(urlsplit(server_url)._replace(path=f"/{quote(database)}"))
 
 

@@ -45,7 +45,6 @@ class Proxy:
     """
 
     def __init__(self, server_url: str) -> None:
-        """Listen on a free port of this host."""
         self._server = conninfo_to_dict(server_url)
         self._mutex = threading.Lock()
         self._when, self._exchanges_left = "", 0
@@ -57,7 +56,6 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self) -> str:
-        """The URL of the server through this proxy."""
         user = quote(str(self._server.get("user", "postgres")))
         if password := self._server.get("password"):
             user += f":{quote(str(password))}"
@@ -92,7 +90,6 @@ class Proxy:
             return self._when
 
     def note(self, status: str) -> None:
-        """Collect the status of an exchange."""
         with self._mutex:
             self.statuses += status
 
@@ -113,7 +110,6 @@ class Proxy:
         self._passing.set()
 
     def await_passage(self) -> None:
-        """Wait while the proxy is frozen."""
         self._passing.wait()
 
     def _cut_all(self) -> None:

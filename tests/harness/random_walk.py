@@ -108,7 +108,6 @@ class RandomWalk:
             self.do(self.factory.register(next(self._pids), lease_s, self.workers.append))
 
     def step(self, rng: Random) -> None:
-        """Do one random step."""
         (name,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
         self.happened[name] += 1
         method: Callable[[Random], None] | None = getattr(self, name, None)
@@ -329,5 +328,4 @@ def _kind(answer: Any) -> str:
 
 
 def some_values(rng: Random) -> list[float]:
-    """One to three values of a metric."""
     return rng.choices(VALUES, k=rng.randint(1, 3))

@@ -48,7 +48,6 @@ class Sent:
 
 
 def path_of(module: str) -> str:
-    """A module's file, relative to the root of the repository."""
     return f"{module.replace('.', '/')}.py"
 
 

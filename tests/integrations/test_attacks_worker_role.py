@@ -44,7 +44,6 @@ def attacker_url(storage_url):
 
 @pytest.fixture
 def attack(attacker_url):
-    """Run the attacker's SQL."""
     database = connect(attacker_url)
     yield lambda sql: arrange.change(database, sql)
     database.close()

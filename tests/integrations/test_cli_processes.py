@@ -67,7 +67,6 @@ def processes(folder):
 
 @pytest.fixture
 def command(processes):
-    """Run a command to its end and return what it printed."""
 
     def run(*arguments, code=0):
         process = processes(*arguments)

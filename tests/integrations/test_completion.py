@@ -22,7 +22,6 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 @pytest.fixture
 def program(tmp_path):
-    """A folder with an executable `studydb`."""
     script = tmp_path / "bin" / "studydb"
     script.parent.mkdir()
     script.write_text(f"#!{sys.executable}\nfrom studydb.__main__ import main\nmain()\n")

@@ -60,7 +60,6 @@ def assert_masked(*texts):
 
 
 def command_lines():
-    """The command lines of all processes of this host."""
     lines = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:

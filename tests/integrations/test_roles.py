@@ -302,7 +302,6 @@ def column_name(column):
 
 
 def study_with_rows(database):
-    """A study that has rows in most tables."""
     scheduler = studydb.ASHA(max_t=9)
     study = arrange.new_study(database, name="digits", mode=Mode.MAX, scheduler=scheduler)
     run = arrange.SimulatedWorker(database, study).take()

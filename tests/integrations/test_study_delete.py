@@ -21,7 +21,6 @@ def row_counts(database):
 
 
 def study_with_rows(database, name="digits"):
-    """A study that has rows in most tables."""
     study = arrange.new_study(database, name=name, scheduler=studydb.ASHA(max_t=9))
     run = arrange.SimulatedWorker(database, study).take()
     run.report(0.5)

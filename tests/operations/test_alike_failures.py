@@ -17,7 +17,6 @@ TYPO = Failure("KeyError", "'learning_rate'", '  File "train.py", line 7, in tra
 
 
 def fail(worker, failure=TYPO, n=1, values=()):
-    """Let `n` trials fail, one after another."""
     for _ in range(n):
         worker.take().finish(*values, outcome=Reason.FAILED, failure=failure)
 

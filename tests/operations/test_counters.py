@@ -44,8 +44,6 @@ def check_counters(database, study):
 
 
 class RandomCaller:
-    """Calls random operations on a study, one after another."""
-
     def __init__(self, database, study, seed, *, advance):
         self.database, self.study, self.rng = database, study, random.Random(seed)
         self.worker, self.advance = SimulatedWorker(database, study), advance

@@ -52,8 +52,6 @@ OPEN_TRANSACTIONS = """
 
 @dataclass
 class Side:
-    """A database behind a proxy."""
-
     proxy: Proxy
     database: Database
 

@@ -50,7 +50,6 @@ def stranger(postgres_url):
 
 @contextmanager
 def held(stranger, lock):
-    """Let the stranger hold an advisory lock."""
     with postgres.connect(stranger) as rival:
         rival.execute(lock)
         yield

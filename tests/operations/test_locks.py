@@ -275,7 +275,6 @@ def held_at_second_lock():
 
 
 def with_settings(url, **settings):
-    """Connect to PostgreSQL with these settings of the session."""
     options = quote(" ".join(f"-c {name}={value}" for name, value in settings.items()))
     return connect(f"{url}{'&' if '?' in url else '?'}options={options}")
 

@@ -19,7 +19,6 @@ SHORT_S = 0.5
 
 @pytest.fixture
 def proxy(postgres_url):
-    """A proxy in front of the server; the proxy can be frozen."""
     with Proxy(postgres_url) as proxy:
         yield proxy
 

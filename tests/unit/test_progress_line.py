@@ -20,7 +20,6 @@ def progress_line(name, stream, **clock):
 
 
 def printed(name, *updates, num_trials=None):
-    """The text that is printed without a terminal, on a clock that stands still."""
     stream = io.StringIO()
     with progress_line(name, stream, clock=lambda: 0.0) as progress:
         for counts, best_value, run_s in updates:

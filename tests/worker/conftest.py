@@ -167,7 +167,6 @@ def sqlite_stage(sqlite_url: str, tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture
 def postgres_stage(postgres_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A study and its workers, on PostgreSQL."""
     with Stage(postgres_url, tmp_path) as stage:
         yield stage
 

@@ -61,7 +61,6 @@ def deep(rng):
 
 
 def value(rng, depth=0):
-    """Any value, nested at random."""
     kind = rng.randrange(6 if depth < 4 else 3)
     if kind == 3:
         return [value(rng, depth + 1) for _ in range(rng.randrange(4))]
