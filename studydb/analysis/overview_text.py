@@ -28,14 +28,16 @@ def trials_text(row: ListedStudy) -> str:
     return f"{sum(counts.values())}{budget}" + (f": {by_state}" if by_state else "")
 
 
-def ends_text(ends: RecentEnds) -> str | None:
+def ends_text(overview: Overview) -> str | None:
     """Count how the newest trials ended: "12 completed, 30 cancelled"; None if all counts are 0."""
+    ends = overview.ends
     counts = (
         (ends.completed, "completed"),
         (ends.stopped_early, "stopped early"),
         (ends.cancelled, "cancelled"),
     )
-    return ", ".join(f"{count} {how}" for count, how in counts if count) or None
+    text = ", ".join(f"{count} {how}" for count, how in counts if count)
+    return text + _which(overview) if text else None
 
 
 def time_text(study: Study, overview: Overview) -> str | None:
@@ -44,7 +46,14 @@ def time_text(study: Study, overview: Overview) -> str | None:
     budget = study.num_draws if row.num_trials is None else row.num_trials
     left = None if budget is None else max(0, budget - row.terminated - row.error)
     runs = row.running > 0 and overview.workers.n_alive > 0
-    return pace_text(overview.ends, now=overview.at, left=left, runs=runs)
+    text = pace_text(overview.ends, now=overview.at, left=left, runs=runs)
+    return text and text + _which(overview)
+
+
+def _which(overview: Overview) -> str:
+    """Say of which trials a text is true, if not of all."""
+    n_read = overview.ends.read
+    return f" (the newest {n_read} trials)" if n_read < overview.row.n_trials else ""
 
 
 def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) -> str | None:
@@ -52,7 +61,7 @@ def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) 
     Describe the pace, as in "3 min 5 s, 9.7 trials/min, about 4 min 0 s left".
 
     Args:
-        ends: How the newest 1,000 trials ended, and when the first of them began.
+        ends: How the newest trials ended, and when the first of them began.
         left: How many trials the budget has left; None without a budget.
         runs: Whether workers run trials; if not, the elapsed time ends with the last trial.
 

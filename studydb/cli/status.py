@@ -95,7 +95,7 @@ def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, suf
             "status": overview.progress.status,
             "metric": f"{row.metric} ({row.mode})",
             "trials": text.trials_text(row),
-            "ended": text.ends_text(overview.ends),
+            "ended": text.ends_text(overview),
             "time": text.time_text(study, overview),
             "max concurrent": row.max_concurrent,
             "best": text.best_line(overview),

@@ -21,6 +21,11 @@ class ListedStudy(NamedTuple):
     error: int
     created_at: datetime
 
+    @property
+    def n_trials(self) -> int:
+        """The number of the study's trials, in any state."""
+        return self.pending + self.running + self.paused + self.terminated + self.error
+
 
 class ListedTrial(NamedTuple):
     """A row of `v_trial`; `duration_s` is the sum over its attempts."""
@@ -107,11 +112,13 @@ class RecentEnds(NamedTuple):
     How the newest trials of a study ended.
 
     Attributes:
+        read: How many trials these are.
         ended: How many of these trials have ended, for whatever reason.
         began_at: When the first of these trials began; None if no trial has begun.
         last_end_at: When the last of these trials ended; None if no trial has ended.
     """
 
+    read: int
     ended: int
     completed: int
     stopped_early: int

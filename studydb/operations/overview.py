@@ -67,7 +67,7 @@ def read_overview(database: Database, study: Study) -> Overview:
             best=next(iter(ranking.best(txn, study_id=study.id)), None),
             unfinished=_unfinished(txn, study),
             workers=workers_in(txn, study_id=study.id, limit=MAX_WORKERS),
-            ends=store.recent_ends(txn, study_id=study.id),
+            ends=store.recent_ends(txn, study_id=study.id, n_trials=row.n_trials),
             problems=events.problems(txn, study_id=study.id),
             last_error=events.last_error(txn, study_id=study.id),
             at=txn.now,

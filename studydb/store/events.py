@@ -28,7 +28,11 @@ PROBLEMS = (
 """Kinds of events that `status` shows as trouble: training continues, but a person should act."""
 
 NEWEST = 2_000
-"""How many of a study's newest events are searched for problems; an attempt adds 1 to 3 events."""
+"""
+How many of a study's newest events are searched for problems and for the last error.
+
+An attempt adds 1 to 3 events, and a promotion adds one.
+"""
 
 
 class RecordedFailure(NamedTuple):
@@ -39,7 +43,7 @@ class RecordedFailure(NamedTuple):
 
 
 FAILURES_SCANNED = 200
-"""How many of a study's newest events are searched for failures."""
+"""How many of a study's newest events are searched for failures that are alike."""
 
 
 def _newest(limit: int) -> sa.Subquery:
@@ -71,13 +75,13 @@ _FAILURES = Prepared(
     .order_by(_NEWEST.c.id.desc())
 )
 _LAST_FAILURE = Prepared(
-    sa.select(trial.c.number, _NEWEST.c.attempt, _NEWEST.c.data)
-    .join(trial, trial.c.id == _NEWEST.c.trial_id)
+    sa.select(trial.c.number, _SEARCHED.c.attempt, _SEARCHED.c.data)
+    .join(trial, trial.c.id == _SEARCHED.c.trial_id)
     .where(
-        sa.or_(_NEWEST.c.kind == EventKind.FAILED, _NEWEST.c.kind == EventKind.LOST),
-        _NEWEST.c.data.is_not(None),
+        sa.or_(_SEARCHED.c.kind == EventKind.FAILED, _SEARCHED.c.kind == EventKind.LOST),
+        _SEARCHED.c.data.is_not(None),
     )
-    .order_by(_NEWEST.c.id.desc())
+    .order_by(_SEARCHED.c.id.desc())
     .limit(1)
 )
 

@@ -7,8 +7,17 @@ from studydb.db.schema import in_state, trial
 from studydb.domain.life.states import Reason, State
 from studydb.domain.listed_rows import RecentEnds
 
-NEWEST = 1_000
-"""How many trials `recent_ends` reads, from the highest number down."""
+MOST_READ = 1_000
+LEAST_READ = 100
+LEAST_ENDED = 90
+"""
+How many trials `recent_ends` reads, from the highest number down.
+
+In a study of up to 1,000 trials it reads all trials. In a larger study the newest trials lie on
+many pages of the table: 1,000 of them took 1.5 ms longer among a million trials than among 10,000.
+So it reads 100 trials there. If fewer than 90 of these have ended, it reads 1,000: a pace that is
+computed from few ended trials for each RUNNING trial is too low.
+"""
 
 _NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))
 _LIMIT: sa.BindParameter[int] = sa.bindparam("limit")
@@ -40,7 +49,7 @@ _NEWEST = (
     sa.select(trial.c.reason, trial.c.started_at, trial.c.ended_at)
     .where(trial.c.study_id == sa.bindparam("study"))
     .order_by(trial.c.number.desc())
-    .limit(NEWEST)
+    .limit(_LIMIT)
     .subquery()
 )
 
@@ -51,13 +60,14 @@ def _count_of(*reasons: Reason) -> sa.ColumnElement[int]:
 
 _RECENT_ENDS = Prepared(
     sa.select(
+        sa.func.count(),
         sa.func.count(_NEWEST.c.ended_at),
         _count_of(Reason.COMPLETED),
         _count_of(Reason.EARLY_STOPPED, Reason.RULE_STOPPED),
         _count_of(Reason.CANCELLED),
         sa.func.min(_NEWEST.c.started_at),
         sa.func.max(_NEWEST.c.ended_at),
-    )
+    ).select_from(_NEWEST)
 )
 
 
@@ -77,6 +87,19 @@ def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]
     return found
 
 
-def recent_ends(txn: Txn, *, study_id: int) -> RecentEnds:
-    """Count how the newest trials ended, and find their earliest start and their latest end."""
-    return RecentEnds._make(txn.all(_RECENT_ENDS, study=study_id)[0])
+def recent_ends(txn: Txn, *, study_id: int, n_trials: int) -> RecentEnds:
+    """
+    Count how the newest trials ended, and find their earliest start and their latest end.
+
+    Args:
+        n_trials: The number of the study's trials.
+    """
+    if n_trials > MOST_READ:
+        ends = _read_ends(txn, study_id, LEAST_READ)
+        if ends.ended >= LEAST_ENDED:
+            return ends
+    return _read_ends(txn, study_id, MOST_READ)
+
+
+def _read_ends(txn: Txn, study_id: int, limit: int) -> RecentEnds:
+    return RecentEnds._make(txn.all(_RECENT_ENDS, study=study_id, limit=limit)[0])

@@ -16,7 +16,7 @@ from studydb.domain.records import Failure, Trainable, TrainableKind
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.record_event import record_event
 from studydb.processes import process_record, start_of
-from studydb.store import checkpoints
+from studydb.store import checkpoints, overview
 
 
 @pytest.fixture
@@ -136,8 +136,33 @@ def test_status_prints_the_remaining_time_while_a_trial_runs(console, database):
 
 
 def time_line(console):
-    (line,) = (line for line in console("status", "digits").lines if line.startswith("time "))
+    return line_of("time", console)
+
+
+def line_of(name, console):
+    (line,) = (line for line in console("status", "digits").lines if line.startswith(f"{name} "))
     return line
+
+
+def test_status_of_a_large_study_reads_its_newest_trials_and_says_so(
+    console, database, monkeypatch
+):
+    for name, value in (("MOST_READ", 4), ("LEAST_READ", 2), ("LEAST_ENDED", 2)):
+        monkeypatch.setattr(overview, name, value)
+    study = arrange.new_study(database, name="digits", num_trials=9)
+    worker = arrange.SimulatedWorker(database, study)
+    for _ in range(4):
+        worker.take().finish(0.5)
+    assert line_of("ended", console) == "ended    4 completed"
+
+    worker.take().finish(0.5)
+
+    assert line_of("ended", console) == "ended    2 completed (the newest 2 trials)"
+    assert time_line(console).endswith(" (the newest 2 trials)")
+
+    worker.take()
+
+    assert line_of("ended", console) == "ended    3 completed (the newest 4 trials)"
 
 
 @pytest.mark.parametrize(

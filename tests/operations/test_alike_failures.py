@@ -167,6 +167,16 @@ def test_stopped_study_does_not_pause_itself(database, study, worker):
     assert read_progress(database, study).status is Status.STOPPED
 
 
+def test_promotions_after_an_error_do_not_hide_it(database, study, worker):
+    fail(worker)
+    (at,) = rows(database, "SELECT max(at) FROM event")[0]
+    promoted = ", ".join([f"({study.id}, 'promoted', 'scheduler', '{at}')"] * 500)
+
+    change(database, f"INSERT INTO event (study_id, kind, actor, at) VALUES {promoted}")
+
+    assert last_error(database, study).number == 0
+
+
 @pytest.mark.parametrize("data", ["[1]", '{"message": [1], "fingerprint": {}}', '"text"', "7"])
 def test_events_with_unexpected_data_change_neither_the_pause_nor_the_last_error(
     database, study, worker, data

@@ -19,6 +19,7 @@ from studydb.store import (
     attempts,
     claims,
     leases,
+    overview,
     promotions,
     proposals,
     ranking,
@@ -53,6 +54,7 @@ WITHOUT_SORT = (
     "look",
     "neighbours",
     "list",
+    "newest ends",
     "fence",
     "promotion",
 )
@@ -129,6 +131,7 @@ HOT = {
     "ask in a single statement": (ask_in_single_statement, "trial_claim"),
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
     "page": (lambda txn: results.page(txn, results.Span(1, 7, 1, 0, 9), limit=5), KEY),
+    "newest ends": (lambda txn: overview.recent_ends(txn, study_id=1, n_trials=5000), KEY),
     "last": (lambda txn: results.last(txn, [results.Span(1, 7, 1, 0, 9)]), KEY),
     "list": (lambda txn: trials.listing(txn, study_id=1, limit=10), KEY),
     "earlier send": (lambda txn: attempts.by_token(txn, token=token()), KEY),
