@@ -34,6 +34,9 @@ from studydb.worker.fork_server_client import ForkServer
 
 ROOT = Path(__file__).parents[2]
 
+MOST_MODULES = 65
+"""How many modules of studydb the fork server may import; a worker's first start waits for them."""
+
 
 def succeed(config):
     return config["lr"]
@@ -107,6 +110,21 @@ def test_child_has_its_own_descriptors_session_directory_and_arguments(start, se
         "is leader": True,
         "threads": 1,
     }
+
+
+def test_fresh_child_imports_no_more_of_studydb_than_the_fork_server_has_imported(start):
+    def train(config):
+        print(json.dumps([name for name in sys.modules if name.startswith("studydb")]))
+        return 1.0
+
+    code = "import json, sys, studydb.child.fork_server; print(json.dumps([*sys.modules]))"
+    printed = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT)
+    attempt = start(train)
+    attempt.finish()
+
+    by_server = {name for name in json.loads(printed) if name.startswith("studydb")}
+    assert set(json.loads(attempt.printed)) == by_server
+    assert len(by_server) <= MOST_MODULES
 
 
 def test_program_started_by_a_trial_inherits_no_channel_to_the_worker(start):
