@@ -173,16 +173,17 @@ OFFSET 0;
 
 -- studydb/store/overview.py recent_ends: Count how the newest trials ended, and find their
 --   earliest start and their latest end.
-SELECT count(anon_1.ended_at) AS count_1, count(CASE WHEN (anon_1.reason = 'COMPLETED') THEN 1
-    END) AS count_2, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR anon_1.reason =
-    'RULE_STOPPED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1
-    END) AS count_4, min(anon_1.started_at) AS min_1, max(anon_1.ended_at) AS max_1
+SELECT count(*) AS count_1, count(anon_1.ended_at) AS count_2, count(CASE WHEN (anon_1.reason =
+    'COMPLETED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR
+    anon_1.reason = 'RULE_STOPPED') THEN 1 END) AS count_4, count(CASE WHEN (anon_1.reason =
+    'CANCELLED') THEN 1 END) AS count_5, min(anon_1.started_at) AS min_1, max(anon_1.ended_at)
+    AS max_1
 FROM (
     SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
     FROM trial
     WHERE trial.study_id = :study
     ORDER BY trial.number DESC
-    LIMIT 1000
+    LIMIT :limit
     OFFSET 0
 ) AS anon_1;
 
@@ -219,7 +220,7 @@ FROM (
     FROM event
     WHERE event.study_id = :study
     ORDER BY event.id DESC
-    LIMIT 200
+    LIMIT 2000
     OFFSET 0
 ) AS anon_1
 JOIN trial ON trial.id = anon_1.trial_id
