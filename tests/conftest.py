@@ -77,7 +77,6 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: str) -> Iterator[str]:
-    """The name of a migrated database, which `postgres_url` copies."""
     name = f"studydb_template_{uuid.uuid4().hex}"
     migrate.upgrade(postgres.create_database(postgres_server, name))
     yield name
@@ -86,7 +85,6 @@ def postgres_template(postgres_server: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated SQLite file, which `sqlite_url` copies."""
     path = tmp_path_factory.mktemp("template") / "studydb.db"
     migrate.upgrade(f"sqlite:///{path}")
     assert not path.with_name("studydb.db-wal").exists()  # copies would lack the rows in the WAL

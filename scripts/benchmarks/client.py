@@ -54,7 +54,6 @@ class Client:
         }
 
     def claim(self, _: object = None) -> Lease:
-        """Claim a PENDING trial, as workers do."""
         claimed = self.acquirer.acquire()
         assert claimed is not None
         return claimed.lease
@@ -75,7 +74,6 @@ class Client:
         finish(self.database, self.study, lease=lease, outcome=Reason.COMPLETED, batch=Batch(2))
 
     def status(self, _: object = None) -> None:
-        """Read what the page of `studydb status` shows."""
         read_overview(self.database, self.study)
 
     def best(self, _: object = None) -> None:

@@ -49,7 +49,6 @@ def copy(server_url: str, url: str) -> AbstractContextManager[str]:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """Yield a temporary folder for SQLite files and journals."""
     with tempfile.TemporaryDirectory(prefix="studydb-bench-") as path:
         yield Path(path)
 

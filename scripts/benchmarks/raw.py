@@ -26,7 +26,6 @@ INDEXES_ONLY = "-c enable_seqscan=off"
 
 
 def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[Any]:
-    """Connect with the options of the raw contenders."""
     return psycopg.connect(url, autocommit=autocommit, options=INDEXES_ONLY)
 
 
@@ -43,7 +42,6 @@ def build(stack: ExitStack, *, index: int, url: str) -> Mapping[str, Step]:
 
 
 def _new_trial(common: Mapping[str, Any]) -> dict[str, Any]:
-    """The binds of a new trial's statements."""
     params = {
         "lr": LR[0] * (LR[1] / LR[0]) ** random.random(),
         "width": random.randint(*WIDTH),

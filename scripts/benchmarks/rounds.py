@@ -53,7 +53,6 @@ class Outcome:
     rates: dict[int, dict[str, list[float]]] = field(default_factory=dict)
 
     def median(self, processes: int, contender: str) -> float:
-        """The median of the slices' units per second."""
         return statistics.median(self.rates[processes][contender])
 
     def ratios(self, processes: int) -> dict[str, dict[str, float]]:
@@ -68,7 +67,6 @@ class Outcome:
 
 
 def measure(contest: Contest, turns: Turns, conditions: Mapping[str, Any]) -> Outcome:
-    """Measure a contest with each number of processes."""
     measured = {"rounds": turns.rounds, "seconds": turns.seconds}
     outcome = Outcome(contest, measured | dict(conditions))
     for size in turns.processes:

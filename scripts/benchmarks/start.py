@@ -61,7 +61,6 @@ def start(*, trials: int, rounds: int, as_json: bool, commit: str | None) -> Non
 
 
 def _rates(document: Any) -> dict[str, float]:
-    """Starts per second with each `--start`."""
     return {mode: 1 / statistics.median(each) for mode, each in document["starts"].items()}
 
 

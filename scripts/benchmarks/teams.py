@@ -46,7 +46,6 @@ class Team:
     """The processes of one plan. They measure slices together, and end when the block ends."""
 
     def __init__(self, plan: Plan, size: int) -> None:
-        """Start the processes; `ready` waits for them."""
         self._barrier = _SPAWN.Barrier(size)
         self._processes, self._pipes = [], []
         for index in range(size):

@@ -59,7 +59,6 @@ class Timings:
     conditions: Mapping[str, Any]
 
     def median(self, operation: str, place: str) -> float:
-        """The median of the slices' milliseconds per call."""
         return statistics.median(self.slices[operation][place])
 
     def ratios(self, operation: str) -> dict[str, float]:

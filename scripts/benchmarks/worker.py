@@ -104,7 +104,6 @@ def _rate(fleet: Fleet, url: str, start: str) -> float:
 
 
 def build(stack: ExitStack, *, index: int, url: str) -> Mapping[str, Step]:
-    """Return the step: a fork, then a raw trial."""
     steps = raw.build(stack, index=index, url=url)
 
     def fork_and_run() -> int:

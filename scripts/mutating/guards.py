@@ -51,7 +51,6 @@ class Patch:
     new: str
 
     def location(self) -> str:
-        """The changed file and function, for messages."""
         return f"{self.path}, {self.function or 'the whole file'}"
 
     def matches(self, source: str) -> list[tuple[int, int]]:
@@ -104,7 +103,6 @@ class Guard:
 
 
 def read() -> list[Guard]:
-    """All guards, in the order of their files."""
     return [
         guard
         for path in sorted((ROOT / "scripts" / "guards").glob("*.toml"))

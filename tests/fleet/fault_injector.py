@@ -93,7 +93,6 @@ class FaultReport:
         return sum(self.killed.values())
 
     def shortfall(self, plan: FaultPlan) -> list[str]:
-        """The planned faults that were not injected."""
         done = (self.kills, self.outages, self.frozen, self.partitioned.total())
         planned = (plan.kills, plan.outages, plan.freezes, plan.partitions)
         return [f"{done} of {planned}"] if any(map(operator.lt, done, planned)) else []

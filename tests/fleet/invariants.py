@@ -57,7 +57,6 @@ class StudyRows:
 
 
 def read_rows(study: studydb.Study) -> StudyRows:
-    """Read all rows of a study, in one transaction."""
     study_id = study.record.id
     with study.database.begin(write=False) as txn:
         trials = txn.all(sa.select(trial).where(trial.c.study_id == study_id))

@@ -55,7 +55,6 @@ class Stage:
         return self.fleet.start(**options)
 
     def run(self, **options: Any) -> int:
-        """Start a worker and wait for its exit code."""
         return self.start(**options).exit_code(60.0)
 
     def open_gate(self, step: int | str) -> None:
@@ -109,7 +108,6 @@ class Stage:
         return self.await_trial(lambda row: row.n_results > 0, number)
 
     def command(self, *arguments: str) -> str:
-        """Run `studydb` with these arguments; return what it printed."""
         ran = subprocess.run(
             [sys.executable, "-m", "studydb", *arguments],
             env={**os.environ, "STUDYDB_STORAGE": self.storage, "COLUMNS": "200"},

@@ -107,7 +107,6 @@ class WorkerProcess:
         _signal_all(self.family(), signal.SIGCONT)
 
     def end(self) -> None:
-        """SIGKILL all of the worker's processes that are left."""
         self.kill()
         while family := self.family():
             _signal_all(family, signal.SIGKILL)

@@ -94,7 +94,6 @@ def enqueued(database: Database, study: Study, **params: Any) -> int:
 
 
 def results(*values: float, first: int = 1, **metrics: Any) -> tuple[Result, ...]:
-    """One result for each value, at consecutive steps."""
     return tuple(
         Result(step, value, metrics, 0.5 * step) for step, value in enumerate(values, first)
     )

@@ -259,7 +259,6 @@ def temporary_database(server_url: str, *, template: str = "template1") -> Itera
 
 
 def drop_database(server_url: str, name: str) -> None:
-    """Drop a database, and end its connections."""
     with connect(server_url) as connection:
         statement = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
         connection.execute(statement)

@@ -88,7 +88,6 @@ _WORKERS = _of_study(worker, worker.c.id)
 
 
 def take_snapshot(database: Database, of: Study) -> Snapshot:
-    """All rows of a study, read in one transaction."""
     with database.begin(write=False) as txn:
         rows = txn.all(_TRIALS, study=of.id)
         numbers = {row.id: row.number for row in rows}

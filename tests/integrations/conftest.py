@@ -20,8 +20,6 @@ Console = Callable[..., "Ran"]
 
 @dataclass(frozen=True)
 class Ran:
-    """The exit code and the output of a command."""
-
     code: int
     out: str
     err: str

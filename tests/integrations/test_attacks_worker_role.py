@@ -210,7 +210,6 @@ COUNTED = "UPDATE counter SET pending = pending + 1 WHERE shard = (SELECT min(sh
 
 
 def insert_trial(attack, params):
-    """Insert a PENDING trial, the first in the queue."""
     attack(TRIAL.format(uuid=uuid.uuid4(), params=f"'{params}'"))
     attack(COUNTED)
 

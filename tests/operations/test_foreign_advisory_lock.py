@@ -31,7 +31,6 @@ MIGRATION = f"SELECT pg_advisory_lock({revisions.ADVISORY_LOCK})"
 
 @pytest.fixture
 def database(postgres_url):
-    """A database with a connection for every thread."""
     database = connect(postgres_url, connections=THREADS + 1)
     yield database
     database.close()

@@ -69,7 +69,6 @@ def stored_summary(database):
 
 
 def report_at_random(run, rng, *, first, n):
-    """Report `n` results with random metrics in random batches."""
     step = first
     while step < first + n:
         batch = tuple(

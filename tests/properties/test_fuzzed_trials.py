@@ -88,7 +88,6 @@ headers = (reports | reports | flushes | ends).map(msgpack.encode) | values.map(
 
 
 def damage(data, place, byte, kept):
-    """Change a byte, and cut off the end."""
     place %= len(data)
     return (data[:place] + bytes([byte]) + data[place + 1 :])[: max(1, int(kept * len(data)))]
 

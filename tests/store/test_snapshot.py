@@ -37,7 +37,6 @@ def reported(database, study, loss):
 
 
 def after_the_first_read(reader, action):
-    """Call `action` before the reader's second SELECT."""
     n_reads = 0
 
     def observe(sql):

@@ -42,8 +42,6 @@ def by_value(function: Callable[..., Any]) -> Trainable:
 
 @dataclass
 class Attempt:
-    """A child process, its messages, and its output."""
-
     child: ChildProcess
     output: AttemptOutput
     directory: Path

@@ -36,7 +36,6 @@ def epochs_of(config: dict[str, Any], epochs: int) -> Iterator[tuple[int, float]
 
 @contextmanager
 def timed(times: dict[str, float], name: str) -> Iterator[None]:
-    """Record how many seconds the block took."""
     began_s = time.perf_counter()
     yield
     times[name] = time.perf_counter() - began_s
