@@ -53,10 +53,10 @@ def is_local(process: Process) -> bool:
 
 def is_alive(process: Process) -> bool:
     """
-    Whether a process may still run; False only if it has certainly ended. A zombie has ended.
+    Whether a process may still run. A zombie has ended.
 
-    A process of another host or container counts as alive, and so does another user's process that
-    /proc hides (hidepid).
+    Processes of other hosts and containers count as alive, and so do processes that /proc hides
+    from this user (hidepid).
     """
     if not is_local(process):
         return True
@@ -72,7 +72,7 @@ def start_of(pid: int) -> int | None:
     When a process started, in clock ticks since boot; without /proc, in seconds since 1970.
 
     Returns:
-        None when there is no such process, it is a zombie, or it is hidden.
+        None for a zombie, a hidden process, or a process that does not exist.
     """
     try:
         return _read_start(pid)
@@ -85,7 +85,6 @@ class _UnreadableError(Exception):
 
 
 def _read_start(pid: int) -> int | None:
-    """Return when a process started, or None for a zombie; raise `_UnreadableError` if unknown."""
     if not _has_proc():
         return _start_by_ps(pid)
     try:

@@ -159,7 +159,7 @@ class Keyring:
         )
 
     def holds(self, key_ids: Collection[str]) -> bool:
-        """Tell whether the keyring has one of these keys."""
+        """Whether the keyring has one of these keys."""
         return any(key.id in key_ids for key in self.keys)
 
 

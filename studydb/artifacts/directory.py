@@ -25,11 +25,9 @@ class DirectoryStore:
 
     @property
     def url(self) -> str:
-        """The URL that opens this store again."""
         return self.root.as_uri()
 
     def put_bytes(self, place: Place, data: bytes) -> Stored:
-        """See `Store`."""
         with self._temporary(place) as (temporary, url), temporary.open("xb") as file:
             file.write(data)
             file.flush()
@@ -37,14 +35,12 @@ class DirectoryStore:
         return Stored(url, digest_of(data), len(data))
 
     def put_directory(self, place: Place, source: Path) -> Stored:
-        """See `Store`."""
         contents = tree.scan(source)
         with self._temporary(place) as (temporary, url):
             digest, size_bytes = tree.copy(contents, temporary, durable=True)
         return Stored(url, digest, size_bytes)
 
     def get_bytes(self, url: str, *, digest: str) -> bytes:
-        """See `Store`."""
         path = self._find(url)
         try:
             data = path.read_bytes()
@@ -54,7 +50,6 @@ class DirectoryStore:
         return data
 
     def get_directory(self, url: str, *, digest: str, target: Path) -> Path:
-        """See `Store`."""
         path = self._find(url)
         if not path.is_dir():
             raise CheckpointError(f"The checkpoint {path} is missing.")
@@ -67,11 +62,9 @@ class DirectoryStore:
         return target
 
     def exists(self, url: str) -> bool:
-        """See `Store`."""
         return self._locate(url).exists()
 
     def delete(self, url: str) -> None:
-        """See `Store`."""
         path = self._locate(url)
         if not self.root.is_dir():
             raise CheckpointError(self._absence())
@@ -81,7 +74,6 @@ class DirectoryStore:
                 emptied.rmdir()
 
     def delete_study(self, study_uuid: str) -> None:
-        """See `Store`."""
         self._remove(self.root / check_uuid(study_uuid, noun="study"))
 
     def _find(self, url: str) -> Path:

@@ -38,7 +38,6 @@ class Locations:
         return Stores(self._store_url(study.checkpoints), tuple(former))
 
     def log_dir(self, study: Study, lease: Lease) -> Path:
-        """Return the folder of one attempt's output."""
         return self.log_root(study) / str(lease.number) / str(lease.attempt)
 
     def log_root(self, study: Study) -> Path:
@@ -51,8 +50,8 @@ class Locations:
         """
         Return the folder that an attempt's row names, or `log_dir` if the row was changed.
 
-        A worker with another home directory records another path, but the path ends in the same
-        study, trial and attempt. If it does not, the row was changed.
+        A worker with another home directory records another path, which ends in the same study,
+        trial and attempt. A row with another ending was changed.
         """
         ours = self.log_dir(study, lease)
         path = Path(recorded or ours)

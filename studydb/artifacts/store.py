@@ -114,5 +114,4 @@ class Store(Protocol):
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest of a checkpoint's bytes."""
     return hashlib.sha256(data).hexdigest()

@@ -107,16 +107,13 @@ def _resolve(entry: Path, root: Path, real_root: Path) -> Path:
 
 def copy(tree: Tree, target: Path, *, durable: bool) -> tuple[str, int]:
     """
-    Copy a directory to a new directory, reading each file once.
+    Copy a directory to `target`, which must not exist; each file is read once.
 
     Args:
-        tree: The result of `scan`.
-        target: The path of the copy; it must not exist.
         durable: Whether to fsync every file and directory.
 
     Returns:
-        The digest and the size in bytes. The digest covers names and contents, but no modes, times
-        or empty directories.
+        The digest and the size in bytes. The digest covers the names and contents of files.
 
     Raises:
         CheckpointError: A file cannot be read.

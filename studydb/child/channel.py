@@ -69,7 +69,6 @@ class Channel:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     def detach(self) -> socket.socket:

@@ -106,7 +106,7 @@ class ForkingServer:
     Args:
         control: The socket of requests and replies.
         parent_pid: The pid of the parent; this process ends when the parent does.
-        begin: For each kind of child, the function that does the child's work and ends its process.
+        begin: The function that does the work of a kind of child, and then ends the process.
         outdated: Called before each fork; returns a reason not to fork, or None to fork.
         at_end: Called after all children have ended, before this process exits.
     """
@@ -218,7 +218,6 @@ class ForkingServer:
     def _become_child(
         self, number: int, kind: ChildKind, descriptors: Sequence[int], server_pid: int
     ) -> NoReturn:
-        """Close what belongs to the server, then do the child's work and exit."""
         try:
             os.setsid()
             die_with_parent(signal.SIGKILL, server_pid)
@@ -242,7 +241,6 @@ class ForkingServer:
             os._exit(1)
 
     def _reap(self) -> None:
-        """Report the children that ended, and kill their process groups."""
         while (ended := reap(leaders=self._children)) is not None:
             pid, status = ended
             number = self._children.pop(pid, None)
@@ -255,9 +253,9 @@ class ForkingServer:
         """
         Kill the orphans that dead children left in other process groups.
 
-        This process adopts orphans. An orphan's environment contains the request number of the
-        child that started it, unless the orphan was forked without exec. An orphan without a number
-        is killed when no child is left.
+        This process adopts orphans. The environment of an orphan contains the request number of its
+        child. An orphan that was forked without exec has no number; it is killed when no child is
+        left.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return
@@ -270,7 +268,6 @@ class ForkingServer:
         self._strays_due_s = time.monotonic() + _STRAYS_EVERY_S if strays else None
 
     def _end(self) -> NoReturn:
-        """Kill all children and their descendants, and exit."""
         deadline_s = time.monotonic() + _LAST_WAIT_S
         while time.monotonic() < deadline_s:
             for pid in {*self._children, *children_of(os.getpid())}:

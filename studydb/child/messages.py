@@ -46,7 +46,7 @@ class End(StrEnum):
     UNRESTORABLE = "unrestorable"
     """The code did not start: the bytes of the checkpoint are missing or corrupt."""
     UNPREPARED = "unprepared"
-    """The code did not start because of this host: no such module, a full disk, no store."""
+    """The code did not start, because this host lacks a module, disk space or the store."""
 
 
 class Saved(Struct, frozen=True):
@@ -74,7 +74,7 @@ class Reported(Struct, frozen=True, tag="report"):
 
     Attributes:
         id: The id that the answer repeats; None if the child does not wait for an answer.
-        result: The metrics; None if only a last checkpoint is saved, after a verdict.
+        result: The metrics; None if the message only records a checkpoint, saved after a verdict.
         saved: A checkpoint to record with the result.
         artifact_error: Why the user's checkpoint could not be stored.
     """

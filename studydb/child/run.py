@@ -102,7 +102,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
     try:
         with current(trial):
             trial.finish(call(function, trial.given_config, trial))
-        ended = Ended(trial.left or End.COMPLETED)
+        ended = Ended(trial.raised_for or End.COMPLETED)
     except BaseException as error:  # noqa: BLE001  sys.exit() is a failure of the trial, too
         ended = _ended_by(error, trial)
     unread = bool(job.config) and not trial.config_was_read and ignores_config(function)
@@ -165,9 +165,9 @@ def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> RunningTr
 
 
 def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
-    if trial.left is not None:
+    if trial.raised_for is not None:
         quiet = isinstance(error, TrialStopped | LeaseLost)
-        return Ended(trial.left, None if quiet else failure_of(error))
+        return Ended(trial.raised_for, None if quiet else failure_of(error))
     failure = failure_of(error)
     if isinstance(error, SystemExit):
         message = (
@@ -183,7 +183,6 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
 
 
 def flush_streams() -> None:
-    """Flush stdout and stderr."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # the user's code may have replaced the streams
             stream.flush()

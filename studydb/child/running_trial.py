@@ -39,12 +39,10 @@ class RunningTrial:
     Attributes:
         given_config: The dict `config`, read without setting `config_was_read`.
         config_was_read: Whether the code has read `trial.config`.
-        number: The trial's number within its study.
         attempt: The number of this attempt at the trial, from 1.
         seed: A seed for random numbers; it is the same in every attempt at the trial.
-        metric: The study's metric.
         checkpoint: The checkpoint to start from; None to start from scratch.
-        left: Why `report` raised TrialStopped or LeaseLost; None before that.
+        raised_for: Why `report` raised TrialStopped or LeaseLost; None before that.
     """
 
     def __init__(self, job: Job, channel: Channel, checkpoint: Restored | None) -> None:
@@ -55,7 +53,7 @@ class RunningTrial:
         self.seed = job.seed
         self.metric = job.objective.metric
         self.checkpoint = checkpoint
-        self.left: End | None = None
+        self.raised_for: End | None = None
         self._objective, self._rules = job.objective, job.rules
         self._saver = Saver(job)
         self._supervisor = SupervisorConnection(channel, next_decision_step=job.next_decision_step)
@@ -94,7 +92,7 @@ class RunningTrial:
             LeaseLost: This attempt no longer holds the trial.
         """
         with self._locked():
-            if self.left is not None:
+            if self.raised_for is not None:
                 self._save_after_the_end(metrics, checkpoint)
             result = read_report(
                 metrics,
@@ -132,7 +130,7 @@ class RunningTrial:
         Raises:
             TrainableError: The function has neither reported nor returned the study's metric.
         """
-        if self.left is not None:
+        if self.raised_for is not None:
             return
         metrics = returned_metrics(returned, self.metric)
         if metrics is not None and not self._repeats_the_last(metrics):
@@ -212,13 +210,13 @@ class RunningTrial:
 
     def _raise_if_ended(self) -> None:
         if self._supervisor.lost:
-            self.left = End.LOST
+            self.raised_for = End.LOST
             raise LeaseLost(number=self.number, attempt=self.attempt)
         if (verdict := self._supervisor.verdict) is not None:
-            self.left = End.STOPPED
+            self.raised_for = End.STOPPED
             raise TrialStopped(f"Trial {self.number} ends: {verdict.reason} ({verdict.by}).")
         if self._preempted:
-            self.left = End.PREEMPTED
+            self.raised_for = End.PREEMPTED
             raise TrialStopped(f"Trial {self.number} is preempted; a worker will resume it.")
 
     def _repeats_the_last(self, metrics: Mapping[str, Any]) -> bool:

@@ -76,7 +76,6 @@ def main(channel: Channel) -> None:
 
 
 def _serve(channel: Channel) -> int:
-    """Import, answer and serve; return an exit status if the template is unusable."""
     frame = channel.receive()
     assert frame is not None
     to_import = _imports.decode(frame.payload)
@@ -147,7 +146,6 @@ class _Watch:
         self._first_bytes = _resident_bytes()
 
     def reason(self) -> str | None:
-        """Return why the template must be replaced; None while it is usable."""
         if file := self._late or sources.changed(self._files):
             return f"{file.path} has changed"
         if _resident_bytes() > self._first_bytes * GROWTH_FACTOR + GROWTH_BYTES:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 
-def guard(table: sa.Table, **checks: str) -> None:
+def add_checks(table: sa.Table, **checks: str) -> None:
     """
     Give a table its CHECK constraints.
 

@@ -28,12 +28,7 @@ def check_schema(database: Database) -> None:
 
 
 def refuse_newer(database: Database, revision: str | None) -> None:
-    """
-    Refuse a database whose revision this studydb does not know.
-
-    Raises:
-        SchemaTooNew: This studydb is older than the schema.
-    """
+    """Raise SchemaTooNew if this studydb does not know the database's revision."""
     if revision is not None and revision not in revisions.REVISIONS:
         raise SchemaTooNew(
             f"{database.url} has schema {revision}, this studydb knows {revisions.HEAD} at most. "

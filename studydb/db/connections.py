@@ -16,12 +16,7 @@ WAIT_S = 30.0
 
 
 class Cursor(Protocol):
-    """
-    The methods that the cursors of both drivers have.
-
-    Attributes:
-        connection: The driver's connection.
-    """
+    """The methods that the cursors of both drivers have."""
 
     @property
     def connection(self) -> Any: ...
@@ -80,7 +75,7 @@ class Connections:
         Take the cursor that was given back last, or open one.
 
         Raises:
-            StorageBusy: For 30 s no cursor was given back.
+            StorageBusy: No cursor was given back for 30 s.
         """
         with self._lock:
             if not self._free:

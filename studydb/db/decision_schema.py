@@ -6,7 +6,7 @@ See `studydb/db/schema.py` for the rules that hold for all tables.
 
 import sqlalchemy as sa
 
-from studydb.db.checks import guard
+from studydb.db.checks import add_checks
 from studydb.db.metadata import (
     METADATA,
     Id,
@@ -48,8 +48,9 @@ rung = table_with_id(
 """
 The quantile lies between two of the `n_ranked` entries that are not NaN. `cut_score` and
 `cut_trial_id` name the worse of the two; `cut_rank` is its rank, counted from the worst entry (0).
-Not used yet: a synchronous scheduler plans `n_planned` trials for a rung. `n_ended` of these trials
-ended before the rung. When the others have reached it, the rung closes with `closed_cutoff`.
+Not used yet, for synchronous schedulers: `n_planned`, how many trials are planned for the rung;
+`n_ended`, how many of these trials have ended before the rung's step; `closed_cutoff`, the cutoff
+after all others have reported at the rung.
 """
 
 rung_entry = sa.Table(
@@ -82,8 +83,8 @@ rung_entry = sa.Table(
     ),
 )
 """
-`ordinal` counts the rung's entries from 0 as they arrive. `score` was compared with `cutoff`.
-The trial of an entry that is `waiting` may still be promoted from this rung.
+`ordinal` counts the rung's entries from 0 as they arrive. The scheduler has compared `score` with
+`cutoff`. While `waiting` is true, the entry's trial may be promoted from this rung.
 """
 
 running_mean = sa.Table(
@@ -141,7 +142,7 @@ proposal = sa.Table(
 )
 """Not used yet: the params, config and origin that the trial of a draw will have."""
 
-guard(proposal, **one_of("origin", Origin))
+add_checks(proposal, **one_of("origin", Origin))
 
 resource_class = sa.Table(
     "resource_class",

@@ -27,7 +27,6 @@ def table_with_id(name: str, *items: SchemaItem) -> sa.Table:
 
 
 def study_id_column() -> sa.Column[int]:
-    """Make the column `study_id` with its foreign key."""
     return sa.Column("study_id", Id, sa.ForeignKey("study.id"), nullable=False)
 
 

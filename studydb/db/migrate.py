@@ -166,8 +166,8 @@ def _lock_database(connection: sa.Connection) -> bool:
     Take the advisory lock under which the tables are made or changed.
 
     Every role that may connect can hold this lock. So the wait is bounded, and the migration goes
-    on without the lock: then existing tables are guarded only by `wide_view_sql.lock`, and if two
-    processes make missing tables at the same time, one process fails and changes nothing.
+    on without the lock. Then only `wide_view_sql.lock` protects existing tables. If two processes
+    make missing tables at the same time, one of them fails and changes nothing.
 
     Returns:
         Whether the lock was free within 20 s.

@@ -1,8 +1,8 @@
 """
 The tables: one schema for PostgreSQL and SQLite.
 
-Ids are never reused. Heartbeats and reports change no column that has an index, so that their
-UPDATEs stay HOT on PostgreSQL. `result` and `rung_entry` have no foreign keys, because the fence
+Ids are never reused. Heartbeats and reports change no column that has an index, so that PostgreSQL
+need not update the indexes (HOT). `result` and `rung_entry` have no foreign keys, because the fence
 proves that the trial exists. The condition of a partial index is a literal in queries, never a
 bind.
 """
@@ -10,7 +10,7 @@ bind.
 import sqlalchemy as sa
 
 from studydb.db import decision_schema  # noqa: F401  its tables join METADATA
-from studydb.db.checks import guard
+from studydb.db.checks import add_checks
 from studydb.db.metadata import (
     HEX,
     METADATA,
@@ -71,7 +71,7 @@ Not used yet: `objectives`, the metrics and modes if there are several; `propose
 of the process that fits the searcher's model, until `proposer_expires_at`.
 """
 
-guard(
+add_checks(
     study,
     **one_of("status", [Status.RUNNING, Status.PAUSED, Status.STOPPED]),
     **one_of("mode", Mode),
@@ -106,7 +106,7 @@ trainable = table_with_id(
 a function, a class or a command.
 """
 
-guard(trainable, uuid=UUID, **one_of("role", TrainableRole))
+add_checks(trainable, uuid=UUID, **one_of("role", TrainableRole))
 
 signature = sa.Table(
     "signature",
@@ -211,8 +211,9 @@ trial = table_with_id(
 )
 """
 Trials with a lower `priority` run first. `rank_score` is set to `best_score` when an attempt ends,
-so one index probe finds the best trial, and reports stay HOT. `checkpoint_step` is the highest step
-saved. `flush_no` counts the attempt's flushes; the attempt's end copies the count to `attempt`.
+so that a report updates no index, and one look-up in an index finds the best trial.
+`checkpoint_step` is the highest step saved. `flush_no` counts the attempt's flushes; the attempt's
+end copies the count to `attempt`.
 Not used yet: `config`, for the next attempt; `source_checkpoint_id`, which the next attempt
 restores instead of `checkpoint_id`; `generation`, the number of intervals that a member of a
 population has run; `replicate_of`, the trial that this trial repeats; `is_unique`, whether the
@@ -220,7 +221,7 @@ trial's params must differ from those of all other trials with `is_unique`; `fea
 trial keeps the study's constraints; `cost`.
 """
 
-guard(
+add_checks(
     trial,
     **one_of("state", State),
     **one_of("reason", Reason),
@@ -277,7 +278,7 @@ attempt = sa.Table(
 seconds from the claim to the first line of the trainable.
 """
 
-guard(attempt, **one_of("reason", Reason))
+add_checks(attempt, **one_of("reason", Reason))
 
 result = sa.Table(
     "result",
@@ -318,7 +319,7 @@ After `removed_at` the checkpoint is not restored, and its bytes are deleted. A 
 `pins` above 0 does not expire.
 """
 
-guard(checkpoint, uuid=UUID)
+add_checks(checkpoint, uuid=UUID)
 
 pin = table_with_id(
     "pin",
@@ -347,7 +348,7 @@ Not used yet: the uuid of a checkpoint whose bytes may exist, although its row d
 inserted before the first byte is written, and deleted with the INSERT of the row.
 """
 
-guard(upload, uuid=UUID)
+add_checks(upload, uuid=UUID)
 
 log_chunk = sa.Table(
     "log_chunk",
@@ -383,7 +384,8 @@ worker = table_with_id(
     sa.Index("worker_study", "study_id"),
 )
 
-guard(worker, uuid=f"length({{uuid}}) IN (32, 36) AND {HEX}")  # an own loop's uuid has no hyphens
+# The uuid of an own loop has no hyphens.
+add_checks(worker, uuid=f"length({{uuid}}) IN (32, 36) AND {HEX}")
 
 counter = sa.Table(
     "counter",
@@ -395,7 +397,7 @@ counter = sa.Table(
     required("time_s", sa.Double, server_default="0"),
     sa.PrimaryKeyConstraint("study_id", "shard"),
 )
-"""A shard counts some trials of a study by state, and sums their cost and seconds of training."""
+"""The numbers, cost and seconds of training of a study's trials are sums over its shards."""
 
 event = table_with_id(
     "event",
@@ -441,7 +443,7 @@ def in_state(state: State) -> sa.ColumnElement[bool]:
 
 def is_still(state: State) -> sa.ColumnElement[bool]:
     """
-    Compare the state with a bound value, for a guard on a row that is found by its id.
+    Compare the state with a bound value, in a condition on a row that is found by its id.
 
     With a literal, a plan made for a small table would scan the partial index of the state: every
     report would read every running trial.

@@ -17,7 +17,7 @@ earlier, but does not end a COMMIT that waits for a synchronous standby.
 """
 
 TRANSACTION_TIMEOUT_S = 120
-"""Ends the transaction of a client that freezes while it sends; no idle timeout ends it."""
+"""The longest transaction: no idle timeout applies to a client that freezes while it sends."""
 
 _TRANSACTION_TIMEOUT_SINCE = 170000
 """The first server version with `transaction_timeout`."""
@@ -30,8 +30,9 @@ _TIMEOUTS_MS = {
 
 _INDEX_ONLY = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 """
-Forbid scans of whole tables; every statement of ours has an index. A plan made for a small table
-would scan the table even when it is large: a study of 1,900 trials read 9 million rows.
+Forbid scans of whole tables; every statement of ours has an index. A plan that was made while a
+table was small would also scan the table after it has grown. Without this setting, a study of 1,900
+trials read 9 million rows.
 """
 
 

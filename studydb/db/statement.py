@@ -120,7 +120,7 @@ def compile_for(
 
     Args:
         spell_constants: Whether to write constants into PostgreSQL's SQL instead of binding them.
-            Constants are the binds that got their names from Core.
+            Constants are the binds to which Core gave their names.
     """
     compiled = statement.compile(  # type: ignore[attr-defined]
         dialect=dialect, compile_kwargs={"render_postcompile": True}
@@ -189,7 +189,6 @@ class Prepared:
         self._by_dialect: dict[str, Compiled] = {}
 
     def compiled(self, dialect: Dialect) -> Compiled:
-        """Return the statement in this dialect."""
         compiled = self._by_dialect.get(dialect.name)
         if compiled is None:
             compiled = compile_for(self.statement, dialect, spell_constants=self.spell_constants)

@@ -31,8 +31,8 @@ class Txn:
         features: What the database can do. Packages other than db/ read this, not `postgresql`.
         postgresql: Whether this is PostgreSQL, not SQLite. Only code in db/ reads this attribute.
         abandoned: Whether the transaction is rolled back at the end of the block.
-        waits_for_disk: If False, the block turns off COMMIT's wait for the disk. A chain's SQL
-            turns the wait off itself. After such a chain this is True, and the block adds nothing.
+        waits_for_disk: If False, the block turns off the COMMIT's wait for the disk. A chain sets
+            this to True, because the chain's own SQL turns the wait off.
     """
 
     def __init__(
@@ -85,14 +85,12 @@ class Txn:
         return self._now
 
     def all(self, statement: Prepared | sa.Executable, **params: Any) -> list[Row]:
-        """Run a statement and return its rows."""
         compiled = self._compiled(statement)
         cursor = self._execute(compiled, params)
         self._sync()
         return [compiled.read(values) for values in cursor.fetchall()]
 
     def first(self, statement: Prepared | sa.Executable, **params: Any) -> Row | None:
-        """Run a statement and return its first row."""
         rows = self.all(statement, **params)
         return rows[0] if rows else None
 

@@ -32,7 +32,6 @@ class TransactionBlock:
         self._pipeline: Any = None
 
     def __enter__(self) -> Txn:
-        """Take a connection and begin."""
         self._cursor = None  # forget an earlier cursor, which another thread may use by now
         try:
             self._cursor = self._database.connections.take()
@@ -63,7 +62,6 @@ class TransactionBlock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commit and give the connection back; on an error roll back."""
         if error is not None:
             self._undo(error)
             return

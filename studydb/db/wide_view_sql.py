@@ -247,9 +247,10 @@ def _is_taken(txn: TextRunner, name: str) -> bool:
 
 def owner_to_act_for(txn: TextRunner, name: str) -> str | None:
     """
-    Return the owner of a table or view, quoted, if this owner should also own what our login makes.
+    Return the owner of a table or view, quoted, so that our login can create objects as this owner.
 
-    None if the owner is our login, does not have our login as a member, or cannot create here.
+    Returns:
+        None if our login is the owner or no member of the owner, or the owner cannot create here.
     """
     rows = txn.fetch_text(
         "SELECT quote_ident(rolname) FROM pg_class JOIN pg_roles ON pg_roles.oid = relowner "

@@ -17,7 +17,7 @@ def ignores_config(function: Callable[..., Any]) -> bool:
     Whether a function never reads the value that its first parameter receives.
 
     An example is a script whose `main(args=None)` parses the command line: every trial would run
-    with the script's defaults. False if the bytecode leaves doubt.
+    with the script's defaults. If the bytecode does not tell, the answer is False.
     """
     code = _code_of(function)
     if code is None or code.co_argcount < 1:

@@ -40,9 +40,9 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     """
     Describe a function so that workers can find it.
 
-    If a fresh interpreter in `workdir` would find the function's module and all modules to which
-    that module refers, the description is an import path, and workers run the module's file as it
-    is when they start. If not, the function is pickled. None of the user's code is run.
+    The description is an import path if a fresh interpreter in `workdir` finds the function's
+    module and every module to which that module refers. Workers then run the files as they are when
+    a worker starts. Otherwise the function is pickled. None of the user's code is run.
 
     Args:
         function: The function, or its path "module:function".
@@ -217,7 +217,6 @@ def _pickle(function: Callable[..., Any], missing: Iterable[ModuleType], workdir
 
 @contextmanager
 def _by_value(missing: Iterable[ModuleType]) -> Iterator[None]:
-    """Have cloudpickle pickle modules by value within the `with` block."""
     added = [m for m in missing if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     try:
         for module in added:

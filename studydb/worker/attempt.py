@@ -56,7 +56,7 @@ class Outcome:
     failure: Failure | None = None
     unrestorable: bool = False
     restart: bool = False
-    """Whether to start again, fresh: the child of a template was killed before it reported."""
+    """The child of a template was killed before it reported. Start again without a template."""
 
 
 _Notice = LostNotice | StopNotice | signal.Signals | None
@@ -72,8 +72,7 @@ class _Progress:
         notice: The last notice that was sent to the child; None while the attempt may continue.
         began: Whether the child has reported or asked for a flush; its function may begin earlier.
         judged: Whether the child was ever told to stop or to pause.
-        deadline_s: When the child is killed; None while it may continue or is asked to pause.
-        ended: The child's last message.
+        deadline_s: When the child is killed, by the monotonic clock; None while there is no limit.
         next_flush_s: No background flush is tried before this time.
         away_since_s: When the database stopped answering; None while it answers.
         next_artifact_error_s: No event about a failed checkpoint is recorded before this time.
@@ -161,7 +160,6 @@ class Attempt:
     def _start_child_with_retries(
         self, restore: Restore | None, directory: Path, stack: ExitStack
     ) -> tuple[Started, AttemptOutput]:
-        """Start the process; try again after an OSError, such as a lack of memory."""
         for pause_s in START_PAUSES_S:
             with suppress(OSError):
                 return self._start_child(restore, directory, stack)
@@ -217,7 +215,7 @@ class Attempt:
         )
 
     def _must_start_afresh(self, started: Started) -> bool:
-        """Retire a template whose first attempt was killed before a report; return True if so."""
+        """Retire a template whose first child was killed before a report; return True if so."""
         progress, child = self._progress, started.child
         if started.template is None or progress.notice is not None or self._held.is_lost:
             return False
@@ -232,7 +230,6 @@ class Attempt:
         )
 
     def _serve(self, child: ChildProcess) -> None:
-        """Listen to the child until it has ended or must be killed."""
         while True:
             self._tick(child)
             deadline_s = self._progress.deadline_s
@@ -263,7 +260,6 @@ class Attempt:
                 return
 
     def _tick(self, child: ChildProcess) -> None:
-        """Flush overdue results, and send the child its notice if the notice has changed."""
         progress, held = self._progress, self._held
         if held.buffer.is_overdue() and not held.is_lost:
             self._flush_in_background()
@@ -370,9 +366,8 @@ class Attempt:
             self._safely(lambda: self._equipment.record_artifact_error(self._held, error))
 
     def _checked(self, result: Result) -> Result:
-        """Validate a result again, because the child is not trusted."""
         metric, buffer = self._equipment.study.objective.metric, self._held.buffer
-        return read_report(
+        return read_report(  # checked again, because the child is not trusted
             {**result.metrics, metric: result.value, STEP: result.step},
             metric=metric,
             last_step=buffer.last_step,
@@ -433,7 +428,7 @@ class Attempt:
                 assert_never(ended.end)
 
     def _check_end(self, end: End) -> None:
-        """Refuse a false `End`, by which a child could keep its failure from being counted."""
+        """Refuse an `End` that is not true: the child could hide a failure by a false `End`."""
         progress = self._progress
         if end in (End.STOPPED, End.LOST) and not progress.judged:
             raise FrameError(
@@ -443,11 +438,7 @@ class Attempt:
             raise FrameError("The trial's process claims that it never began, but it has reported.")
 
     def _was_asked_to_stop(self) -> bool:
-        """
-        Whether the child was sent a notice, or the worker is stopping.
-
-        A service manager may signal the child first; this call waits 1 s for the worker's signal.
-        """
+        """Wait up to 1 s: a service manager may signal the child before the worker."""
         return self._progress.notice is not None or self._equipment.interruption.wait(
             SIGNAL_SPREAD_S
         )

@@ -95,12 +95,10 @@ class AttemptOutput:
 
     @property
     def stdout(self) -> int:
-        """The descriptor to which the child writes its stdout."""
         return self._streams[0].writer
 
     @property
     def stderr(self) -> int:
-        """The descriptor to which the child writes its stderr."""
         return self._streams[1].writer
 
     def release(self) -> None:
@@ -127,13 +125,6 @@ class AttemptOutput:
 
 
 class OutputPump:
-    """
-    One thread that reads the output of all attempts of a worker.
-
-    Args:
-        limit_bytes: The most that is kept of each stream.
-    """
-
     def __init__(self, *, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._selector = selectors.DefaultSelector()

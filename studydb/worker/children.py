@@ -47,7 +47,6 @@ class Exit:
     signal: int | None = None
 
     def __str__(self) -> str:
-        """Return "exited with code 3" or "was killed by SIGKILL"."""
         if self.signal is None:
             return f"exited with code {self.code}"
         with suppress(ValueError):
@@ -175,7 +174,6 @@ class Forker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no child runs."""
         with self._lock:
             return not self._children
 
@@ -247,7 +245,6 @@ class Forker:
                 child.ended(Exit(code=code, signal=number))
 
     def _end(self) -> None:
-        """Refuse further requests, and end the children that are left."""
         with self._lock:
             self.dead = True
             self._socket.close()

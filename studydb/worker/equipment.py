@@ -24,8 +24,6 @@ from studydb.worker.worker_options import WorkerOptions
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
-    """What the slots of one worker share."""
-
     options: WorkerOptions
     database: Database
     study: Study
@@ -43,7 +41,6 @@ class Equipment:
     first_trials: FirstTrials = field(default_factory=FirstTrials)
 
     def log_dir(self, lease: Lease) -> Path:
-        """Return the folder of one attempt's output."""
         return self.database.locations.log_dir(self.study, lease)
 
     def record_artifact_error(self, held: HeldAttempt, error: str) -> None:
@@ -53,7 +50,7 @@ class Equipment:
         self._record_event(held, EventKind.CHECKPOINT_FAILED, error)
 
     def record_config_unread(self, held: HeldAttempt) -> None:
-        """Warn once per worker that the user's code does not read the parameters of its trials."""
+        """Warn once per worker that the user's code never reads the parameters of a trial."""
         kind, mine = EventKind.CONFIG_NOT_READ, object()
         if self.warnings.setdefault(kind, mine) is not mine:  # atomic: slots share the dict
             return

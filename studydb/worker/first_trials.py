@@ -17,7 +17,7 @@ class FirstTrials:
         self._lock = threading.Lock()
 
     def all_failed(self, number: int, reason: Reason) -> bool:
-        """Note how a trial ended; return True if 3 trials failed and the others were preempted."""
+        """Note how a trial ended; return True if 3 trials failed and all others were preempted."""
         with self._lock:
             if reason is Reason.FAILED:
                 self._failed.add(number)

@@ -105,7 +105,6 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the server's process; None before the start."""
         return None if self._server is None else self._server.pid
 
     def start(self) -> None:

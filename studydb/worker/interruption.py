@@ -12,8 +12,7 @@ class Interruption:
     Whether and why a worker is stopping; its threads share this object.
 
     Attributes:
-        signal: The first stop signal, but SIGTERM or SIGINT replaces SIGHUP; None before a signal.
-        is_drained: Whether a person has drained this worker.
+        signal: The first stop signal; None before. A later SIGTERM or SIGINT replaces a SIGHUP.
         gave_up: The message of the error that ends the worker; None without an error.
         urgent_since_s: When the first signal or error came, by the monotonic clock; None before.
             A drain is not urgent and sets no time.
@@ -32,12 +31,10 @@ class Interruption:
         return self._stopping.is_set()
 
     def drain(self) -> None:
-        """Stop because a person has drained the worker."""
         self.is_drained = True
         self._stopping.set()
 
     def give_up(self, why: str) -> None:
-        """Stop with an error."""
         self.gave_up = self.gave_up or why
         self._stop_urgently()
 

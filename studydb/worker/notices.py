@@ -24,7 +24,7 @@ class Notices:
         self._lock = threading.Lock()
 
     def is_best_due(self) -> bool:
-        """Whether the next line should name the study's best value: True at most once a second."""
+        """Whether the next line should name the study's best value."""
         with self._lock:
             if time.monotonic() < self._best_due_s:
                 return False

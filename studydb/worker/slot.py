@@ -157,7 +157,6 @@ class Slot(threading.Thread):
         self._check_this_host(held, ending.attempt_reason if ending else outcome.reason)
 
     def _check_this_host(self, held: HeldAttempt, reason: Reason) -> None:
-        """Stop the worker if its first trials fail while other workers' trials complete."""
         equipment, number = self._equipment, held.lease.number
         if not equipment.study.guard or not equipment.first_trials.all_failed(number, reason):
             return
@@ -171,7 +170,7 @@ class Slot(threading.Thread):
                 )
 
     def _fail(self, held: HeldAttempt, attempt: Attempt, error: Exception) -> None:
-        """End as failed an attempt whose values the database refused; the worker continues."""
+        """End an attempt as failed, because the database refused its values."""
         say, outcome = self._equipment.options.say, Outcome(Reason.FAILED, failure_of(error))
         try:
             ending = held.fail(error, process=attempt.process)

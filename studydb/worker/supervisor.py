@@ -181,7 +181,7 @@ def _work(
 
 
 def _connect(options: WorkerOptions, interruption: Interruption) -> Database:
-    """Open one connection; wait for a server that does not answer yet, and print that once."""
+    """Connect; if the server does not answer, print that once, and try again for some seconds."""
     patience_s = min(START_PATIENCE_S, options.patience_s)
     deadline_s = time.monotonic() + patience_s
     is_printed = False
@@ -202,7 +202,6 @@ def _connect(options: WorkerOptions, interruption: Interruption) -> Database:
 
 
 def _answer_timeout_s(options: WorkerOptions, interruption: Interruption) -> float:
-    """Return how long to wait for the database's answer to one request."""
     since_s = interruption.urgent_since_s
     if since_s is None:
         return min(LONGEST_SILENCE_S, max(SHORTEST_TIMEOUT_S, options.patience_s))
@@ -270,12 +269,7 @@ def _run_slots(equipment: Equipment) -> None:
 
 
 def _print_study_state(equipment: Equipment) -> int:
-    """
-    Print the study's counts if it is done, and its failure if it has failed.
-
-    Returns:
-        3 if no trial has completed and the study is done or has paused itself; else 0.
-    """
+    """Print what became of the study; return 3 if the study has failed, else 0."""
     study, say = equipment.study, equipment.options.say
     with suppress(StudydbError):
         progress = read_progress(equipment.database, study)

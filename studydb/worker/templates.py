@@ -68,12 +68,10 @@ class Template:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the template's process has ended."""
         return self._forker.dead
 
     @property
     def is_idle(self) -> bool:
-        """Whether no attempt forked from the template runs."""
         return self._forker.is_idle
 
     def spawn(self, job: Job, *, stdout: int, stderr: int) -> ChildProcess:
@@ -117,7 +115,6 @@ class Templates:
     Args:
         directory: The folder for the output of imports.
         enabled: False to start all attempts fresh.
-        say: Prints one line.
         is_stopping: Whether the worker is stopping; if so, a running import is abandoned.
     """
 
@@ -171,10 +168,10 @@ class Templates:
 
     def give_up(self, started: Started, reason: str) -> bool:
         """
-        Give up warm starts, unless an attempt forked from the template has reported or ended.
+        Give up warm starts, if no attempt forked from the template has reported or ended.
 
         Returns:
-            Whether warm starts were given up; the attempt must then start again, fresh.
+            Whether warm starts were given up. Then the attempt must be started again, fresh.
         """
         template = started.template
         if template is None or template.is_proven:

@@ -8,7 +8,6 @@ from studydb.lease.retries import PATIENCE_S
 from studydb.lease.room import SPILL_BYTES
 
 GRACE_S = 30.0
-"""The default of `grace_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +17,11 @@ class WorkerOptions:
 
     Attributes:
         storage: The database's URL, with its password.
-        say: Prints one line.
-        slots: How many trials run at a time.
         max_trials: The number of attempts after which the worker ends; None for no limit.
         wait: Whether to keep running when the study is done, for trials that may be enqueued.
         lease_s: How long a lease lasts without a renewal.
         patience_s: How long to continue while the database does not answer.
-        workdir: The directory that is searched for the trainable first, and where children run.
+        workdir: The directory in which children run and first search for the trainable.
         allow_imports: Prefixes of the import paths whose functions may run without a signature.
         grace_s: How long a child that was asked to stop may save and end before it is killed.
         spill_bytes: How many bytes of results may wait on disk while the database does not answer.

@@ -91,12 +91,10 @@ class WorkerProcesses:
 
     @property
     def pids(self) -> Sequence[int]:
-        """The pids of all workers that were started."""
         return [popen.pid for popen, _ in self._running]
 
     @property
     def alive(self) -> int:
-        """How many workers still run."""
         return sum(popen.poll() is None for popen, _ in self._running)
 
     def wait(self, timeout_s: float) -> None:
