@@ -38,11 +38,9 @@ class Floats:
         self._pages: list[npt.NDArray[np.float64]] = []
 
     def extend(self, values: Sequence[float | None]) -> None:
-        """Add a page."""
         self._pages.append(np.array(values, dtype=np.float64))
 
     def finish(self) -> npt.NDArray[np.float64]:
-        """Return one array."""
         return np.concatenate([np.empty(0), *self._pages])
 
 
@@ -60,7 +58,6 @@ class Integers:
         self._masks: list[npt.NDArray[np.bool_]] = []
 
     def extend(self, values: Sequence[int | None]) -> None:
-        """Add a page."""
         if not self._optional:
             self._pages.append(np.array(values, dtype=np.int64))
             return
@@ -68,7 +65,6 @@ class Integers:
         self._masks.append(np.array([value is None for value in values], dtype=np.bool_))
 
     def finish(self) -> "npt.NDArray[np.int64] | pd.arrays.IntegerArray":
-        """Return one array."""
         values = np.concatenate([np.empty(0, np.int64), *self._pages])
         if not self._optional:
             return values
@@ -84,13 +80,11 @@ class Timestamps:
         self._pages: list[Any] = []
 
     def extend(self, values: Sequence[Any]) -> None:
-        """Add a page."""
         import pandas as pd  # noqa: PLC0415  pandas is optional
 
         self._pages.append(pd.to_datetime(values, utc=True).as_unit("us"))
 
     def finish(self) -> "pd.DatetimeIndex":
-        """Return one index."""
         import pandas as pd  # noqa: PLC0415  pandas is optional
 
         empty = pd.DatetimeIndex([], dtype="datetime64[us, UTC]")
@@ -109,7 +103,6 @@ class Texts:
         self._values += [self._known.setdefault(value, value) for value in values]
 
     def finish(self) -> "pd.Series[Any]":
-        """Return one series."""
         import pandas as pd  # noqa: PLC0415  pandas is optional
 
         return pd.Series(self._values, dtype="str" if pd.__version__ >= "3" else object)
@@ -133,7 +126,6 @@ class Values:
         self._pages: list[Any] = [[None] * n_missing]
 
     def extend(self, values: Sequence[Any]) -> None:
-        """Add a page."""
         types = set(map(type, values))
         numbers = [abs(value) for value in values if type(value) is int] if int in types else [0]
         self._inexact = self._inexact or (
@@ -145,7 +137,6 @@ class Values:
         self._pages.append(np.array(values) if compact else list(values))
 
     def finish(self) -> Any:
-        """Return one array or series of the narrowest type."""
         kinds = self._types - {_NONE}
         if kinds == {int} and not self._huge:
             return self._fill(Integers(optional=_NONE in self._types))

@@ -97,7 +97,6 @@ class ExpandedColumn:
         self._n_rows = 0
 
     def extend(self, values: Sequence[Mapping[str, Any]]) -> None:
-        """Add a page."""
         for name in set().union(*values) - self._columns.keys():
             self._columns[name] = Values(self._n_rows)
         for name, column in self._columns.items():
@@ -133,7 +132,6 @@ class FrameBuilder:
         self._n_rows += len(rows)
 
     def finish(self) -> "pd.DataFrame":
-        """Make the DataFrame."""
         import pandas as pd  # noqa: PLC0415  pandas is optional
 
         study = Texts()

@@ -16,7 +16,6 @@ _TENTHS_BELOW_S = 10
 
 
 def counts_by_state(row: ListedStudy) -> dict[State, int]:
-    """Count a study's trials per state."""
     return {state: getattr(row, state.lower()) for state in State}
 
 

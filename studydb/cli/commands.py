@@ -41,11 +41,9 @@ class LazyGroup(click.Group):
     """A group that imports a command's file only when that command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
-        """Return the names of all commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"studydb.cli.{COMMANDS[cmd_name][0]}")

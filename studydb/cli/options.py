@@ -80,7 +80,6 @@ class Number(click.ParamType[int]):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read decimal digits."""
         text = str(value)
         if not (text.isascii() and text.isdigit()):
             self.fail(f"{text!r} is not a trial number; trials count from 0.", param, ctx)
@@ -93,7 +92,6 @@ class Bytes(click.ParamType[int]):
     name = "bytes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read a size."""
         if isinstance(value, int):
             return value
         found = _SIZE.fullmatch(str(value).strip().upper())

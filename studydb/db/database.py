@@ -129,8 +129,8 @@ class Database:
             return
         fact = "was moved or deleted" if found is None else "was replaced by another file"
         raise StorageMissing(
-            f"{self.url} {fact} while this process used it, and nothing more is written to it. "
-            "Put the file back where it was, or leave the new one there, and start again."
+            f"{self.url} {fact} while this process used it, so nothing more is written. Put the "
+            "file back, or keep the new file; then start again."
         )
 
     @property

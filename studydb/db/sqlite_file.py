@@ -61,9 +61,9 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
     journal = path.with_name(f"{path.name}-journal")
     if journal.exists() and journal.stat().st_size > 0:
         raise StorageDenied(
-            f"sqlite:///{path} cannot be read: {journal.name} holds what a writer that died left "
-            "unfinished, and only a login that may write can undo it. Have the owner open the "
-            "database once, or copy both files to a folder of yours and name the copy."
+            f"sqlite:///{path} cannot be read: a writer died in a transaction, and only a user who "
+            f"may write can undo that transaction from {journal.name}. Have the owner open the "
+            "database once, or copy both files to a folder of yours, and give the copy's path."
         ) from refused
     archive = _opened(path, "mode=ro&immutable=1", read_only=True, factory=ArchiveConnection)
     assert isinstance(archive, ArchiveConnection)
@@ -111,8 +111,8 @@ def _wal_of(path: Path) -> Path:
 
 def _cannot_read_wal(path: Path) -> str:
     return (
-        f"sqlite:///{path} cannot be read: changes are in {_wal_of(path).name}, and SQLite reads "
-        f"that only with {path.name}-shm, which cannot be made or used without the right to write "
-        f"in {path.parent}. Copy both files, {path.name} and {_wal_of(path).name}, to a folder of "
-        "yours and name the copy, or ask for the right to write in that folder."
+        f"sqlite:///{path} cannot be read: changes are in {_wal_of(path).name}, and SQLite must "
+        f"write in {path.parent} to read this file. Ask for the right to write there, or copy both "
+        f"files, {path.name} and {_wal_of(path).name}, to a folder of yours, and give the copy's "
+        "path."
     )

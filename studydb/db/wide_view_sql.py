@@ -220,8 +220,8 @@ def make(txn: TextRunner, view: WideView) -> None:
     """
     if _is_taken(txn, view.name):
         raise NotAllowed(
-            f"There is a {view.name!r} in the database that `studydb views` has not made. "
-            "Rename it, or the study."
+            f"The database has a {view.name!r} that `studydb views` did not make. Rename that "
+            "object, or the study."
         )
     mark, query = view.mark, _select(view, postgresql=txn.postgresql)
     txn.run_text(f"CREATE VIEW {quoted(view.name)} AS /* {mark} */ {query}")

@@ -18,7 +18,7 @@ Reader = Callable[[str, Any], Any]
 
 
 def setting(default: Any, read: Reader) -> Any:
-    """Declare a setting: a field of `StudySpec`. A study whose row lacks it has the default."""
+    """Declare a setting, a field of `StudySpec`; a row without the setting has the default."""
     return field(default=default, metadata={"read": read})
 
 

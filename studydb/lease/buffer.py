@@ -14,11 +14,11 @@ from studydb.lease.room import UNLIMITED, Queue, Room
 FLUSH_S = 1.0
 FLUSH_ROWS = 200
 FLUSH_BYTES = 1 << 20
-"""Results are flushed after this many seconds, or sooner with this many rows or bytes."""
+"""Results are flushed after `FLUSH_S`, or as soon as `FLUSH_ROWS` or `FLUSH_BYTES` wait."""
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
-"""A batch has these limits, because the server locks the trial's row while it stores a batch."""
+"""The limits of a batch: the server locks the trial's row while it stores the batch."""
 
 
 class Buffer:
@@ -56,7 +56,7 @@ class Buffer:
         self.rises_from = 0
 
     def add(self, result: Result) -> bool:
-        """Add a result; True if it must be flushed before the next step begins."""
+        """Add a result; True if the result must be flushed before the next step begins."""
         with self._lock:
             if not self._waiting.n_waiting:
                 self._oldest_s = self._clock_s()
@@ -126,12 +126,11 @@ class Buffer:
             self.tally = None
 
     def drop(self) -> None:
-        """Drop the results that wait; after a verdict of a scheduler or rule they are refused."""
+        """Drop the results that wait, because a scheduler's or rule's verdict refuses them."""
         with self._lock:
             self._waiting.close()
 
     def close(self) -> None:
-        """Drop all results, at the end of the attempt."""
         with self._lock:
             if self._sent is not None:  # without this, the room would not get these bytes back
                 self._waiting.free(self._sent_bytes)

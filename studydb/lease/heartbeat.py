@@ -20,7 +20,7 @@ class Heartbeat:
 
     Attributes:
         request: A person's request to this worker: `DRAIN` or None.
-        trouble: The error of the last beat; None if it succeeded.
+        error: The error of the newest renewal; None if the renewal succeeded.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Heartbeat:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.request: str | None = None
-        self.trouble: Exception | None = None
+        self.error: Exception | None = None
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="studydb-heartbeat", daemon=True)
@@ -62,7 +62,6 @@ class Heartbeat:
             self._held.pop(held.lease.token, None)
 
     def held(self) -> list[HeldAttempt]:
-        """Return the attempts whose leases are renewed."""
         with self._lock:
             return list(self._held.values())
 
@@ -90,11 +89,11 @@ class Heartbeat:
             try:
                 self.beat()
                 self._after_beat()
-            except Exception as error:  # noqa: BLE001  a beat that fails is always tried again
-                self.trouble = error
+            except Exception as error:  # noqa: BLE001  a renewal that fails is tried again
+                self.error = error
                 wait_s = min(RETRY_S, wait_s)
             else:
-                self.trouble = None
+                self.error = None
 
     def _jittered_s(self) -> float:
         return self._period_s * random.uniform(0.8, 1.0)  # noqa: S311  jitter, no secret

@@ -39,8 +39,8 @@ class HeldAttempt:
     Attributes:
         verdict: The verdict that this process last learned; None while the attempt may continue.
         is_lost: Whether the attempt no longer holds the trial. Then its writes change nothing.
-        is_ending: Whether the attempt's end is being written. The end gives up the
-            lease, so a renewal that then finds no lease does not set `is_lost`.
+        is_ending: Whether the attempt's end is being written. The end gives up the lease. So a
+            renewal that finds no lease does not set `is_lost`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class HeldAttempt:
 
     def add(self, result: Result) -> bool:
         """
-        Buffer a result; True if it must be flushed before the next step begins.
+        Buffer a result; True if the result must be flushed before the next step begins.
 
         Raises:
             NotAllowed: The end of the attempt is already being written.
@@ -94,8 +94,8 @@ class HeldAttempt:
         if self._last is not None:
             number = self.lease.number
             raise NotAllowed(
-                f"Trial {number} has ended here: it was finished, or given back when its study was "
-                "closed. Ask for another trial."
+                f"This process has ended its attempt at trial {number}: it finished the trial, or "
+                "gave the trial back when the study was closed. Ask for another trial."
             )
 
     def flush(self, *, patience_s: float | None = None, batches: int | None = None) -> None:

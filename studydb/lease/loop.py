@@ -172,7 +172,6 @@ def _flush_and_give_back(
 
 
 def _until(deadline: float | None, call: Callable[[], Answered]) -> Answered:
-    """Repeat a call until it is answered or the deadline has passed."""
     if deadline is None:
         return retry_until_answered(call)
     try:

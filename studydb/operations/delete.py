@@ -24,8 +24,8 @@ def close(database: Database, study: Study) -> None:
         verb = "is" if running == 1 else "are"
         raise NotAllowed(
             f"{counted(running, 'trial')} of study {study.name!r} {verb} running. The study is "
-            "stopped now: delete it again once they have ended, or once the lease of a dead worker "
-            "has run out."
+            "stopped now. Repeat the deletion when no trial is running. The trials of a dead "
+            "worker end when their leases have expired."
         )
 
 

@@ -31,7 +31,9 @@ def find_worker(database: Database, text: str) -> Worker:
         raise NotFound(f"There is no worker {text!r}. `studydb workers` lists them.")
     if len(found) > 1:
         names = ", ".join(worker.uuid[: len(text) + 4] for worker in found)
-        raise UsageError(f"{text!r} is the beginning of several workers: {names}. Type more of it.")
+        raise UsageError(
+            f"{text!r} is the beginning of several workers' ids: {names}. Type more characters."
+        )
     return found[0]
 
 

@@ -25,7 +25,7 @@ def describe_failure(database: Database, study: Study, progress: StudyProgress) 
             "guard=False never pauses itself.)"
         )
     else:
-        last = f", the last, trial {error.number}, with {visible(error.summary)}" if error else ""
+        last = f". The last was trial {error.number}: {visible(error.summary)}" if error else ""
         why = (
             f"No trial of study {study.name!r} has completed: {progress.counts.error} ended with "
             f"an error{last}"

@@ -1,8 +1,8 @@
 """
 Recover the trials of workers that died: any worker recovers them, 100 at a time.
 
-After an outage of the database every lease has expired. So a sweep first marks an expired lease,
-and the trial counts as lost if the mark is still there one renewal period later. Each lost attempt
+After an outage of the database every lease has expired. So a sweep first marks an expired lease.
+The trial is lost if the mark is still there one renewal period later. Each lost attempt
 is ended in a separate transaction, by the same code as a finish, unless its holder has written
 meanwhile.
 

@@ -24,5 +24,5 @@ def stuck_note(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> str
     where = f"after step {this.step}" if this.step else "before its first report"
     why = f" It died {limit} times in a row {where}, and is not run again."
     if "SIGKILL" in failure.message and "out of memory" not in failure.message:
-        why += " Perhaps out of memory."
+        why += " Perhaps its host was out of memory."
     return why

@@ -41,6 +41,6 @@ def _refuse_reader(database: Database, role: Role) -> None:
         reader = connection.read_only_role(txn)
     if reader is not None:
         raise StorageReadOnly(
-            f"{database.url} lets {reader!r} only read: its default_transaction_read_only is on. "
-            f"{role.advice}"
+            f"In {database.url} the role {reader!r} can only read, because its "
+            f"default_transaction_read_only is on. {role.advice}"
         )

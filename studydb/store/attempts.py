@@ -172,7 +172,7 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:
     """
-    Store an attempt's first reported step; earlier attempts' results stay live before that step.
+    Store the first step that an attempt reports; earlier attempts' results end before this step.
 
     The checkpoint's step does not matter: a function may ignore its checkpoint and begin at step 1.
     """
@@ -237,7 +237,6 @@ def by_token(txn: Txn, *, token: str) -> ClaimedAttempt | None:
 
 
 def find(txn: Txn, *, trial_id: int, attempt_no: int) -> AttemptRow | None:
-    """Find one attempt's row."""
     row = txn.first(_FIND, trial=trial_id, no=attempt_no)
     return None if row is None else AttemptRow._make(row)
 

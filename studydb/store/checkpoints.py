@@ -162,5 +162,4 @@ def delete_rows(txn: Txn, *, ids: Sequence[int]) -> None:
 
 
 def read(row: Any) -> Checkpoint:
-    """Make a `Checkpoint` from a row."""
     return Checkpoint(**{name: getattr(row, name) for name in _FIELDS}, id=row.id)

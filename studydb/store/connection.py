@@ -17,7 +17,7 @@ def read_only_role(txn: Txn) -> str | None:
     """
     Read the name of the role if its transactions are always read-only; None if the role may write.
 
-    On a standby the answer is None: a standby only reads, whatever the role may do elsewhere.
+    On a standby the answer is None, because no role can write there.
     """
     row = txn.first(_WHO)
     return row.name if row is not None and row.only_reads else None

@@ -15,8 +15,8 @@ The number of counter rows (shards) of a study. A transaction locks its shard un
 disk; with 32 shards workers rarely wait for one another. The rows are created with the study, so a
 change of the number needs a migration.
 
-The shard is computed from the attempt's token. If a worker always used the same shard, then during
-a long snapshot each update would read all dead versions of that row (1.5 ms after 20,000 claims).
+The shard is computed from the attempt's token, not from the worker. While a snapshot is open for
+long, an update reads all old versions of its row: 1.5 ms after 20,000 claims with one shard.
 """
 
 MOVE = (

@@ -185,9 +185,7 @@ class RenewedLease:
     A lease that was renewed.
 
     Attributes:
-        verdict: The stored verdict on the attempt.
-        request: What a person requested of this trial.
-        status: The study's status; RUNNING if the study paused itself, for then its trials go on.
+        status: The study's status; RUNNING if the study paused itself: its running trials continue.
     """
 
     token: str

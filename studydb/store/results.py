@@ -28,7 +28,7 @@ IS_LIVE = sa.and_(
     attempt.c.attempt == result.c.attempt,
     result.c.step <= attempt.c.live_through,
 )
-"""Joins a result with its attempt, unless a later attempt has superseded the result."""
+"""The condition that joins each live result with its attempt."""
 
 _THIS = (
     result.c.study_id == sa.bindparam("study"),
@@ -43,8 +43,6 @@ _IN_SPAN = (
 
 
 class StoredResult(NamedTuple):
-    """A result's row."""
-
     step: int
     value: float
     metrics: dict[str, Any] | None
@@ -196,7 +194,6 @@ def _binds(span: Span) -> dict[str, int]:
 
 
 def read(row: StoredResult) -> Result:
-    """Make a `Result` from a row."""
     return Result(row.step, row.value, row.metrics or {}, row.time_total_s)
 
 

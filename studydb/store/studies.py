@@ -145,7 +145,6 @@ class Budget:
         allows_new: Whether the study is RUNNING and the budget is not spent.
         has_room: Whether `max_concurrent` lets one more trial run.
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
-        num_trials: The most trials of the study; None for no limit.
         guard_reason: Why studydb itself paused the study; None if studydb has not paused it.
     """
 
@@ -288,7 +287,7 @@ def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:
 
 
 def lock(txn: Txn, *, study_id: int) -> None:
-    """Lock the study's row; wait for an earlier send of the request that still holds the lock."""
+    """Lock the study's row; if an earlier send of this request has the lock, wait for its end."""
     txn.all(_LOCK, study=study_id)
 
 

@@ -143,7 +143,7 @@ def hold_lost(txn: Txn, *, lease: Lease, known_dead: bool) -> Held | None:
     Lock a lost lease's trial; None if the lease was renewed or has ended, or the trial is locked.
 
     Args:
-        known_dead: Whether the holder is known to be dead; then the lease need not have expired.
+        known_dead: Whether the holder's process is dead. If so, the lease need not have expired.
     """
     row = txn.first(_HOLD_LOST[known_dead], **fence_binds(lease))
     return None if row is None else read_held(row)

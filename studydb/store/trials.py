@@ -185,7 +185,7 @@ def summarise(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any]) -> 
 
 
 def pause_by(txn: Txn, *, trial_id: int, by: DecidedBy) -> None:
-    """Change by whom a PAUSED trial counts as paused, and so who may resume the trial."""
+    """Set `paused_by` of a PAUSED trial, which decides who may resume the trial."""
     txn.run(_PAUSE_BY, trial=trial_id, to_paused_by=by)
 
 
@@ -207,7 +207,6 @@ def listing(
 
 
 def read(row: Any) -> TrialRow:
-    """Make a `TrialRow` from a row."""
     return TrialRow(
         id=row.id,
         uuid=row.uuid,

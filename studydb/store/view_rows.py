@@ -159,7 +159,7 @@ def best_trials(
 
 
 def trials_numbered(txn: Txn, *, name: str, numbers: Sequence[int]) -> list[ListedTrial]:
-    """Read the rows of `v_trial` with these numbers, not in the order of `numbers`."""
+    """Read the rows of `v_trial` with these numbers, in any order."""
     parts = (numbers[first : first + MOST_LISTED] for first in range(0, len(numbers), MOST_LISTED))
     return [
         ListedTrial._make(row)

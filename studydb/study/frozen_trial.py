@@ -126,7 +126,6 @@ class Checkpoint:
             )
 
     def __repr__(self) -> str:
-        """Show the step, kind and size."""
         return f"<checkpoint of step {self.step}: {self.kind}, {self.size_bytes:,} bytes>"
 
 

@@ -296,5 +296,4 @@ class Study:
             raise missing_attribute(self, name)
 
     def __repr__(self) -> str:
-        """Show the name and the database."""
         return f"<Study {self.name!r} in {self.storage}>"

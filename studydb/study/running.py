@@ -84,8 +84,6 @@ def full_url(database: Database) -> str:
 
 
 class _Watch:
-    """Polls a study and shows its progress."""
-
     def __init__(self, database: Database, study: Record, display: "ProgressLine") -> None:
         self._database, self._study, self._display = database, study, display
         self._began_s = time.monotonic()

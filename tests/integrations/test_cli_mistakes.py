@@ -191,7 +191,9 @@ def test_write_by_a_login_that_may_only_read_fails_without_retries(
 
     ran = bare_console("enqueue", study.name, code=1)
 
-    assert "lets 'postgres' only read: its default_transaction_read_only is on. " in ran.error
+    assert (
+        "'postgres' can only read, because its default_transaction_read_only is on. " in ran.error
+    )
     assert "status   RUNNING" in bare_console("status", study.name).lines
 
 

@@ -420,8 +420,9 @@ def test_error_for_a_writing_command_by_a_viewer_names_the_needed_role(
     error = bare_console(*arguments, "--storage", roles.viewer, code=1).error
 
     role = "worker" if arguments[0] == "worker" else "owner"
-    assert f"lets {roles.login('viewer')!r} only read: its default_transaction_read_only" in error
-    assert f"log in as a member of studydb_{role}" in error
+    login = roles.login("viewer")
+    assert f"{login!r} can only read, because its default_transaction_read_only is on" in error
+    assert f"Log in as a member of studydb_{role}" in error
 
 
 def test_ask_by_a_viewer_is_refused_without_retries(roles, opened, load_study):

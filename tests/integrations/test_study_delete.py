@@ -65,7 +65,7 @@ def test_refused_delete_of_a_study_with_a_running_trial_stops_the_study(console,
     run.finish()
     console("delete", "digits", "--yes")
 
-    message = "1 trial of study 'digits' is running. The study is stopped now: delete it"
+    message = "1 trial of study 'digits' is running. The study is stopped now. Repeat"
     assert message in refused.error
     assert answer.verdict is not None
     assert console("studies").lines == ["no studies"]

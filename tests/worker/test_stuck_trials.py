@@ -12,7 +12,7 @@ def test_trial_that_dies_three_times_at_the_same_step_is_not_run_again(stage):
     assert len(attempts) == LOSSES_AT_STEP
     assert attempts[-1].error_message == (
         "The process of the trial was killed by SIGKILL. It died 3 times in a row after step 2, "
-        "and is not run again. Perhaps out of memory."
+        "and is not run again. Perhaps its host was out of memory."
     )
 
 

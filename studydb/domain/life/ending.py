@@ -35,7 +35,7 @@ class TrialFacts:
     What is known about a trial when its attempt ends.
 
     Attributes:
-        note: Why a lost trial is not retried, whatever `max_losses` says; "" to go by `max_losses`.
+        note: Why a lost trial is not retried; "" if only `max_losses` decides about a retry.
     """
 
     failures: int
@@ -111,7 +111,7 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
 def final_verdict_of_completed(
     verdict: Verdict | None, requested: Verdict | None
 ) -> Verdict | None:
-    """Return `final_verdict` if it is the stored verdict; None if it is a later request."""
+    """Return the stored verdict; None if a later request replaces it (see `final_verdict`)."""
     return verdict if final_verdict(verdict, requested) == verdict else None
 
 
@@ -125,8 +125,8 @@ def decide_ending(outcome: Reason, facts: TrialFacts, limits: Limits) -> Ending:
     """
     Decide the state of a trial whose attempt has ended.
 
-    A stored STOP is carried out whatever the outcome, a PAUSE unless the attempt completed, and an
-    EXPLOIT unless the attempt failed or was lost.
+    A stored STOP is always carried out. A stored PAUSE is not carried out if the attempt completed.
+    A stored EXPLOIT is not carried out if the attempt failed or was lost.
 
     Args:
         outcome: COMPLETED, FAILED, LOST, PREEMPTED or TIMED_OUT.
