@@ -205,7 +205,6 @@ def _environment_key(text: str) -> Key:
 
 
 def _parse_key(text: str) -> Key | None:
-    """Parse "hexadecimal" or "key_id:hexadecimal"; return None if the text is neither."""
     named, _, digits = text.strip().rpartition(":")
     try:
         key = Key(bytes.fromhex(digits))

@@ -125,7 +125,6 @@ class DirectoryStore:
             _discard(temporary)
 
     def _remove(self, path: Path) -> None:
-        """Rename an object to a hidden name in one step, then delete it."""
         aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             path.rename(aside)

@@ -73,7 +73,6 @@ def scan(root: Path) -> Tree:
 
 
 def _walk(root: Path, real_root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield each name with its path, links resolved; a directory comes before its contents."""
     waiting = [("", real_root, frozenset({real_root}))]
     while waiting:
         prefix, directory, above = waiting.pop()

@@ -83,7 +83,6 @@ def _memory(before: AbstractSet[str]) -> str | None:
 
 
 def _shared_memory() -> Iterator[str]:
-    """Yield the addresses of writable mappings that processes share after a fork."""
     for fields in _mappings():
         if fields[1].startswith("rw") and fields[1].endswith("s"):
             yield fields[0]

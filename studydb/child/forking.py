@@ -283,7 +283,6 @@ class ForkingServer:
 
 
 def _owner_of(pid: int) -> int | None:
-    """Return the number of the request whose child started this process; None if unknown."""
     name = f"{CHILD_ID_VARIABLE}=".encode()
     values = [entry[len(name) :] for entry in environment_of(pid) if entry.startswith(name)]
     return int(values[0]) if values and values[0].isdigit() else None

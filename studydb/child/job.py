@@ -95,8 +95,6 @@ class Job:
 
 
 class _Bulk(Struct, frozen=True):
-    """The large parts of a job."""
-
     config: bytes  # JSON, because MessagePack's integers have at most 64 bits
     source: bytes | None
     checkpoint: bytes | None

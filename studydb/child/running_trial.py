@@ -181,7 +181,6 @@ class RunningTrial:
     def _save(
         self, checkpoint: CheckpointLike | None, step: int
     ) -> tuple[Saved | None, str | None]:
-        """Store a checkpoint; return its record, or the store's error to send with the result."""
         if checkpoint is None:
             return None, None
         prepared = self._saver.prepare(checkpoint)
@@ -199,7 +198,6 @@ class RunningTrial:
     def _save_after_the_end(
         self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None
     ) -> None:
-        """Save a checkpoint after TrialStopped, at the step in `metrics` if it is a later one."""
         if checkpoint is not None and not self._supervisor.lost:
             named = metrics.get(STEP) if isinstance(metrics, Mapping) else None
             step = self._last_step
@@ -220,7 +218,6 @@ class RunningTrial:
             raise TrialStopped(f"Trial {self.number} is preempted; a worker will resume it.")
 
     def _repeats_the_last(self, metrics: Mapping[str, Any]) -> bool:
-        """Whether the last report had all metrics of the return value, with equal values or NaN."""
         if self._last is None:
             return False
         returned = read_report(metrics, metric=self.metric, last_step=0)

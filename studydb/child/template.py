@@ -109,7 +109,6 @@ def _serve(channel: Channel) -> int:
 
 
 def _begin(function: Callable[..., Any], name: str, channel: Channel) -> None:
-    """Run an attempt in a fork of the template, with the process name of a fresh start."""
     with suppress(OSError):
         name_process(name)
     _forget_exit_functions()

@@ -57,12 +57,7 @@ def _with_help(error: click.UsageError) -> str:
 
 
 def _check_text(arguments: Sequence[str]) -> None:
-    """
-    Refuse arguments and STUDYDB_* variables that are not Unicode.
-
-    Raises:
-        UsageError: A text is not Unicode; the message shows its bytes escaped.
-    """
+    """Refuse arguments and STUDYDB_* variables that are not Unicode."""
     given = [("The argument", text) for text in arguments]
     given += [(f"${key},", text) for key, text in os.environ.items() if key.startswith("STUDYDB_")]
     for what, text in given:

@@ -42,7 +42,6 @@ def delete(*, name: str, yes: bool, storage: Storage) -> None:
 
 
 def _output_elsewhere(study: "Study") -> str:
-    """Say which other hosts keep output of the study; that output cannot be removed from here."""
     from studydb.operations.workers import list_workers
 
     found = list_workers(study.database, study.record, limit=MOST_WORKERS)

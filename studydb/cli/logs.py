@@ -99,12 +99,7 @@ class Tail:
 
 
 def _open_file(path: Path) -> BinaryIO:
-    """
-    Open a regular file; refuse a link, which may lead to any file, and a pipe, which may never end.
-
-    Raises:
-        OSError: The path is not a regular file, or cannot be read.
-    """
+    """Refuse a link, which may lead to any file, and a pipe, which may never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -135,7 +130,6 @@ def _directory(study: "Study", number: int, attempt: Any) -> Path:
 
 
 def _print_files(tails: list[Tail]) -> bool:
-    """Print the bytes that were written since the last call; return False if there were none."""
     has_printed = False
     for tail, stream in zip(tails, (sys.stdout, sys.stderr), strict=True):
         for data in tail.read():

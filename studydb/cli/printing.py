@@ -64,7 +64,6 @@ def print_rows(
 
 
 def _print_objects(objects: Iterable[Mapping[str, Any]]) -> None:
-    """Print a JSON list as `print_json` does, one object at a time."""
     before = "["
     for each in objects:
         text = json.dumps(plain(each), indent=2, allow_nan=False)
@@ -165,7 +164,6 @@ def _print_rich(
 
 
 def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) -> list[str]:
-    """Choose the columns to leave out so that the others fit, each with a gap of two characters."""
     free_width = line_width - sum(width + 2 for width in widths.values())
     left_out: list[str] = []
     for name in spare:

@@ -32,7 +32,6 @@ def studies(*, form: str, storage: Storage) -> None:
 
 
 def _print_studies(storage: Storage, form: str) -> str | None:
-    """Print all studies; return the name of the newest."""
     from studydb.operations.reads import list_studies
 
     with opened(storage) as database:

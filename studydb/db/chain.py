@@ -70,36 +70,36 @@ class Chain:
         self._whole: dict[tuple[bool, bool], Compiled] = {}
         self._links: tuple[Compiled, ...] = ()
 
-    def whole(self, dialect: Dialect, *, durable: bool, alone: bool = False) -> Compiled:
+    def whole(self, dialect: Dialect, *, durable: bool, one_row: bool = False) -> Compiled:
         """
         Return the single statement that PostgreSQL runs.
 
         Args:
             durable: Whether the COMMIT waits for the disk.
-            alone: Whether the chain's `BulkInsert` inserts a single row.
+            one_row: Whether the chain's `BulkInsert` inserts a single row.
         """
-        whole = self._whole.get((durable, alone))
+        whole = self._whole.get((durable, one_row))
         if whole is None:
-            whole = self._join(dialect, durable=durable, alone=alone)
-            self._whole[durable, alone] = whole
+            whole = self._join(dialect, durable=durable, one_row=one_row)
+            self._whole[durable, one_row] = whole
         return whole
 
     def links(self, dialect: Dialect) -> tuple[Compiled, ...]:
         """Return the statements that SQLite runs one after another."""
         if not self._links:
-            self._links = tuple(self._compile(dialect, alone=False))
+            self._links = tuple(self._compile(dialect, one_row=False))
         return self._links
 
-    def _compile(self, dialect: Dialect, *, alone: bool) -> Iterator[Compiled]:
+    def _compile(self, dialect: Dialect, *, one_row: bool) -> Iterator[Compiled]:
         for link in (self.first, *self.then.values()):
             yield (
-                link.compiled(dialect, alone=alone)
+                link.compiled(dialect, one_row=one_row)
                 if isinstance(link, BulkInsert)
                 else compile_for(link, dialect, spell_constants=True)
             )
 
-    def _join(self, dialect: Dialect, *, durable: bool, alone: bool) -> Compiled:
-        first, *links = self._compile(dialect, alone=alone)
+    def _join(self, dialect: Dialect, *, durable: bool, one_row: bool) -> Compiled:
+        first, *links = self._compile(dialect, one_row=one_row)
         gated = (
             replace(compiled, sql=f"{compiled.sql} {_joint(link)} {_IF_FIRST}")
             for link, compiled in zip(self.then.values(), links, strict=True)

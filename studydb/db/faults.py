@@ -118,7 +118,6 @@ def _translate_postgresql(  # noqa: C901, PLR0911  one line per error
 
 
 def _is_unfit(error: BaseException) -> bool:
-    """Tell whether the database or its driver refused a value."""
     if isinstance(error, psycopg.Error):
         code = error.sqlstate
         return code in _UNFIT or (code is None and isinstance(error, psycopg.DataError))

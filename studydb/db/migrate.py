@@ -207,8 +207,6 @@ def _locked_sqlite(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 class _TextRunner:
-    """Runs SQL texts on a migration's connection; see `wide_view_sql.TextRunner`."""
-
     def __init__(self, connection: sa.Connection) -> None:
         self.postgresql = connection.dialect.name == "postgresql"
         self._connection = connection.connection  # not SQLAlchemy's, which reads "%" as a bind

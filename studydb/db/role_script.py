@@ -155,7 +155,6 @@ class Roles:
         )
 
     def _present_owners(self) -> str:
-        """Add the tables' present owner and the caller to the members of the owner role."""
         return dedent(f"""\
             DO $$ DECLARE holder oid; BEGIN
               FOR holder IN SELECT relowner FROM pg_class
@@ -208,7 +207,6 @@ class Roles:
             """
 
     def _membership(self, login: str, role: Role) -> str:
-        """Make a login a member of its role, and revoke the other two roles."""
         by_role = dict(zip(Role, self._names, strict=True))
         group = by_role.pop(role)
         others = ", ".join(f"{literal(_name(name))}::regrole" for name in by_role.values())
@@ -265,7 +263,6 @@ def _array(texts: Iterable[str]) -> str:
 
 
 def _name(text: str) -> str:
-    """Write an identifier, in quotes if it could need them."""
     is_plain = re.fullmatch(r"[a-z]+_[a-z0-9_]+", text) and not text.startswith(
         ("current_", "session_")
     )

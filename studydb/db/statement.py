@@ -222,18 +222,20 @@ class BulkInsert:
         self._compiled: dict[tuple[str, bool], Compiled] = {}
         self._codecs: dict[str, tuple[Codec, ...]] = {}
 
-    def compiled(self, dialect: Dialect, *, alone: bool = False) -> Compiled:
-        """Return the statement in this dialect; `alone` asks for PostgreSQL's form for one row."""
-        compiled = self._compiled.get((dialect.name, alone))
+    def compiled(self, dialect: Dialect, *, one_row: bool = False) -> Compiled:
+        """Return the statement in this dialect; for PostgreSQL, in the form for one row or many."""
+        compiled = self._compiled.get((dialect.name, one_row))
         if compiled is None:
-            compiled = self._compiled[dialect.name, alone] = self._compile(dialect, alone=alone)
+            compiled = self._compiled[dialect.name, one_row] = self._compile(
+                dialect, one_row=one_row
+            )
         return compiled
 
-    def _compile(self, dialect: Dialect, *, alone: bool) -> Compiled:
+    def _compile(self, dialect: Dialect, *, one_row: bool) -> Compiled:
         types = {name: self.table.c[name].type for name in self.columns}
         if dialect.name == "postgresql":
             spelt = {name: kind.compile(dialect) for name, kind in types.items()}
-            source = self._select(spelt) if alone else self._unnest(spelt)
+            source = self._select(spelt) if one_row else self._unnest(spelt)
         else:
             source = (
                 f"VALUES ({', '.join('?' for _ in (*self.common, *self.columns, self.stamped))})"

@@ -106,8 +106,8 @@ class Txn:
         """Insert rows with values in the order of `statement.columns`; all rows share `common`."""
         if not rows:
             return
-        alone = self.postgresql and len(rows) == 1
-        compiled = statement.compiled(self._dialect, alone=alone)
+        one_row = self.postgresql and len(rows) == 1
+        compiled = statement.compiled(self._dialect, one_row=one_row)
         if self.postgresql:
             self._execute(compiled, {**common, **statement.binds(self._dialect, rows)})
             return
@@ -160,7 +160,7 @@ class Txn:
     def _send_whole(
         self, chain: Chain, rows: Rows, params: dict[str, Any], cursor: Cursor
     ) -> Compiled:
-        whole = chain.whole(self._dialect, durable=self.waits_for_disk, alone=len(rows) == 1)
+        whole = chain.whole(self._dialect, durable=self.waits_for_disk, one_row=len(rows) == 1)
         self.waits_for_disk = True
         for link in chain.then.values():
             if isinstance(link, BulkInsert):

@@ -32,14 +32,8 @@ class StudySpec:
 
     Attributes:
         searcher: None if all trials of the study are enqueued.
-        checkpoints: The URL of the store; None for the database's default.
-        num_trials: The budget; None for no limit.
-        max_concurrent: How many trials may run at a time, over all workers; None for no limit.
-        max_failures: How many exceptions of the user's code a trial survives; -1 for no limit.
-        max_losses: How many deaths without an exception a trial survives between two checkpoints.
         losses_at_step: The number of losses in a row at one step that ends a trial; None for no
-            limit.
-        guard: Whether the study pauses itself if its first trials fail alike.
+            limit. `create_study` explains the other settings.
     """
 
     objective: Objective

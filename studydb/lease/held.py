@@ -36,6 +36,10 @@ class HeldAttempt:
     """
     A claimed trial; threads may share it.
 
+    A method that writes can raise three errors. LeaseLost: the attempt no longer holds the trial.
+    StorageTransient: the database did not answer in time, and the buffer is kept. NotAllowed: the
+    attempt's end was sent or stored before.
+
     Attributes:
         verdict: The verdict that this process last learned; None while the attempt may continue.
         is_lost: Whether the attempt no longer holds the trial. Then its writes change nothing.
@@ -81,12 +85,7 @@ class HeldAttempt:
         return self.verdict is not None or self.is_lost
 
     def add(self, result: Result) -> bool:
-        """
-        Buffer a result; True if the result must be flushed before the next step begins.
-
-        Raises:
-            NotAllowed: The end of the attempt is already being written.
-        """
+        """Buffer a result; True if the result must be flushed before the next step begins."""
         self._check_open()
         return self.buffer.add(result)
 
@@ -104,10 +103,6 @@ class HeldAttempt:
 
         Args:
             batches: How many batches to send at most; None for all (hundreds after an outage).
-
-        Raises:
-            LeaseLost: The attempt no longer holds the trial.
-            StorageTransient: The database did not answer in time; the buffer is kept.
         """
         with self._flushing:
             self._check_open()
@@ -133,10 +128,6 @@ class HeldAttempt:
 
         Returns:
             The older checkpoints that are no longer kept; the caller deletes their bytes.
-
-        Raises:
-            LeaseLost: The attempt no longer holds the trial.
-            StorageTransient: The database did not answer in time.
         """
         self.flush()
         return self._send(
@@ -151,14 +142,7 @@ class HeldAttempt:
         process: AttemptProcess | None = None,
         patience_s: float | None = None,
     ) -> Ending | None:
-        """
-        End the attempt with its last flush; nothing can be written afterwards.
-
-        Raises:
-            NotAllowed: The attempt has ended before.
-            LeaseLost: The attempt no longer holds the trial.
-            StorageTransient: The database did not answer in time.
-        """
+        """End the attempt with its last flush; nothing can be written afterwards."""
         self.is_ending = True
         with self._flushing:
             if self._is_over:
@@ -195,11 +179,6 @@ class HeldAttempt:
 
         Args:
             error: The error that was raised when the results were stored or the attempt was ended.
-
-        Raises:
-            NotAllowed: The attempt has ended before.
-            LeaseLost: The attempt no longer holds the trial.
-            StorageTransient: The database did not answer in time.
         """
         self.is_ending = True
         with self._flushing:

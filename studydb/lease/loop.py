@@ -94,19 +94,7 @@ class OwnLoop:
         return os.getpid() != self.pid
 
     def ask(self, timeout_s: float | None = None) -> OwnTrial | None:
-        """
-        Get the next trial: a PENDING trial or, if there is none, a new trial.
-
-        Waits while the study is paused, `max_concurrent` trials run, or PENDING trials back off.
-
-        Returns:
-            None if the study is stopped, if a person has drained this process, or if the budget is
-            spent and there is neither a PENDING trial nor a trial that may be promoted.
-
-        Raises:
-            TimeoutError: No trial could be claimed in time.
-            StudyFailed: The study has paused itself, because its trials fail alike.
-        """
+        """Get the next trial (see `Study.ask`); None if a person has drained this process."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         poll_interval = PollInterval()
         while self._heartbeat.request != DRAIN:

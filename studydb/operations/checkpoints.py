@@ -34,7 +34,7 @@ def mark_corrupt(
         if not checkpoints.mark_corrupt(txn, checkpoint_id=checkpoint.id):
             return before  # a duplicate request
 
-        checkpoints.point(
+        checkpoints.set_to_restore(
             txn,
             trial_id=lease.trial_id,
             checkpoint_id=before.id if before else None,

@@ -8,7 +8,7 @@ from studydb.domain.text.display import counted
 from studydb.store import counters, deletion, studies, sweeps
 
 
-def close(database: Database, study: Study) -> None:
+def stop_for_deletion(database: Database, study: Study) -> None:
     """
     Stop a study that is to be deleted, so that no trial starts while the study's files are removed.
 
@@ -36,7 +36,7 @@ def delete(database: Database, study: Study) -> None:
     Raises:
         NotAllowed: Trials are RUNNING; stop the study first.
     """
-    close(database, study)
+    stop_for_deletion(database, study)
 
     while not _delete_rest(database, study):
         with database.begin() as txn:

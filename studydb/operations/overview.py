@@ -29,12 +29,8 @@ class Overview:
     A study at one moment.
 
     Attributes:
-        row: The study's row of `v_study`.
         best: The best trial; None as long as no trial has a value.
         unfinished: Some RUNNING, PENDING and PAUSED trials.
-        workers: The study's newest workers.
-        ends: How the newest trials ended.
-        problems: The newest event of each kind of storage problem, newest first.
         last_error: The newest failure, or the newest loss with a known cause.
         at: The time of the read, by the database's clock.
     """

@@ -1,4 +1,8 @@
-"""Read what people look up: studies, trials, the best trials, a trial with its attempts."""
+"""
+Read what people look up: studies, trials, the best trials, a trial with its attempts.
+
+A function that takes a trial's number raises UnknownTrial if the study has no such trial.
+"""
 
 from dataclasses import dataclass
 
@@ -85,23 +89,13 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
 
 
 def find_trial(database: Database, study: Study, number: int) -> TrialRow:
-    """
-    Find a trial of a study.
-
-    Raises:
-        UnknownTrial: The study has no trial of this number.
-    """
+    """Find a trial of a study."""
     with database.begin(write=False) as txn:
         return existing_trial(txn, study, number)
 
 
 def existing_trial(txn: Txn, study: Study, number: int, *, lock: bool = False) -> TrialRow:
-    """
-    Find a trial of a study within a transaction; `lock` locks its row.
-
-    Raises:
-        UnknownTrial: The study has no trial of this number.
-    """
+    """Find a trial of a study within a transaction; `lock` locks its row."""
     trial = trials.find(txn, study_id=study.id, number=number, lock=lock)
     if trial is None:
         raise UnknownTrial(f"Study {study.name!r} has no trial {number}.")
@@ -109,12 +103,7 @@ def existing_trial(txn: Txn, study: Study, number: int, *, lock: bool = False) -
 
 
 def trial_details(database: Database, study: Study, number: int) -> TrialDetails:
-    """
-    Read a trial with its attempts, its judgements and its last result.
-
-    Raises:
-        UnknownTrial: The study has no trial of this number.
-    """
+    """Read a trial with its attempts, its judgements and its last result."""
     with database.begin(write=False) as txn:
         trial = existing_trial(txn, study, number)
         return TrialDetails(
@@ -129,12 +118,7 @@ def trial_details(database: Database, study: Study, number: int) -> TrialDetails
 
 
 def trial_attempts(database: Database, study: Study, number: int) -> list[AttemptDetails]:
-    """
-    Read the attempts of a trial, oldest first.
-
-    Raises:
-        UnknownTrial: The study has no trial of this number.
-    """
+    """Read the attempts of a trial, oldest first."""
     with database.begin(write=False) as txn:
         return attempts.of_trial(txn, trial_id=existing_trial(txn, study, number).id)
 

@@ -2,9 +2,8 @@
 Recover the trials of workers that died: any worker recovers them, 100 at a time.
 
 After an outage of the database every lease has expired. So a sweep first marks an expired lease.
-The trial is lost if the mark is still there one renewal period later. Each lost attempt
-is ended in a separate transaction, by the same code as a finish, unless its holder has written
-meanwhile.
+The trial is lost if the mark is still there one renewal period later. Each lost attempt is ended in
+a separate transaction, by the same code as a finish, unless its holder has written meanwhile.
 
 If a trial's values make this transaction fail, a second try ends the attempt without summing up
 results. If the second try fails, too, an event is recorded, and the next trial follows.
@@ -39,7 +38,7 @@ def recover(database: Database, study: Study) -> int:
         sweeps.suspect(txn, study_id=study.id)
         sweeps.unpause(txn, study_id=study.id)
         lost = sweeps.lost(txn, study_id=study.id)
-    return sum(_take(database, study, lease=lease, known_dead=False) for lease in lost)
+    return sum(_recover_one(database, study, lease=lease, known_dead=False) for lease in lost)
 
 
 def recover_host(
@@ -55,13 +54,13 @@ def recover_host(
     with database.begin(write=False) as txn:
         held = sweeps.of_host(txn, study_id=study.id, process=process)
     return sum(
-        _take(database, study, lease=lease, known_dead=True)
+        _recover_one(database, study, lease=lease, known_dead=True)
         for lease, holder in held
         if not is_alive(holder)
     )
 
 
-def _take(
+def _recover_one(
     database: Database, study: Study, *, lease: Lease, known_dead: bool, why: Failure | None = None
 ) -> bool:
     """Recover a trial; False if the trial is not lost or cannot be ended. For `why` see `_end`."""
@@ -74,7 +73,7 @@ def _take(
         if why is not None:
             _record_unrecoverable(database, lease, cause)
             return False
-    return _take(database, study, lease=lease, known_dead=known_dead, why=cause)
+    return _recover_one(database, study, lease=lease, known_dead=known_dead, why=cause)
 
 
 def _end(

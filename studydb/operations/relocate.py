@@ -25,5 +25,5 @@ def relocate(database: Database, study: Study, url: str, request: Request) -> No
 def located(database: Database, study: Study) -> Study:
     """Return the study with its current stores, which may have changed since it was loaded."""
     with database.begin(write=False) as txn:
-        current, former = studies.places(txn, study_id=study.id)
+        current, former = studies.checkpoint_stores(txn, study_id=study.id)
     return replace(study, checkpoints=current, former_checkpoints=former)

@@ -16,8 +16,8 @@ class Renewal:
     The answer to a renewal.
 
     Attributes:
-        held: The token of each renewed lease, and the verdict on its attempt (None to continue). A
-            lease that is missing is lost, unless the worker itself has ended the attempt meanwhile.
+        held: The verdict on each attempt whose lease was renewed, by the attempt's token; None to
+            continue. If a lease is missing, it was lost, or the worker has ended the attempt.
         request: A person's request to the worker: "DRAIN" or None.
     """
 

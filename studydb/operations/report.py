@@ -39,7 +39,9 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
         leases.record(
             txn,
             trial_id=lease.trial_id,
-            flush_no=batch.flush_no if batch.results else held.flush_no,  # counts no empty batch
+            flush_no=batch.flush_no
+            if batch.results
+            else held.flush_no,  # an empty batch is not counted
             summary=flushed.summary,
             time_total_s=flushed.time_total_s,
             verdict=verdict,

@@ -33,7 +33,7 @@ def save(
 
             row_id = checkpoints.insert(txn, lease=lease, what=checkpoint, data=data)
             advanced = checkpoint.step > held.checkpoint_step
-            checkpoints.point(
+            checkpoints.set_to_restore(
                 txn,
                 trial_id=lease.trial_id,
                 checkpoint_id=row_id,

@@ -23,7 +23,7 @@ _INSERT = Prepared(
     .returning(checkpoint.c.id)
 )
 
-_POINT = Prepared(
+_SET_TO_RESTORE = Prepared(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"))
     .values(
@@ -105,9 +105,13 @@ def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> i
     return int(row.id)
 
 
-def point(txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, losses: int) -> None:
+def set_to_restore(
+    txn: Txn, *, trial_id: int, checkpoint_id: int | None, step: int, losses: int
+) -> None:
     """Store which checkpoint the next attempt of a held trial restores."""
-    txn.run(_POINT, trial=trial_id, to_checkpoint=checkpoint_id, to_step=step, to_losses=losses)
+    txn.run(
+        _SET_TO_RESTORE, trial=trial_id, to_checkpoint=checkpoint_id, to_step=step, to_losses=losses
+    )
 
 
 def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:

@@ -326,7 +326,7 @@ def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
     return None if row is None else int(row.num_trials)
 
 
-def places(txn: Txn, *, study_id: int) -> tuple[str | None, tuple[str | None, ...]]:
+def checkpoint_stores(txn: Txn, *, study_id: int) -> tuple[str | None, tuple[str | None, ...]]:
     """Read the store of new checkpoints and the former stores; None means the default store."""
     row = txn.all(_PLACES, study=study_id)[0]
     return row.checkpoints, _former(row.settings)

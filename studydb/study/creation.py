@@ -188,7 +188,6 @@ def _create(database: Database, new: NewStudy, *, load_if_exists: bool) -> Recor
 
 
 def _warn_of_differences(found: Record, asked: NewStudy) -> None:
-    """Warn of each argument that the user gave and that differs from the existing study."""
     if found.uuid == asked.uuid:
         return
     defaults = dataclasses.replace(
@@ -216,7 +215,6 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
 
 
 def _check_same_study(found: Record, new: NewStudy) -> None:
-    """Refuse to continue a study with another metric, mode, space or trainable."""
     for what, old, asked in (
         ("metric", found.objective.metric, new.objective.metric),
         ("mode", found.objective.mode, new.objective.mode),

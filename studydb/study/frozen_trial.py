@@ -158,7 +158,6 @@ _FIELDS = tuple(each.name for each in fields(records.TrialRow))
 
 
 def _write_new(directory: Path, data: bytes) -> None:
-    """Make a directory with a dict's bytes; remove it if the bytes cannot be written."""
     directory.mkdir()
     try:
         (directory / DICT_FILE).write_bytes(data)

@@ -8,7 +8,7 @@ from studydb.domain.records import Study as Record
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
 from studydb.operations.create import load
-from studydb.operations.delete import close, delete
+from studydb.operations.delete import delete, stop_for_deletion
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.wide_views import drop_views
 from studydb.processes import is_alive, this_process
@@ -58,7 +58,7 @@ def _delete(database: Database, study: Record) -> None:
     """Delete the rows last: after a crash the next call finds the remaining files by the rows."""
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)
-    close(database, study)
+    stop_for_deletion(database, study)
     drop_views(database, study)
     database.locations.remove_files(study)
     delete(database, study)

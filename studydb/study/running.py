@@ -104,7 +104,6 @@ class _Watch:
         read_patiently(self._look)
 
     def _look_if_answered(self) -> None:
-        """Read the progress; show once that the database does not answer, or answers again."""
         try:
             self._look()
         except StorageTransient as error:

@@ -84,7 +84,6 @@ def _trainable(
 
 
 def _import_path(function: Callable[..., Any]) -> str | None:
-    """Return `module:function` if this path names the object in this process; else None."""
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
@@ -134,7 +133,6 @@ def _not_importable(own: Mapping[str, ModuleType], not_found: set[str]) -> dict[
 
 
 def _referred_modules(module: ModuleType) -> Iterator[str]:
-    """Yield the names of the modules that a module imports whole or in part."""
     for value in list(vars(module).values()):
         name = value.__name__ if isinstance(value, ModuleType) else None
         home = name or inspect.getattr_static(value, "__module__", None)

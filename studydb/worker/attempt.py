@@ -269,7 +269,6 @@ class Attempt:
             self._notify(child, notice)
 
     def _notice(self) -> _Notice:
-        """Return the most urgent notice for the child; a pause is the least urgent."""
         held = self._held
         if held.is_lost:
             return LostNotice()
@@ -307,7 +306,6 @@ class Attempt:
             pass  # the next tick tells the child that the lease is lost
 
     def _note_outage(self, error: StorageTransient, began_s: float) -> None:
-        """Continue without the database; raise when it has not answered for `patience_s`."""
         progress, equipment, now_s = self._progress, self._equipment, time.monotonic()
         equipment.notices.outage(error)
         progress.away_since_s = progress.away_since_s or began_s

@@ -33,8 +33,6 @@ _TICK_S = 0.01
 
 
 class _Server:
-    """One process of the fork server."""
-
     def __init__(self, slots: int) -> None:
         ours, theirs = socket.socketpair()
         server_id = uuid4().hex

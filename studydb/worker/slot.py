@@ -112,7 +112,6 @@ class Slot(threading.Thread):
         return False
 
     def _wait_for_database(self, error: StorageTransient) -> None:
-        """Print once that the database does not answer; raise after `patience_s`."""
         now_s = time.monotonic()
         if self._away_since_s is None:
             self._away_since_s = now_s
@@ -195,7 +194,6 @@ class Slot(threading.Thread):
         return f"trial {lease.number}, attempt {lease.attempt}: {reason} at {at}{again}{why}"
 
     def _values(self, value: float | None) -> str:
-        """Return the trial's last value as text; once a second at most, add the study's best."""
         study = self._equipment.study
         if value is None:
             return ""
@@ -209,7 +207,6 @@ class Slot(threading.Thread):
 
 
 def _misfit(claim: Claim) -> Outcome | None:
-    """Return FAILED if the params do not fit the study's space; the trial is then not run."""
     failure = refusal(claim)
     return None if failure is None else Outcome(Reason.FAILED, failure)
 

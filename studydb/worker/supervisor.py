@@ -264,8 +264,8 @@ def _run_slots(equipment: Equipment) -> None:
     for slot in slots:
         while slot.is_alive():  # join in short turns: Python runs signal handlers in between
             slot.join(JOIN_S)
-            if isinstance(error := equipment.heartbeat.error, StorageMissing):
-                equipment.interruption.give_up(str(error))
+            if isinstance(missing := equipment.heartbeat.error, StorageMissing):
+                equipment.interruption.give_up(str(missing))
 
 
 def _print_study_state(equipment: Equipment) -> int:

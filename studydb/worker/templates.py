@@ -75,15 +75,7 @@ class Template:
         return self._forker.is_idle
 
     def spawn(self, job: Job, *, stdout: int, stderr: int) -> ChildProcess:
-        """
-        Start the process of one attempt.
-
-        Raises:
-            ForkerDied: The template has ended.
-            TemplateOutdated: The template must be replaced.
-            OSError: No process can be started.
-            FrameError: The job is too large.
-        """
+        """Start the process of one attempt; the errors are those of `Forker.spawn`."""
         self.used_s = time.monotonic()
         return self._forker.spawn(ChildKind.ATTEMPT, write_job(job), stdout=stdout, stderr=stderr)
 
@@ -216,7 +208,6 @@ class Templates:
             return self._template
 
     def _make(self, job: Job) -> Template | None:
-        """Make a template, or return None; after an unusable template all starts are fresh."""
         output = self._pump.open(self._directory)
         try:
             process = self._forkserver.fork(

@@ -30,7 +30,7 @@ from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
 from studydb.db.transaction_block import TransactionBlock
 from studydb.operations.checkpoints import delete_rows
-from studydb.operations.delete import close, delete
+from studydb.operations.delete import delete, stop_for_deletion
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.wide_views import drop_views, make_views
 
@@ -72,7 +72,7 @@ def _deleting_rows(database: Database) -> Call:
 
 def _closing(database: Database) -> Call:
     study = new_study(database)
-    return lambda over: close(over, study)
+    return lambda over: stop_for_deletion(over, study)
 
 
 def _deleting(database: Database) -> Call:

@@ -173,11 +173,11 @@ def test_error_for_a_missing_right_names_the_role_with_that_right(machines):
         for name, line in lines:
             second.environment["STUDYDB_STORAGE"] = login(url, name)
             printed = second.do("sh", line, code=1)
-            assert f"log in as a member of studydb_{role}" in printed
+            assert f"Log in as a member of studydb_{role}" in printed
             assert len(printed.splitlines()) == 1
     first.do("sh", "studydb db downgrade 0003 --yes")
     second.environment["STUDYDB_STORAGE"] = login(url, "ann")
-    assert "log in as a member of studydb_owner" in second.do("sh", "studydb db upgrade", code=1)
+    assert "Log in as a member of studydb_owner" in second.do("sh", "studydb db upgrade", code=1)
 
 
 def test_copy_of_an_sqlite_file_in_use_is_complete_and_can_be_restored(tmp_path, sqlite_url):

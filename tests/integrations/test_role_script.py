@@ -216,7 +216,7 @@ def test_upgrade_by_a_login_with_the_worker_role_is_refused(lab, psql):
     psql(lab, script(lab, *PEOPLE))
     migrate.downgrade(lab, "0001")
 
-    with pytest.raises(StorageDenied, match="log in as a member of studydb_owner"):
+    with pytest.raises(StorageDenied, match="Log in as a member of studydb_owner"):
         migrate.upgrade(as_("bob", lab))
 
     assert migrate.current(lab) == "0001"

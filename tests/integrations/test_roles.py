@@ -393,7 +393,7 @@ def test_error_for_an_owner_command_by_a_worker_is_one_line(
     ):
         error = bare_console(*arguments, code=1).error
         assert "refuses: permission denied" in error or "must be owner" in error
-        assert "rights of an owner: log in as a member of studydb_owner" in error
+        assert "rights of an owner. Log in as a member of studydb_owner" in error
 
 
 WRITES = [

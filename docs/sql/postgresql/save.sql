@@ -38,8 +38,8 @@ RETURNING checkpoint.id;
 --   Insert on checkpoint
 --     ->  Result
 
--- studydb/store/checkpoints.py point: Store which checkpoint the next attempt of a held trial
---   restores.
+-- studydb/store/checkpoints.py set_to_restore: Store which checkpoint the next attempt of a
+--   held trial restores.
 UPDATE trial
 SET losses=:to_losses,
     suspect_at=NULL,

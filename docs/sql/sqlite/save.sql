@@ -26,8 +26,8 @@ VALUES (:uuid, :study_id, :trial_id, :attempt, :step, :kind, :url, :digest, :siz
     :key_id, :mac, :data, 0, :now)
 RETURNING id;
 
--- studydb/store/checkpoints.py point: Store which checkpoint the next attempt of a held trial
---   restores.
+-- studydb/store/checkpoints.py set_to_restore: Store which checkpoint the next attempt of a
+--   held trial restores.
 UPDATE trial
 SET losses=:to_losses,
     suspect_at=NULL,

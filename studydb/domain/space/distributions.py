@@ -1,15 +1,4 @@
-"""
-Distributions: the functions that users call, and the same functions in Ray Tune and Optuna.
-
-| studydb | Ray Tune | Optuna |
-|---|---|---|
-| uniform(a, b) | uniform(a, b) | suggest_float(a, b) |
-| loguniform(a, b) | loguniform(a, b) | suggest_float(a, b, log=True) |
-| quniform(a, b, q) | quniform(a, b, q) | suggest_float(a, b, step=q) |
-| randint(a, b) | randint(a, b + 1) | suggest_int(a, b) |
-| lograndint(a, b) | lograndint(a, b + 1) | suggest_int(a, b, log=True) |
-| choice(values) | choice(values), grid_search(values) | suggest_categorical(values) |
-"""
+"""Distributions: the functions that users call. README.md compares them with those of Ray Tune."""
 
 from collections.abc import Sequence
 from typing import Any

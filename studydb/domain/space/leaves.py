@@ -126,7 +126,6 @@ def _read_constant(value: Any, path: str, *, written: Written) -> Any:
 
 
 def _bare_list(values: list[Any], path: str, *, in_file: bool) -> InvalidSpec:
-    """Make the error for a list, with what to write for each of its possible meanings."""
     shown = repr(values) if len(repr(values)) <= LONGEST_SHOWN else "[…]"
     is_pair = [isinstance(value, int | float) for value in values] == [True, True]
     ways = [f"constant({shown}) to give it to every trial as it is"]

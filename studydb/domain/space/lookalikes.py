@@ -96,7 +96,6 @@ def _written(name: str, bounds: tuple[Any, Any] | None) -> str:
 
 
 def _known(name: str) -> str | None:
-    """Return the name in lower case if it is a distribution, ours or another tool's; else None."""
     folded = name.replace("-", "_").casefold()
     return folded if folded in DISTRIBUTIONS or folded in SAMPLES else None
 
