@@ -150,8 +150,8 @@ def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
     """
     Reap one child that has ended; if its pid is one of `leaders`, kill its process group.
 
-    If the system has waitid, the group is killed before the child is reaped: a child that is not
-    yet reaped keeps its pid, so no other process is killed.
+    If the system has waitid, the group is killed before the child is reaped. Until then the child
+    keeps its pid, so no other process is killed.
 
     Returns:
         The child's pid, and its exit code or the negative number of the signal that ended it; None

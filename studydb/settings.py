@@ -134,8 +134,8 @@ class Keyring:
         """
         Sign with the first key that `prefer` names, else with the first key.
 
-        Workers of several users exchange checkpoints, so they must sign with a key that they share:
-        they prefer the keys that signed the study's trainable.
+        Workers of several users exchange checkpoints, so they must sign with a key that they share.
+        The keys that signed the study's trainable are such keys.
 
         Returns:
             The key's id and the MAC.

@@ -1,8 +1,8 @@
 """
 The views `v_trial` and `v_result` as DataFrames, with a column per parameter or metric.
 
-Rows are read in pages of one snapshot, and columns are kept compactly (see `columns`), so that
-building a frame takes little more memory than the frame.
+Rows are read in pages of one snapshot. Columns are kept in compact arrays (see `columns`), so that
+building a frame takes little more memory than the frame itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

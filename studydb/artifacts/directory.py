@@ -17,7 +17,7 @@ class DirectoryStore:
     A directory tree; a checkpoint's object is `<study>/<trial>/<attempt>/<step>-<checkpoint>`.
 
     The URL in a checkpoint's row is absolute, for people who read rows. The store uses only the
-    URL's last four parts, so the tree may be moved, and no row can name a file outside the tree.
+    URL's last four parts. So the tree may be moved, and no row can name a file outside the tree.
     """
 
     def __init__(self, root: Path) -> None:

@@ -9,7 +9,7 @@ from studydb.artifacts.tree import scan
 from studydb.domain.errors import CheckpointError
 
 INLINE = "inline:"
-"""The URL of each checkpoint whose bytes are in its row, and of the database as a store."""
+"""The URL of the database as a store, and of every checkpoint in that store."""
 
 INLINE_LIMIT_BYTES = 16 << 20
 

@@ -26,8 +26,8 @@ class Locations:
 
     Attributes:
         database_file: The SQLite file; logs and checkpoints are in a folder beside it. None for
-            PostgreSQL: logs are below `$XDG_STATE_HOME`, and checkpoints are in the database
-            unless the study names a store.
+            PostgreSQL: logs are below `$XDG_STATE_HOME`, and checkpoints are in the study's store,
+            by default the database.
     """
 
     database_file: Path | None

@@ -25,8 +25,8 @@ def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> b
     """
     Whether a key of this user signed a checkpoint of this kind, for this trial and step.
 
-    The first version of the payload did not contain the kind. That version is still accepted for a
-    dict, but not for a directory: the signed pickle of a dict could be passed off as an archive.
+    The first version of the payload did not contain the kind. That version is accepted only for a
+    dict. Otherwise a changed row could pass off the signed pickle of a dict as an archive.
     """
     payload = checkpoint_payload(
         kind=checkpoint.kind,

@@ -83,8 +83,8 @@ class Store(Protocol):
     """
     Keeps checkpoints: an object is either whole or missing, and is never written twice.
 
-    All methods can raise CheckpointError. Methods that read raise OSError instead if this host is
-    the cause, because it cannot reach the store or cannot write the target.
+    All methods can raise CheckpointError. If this host cannot reach the store or cannot write the
+    target, methods that read raise OSError instead.
     """
 
     @property

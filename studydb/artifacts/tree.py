@@ -47,9 +47,8 @@ def scan(root: Path) -> Tree:
     List the contents of a directory for a checkpoint.
 
     Raises:
-        CheckpointError: The path is not a directory, or the directory holds something that cannot
-            be copied: a socket, a pipe, a device, or a link that leads out of the directory, to a
-            missing file, or back to itself.
+        CheckpointError: The path is not a directory, or it holds what cannot be copied: a socket, a
+            pipe, a device, or a link whose target is outside, is missing, or contains the link.
     """
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"

@@ -1,9 +1,9 @@
 """
 Whether a process may be forked after it has imported a user's module.
 
-A fork copies no thread but the caller's, cannot use a context on an accelerator, and shares open
-files, sockets and shared memory with other forks. So the import must leave none of these behind:
-no second thread, no context, nothing open. Without /proc to check this, no process is safe.
+A fork has only the caller's thread. It cannot use its parent's context on an accelerator. It shares
+open files, sockets and shared memory with other forks. So the import must leave no second thread,
+no context, and nothing open. Without /proc to check this, no process is safe.
 """
 
 import os

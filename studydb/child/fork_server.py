@@ -1,9 +1,9 @@
 """
 The fork server: a small process from which fresh attempts and templates are forked.
 
-The supervisor starts the fork server before the first connection to the database, and in an
-environment without credentials: no child inherits a connection or a credential. The fork server has
-imported the modules that every child needs, so that a child starts in milliseconds. It has one
+The supervisor starts the fork server before the first connection to the database, with an
+environment without credentials. So no child inherits a connection or a credential. The fork server
+has imported the modules that every child needs, so that a child starts in milliseconds. It has one
 thread, never imports the user's code, and takes requests only from its worker.
 """
 

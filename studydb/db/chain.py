@@ -55,12 +55,12 @@ class Chain:
     A first statement that returns at most one row, and links that run only if there is a row.
 
     A link is an UPDATE … WHERE without RETURNING, an INSERT … SELECT without WHERE, or a
-    `BulkInsert`: the chain appends to the link's SQL the condition that there is a row. Links lock
+    `BulkInsert`. The chain appends to the link's SQL the condition that there is a row. Links lock
     nothing before the first statement has returned its row. PostgreSQL chooses the order of links.
     A bind has the same value in all statements of the chain.
 
     On PostgreSQL the constants of a chain are part of its SQL, because each bind takes time in the
-    driver and on the server: a trial that flushes each step is 3 % faster.
+    driver and on the server. A trial that flushes each step is 3 % faster without these binds.
     """
 
     __slots__ = ("_links", "_whole", "first", "then")

@@ -20,12 +20,12 @@ def connect(
     longest_silence: Callable[[], float] | None = None,
 ) -> Database:
     """
-    Connect to a database whose schema is the one that this studydb needs.
+    Connect to a database; check the file and the schema.
 
     Args:
         storage: The database's URL.
         connections: How many connections the pool opens at most.
-        check: Whether to check the file and the schema; False for migrations.
+        check: False for migrations, which change the schema.
         longest_silence: See `Database`; None for `LONGEST_SILENCE_S`.
 
     Raises:

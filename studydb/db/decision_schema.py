@@ -123,7 +123,7 @@ lineage = table_with_id(
     required("at", UtcDateTime),
     sa.Index("lineage_study", "study_id", "trial_id", "generation"),
 )
-"""Not used yet: from whose checkpoint a member of a population continued, with which config."""
+"""Not used yet: the checkpoint and config with which a member of a population continued."""
 
 proposal = sa.Table(
     "proposal",

@@ -64,7 +64,7 @@ def driver_error(error: BaseException) -> BaseException:
 
 def translate(error: BaseException, *, url: str) -> Exception | None:
     """
-    Translate a driver's error; None if no driver raised the error, or if it shows a bug of ours.
+    Translate a driver's error; None for any other error, and for a bug of studydb.
 
     Args:
         url: The database's URL with its password masked.

@@ -2,8 +2,8 @@
 Make and change the schema by Alembic's migrations, which the package or the checkout contains.
 
 Several processes may upgrade at the same time. Each reads the version without a lock. If the
-version is old, the process takes a lock (PostgreSQL: a session's advisory lock; SQLite: BEGIN
-IMMEDIATE), reads the version again, and upgrades.
+version is old, the process takes a lock, reads the version again, and upgrades. The lock is a
+session's advisory lock on PostgreSQL, and BEGIN IMMEDIATE on SQLite.
 """
 
 import sqlite3

@@ -445,14 +445,14 @@ def is_still(state: State) -> sa.ColumnElement[bool]:
     """
     Compare the state with a bound value, in a condition on a row that is found by its id.
 
-    With a literal, a plan made for a small table would scan the partial index of the state: every
-    report would read every running trial.
+    With a literal, a plan made for a small table would scan the partial index of the state. Every
+    report would then read every running trial.
     """
     return trial.c.state == sa.bindparam(f"still_{state.lower()}", state, sa.Text)
 
 
 BY_ID = trial.c.id + 0
 """
-Sorts trials by id for locks. If a query sorted by `id` itself, the planner could scan the index on
-id, and so read all trials; SQLite without statistics chooses that plan.
+Sorts trials by id for locks. The `+ 0` keeps the planner from scanning the index on `id`, which
+would read all trials. SQLite without statistics would choose that scan.
 """

@@ -17,7 +17,7 @@ earlier, but does not end a COMMIT that waits for a synchronous standby.
 """
 
 TRANSACTION_TIMEOUT_S = 120
-"""The longest transaction: no idle timeout applies to a client that freezes while it sends."""
+"""How long a transaction may last. A client that freezes while it sends is not idle."""
 
 _TRANSACTION_TIMEOUT_SINCE = 170000
 """The first server version with `transaction_timeout`."""

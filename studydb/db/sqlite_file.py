@@ -17,7 +17,7 @@ class ArchiveConnection(sqlite3.Connection):
     """
     A connection that reads without locks, and ignores a `-wal` file.
 
-    A writer could change pages during a read. So the connection serves one transaction, whose
+    A writer could change pages during a read. So the connection serves one transaction. Its
     reads are valid only if the file has not changed during the transaction.
 
     Attributes:

@@ -27,7 +27,7 @@ class TransactionBlock:
         self._database = database
         self._write, self._durable, self._snapshot = write, durable, snapshot
         # Behind a pooler a BEGIN is needed, because the timeouts are set inside the transaction.
-        self._alone = single and database.postgresql and not database.pooler
+        self._single = single and database.postgresql and not database.pooler
         self._cursor: Any = None
         self._pipeline: Any = None
 
@@ -36,7 +36,7 @@ class TransactionBlock:
         try:
             self._cursor = self._database.connections.take()
             sync = self._enter_pipeline()
-            if not self._alone:
+            if not self._single:
                 self._start()
             self._txn = self._join(sync)
         except BaseException as error:
@@ -52,7 +52,7 @@ class TransactionBlock:
             observer=self._database.observer,
             prepare=None if self._database.pooler else True,
             durable=self._durable,
-            single=self._alone,
+            single=self._single,
             sync=sync,
         )
 
@@ -66,7 +66,7 @@ class TransactionBlock:
             self._undo(error)
             return
         try:
-            if not self._alone:
+            if not self._single:
                 self._commit()
             self._leave_pipeline()
         except BaseException as fault:
@@ -84,10 +84,10 @@ class TransactionBlock:
 
         Returns:
             A function that waits for the answers to all that was sent. Without this wait the
-            pipeline would stay open: a client that froze would count as sending, not as idle, and
+            server would count a client that froze as sending, not as idle, and the client would
             keep its locks.
         """
-        if self._alone or not self._write or not self._database.postgresql:
+        if self._single or not self._write or not self._database.postgresql:
             return no_pipeline
         self._pipeline = self._cursor.connection.pipeline()
         sync: Callable[[], None] = self._pipeline.__enter__().sync

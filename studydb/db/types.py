@@ -30,7 +30,7 @@ def _name_of(number: float) -> str:
 
 
 def encode_json(value: Any) -> object:
-    """Replace NaN and ±Inf by their names; put a backslash before a text that is such a name."""
+    """Replace NaN and ±Inf by texts such as "NaN"; put a backslash before a text like these."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _name_of(value)
     if isinstance(value, str):

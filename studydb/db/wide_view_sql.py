@@ -2,7 +2,7 @@
 Wide views: `v_trial` and `v_result` of one study, with a column per parameter or metric.
 
 Each view has a comment, its mark, that lists study, kind and columns. With the marks we find a
-study's views after a rename, and never drop other people's views; a migration drops all wide views
+study's views after a rename, and never drop other people's views. A migration drops all wide views
 and makes them again.
 """
 
@@ -135,8 +135,8 @@ def view_name(kind: Kind, study_name: str, study_id: int) -> str:
     """
     Name a study's view: `v_trial_digits` for "digits".
 
-    A study's name that needs quotes or is long is simplified; the view's name then ends in two
-    underscores and the study's id, so that it is unique.
+    A study's name that needs quotes or is long is simplified, and the view's name then ends in two
+    underscores and the study's id.
     """
     plain = re.sub(r"[^a-z0-9]+", "_", study_name.lower()).strip("_")
     prefix, suffix = f"v_{kind}_", f"__{study_id}"
@@ -175,8 +175,8 @@ def lock(txn: TextRunner) -> None:
     """
     Wait until no other process makes views or migrates; block such processes until the COMMIT.
 
-    The lock is on a table, because only roles that may write to the table can take it; any role
-    that may connect could hold an advisory lock. Reading the schema's revision does not wait.
+    The lock is on a table, because only roles that may write to the table can take this lock. Any
+    role that may connect could hold an advisory lock. Reading the schema's revision does not wait.
     """
     if txn.postgresql:
         txn.run_text(f"LOCK TABLE {TABLE} IN SHARE ROW EXCLUSIVE MODE")

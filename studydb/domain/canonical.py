@@ -109,8 +109,8 @@ def canonical_json(value: Any) -> str:
     """
     Write a plain value so that equal values give equal texts.
 
-    Keys are sorted, there is no white space, and a float without a fraction is written as the
-    integer that it equals: a database may give 1e16 back as an integer.
+    Keys are sorted, and there is no white space. A float without a fraction is written as an
+    integer, because a database may return 1e16 as an integer.
 
     Raises:
         ValueError: The value contains NaN or an infinity (see `plain`).

@@ -17,7 +17,7 @@ LONGEST_PARAMS = 100
 """The limit for the params in the `repr` of a trial, in characters."""
 
 LEASE_S = 90.0
-"""The default number of seconds after which a lease expires unless it is renewed."""
+"""How many seconds a lease lasts without a renewal, by default."""
 
 RENEWALS_PER_LEASE = 4.5
 """
@@ -82,7 +82,7 @@ class Lease:
         attempt: The attempt's number, higher than those of the trial's earlier attempts.
         token: A random text. After the database was restored from a backup, two attempts may have
             the same number; their tokens differ.
-        lease_s: Seconds until the lease expires unless it is renewed, by the database's clock.
+        lease_s: How many seconds the lease lasts without a renewal, by the database's clock.
     """
 
     study_id: int

@@ -14,7 +14,7 @@ class Role(StrEnum):
 
     @property
     def default_name(self) -> str:
-        """The name of this role in the database, unless `studydb db roles` was given another."""
+        """The name of this role in the database, by default of `studydb db roles`."""
         return f"studydb_{self}"
 
     @property

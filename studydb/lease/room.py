@@ -178,7 +178,7 @@ class Queue:
         )
 
     def add(self, result: Result) -> None:
-        """Add a result, even if neither memory nor file has room; in that case set `is_full`."""
+        """Add a result. If neither the memory nor the file has room for it, set `is_full`."""
         size = self._weigh(result)
         all_in_memory = len(self._first) == self.n_waiting
         self.n_waiting += 1

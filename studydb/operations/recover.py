@@ -3,7 +3,8 @@ Recover the trials of workers that died: any worker recovers them, 100 at a time
 
 After an outage of the database every lease has expired. So a sweep first marks an expired lease.
 The trial is lost if the mark is still there one renewal period later. Each lost attempt is ended in
-a separate transaction, by the same code as a finish, unless its holder has written meanwhile.
+a separate transaction, by the same code as a finish. If the holder has written meanwhile, the
+attempt is not ended.
 
 If a trial's values make this transaction fail, a second try ends the attempt without summing up
 results. If the second try fails, too, an event is recorded, and the next trial follows.

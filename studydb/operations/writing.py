@@ -1,4 +1,4 @@
-"""Errors of writes: if a login lacks the right to write, the error names the role that has it."""
+"""Errors of writes: if a login may not write, the error names the role that may."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -292,5 +292,5 @@ def renew(txn: Txn, *, leases: Sequence[Lease]) -> list[RenewedLease]:
 
 
 def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:
-    """Store or clear the verdict of a person's request, unless a scheduler or rule has decided."""
+    """Store or clear the verdict of a person's request; keep a scheduler's or rule's verdict."""
     return txn.count(_SET_VERDICT, **fence_binds(lease), **verdict_binds(verdict)) == 1

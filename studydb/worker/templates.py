@@ -26,8 +26,8 @@ CLOSE_S = 2.0
 
 DEATHS_LIMIT = 3
 """
-All starts are fresh once this many templates have died, or once this many templates in a row were
-outdated before they forked an attempt.
+After this many deaths of templates, all starts are fresh. So they are after this many templates in
+a row that were outdated before they forked an attempt.
 """
 
 _TICK_S = 0.25

@@ -1,5 +1,4 @@
--- studydb/db/connecting.py connect: Connect to a database whose schema is the one that this
---   studydb needs.
+-- studydb/db/connecting.py connect: Connect to a database; check the file and the schema.
 
 BEGIN;
 

@@ -13,7 +13,7 @@ MAX_LOSSES = 10
 """Losses that a trial survives between two checkpoints, by default."""
 
 LOSSES_AT_STEP = 3
-"""The number of losses in a row at one step that ends a trial, unless `max_losses` was given."""
+"""By default, this many losses in a row at one step end a trial; see `create_study`."""
 
 DIED = "Lost"
 """The error type of an attempt whose process died while its worker lived."""

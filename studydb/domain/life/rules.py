@@ -38,7 +38,7 @@ class Threshold(Spec):
     bound: float
 
     def hit(self, result: Result, *, objective: Objective) -> bool:
-        """Tell whether this result hits the rule; a missing or non-numeric metric never does."""
+        """Whether this result hits the rule; False if the metric is missing or not a number."""
         value = _lookup(result, self.metric, objective)
         return is_number(value) and _COMPARE[self.op](value, self.bound)
 

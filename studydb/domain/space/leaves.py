@@ -14,7 +14,7 @@ from studydb.domain.specs.building import rebuild
 
 
 class Written(Enum):
-    """Where a space is written, which decides how its dicts and lists are read."""
+    """Where a space is written; this decides how dicts and lists in the space are read."""
 
     IN_PYTHON = "in Python, or on a command line"
     IN_FILE = "in a JSON file"
