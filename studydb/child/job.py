@@ -8,30 +8,11 @@ from typing import Any
 from msgspec import Struct, msgpack
 
 from studydb.artifacts import INLINE_LIMIT_BYTES
+from studydb.artifacts.checkpoint_records import Restore
 from studydb.child.channel import Frame, FrameError
 from studydb.domain.life.rules import Threshold
 from studydb.domain.objective import Objective
-from studydb.domain.records import CheckpointKind, Trainable
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """
-    A checkpoint to start from; the worker has verified its signature.
-
-    Attributes:
-        url: The URL of the bytes; "inline:" if they are in `data`.
-        step: The last step that the checkpoint contains.
-        data: The bytes of an inline checkpoint.
-        store: The URL of the store that holds the bytes; None for the job's store.
-    """
-
-    kind: CheckpointKind
-    url: str
-    digest: str
-    step: int
-    data: bytes | None = None
-    store: str | None = None
+from studydb.domain.records import Trainable
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,16 @@ the child: `read_from_child` checks each message. Names in the code call the wor
 
 import math
 from enum import StrEnum
-from typing import Annotated
 
-from msgspec import Meta, Struct, msgpack, structs
+from msgspec import Struct, msgpack, structs
 
 from studydb.artifacts import INLINE, digest_of
+from studydb.artifacts.checkpoint_records import Count, Saved
 from studydb.child.channel import Frame, FrameError, decode
 from studydb.domain.failures import MESSAGE_BYTES, bounded, bounded_failure
 from studydb.domain.life.decisions import Verdict
-from studydb.domain.metrics import STEPS_END, Result
-from studydb.domain.records import CheckpointKind, Failure
-
-_Count = Annotated[int, Meta(ge=0, lt=STEPS_END)]
-_Url = Annotated[str, Meta(max_length=4096, pattern=r"^[^\0]*\Z")]
-_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-_Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")]
+from studydb.domain.metrics import Result
+from studydb.domain.records import Failure
 
 
 class End(StrEnum):
@@ -49,25 +44,6 @@ class End(StrEnum):
     """The code did not start, because this host lacks a module, disk space or the store."""
 
 
-class Saved(Struct, frozen=True):
-    """
-    The record of a checkpoint whose bytes are stored, or come with the message.
-
-    Attributes:
-        url: The URL of the bytes; "inline:" if they come with the message.
-        step: The last step that the checkpoint contains.
-        data: The bytes of an inline checkpoint.
-    """
-
-    uuid: _Uuid
-    kind: CheckpointKind
-    url: _Url
-    digest: _Digest
-    size_bytes: _Count
-    step: _Count
-    data: bytes | None = None
-
-
 class Reported(Struct, frozen=True, tag="report"):
     """
     One step of the user's code.
@@ -79,7 +55,7 @@ class Reported(Struct, frozen=True, tag="report"):
         artifact_error: Why the user's checkpoint could not be stored.
     """
 
-    id: _Count | None
+    id: Count | None
     result: Result | None
     saved: Saved | None = None
     artifact_error: str | None = None
@@ -94,7 +70,7 @@ class Began(Struct, frozen=True, tag="began"):
 class FlushAsked(Struct, frozen=True, tag="flush"):
     """The child waits until all earlier reports are stored."""
 
-    id: _Count
+    id: Count
 
 
 class Ended(Struct, frozen=True, tag="end"):

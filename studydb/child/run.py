@@ -12,13 +12,14 @@ import traceback
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 from numpy import random as numpy_random
 
+from studydb.artifacts.checkpoint_files import Restored, fetch
 from studydb.child.channel import Channel
-from studydb.child.checkpoint_files import Restored, fetch
 from studydb.child.job import Job, TrainableImport, read_job
 from studydb.child.messages import Began, End, Ended, write
 from studydb.child.running_trial import RunningTrial, current
@@ -84,7 +85,7 @@ def run(job: Job, channel: Channel, function: Callable[..., Any] | None = None) 
     try:
         if function is None:
             prepare(job.to_import)
-        trial = _begin(job, channel, fetch(job))
+        trial = _begin(job, channel, _restored(job))
     except CheckpointError as cause:
         return Ended(End.UNRESTORABLE, failure_of(cause))
     except (OSError, TrainableError, UsageError) as cause:
@@ -138,6 +139,13 @@ def import_trainable(to_import: TrainableImport) -> Callable[..., Any]:
 def _seed(seed: int) -> None:
     random.seed(seed)
     numpy_random.seed(seed % 2**32)  # noqa: NPY002  the generator that users' libraries share
+
+
+def _restored(job: Job) -> Restored | None:
+    if job.restore is None:
+        return None
+    store_url = job.restore.store or job.store
+    return fetch(store_url, job.restore, target=Path(job.scratch) / "checkpoint")
 
 
 def _begin(job: Job, channel: Channel, checkpoint: Restored | None) -> RunningTrial:

@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, prepare
+from studydb.artifacts.checkpoint_records import Saved
 from studydb.child.channel import Channel, FrameError
-from studydb.child.checkpoint_files import Restored, Saver
 from studydb.child.job import Job
-from studydb.child.messages import End, FlushAsked, Reported, Saved
+from studydb.child.messages import End, FlushAsked, Reported
 from studydb.child.supervisor_connection import SupervisorConnection
 from studydb.domain.errors import (
     CheckpointError,
@@ -25,11 +25,8 @@ from studydb.domain.errors import (
 )
 from studydb.domain.life.rules import first_hit
 from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
-from studydb.domain.records import CheckpointKind
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.trainables import returned_metrics
-
-CheckpointLike = Mapping[Any, Any] | str | PathLike[str]
 
 
 class RunningTrial:
@@ -42,6 +39,7 @@ class RunningTrial:
         attempt: The number of this attempt at the trial, from 1.
         seed: A seed for random numbers; it is the same in every attempt at the trial.
         checkpoint: The checkpoint to start from; None to start from scratch.
+        start_step: The step of that checkpoint; 0 to start from scratch.
         raised_for: Why `report` raised TrialStopped or LeaseLost; None before that.
     """
 
@@ -53,9 +51,16 @@ class RunningTrial:
         self.seed = job.seed
         self.metric = job.objective.metric
         self.checkpoint = checkpoint
+        self.start_step = job.start_step
         self.raised_for: End | None = None
         self._objective, self._rules = job.objective, job.rules
-        self._saver = Saver(job)
+        self._saver = Saver(
+            job.store,
+            study_uuid=job.to_import.study_uuid,
+            trial_uuid=job.trial_uuid,
+            attempt=job.attempt,
+            inline_limit_bytes=job.inline_limit_bytes,
+        )
         self._supervisor = SupervisorConnection(channel, next_decision_step=job.next_decision_step)
         self._last_step = job.start_step
         self._rises_from = 0
@@ -183,11 +188,9 @@ class RunningTrial:
     ) -> tuple[Saved | None, str | None]:
         if checkpoint is None:
             return None, None
-        prepared = self._saver.prepare(checkpoint)
-        is_dict = isinstance(checkpoint, Mapping)
-        kind = CheckpointKind.DICT if is_dict else CheckpointKind.DIRECTORY
+        prepared = prepare(checkpoint)
         try:
-            return self._saver.save(prepared, kind=kind, step=step), None
+            return self._saver.save(prepared, step=step), None
         except CheckpointError as failure:
             return None, str(failure)
 

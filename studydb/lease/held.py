@@ -1,14 +1,17 @@
 """One attempt in the process that holds its lease: buffer, flush, save, end."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
+from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.errors import LeaseLost, NotAllowed
 from studydb.domain.failures import failure_of
 from studydb.domain.life.decisions import Answer, Verdict
 from studydb.domain.life.ending import Ending
+from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
 from studydb.domain.records import AttemptProcess, Batch, Checkpoint, Claim, Failure, Lease, Study
@@ -17,10 +20,14 @@ from studydb.lease.retries import PATIENCE_S, never, retry_until_answered
 from studydb.lease.room import UNLIMITED, Room
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
+from studydb.operations.record_event import record_event
 from studydb.operations.report import report
 from studydb.operations.save import save
 
 Answered = TypeVar("Answered")
+
+STORE_ERROR_PAUSE_S = 60.0
+"""The least time between two events of one attempt about checkpoints that cannot be stored."""
 
 _MISFIT = "The trial was not run. studydb writes no such params: find out who wrote this row."
 
@@ -69,6 +76,7 @@ class HeldAttempt:
         self.is_ending = False
         self._last: Batch | None = None
         self._is_over = False
+        self._next_store_error_s = 0.0
 
     @property
     def lease(self) -> Lease:
@@ -129,9 +137,38 @@ class HeldAttempt:
         Returns:
             The older checkpoints that are no longer kept; the caller deletes their bytes.
         """
-        self.flush()
-        return self._send(
-            lambda: save(self._database, lease=self.lease, checkpoint=checkpoint, data=data), None
+        with self._flushing:  # so that no other thread ends the attempt before the row is stored
+            self.flush()
+            return self._send(
+                lambda: save(self._database, lease=self.lease, checkpoint=checkpoint, data=data),
+                None,
+            )
+
+    def record_store_error(self, error: str) -> bool:
+        """
+        Record that a checkpoint could not be stored, at most once a minute.
+
+        A full disk may repeat the error for hours.
+
+        Returns:
+            Whether the error was recorded.
+        """
+        now_s = time.monotonic()
+        if now_s < self._next_store_error_s:
+            return False
+        self._next_store_error_s = now_s + STORE_ERROR_PAUSE_S
+        self.record_event(EventKind.CHECKPOINT_FAILED, error)
+        return True
+
+    def record_event(self, kind: EventKind, error: str) -> None:
+        """Record an event of the trial, with an error's text."""
+        token = uuid4().hex  # one token, so that retries record one event
+        data = {"error": error}
+        self._send(
+            lambda: record_event(
+                self._database, lease=self.lease, kind=kind, data=data, token=token
+            ),
+            None,
         )
 
     def end(

@@ -19,6 +19,7 @@ from studydb.lease.acquire import Acquirer, PollInterval
 from studydb.lease.buffer import FLUSH_S
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt, refusal
+from studydb.lease.own_checkpoints import OwnCheckpoints
 from studydb.lease.own_trial import OwnTrial, give_back
 from studydb.lease.retries import PATIENCE_S, Answered, retry_until_answered
 from studydb.operations.failing import describe_failure
@@ -100,19 +101,10 @@ class OwnLoop:
         while self._heartbeat.request != DRAIN:
             claim = self._acquire(deadline)
             if claim is not None:
-                held = HeldAttempt(self._database, self._study, claim)
-                self._heartbeat.add(held)
-                if (failure := refusal(claim)) is not None:
-                    with suppress(LeaseLost):
-                        held.end(Reason.FAILED, failure=failure)
-                    self._heartbeat.discard(held)
+                trial = self._begin(claim)
+                if trial is None:
                     continue
-                return OwnTrial(
-                    held,
-                    metric=self._study.objective.metric,
-                    forget=self._heartbeat.discard,
-                    dropped=self._dropped,
-                )
+                return trial
             progress = _until(deadline, self._acquirer.look)
             if progress.can_claim:
                 continue
@@ -123,6 +115,30 @@ class OwnLoop:
                 return None
             _wait(poll_interval.next_s(), deadline)
         return None
+
+    def _begin(self, claim: Claim) -> OwnTrial | None:
+        """Make the handle of a claimed trial; return None if the trial must not run or is lost."""
+        held = HeldAttempt(self._database, self._study, claim)
+        self._heartbeat.add(held)
+        if (failure := refusal(claim)) is not None:
+            with suppress(LeaseLost):
+                held.end(Reason.FAILED, failure=failure)
+            self._heartbeat.discard(held)
+            return None
+        try:
+            return OwnTrial(
+                held,
+                metric=self._study.objective.metric,
+                checkpoints=OwnCheckpoints(self._database, self._study, held),
+                forget=self._heartbeat.discard,
+                dropped=self._dropped,
+            )
+        except LeaseLost:
+            self._heartbeat.discard(held)
+            return None
+        except BaseException:
+            give_back(held, self._heartbeat.discard)
+            raise
 
     def _acquire(self, deadline: float | None) -> Claim | None:
         with self._acquiring:  # all threads share a token that names one claim

@@ -6,18 +6,21 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from studydb.artifacts.checkpoint_files import CheckpointLike
 from studydb.db.faults import is_of_values
-from studydb.domain.errors import LeaseLost, UsageError
+from studydb.domain.errors import CheckpointError, LeaseLost, UsageError
 from studydb.domain.failures import bounded_failure, failure_of
 from studydb.domain.life.states import Reason
-from studydb.domain.metrics import read_report
+from studydb.domain.metrics import Result, read_report
 from studydb.domain.records import Failure
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.held import HeldAttempt
+from studydb.lease.own_checkpoints import OwnCheckpoints
 
 LAST_PATIENCE_S = 5.0
 """The patience of the call that ends an abandoned trial, or a trial whose values were refused."""
@@ -35,6 +38,9 @@ class OwnTrial:
         config: `params` and the constants of the study's space.
         seed: A seed for random numbers; it is the same in every attempt at the trial.
         attempt: The number of this attempt at the trial, from 1.
+        checkpoint: The checkpoint to start from, with `.step`, and `.to_dict()` or `.path`; None to
+            start from scratch.
+        start_step: The step of that checkpoint; 0 to start from scratch.
     """
 
     def __init__(
@@ -42,15 +48,19 @@ class OwnTrial:
         held: HeldAttempt,
         *,
         metric: str,
+        checkpoints: OwnCheckpoints,
         forget: Callable[[HeldAttempt], None],
         dropped: "SimpleQueue[HeldAttempt]",
     ) -> None:
         """
-        Wrap an attempt; called by `Study.ask`.
+        Wrap an attempt and restore its checkpoint; called by `Study.ask`.
 
         Args:
             forget: Called once the trial has ended.
             dropped: Gets the attempt if this handle is dropped before the trial has ended.
+
+        Raises:
+            HostError, LeaseLost, StorageTransient, UsageError: See `OwnCheckpoints.restore`.
         """
         claim = held.claim
         self.number = claim.lease.number
@@ -58,26 +68,33 @@ class OwnTrial:
         self.params: Mapping[str, Any] = claim.params
         self.config: Mapping[str, Any] = claim.config
         self.seed = claim.seed
+        self.checkpoint = checkpoints.restore()
+        self.start_step = 0 if self.checkpoint is None else self.checkpoint.step
+        held.buffer.last_step = self.start_step
+        self._checkpoints = checkpoints
         self._held, self._metric, self._forget = held, metric, forget
         self._began_s = time.monotonic()
         self._pid = os.getpid()
         self._ended = False
-        self._reporting = threading.Lock()
+        self._reporting = threading.RLock()
         # Python may drop a handle in any thread at any line, so its attempt is only queued here.
         self._finalizer = weakref.finalize(self, dropped.put, held)
         self._finalizer.atexit = False
 
     @suggesting_keywords
-    def report(self, metrics: Mapping[str, Any]) -> bool:
+    def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> bool:
         """
-        Report the metrics of one step.
+        Report the metrics of one step, and save a checkpoint that contains this step.
 
         The metrics are buffered for up to a second, unless the scheduler judges this step. `flush`
-        makes them durable.
+        makes them durable. With a checkpoint, the call returns when result and checkpoint are
+        stored. If the checkpoint's store fails, the call warns, training continues, and the older
+        checkpoint stays.
 
         Args:
             metrics: The study's metric and any others. `training_iteration` is the step; if it is
                 missing, the step is the last step + 1.
+            checkpoint: A dict, or the path of a directory, which is copied.
 
         Returns:
             False once the trial has ended; then stop training it.
@@ -85,26 +102,46 @@ class OwnTrial:
         Raises:
             LeaseLost: Another worker has the trial; discard the run.
             InvalidReport: The study's metric is missing or not a number, or the step does not rise.
+            CheckpointError: The dict cannot be pickled, or the directory cannot be copied.
+            UsageError: The checkpoint is neither a dict nor a path, or the key file, which signs
+                checkpoints, cannot be used.
         """
         self._check_process()
         with self._reporting:
             if self._ended:
                 return False
             held = self._held
-            elapsed_s = held.claim.time_total_s + time.monotonic() - self._began_s
-            result = read_report(
-                metrics,
-                metric=self._metric,
-                last_step=held.buffer.last_step,
-                rises_from=held.buffer.rises_from,
-                time_total_s=elapsed_s,
-            )
+            result = self._read(metrics)
+            prepared = None if checkpoint is None else self._checkpoints.prepare(checkpoint)
             due = not held.refuses_results and held.add(result)
-            if due or held.must_stop:
-                self._flush()
-        if held.verdict is not None:
-            self._end(Reason.PREEMPTED)
-        return not self._ended
+            if prepared is not None and not held.is_lost:
+                self._save(prepared, result.step)
+            elif due or held.must_stop:
+                self._guarded(held.flush)
+            if held.verdict is not None:
+                self._end(Reason.PREEMPTED)
+            return not self._ended
+
+    def _read(self, metrics: Mapping[str, Any]) -> Result:
+        held = self._held
+        return read_report(
+            metrics,
+            metric=self._metric,
+            last_step=held.buffer.last_step,
+            rises_from=held.buffer.rises_from,
+            time_total_s=held.claim.time_total_s + time.monotonic() - self._began_s,
+        )
+
+    def _save(self, prepared: bytes | Path, step: int) -> None:
+        """Flush the results and save a checkpoint; if the store fails, record its error."""
+        try:
+            saved = self._checkpoints.store(prepared, step=step)
+        except CheckpointError as cause:
+            error = cause
+            self._guarded(self._held.flush)
+            self._guarded(lambda: self._checkpoints.record_error(error))
+        else:
+            self._guarded(lambda: self._checkpoints.record(saved))
 
     def flush(self) -> None:
         """
@@ -116,7 +153,7 @@ class OwnTrial:
         self._check_process()
         with self._reporting:
             if not self._ended:
-                self._flush()
+                self._guarded(self._held.flush)
 
     def finish(self) -> None:
         """
@@ -164,9 +201,9 @@ class OwnTrial:
         else:
             self._end_quietly(Reason.PREEMPTED, None, patience_s=LAST_PATIENCE_S)
 
-    def _flush(self) -> None:
+    def _guarded(self, write: Callable[[], object]) -> None:
         try:
-            self._held.flush()
+            write()
         except LeaseLost:
             self._close()
             raise
@@ -183,17 +220,11 @@ class OwnTrial:
         self, outcome: Reason, failure: Failure | None = None, patience_s: float | None = None
     ) -> None:
         self._check_process()
-        if self._ended:
-            return
-        try:
-            self._held.end(outcome, failure=failure, patience_s=patience_s)
-        except LeaseLost:
+        with self._reporting:
+            if self._ended:
+                return
+            self._guarded(lambda: self._held.end(outcome, failure=failure, patience_s=patience_s))
             self._close()
-            raise
-        except Exception as error:
-            self._fail_by(error)
-            raise
-        self._close()
 
     def _end_quietly(
         self, outcome: Reason, failure: Failure | None, patience_s: float | None = None
@@ -204,6 +235,7 @@ class OwnTrial:
     def _close(self) -> None:
         self._ended = True
         self._finalizer.detach()
+        self._checkpoints.remove_copy()
         self._forget(self._held)
 
     def _check_process(self) -> None:

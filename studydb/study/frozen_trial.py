@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from studydb.artifacts import INLINE, is_signed
-from studydb.child.checkpoint_files import Restored, fetch_from
-from studydb.child.job import Restore
+from studydb.artifacts.checkpoint_files import Restored, fetch
+from studydb.artifacts.checkpoint_records import Restore
 from studydb.db import Database
 from studydb.domain import records
 from studydb.domain.errors import CheckpointError
@@ -112,7 +112,7 @@ class Checkpoint:
         what = Restore(kind=kind, url=row.url, digest=row.digest, step=row.step, data=data)
         study = read_patiently(lambda: located(database, self._study))
         store = database.locations.checkpoint_stores(study).store_of(row.url)
-        return fetch_from(store, what, target=target)
+        return fetch(store, what, target=target)
 
     def _verify(self) -> None:
         """Refuse a checkpoint that no key of yours signed, because reading it can run code."""

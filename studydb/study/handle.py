@@ -235,6 +235,10 @@ class Study:
         Raises:
             TimeoutError: No trial could be claimed in time.
             StudyFailed: The study has paused itself, because its trials all fail alike.
+            HostError: The trial's checkpoint cannot be fetched on this host; the trial is given
+                back.
+            UsageError: The key file, which verifies checkpoints, cannot be used; the trial is given
+                back.
         """
         timeout_s = checking.seconds_or_none("timeout", timeout)
         with self._opening:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import assert_never
 
 from studydb.artifacts import INLINE, Stores
+from studydb.artifacts.checkpoint_records import Restore
 from studydb.child.channel import Channel, Frame, FrameError
-from studydb.child.job import Job, Restore
+from studydb.child.job import Job
 from studydb.child.messages import (
     Answered,
     Began,
@@ -41,9 +42,6 @@ from studydb.worker.host import START_PAUSES_S, host_error, oom_kills
 from studydb.worker.templates import Started, Template
 
 TICK_S = 0.25
-ARTIFACT_ERROR_PAUSE_S = 60.0
-"""The least time between two events of one attempt about checkpoints that cannot be stored."""
-
 OUTAGE_PAUSE_S = 2.0
 """The time between two background flushes while the database does not answer."""
 
@@ -75,7 +73,6 @@ class _Progress:
         deadline_s: When the child is killed, by the monotonic clock; None while there is no limit.
         next_flush_s: No background flush is tried before this time.
         away_since_s: When the database stopped answering; None while it answers.
-        next_artifact_error_s: No event about a failed checkpoint is recorded before this time.
         refused: Why a message of the child was refused.
         oom_kills: How many processes the kernel had killed for memory before the child started.
     """
@@ -87,7 +84,6 @@ class _Progress:
     ended: Ended | None = None
     next_flush_s: float = 0.0
     away_since_s: float | None = None
-    next_artifact_error_s: float = 0.0
     refused: Failure | None = None
     oom_kills: int = 0
 
@@ -354,14 +350,8 @@ class Attempt:
             checkpoints = self._equipment.checkpoints
             self._safely(lambda: checkpoints.record(held, saved, self._stores))
         if message.artifact_error is not None:
-            self._record_artifact_error(message.artifact_error)
-
-    def _record_artifact_error(self, error: str) -> None:
-        """Record the error at most once a minute, because a full disk may repeat it for hours."""
-        progress, now_s = self._progress, time.monotonic()
-        if now_s >= progress.next_artifact_error_s:
-            progress.next_artifact_error_s = now_s + ARTIFACT_ERROR_PAUSE_S
-            self._safely(lambda: self._equipment.record_artifact_error(self._held, error))
+            error = message.artifact_error
+            self._safely(lambda: self._equipment.record_artifact_error(held, error))
 
     def _checked(self, result: Result) -> Result:
         metric, buffer = self._equipment.study.objective.metric, self._held.buffer

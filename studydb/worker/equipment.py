@@ -2,19 +2,16 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import uuid4
 
 from studydb.child.job import TrainableImport
 from studydb.db import Database
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.records import Lease, Study
+from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt
-from studydb.lease.retries import retry_until_answered
 from studydb.lease.room import Room
-from studydb.operations.record_event import record_event
 from studydb.worker.attempt_output import OutputPump
-from studydb.worker.checkpoint_rows import Checkpoints
 from studydb.worker.first_trials import FirstTrials
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
@@ -45,9 +42,9 @@ class Equipment:
 
     def record_artifact_error(self, held: HeldAttempt, error: str) -> None:
         """Record that a checkpoint could not be stored; training continues."""
-        number = held.lease.number
-        self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
-        self._record_event(held, EventKind.CHECKPOINT_FAILED, error)
+        if held.record_store_error(error):
+            number = held.lease.number
+            self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
 
     def record_config_unread(self, held: HeldAttempt) -> None:
         """Warn once per worker that the user's code never reads the parameters of a trial."""
@@ -59,14 +56,4 @@ class Equipment:
             "effect. Read them from its first argument; sys.argv does not contain them."
         )
         self.options.say(f"warning: {error}")
-        self._record_event(held, kind, error)
-
-    def _record_event(self, held: HeldAttempt, kind: EventKind, error: str) -> None:
-        lease, token = held.lease, uuid4().hex  # one token, so that retries record one event
-        retry_until_answered(
-            lambda: record_event(
-                self.database, lease=lease, kind=kind, data={"error": error}, token=token
-            ),
-            patience_s=self.options.patience_s,
-            give_up=lambda: self.interruption.is_stopping,
-        )
+        held.record_event(kind, error)

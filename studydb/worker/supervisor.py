@@ -28,6 +28,7 @@ from studydb.domain.life.states import State
 from studydb.domain.records import DRAIN, Study
 from studydb.domain.roles import Role
 from studydb.domain.text.display import counted
+from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.retries import retry_until_answered
 from studydb.lease.room import Room
@@ -42,7 +43,6 @@ from studydb.settings import PARENT, Keyring, expanded, load_keyring
 from studydb.trainables import Trust, check_python, check_trusted
 from studydb.version import __version__
 from studydb.worker.attempt_output import OutputPump
-from studydb.worker.checkpoint_rows import Checkpoints
 from studydb.worker.equipment import Equipment
 from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.host import host_error, is_host_fault

@@ -13,8 +13,7 @@ import studydb
 
 def train(config: dict[str, Any], trial: studydb.Trial) -> None:
     lr: float = config["lr"]
-    start = 0 if trial.checkpoint is None else trial.checkpoint.step
-    for step in range(start, 27):
+    for step in range(trial.start_step, 27):
         studydb.report({"loss": lr / (step + 1)}, checkpoint={"step": step})
     trial.should_prune()  # type: ignore[attr-defined]
 
@@ -42,8 +41,11 @@ def run(study: studydb.Study) -> studydb.Counts:
 
 
 def step(trial: studydb.OwnTrial) -> bool:
+    state: dict[str, Any] = {} if trial.checkpoint is None else trial.checkpoint.to_dict()
+    first: int = trial.start_step + 1
     with trial:
-        goes_on: bool = trial.report({"loss": 0.5})
+        goes_on: bool = trial.report({"loss": 0.5}, checkpoint=state | {"step": first})
+        trial.report({"loss": 0.5}, checkpoint=first)  # type: ignore[arg-type]
     return goes_on
 
 

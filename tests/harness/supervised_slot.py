@@ -15,11 +15,11 @@ from studydb.child.messages import End, Ended, Reported, write
 from studydb.db import Database
 from studydb.domain.metrics import Result
 from studydb.domain.records import Failure, Study, Trainable, TrainableKind
+from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.room import Room
 from studydb.settings import load_keyring
 from studydb.worker.attempt_output import OutputPump
-from studydb.worker.checkpoint_rows import Checkpoints
 from studydb.worker.children import ChildProcess, Exit
 from studydb.worker.equipment import Equipment
 from studydb.worker.interruption import Interruption

@@ -11,7 +11,7 @@ import pytest
 from harness.child_messages import expect_failure, steps_of
 
 from studydb.artifacts import DirectoryStore
-from studydb.child.job import Restore
+from studydb.artifacts.checkpoint_records import Restore
 from studydb.child.messages import End, Ended
 
 
@@ -35,7 +35,7 @@ def save_w(request):
 def counting(config, trial):
     first = 0 if trial.checkpoint is None else trial.checkpoint.to_dict()["count"]
     for count in range(first + 1, first + 3):
-        trial.report({"loss": count}, checkpoint={"count": count})
+        trial.report({"loss": count, "start": trial.start_step}, checkpoint={"count": count})
 
 
 @pytest.mark.parametrize("inline", [True, False])
@@ -48,6 +48,7 @@ def test_dict_checkpoint_is_stored_before_its_report_is_sent_and_is_restored(run
     assert [m.saved.step for m in first[:-1]] == [1, 2]
     assert steps_of(second) == [3, 4]
     assert [m.result.value for m in second[:-1]] == [3, 4]
+    assert [m.result.metrics["start"] for m in first[:-1] + second[:-1]] == [0, 0, 2, 2]
     assert (first[1].saved.data is None) is not inline
     if not inline:
         assert DirectoryStore(tmp_path / "store").exists(first[1].saved.url)

@@ -11,8 +11,9 @@ from harness.child_messages import STOP
 from msgspec import msgpack
 
 from studydb.artifacts import digest_of
+from studydb.artifacts.checkpoint_records import Restore
 from studydb.child.channel import Channel, Frame, FrameError
-from studydb.child.job import Job, Restore, TrainableImport, read_job, write_job
+from studydb.child.job import Job, TrainableImport, read_job, write_job
 from studydb.child.messages import (
     Answered,
     End,

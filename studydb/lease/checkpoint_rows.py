@@ -1,8 +1,8 @@
 """
-The rows of checkpoints, which the worker reads and writes.
+The rows of checkpoints, which workers and own loops read and write.
 
-A child writes the bytes. The worker signs the row after a save and verifies the signature before a
-restore.
+The process that trains writes the bytes: a worker's child, or the own loop. The process that holds
+the lease signs the row after a save, and verifies the signature before a restore.
 """
 
 from collections.abc import Callable
@@ -10,10 +10,15 @@ from contextlib import suppress
 from typing import Any
 
 from studydb.artifacts import INLINE, Stores, checkpoint_payload, is_signed, open_store, parts_of
-from studydb.child.job import Restore
-from studydb.child.messages import Saved
+from studydb.artifacts.checkpoint_records import Restore, Saved
 from studydb.db import Database
-from studydb.domain.errors import CheckpointError, LeaseLost, StorageTransient
+from studydb.domain.errors import (
+    CheckpointError,
+    LeaseLost,
+    NotAllowed,
+    StorageTransient,
+    UsageError,
+)
 from studydb.domain.records import Checkpoint, CheckpointKind, Claim, Study
 from studydb.lease.held import HeldAttempt
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
@@ -27,7 +32,7 @@ class Checkpoints:
     Records and restores the checkpoints of one study.
 
     Args:
-        retry: Repeats a call until the database answers, for at most the worker's `patience_s`.
+        retry: Repeats a call until the database answers.
     """
 
     def __init__(
@@ -96,12 +101,24 @@ class Checkpoints:
 
     def record(self, held: HeldAttempt, saved: Saved, stores: Stores) -> None:
         """
-        Sign and record a child's new checkpoint, and delete the checkpoints that it replaces.
+        Sign and record a new checkpoint, and delete the checkpoints that it replaces.
+
+        If it is certain that the row is not stored, the new bytes are deleted.
 
         Raises:
-            LeaseLost: The attempt no longer holds its trial; the new bytes are deleted.
+            LeaseLost: The attempt no longer holds its trial.
+            NotAllowed: Another thread has ended the attempt.
+            UsageError: There is no key to sign with, or a result cannot be stored.
             StorageTransient: The database did not answer in time.
         """
+        try:
+            replaced = held.save(self._signed(held, saved), saved.data)
+        except (LeaseLost, NotAllowed, UsageError):
+            _delete(saved.url, stores)
+            raise
+        self._discard(held, replaced, stores)
+
+    def _signed(self, held: HeldAttempt, saved: Saved) -> Checkpoint:
         lease = held.lease
         payload = checkpoint_payload(
             kind=saved.kind,
@@ -112,7 +129,7 @@ class Checkpoints:
         )
         signers = self._study.trainable.signatures if self._study.trainable else ()
         key_id, mac = self._keyring.sign(payload, prefer=signers)
-        checkpoint = Checkpoint(
+        return Checkpoint(
             uuid=saved.uuid,
             trial_id=lease.trial_id,
             attempt=lease.attempt,
@@ -124,17 +141,13 @@ class Checkpoints:
             key_id=key_id,
             mac=mac,
         )
-        try:
-            replaced = held.save(checkpoint, saved.data)
-        except LeaseLost:
-            _delete(checkpoint, stores)
-            raise
-        self._discard(held, replaced, stores)
 
     def _discard(self, held: HeldAttempt, replaced: list[Checkpoint], stores: Stores) -> None:
         """Delete the bytes before the rows: after a crash, rows still name the remaining bytes."""
         removed = [
-            old for old in replaced if not self._belongs_to_trial(held, old) or _delete(old, stores)
+            old
+            for old in replaced
+            if not self._belongs_to_trial(held, old) or _delete(old.url, stores)
         ]
         if removed:
             with suppress(StorageTransient):
@@ -148,12 +161,12 @@ class Checkpoints:
         return parts is not None and parts[:2] == (self._study.uuid, held.claim.uuid)
 
 
-def _delete(checkpoint: Checkpoint, stores: Stores) -> bool:
+def _delete(url: str, stores: Stores) -> bool:
     """Delete a checkpoint's bytes; return False if the store fails."""
-    if checkpoint.url == INLINE:
+    if url == INLINE:
         return True
     try:
-        open_store(stores.store_of(checkpoint.url)).delete(checkpoint.url)
+        open_store(stores.store_of(url)).delete(url)
     except CheckpointError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""A child's checkpoints: fetch the bytes to start from, and store the bytes of new checkpoints."""
+"""The bytes of checkpoints as the user's code sees them: dicts and directories."""
 
 import pickle
 import uuid
@@ -9,20 +9,21 @@ from typing import Any
 
 import cloudpickle
 
-from studydb.artifacts import (
+from studydb.artifacts.checkpoint_records import Restore, Saved
+from studydb.artifacts.inline import (
     INLINE,
-    Place,
+    INLINE_LIMIT_BYTES,
     check_inline_size,
-    digest_of,
-    open_store,
     pack_directory,
-    scan,
     unpack_directory,
 )
-from studydb.child.job import Job, Restore
-from studydb.child.messages import Saved
+from studydb.artifacts.store import Place, digest_of
+from studydb.artifacts.store_urls import open_store
+from studydb.artifacts.tree import scan
 from studydb.domain.errors import CheckpointError, UsageError
 from studydb.domain.records import CheckpointKind
+
+CheckpointLike = Mapping[Any, Any] | str | PathLike[str]
 
 
 class Restored:
@@ -60,15 +61,7 @@ class Restored:
         return f"<checkpoint of step {self.step}: {'dict' if self._path is None else self._path}>"
 
 
-def fetch(job: Job) -> Restored | None:
-    """Fetch the checkpoint that a job starts from, if any; errors are those of `fetch_from`."""
-    if job.restore is None:
-        return None
-    store = job.restore.store or job.store
-    return fetch_from(store, job.restore, target=Path(job.scratch) / "checkpoint")
-
-
-def fetch_from(store_url: str, restore: Restore, *, target: Path) -> Restored:
+def fetch(store_url: str, restore: Restore, *, target: Path) -> Restored:
     """
     Fetch a checkpoint and check its digest; the caller has verified its signature.
 
@@ -102,30 +95,20 @@ def _fetch_bytes(store_url: str, restore: Restore) -> bytes:
 class Saver:
     """Stores the checkpoints that the user's code gives to `report(checkpoint=)`."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._store = None if job.store == INLINE else open_store(job.store)
+    def __init__(
+        self,
+        store_url: str,
+        *,
+        study_uuid: str,
+        trial_uuid: str,
+        attempt: int,
+        inline_limit_bytes: int = INLINE_LIMIT_BYTES,
+    ) -> None:
+        self._store = None if store_url == INLINE else open_store(store_url)
+        self._study_uuid, self._trial_uuid, self._attempt = study_uuid, trial_uuid, attempt
+        self._inline_limit_bytes = inline_limit_bytes
 
-    def prepare(self, checkpoint: Mapping[Any, Any] | str | PathLike[str]) -> bytes | Path:
-        """
-        Pickle a dict, or check a directory.
-
-        Raises:
-            UsageError: The checkpoint is neither a dict nor a path.
-            CheckpointError: The dict cannot be pickled, or the directory cannot be copied; the user
-                must change the checkpoint.
-        """
-        if isinstance(checkpoint, Mapping):
-            return _pickled(checkpoint)
-        if not isinstance(checkpoint, str | PathLike):
-            raise UsageError(
-                f"checkpoint= was given {type(checkpoint).__name__}; give a dict or a directory."
-            )
-        path = Path(checkpoint)
-        scan(path)
-        return path
-
-    def save(self, prepared: bytes | Path, *, kind: CheckpointKind, step: int) -> Saved:
+    def save(self, prepared: bytes | Path, *, step: int) -> Saved:
         """
         Store a prepared checkpoint.
 
@@ -139,12 +122,12 @@ class Saver:
         Raises:
             CheckpointError: The store fails or refuses the size; training can continue.
         """
-        name, job = str(uuid.uuid4()), self._job
+        name = str(uuid.uuid4())
+        kind = CheckpointKind.DICT if isinstance(prepared, bytes) else CheckpointKind.DIRECTORY
         if self._store is None:
-            prepared = self._packed(prepared)
-            digest, size_bytes = digest_of(prepared), len(prepared)
-            return Saved(name, kind, INLINE, digest, size_bytes, step, prepared)
-        place = Place(job.to_import.study_uuid, job.trial_uuid, job.attempt, step, name)
+            data = self._packed(prepared)
+            return Saved(name, kind, INLINE, digest_of(data), len(data), step, data)
+        place = Place(self._study_uuid, self._trial_uuid, self._attempt, step, name)
         if isinstance(prepared, bytes):
             stored = self._store.put_bytes(place, prepared)
         else:
@@ -152,11 +135,30 @@ class Saver:
         return Saved(name, kind, stored.url, stored.digest, stored.size_bytes, step)
 
     def _packed(self, prepared: bytes | Path) -> bytes:
-        limit_bytes = self._job.inline_limit_bytes
         if isinstance(prepared, Path):
-            return pack_directory(prepared, limit_bytes=limit_bytes)
-        check_inline_size(len(prepared), limit_bytes)
+            return pack_directory(prepared, limit_bytes=self._inline_limit_bytes)
+        check_inline_size(len(prepared), self._inline_limit_bytes)
         return prepared
+
+
+def prepare(checkpoint: CheckpointLike) -> bytes | Path:
+    """
+    Pickle a dict, or check a directory.
+
+    Raises:
+        UsageError: The checkpoint is neither a dict nor a path.
+        CheckpointError: The dict cannot be pickled, or the directory cannot be copied; the user
+            must change the checkpoint.
+    """
+    if isinstance(checkpoint, Mapping):
+        return _pickled(checkpoint)
+    if not isinstance(checkpoint, str | PathLike):
+        raise UsageError(
+            f"checkpoint= was given {type(checkpoint).__name__}; give a dict or a directory."
+        )
+    path = Path(checkpoint)
+    scan(path)
+    return path
 
 
 def _pickled(checkpoint: Mapping[Any, Any]) -> bytes:

@@ -1,0 +1,55 @@
+"""What is known of a checkpoint's bytes after they were stored, and before they are fetched."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from studydb.domain.metrics import STEPS_END
+from studydb.domain.records import CheckpointKind
+
+Count = Annotated[int, Meta(ge=0, lt=STEPS_END)]
+_Url = Annotated[str, Meta(max_length=4096, pattern=r"^[^\0]*\Z")]
+_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")]
+
+
+class Saved(Struct, frozen=True):
+    """
+    The record of a checkpoint whose bytes are stored, or are in `data`.
+
+    A child sends this record to its worker, which decodes it by these types.
+
+    Attributes:
+        url: The URL of the bytes; "inline:" if they are in `data`.
+        step: The last step that the checkpoint contains.
+        data: The bytes of an inline checkpoint.
+    """
+
+    uuid: _Uuid
+    kind: CheckpointKind
+    url: _Url
+    digest: _Digest
+    size_bytes: Count
+    step: Count
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """
+    A checkpoint to start from; its signature was verified.
+
+    Attributes:
+        url: The URL of the bytes; "inline:" if they are in `data`.
+        step: The last step that the checkpoint contains.
+        data: The bytes of an inline checkpoint.
+        store: The URL of the store that holds the bytes; None for the store of new checkpoints.
+    """
+
+    kind: CheckpointKind
+    url: str
+    digest: str
+    step: int
+    data: bytes | None = None
+    store: str | None = None

@@ -1,0 +1,150 @@
+"""The checkpoints of a trial in an own loop, whose bytes the user's process reads and writes."""
+
+import os
+import shutil
+import tempfile
+import warnings
+import weakref
+from pathlib import Path
+
+from studydb.artifacts import INLINE, Stores
+from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, fetch, prepare
+from studydb.artifacts.checkpoint_records import Restore, Saved
+from studydb.db import Database
+from studydb.domain.errors import CheckpointError, HostError
+from studydb.domain.failures import MESSAGE_BYTES, bounded
+from studydb.domain.records import CheckpointKind, Study
+from studydb.lease.checkpoint_rows import Checkpoints
+from studydb.lease.held import HeldAttempt
+from studydb.lease.retries import retry_until_answered
+from studydb.settings import load_keyring
+
+_CALLS_UP_TO_USER = 7
+"""The calls from the user's line to `warnings.warn`, `suggesting_keywords` included."""
+
+
+class OwnCheckpoints:
+    """
+    Restores and saves the checkpoints of one attempt.
+
+    The user's keys and the study's stores are read when the first checkpoint is restored or saved,
+    so that a loop without checkpoints needs no key file and sends no further statement.
+    """
+
+    def __init__(self, database: Database, study: Study, held: HeldAttempt) -> None:
+        self._database, self._study, self._held = database, study, held
+        self._rows: Checkpoints | None = None
+        self._stores = Stores(INLINE)
+        self._copy: weakref.finalize[[Path, int], OwnCheckpoints] | None = None
+
+    def restore(self) -> Restored | None:
+        """
+        Fetch the newest usable checkpoint; mark each unusable checkpoint on the way as corrupt.
+
+        Returns:
+            None if the trial has no usable checkpoint and starts from scratch.
+
+        Raises:
+            HostError: This host cannot reach the store, or cannot write a copy.
+            LeaseLost: The attempt no longer holds the trial.
+            StorageTransient: The database did not answer in time.
+            UsageError: The key file cannot be used.
+        """
+        checkpoint = self._held.claim.checkpoint
+        if checkpoint is None:
+            return None
+        rows = self._opened()
+        while (usable := rows.newest(self._held, checkpoint, self._stores)) is not None:
+            found, what = usable
+            try:
+                return self._fetch(what)
+            except CheckpointError as error:
+                why = bounded(str(error), MESSAGE_BYTES)
+                checkpoint = rows.mark_corrupt(self._held, found, why=why)
+            except OSError as cause:
+                number = self._held.lease.number
+                raise HostError(
+                    f"The checkpoint of trial {number} cannot be fetched on this host: {cause}"
+                ) from cause
+        return None
+
+    def prepare(self, checkpoint: CheckpointLike) -> bytes | Path:
+        """
+        Pickle a dict, or check a directory; read the keys and stores.
+
+        Raises:
+            CheckpointError: The user must change the checkpoint.
+            StorageTransient: The database did not answer in time.
+            UsageError: The checkpoint is neither a dict nor a path, or the key file cannot be used.
+        """
+        self._opened()
+        return prepare(checkpoint)
+
+    def store(self, prepared: bytes | Path, *, step: int) -> Saved:
+        """
+        Store the bytes of a prepared checkpoint.
+
+        Raises:
+            CheckpointError: The store fails or refuses the size; training can continue.
+        """
+        saver = Saver(
+            self._stores.current,
+            study_uuid=self._study.uuid,
+            trial_uuid=self._held.claim.uuid,
+            attempt=self._held.lease.attempt,
+        )
+        return saver.save(prepared, step=step)
+
+    def record(self, saved: Saved) -> None:
+        """Flush the results, then record a checkpoint; the errors are those of `Checkpoints`."""
+        self._opened().record(self._held, saved, self._stores)
+
+    def record_error(self, error: CheckpointError) -> None:
+        """
+        Record at most once a minute, and warn, that a checkpoint could not be stored.
+
+        Raises:
+            LeaseLost: The attempt no longer holds the trial.
+            StorageTransient: The database did not answer in time.
+        """
+        text = bounded(str(error), MESSAGE_BYTES)
+        if self._held.record_store_error(text):
+            number = self._held.lease.number
+            warnings.warn(
+                f"A checkpoint of trial {number} could not be stored: {text}",
+                RuntimeWarning,
+                stacklevel=_CALLS_UP_TO_USER,
+            )
+
+    def remove_copy(self) -> None:
+        """Remove the copy of a restored directory."""
+        if self._copy is not None:
+            self._copy()
+
+    def _opened(self) -> Checkpoints:
+        if self._rows is None:
+            rows = Checkpoints(
+                self._database, self._study, load_keyring(), retry=retry_until_answered
+            )
+            self._stores = rows.stores()
+            self._rows = rows
+        return self._rows
+
+    def _fetch(self, what: Restore) -> Restored:
+        store_url = what.store or self._stores.current
+        if what.kind is CheckpointKind.DICT:
+            return fetch(store_url, what, target=Path())
+        folder = Path(tempfile.mkdtemp(prefix="studydb-"))
+        copy = weakref.finalize(self, _remove, folder, os.getpid())
+        try:
+            restored = fetch(store_url, what, target=folder / "checkpoint")
+        except BaseException:
+            copy()
+            raise
+        self._copy = copy
+        return restored
+
+
+def _remove(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:  # a fork inherits the finalizer, but not the directory
+        shutil.rmtree(folder, ignore_errors=True)

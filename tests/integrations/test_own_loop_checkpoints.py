@@ -1,0 +1,460 @@
+"""Own loops save checkpoints; the next attempt at the trial goes on from the newest usable one."""
+
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from harness.arrange import change, rows, run_together
+
+import studydb
+from studydb.artifacts.checkpoint_files import Saver
+from studydb.lease.held import HeldAttempt
+
+
+@pytest.fixture(params=["folder", "inline"])
+def place(request, tmp_path):
+    """The store of checkpoints: a folder, or the database."""
+    return "inline:" if request.param == "inline" else str(tmp_path / "store")
+
+
+@pytest.fixture
+def study(create_study, storage_url, place):
+    return create_study("own", num_trials=1, storage=storage_url, checkpoints=place, max_failures=9)
+
+
+@pytest.fixture
+def study_in_a_folder(create_study, storage_url, tmp_path):
+    return create_study(
+        "own", num_trials=1, storage=storage_url, checkpoints=str(tmp_path / "store")
+    )
+
+
+def saved(study):
+    """The steps of the checkpoints that are kept."""
+    sql = "SELECT step FROM checkpoint WHERE removed_at IS NULL ORDER BY id"
+    return [step for (step,) in rows(study.database, sql)]
+
+
+def events(study, kind):
+    return rows(study.database, f"SELECT data FROM event WHERE kind = '{kind}' ORDER BY id")
+
+
+def live_steps(study):
+    return [row.step for row in study.results_dataframe().itertuples()]
+
+
+def files(folder):
+    return [path for path in Path(folder).rglob("*") if path.is_file()]
+
+
+def train(trial, *, until):
+    """Report each step up to `until`, with a checkpoint that counts the steps."""
+    count = 0 if trial.checkpoint is None else trial.checkpoint.to_dict()["count"]
+    for step in range(trial.start_step + 1, until + 1):
+        count += 1
+        trial.report({"loss": 1 / step}, checkpoint={"count": count})
+    return count
+
+
+def damage(study, step):
+    """Change the bytes of the checkpoint of a step."""
+    sql = f"SELECT url FROM checkpoint WHERE step = {step}"
+    ((url,),) = rows(study.database, sql)
+    if url == "inline:":
+        bytes_ = r"'\x00'" if study.database.postgresql else "x'00'"
+        change(study.database, f"UPDATE checkpoint SET data = {bytes_} WHERE step = {step}")
+    else:
+        Path(unquote(urlsplit(url).path)).write_bytes(b"x")
+
+
+def lose(trial, study):
+    """Give the trial to another attempt, as recovery and a claim would."""
+    change(study.database, f"UPDATE trial SET token = 'other' WHERE number = {trial.number}")
+
+
+def test_released_trial_goes_on_from_its_newest_dict(study):
+    first = study.ask()
+    assert (first.checkpoint, first.start_step) == (None, 0)
+    train(first, until=3)
+    first.release()
+
+    second = study.ask()
+    assert (second.attempt, second.checkpoint.step, second.start_step) == (2, 3, 3)
+    assert train(second, until=5) == 5
+    second.finish()
+
+    assert live_steps(study) == [1, 2, 3, 4, 5]
+    assert study.best_trial.checkpoint.to_dict() == {"count": 5}
+
+
+def test_directory_is_copied_when_it_is_saved_and_when_it_is_restored(study, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    first = study.ask()
+    for text in ("a", "ab"):
+        (model / "weights").write_text(text)
+        first.report({"loss": 1.0}, checkpoint=model)
+    (model / "weights").write_text("later")
+    first.release()
+
+    second = study.ask()
+    copy = second.checkpoint.path
+    assert (copy / "weights").read_text() == "ab"
+    (copy / "weights").write_text("mine")
+    second.release()
+    third = study.ask()
+
+    assert (model / "weights").read_text() == "later"
+    assert not copy.exists()
+    assert (third.checkpoint.path / "weights").read_text() == "ab"
+    assert third.start_step == 2
+    with pytest.raises(studydb.CheckpointError, match=r"use its \.path"):
+        third.checkpoint.to_dict()
+    del third
+
+
+def test_copy_of_a_directory_is_removed_with_a_dropped_handle(study, tmp_path):
+    first = study.ask()
+    first.report({"loss": 1.0}, checkpoint=tmp_path)
+    first.release()
+
+    trial = study.ask()
+    copy = trial.checkpoint.path
+    assert copy.is_dir()
+    del trial
+
+    assert not copy.exists()
+    assert not copy.parent.exists()
+
+
+def test_fork_does_not_remove_the_copy_of_its_parent(study, tmp_path):
+    first = study.ask()
+    first.report({"loss": 1.0}, checkpoint=tmp_path)
+    first.release()
+    trial = study.ask()
+
+    pid = os.fork()
+    if pid == 0:
+        trial._checkpoints.remove_copy()
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert trial.checkpoint.path.is_dir()
+
+
+def test_asha_by_promotion_trains_each_step_of_each_trial_once(create_study, storage_url):
+    study = create_study(
+        "promoted",
+        num_trials=9,
+        storage=storage_url,
+        scheduler=studydb.ASHA(max_t=9, reduction_factor=3, type="promotion"),
+    )
+    trained = []
+
+    def loop():
+        while (trial := study.ask()) is not None:
+            if trial.checkpoint is not None:
+                assert trial.checkpoint.to_dict() == {"step": trial.start_step}
+            for step in range(trial.start_step + 1, 10):
+                trained.append((trial.number, step))
+                loss = trial.number + 1 / step
+                if not trial.report({"loss": loss}, checkpoint={"step": step}):
+                    break
+            trial.finish()
+
+    run_together([loop] * 3)
+
+    assert study.status == "FINISHED"
+    last = {trial.number: trial.summary.last_step for trial in study.trials}
+    assert last[0] == 9
+    assert set(last.values()) <= {1, 3, 9}
+    assert list(last.values()).count(1) >= 4
+    expected = [(number, step) for number, end in last.items() for step in range(1, end + 1)]
+    assert Counter(trained) == Counter(expected)
+    live = [(row.number, row.step) for row in study.results_dataframe().itertuples()]
+    assert sorted(live) == sorted(expected)
+
+
+@pytest.mark.parametrize("damaged", [[3], [2, 3]])
+def test_damaged_checkpoints_fall_back_to_the_one_before(study, damaged):
+    first = study.ask()
+    train(first, until=3)
+    first.release()
+    for step in damaged:
+        damage(study, step)
+
+    second = study.ask()
+
+    assert second.start_step == (2 if damaged == [3] else 0)
+    assert len(events(study, "checkpoint corrupt")) == len(damaged)
+    assert train(second, until=4) == 4
+    second.finish()
+    assert live_steps(study) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("signature", ["unsigned", "of another user"])
+def test_checkpoint_that_no_key_of_the_user_signed_is_not_opened(
+    study, signature, monkeypatch, tmp_path
+):
+    first = study.ask()
+    train(first, until=2)
+    first.release()
+    if signature == "unsigned":
+        change(study.database, "UPDATE checkpoint SET key_id = NULL, mac = NULL WHERE step = 2")
+    else:
+        monkeypatch.setenv("STUDYDB_KEY_FILE", str(tmp_path / "another user's keys"))
+
+    second = study.ask()
+
+    assert second.start_step == (1 if signature == "unsigned" else 0)
+    found = events(study, "checkpoint corrupt")
+    assert len(found) == 2 - second.start_step
+    assert "not signed by a key of this user" in str(found[-1])
+
+
+def test_report_with_a_checkpoint_needs_a_key_file_that_can_be_used(study, monkeypatch, tmp_path):
+    trial = study.ask()
+    monkeypatch.setenv("STUDYDB_KEY_FILE", str(tmp_path / "a file" / "keys"))
+    (tmp_path / "a file").touch()
+
+    with pytest.raises(studydb.UsageError, match="key file"):
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+
+    assert trial.report({"loss": 1.0})
+    trial.finish()
+    assert live_steps(study) == [1]
+    assert saved(study) == []
+
+
+def test_trial_whose_checkpoint_cannot_be_verified_is_given_back(study, monkeypatch, tmp_path):
+    first = study.ask()
+    train(first, until=1)
+    first.release()
+    (tmp_path / "a file").touch()
+    with monkeypatch.context() as patch:
+        patch.setenv("STUDYDB_KEY_FILE", str(tmp_path / "a file" / "keys"))
+        with pytest.raises(studydb.UsageError, match="key file"):
+            study.ask()
+    study.close()
+
+    assert study.ask().start_step == 1
+
+
+def test_trial_is_given_back_if_this_host_lacks_the_store(study_in_a_folder, tmp_path):
+    study = study_in_a_folder
+    first = study.ask()
+    train(first, until=1)
+    first.release()
+
+    (tmp_path / "store").rename(tmp_path / "unmounted")
+    with pytest.raises(studydb.StudydbError, match=r"on this host: .*Mount it"):
+        study.ask()
+    assert study.counts.pending == 1
+    (tmp_path / "unmounted").rename(tmp_path / "store")
+
+    assert study.ask().start_step == 1
+    assert events(study, "checkpoint corrupt") == []
+
+
+def test_training_goes_on_if_the_store_fails(study_in_a_folder, tmp_path):
+    study = study_in_a_folder
+    trial = study.ask()
+    train(trial, until=1)
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    (tmp_path / "store").write_text("where a directory should be")
+
+    text = r"trial 0 could not be stored: .*Not a directory"
+    with pytest.warns(RuntimeWarning, match=text) as warned:
+        assert trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    assert trial.report({"loss": 1.0}, checkpoint={"a": 1})  # no second warning within a minute
+    (tmp_path / "store").unlink()
+    (tmp_path / "elsewhere").rename(tmp_path / "store")
+    trial.release()
+
+    assert [Path(one.filename) for one in warned] == [Path(__file__)]
+    assert len(events(study, "checkpoint failed")) == 1
+    assert live_steps(study) == [1, 2, 3]
+    assert study.ask().start_step == 1
+
+
+def test_checkpoint_too_large_for_the_database_is_not_stored(create_study, storage_url):
+    study = create_study("own", num_trials=1, storage=storage_url, checkpoints="inline:")
+
+    with study.ask() as trial, pytest.warns(RuntimeWarning, match="checkpoints=URL"):
+        assert trial.report({"loss": 1.0}, checkpoint={"w": bytes(17 << 20)})
+
+    assert (live_steps(study), saved(study)) == ([1], [])
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "error", "text"),
+    [
+        (3, studydb.UsageError, "a dict or a directory"),
+        ("no such directory", studydb.CheckpointError, "does not exist"),
+        ({"lock": threading.Lock()}, studydb.CheckpointError, "cannot be pickled"),
+    ],
+)
+def test_invalid_checkpoint_raises_and_reports_nothing(study, checkpoint, error, text):
+    trial = study.ask()
+
+    with pytest.raises(error, match=text):
+        trial.report({"loss": 1.0}, checkpoint=checkpoint)
+
+    assert trial.report({"loss": 2.0}, checkpoint={"a": 1})
+    trial.finish()
+    assert live_steps(study) == [1]
+
+
+def test_newest_two_checkpoints_are_kept(study, place):
+    trial = study.ask()
+    train(trial, until=5)
+
+    assert saved(study) == [4, 5]
+    if place == "inline:":
+        sql = "SELECT count(*) FROM checkpoint WHERE data IS NOT NULL"
+        assert rows(study.database, sql) == [(2,)]
+    else:
+        assert len(files(place)) == 2
+    assert rows(study.database, "SELECT count(*) FROM checkpoint") == [(2,)]
+
+
+def test_checkpoint_of_the_report_that_a_rule_stops_is_stored(create_study, storage_url):
+    study = create_study("own", num_trials=1, storage=storage_url, stop={"training_iteration": 2})
+    trial = study.ask()
+    train(trial, until=2)
+
+    assert trial.report({"loss": 1.0}, checkpoint={"a": 1}) is False
+    assert saved(study) == [1, 2]
+    assert study.trial(0).reason == "RULE_STOPPED"
+    assert study.trial(0).checkpoint.step == 2
+
+
+def test_checkpoint_of_the_report_at_which_a_person_pauses_the_trial_is_stored(study):
+    trial = study.ask()
+    train(trial, until=1)
+    study.pause(0)
+
+    assert trial.report({"loss": 1.0}, checkpoint={"count": 2}) is False
+    assert (study.trial(0).state, saved(study)) == ("PAUSED", [1, 2])
+    study.resume(0)
+    assert study.ask().start_step == 2
+
+
+def test_attempt_that_lost_its_trial_leaves_no_checkpoint(study, place):
+    trial = study.ask()
+    train(trial, until=1)
+    lose(trial, study)
+
+    with pytest.raises(studydb.LeaseLost):
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+
+    assert trial.report({"loss": 1.0}, checkpoint={"a": 1}) is False
+    assert (live_steps(study), saved(study)) == ([1], [1])
+    assert place == "inline:" or len(files(place)) == 1
+
+
+def test_trial_that_is_lost_while_its_checkpoint_is_restored_is_not_handed_out(study):
+    first = study.ask()
+    train(first, until=1)
+    first.release()
+    damage(study, 1)
+    original = HeldAttempt.__init__
+
+    def init(held, database, record, claim, **more):
+        original(held, database, record, claim, **more)
+        if claim.lease.attempt == 2:
+            lose(first, study)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HeldAttempt, "__init__", init)
+        assert study.ask() is None  # the only trial runs elsewhere
+
+    assert events(study, "checkpoint corrupt") == []
+
+
+def test_trial_that_is_given_back_during_a_save_leaves_no_bytes(study, place, monkeypatch):
+    trial = study.ask()
+    train(trial, until=1)
+    save = Saver.save
+
+    def give_back_and_save(*args, **given):
+        study._loop.close()
+        return save(*args, **given)
+
+    monkeypatch.setattr(Saver, "save", give_back_and_save)
+    with pytest.raises(studydb.NotAllowed, match="gave the trial back"):
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+
+    assert saved(study) == [1]
+    assert place == "inline:" or len(files(place)) == 1
+    assert study.counts.pending == 1
+
+
+def test_no_thread_ends_the_attempt_between_the_flush_and_the_row_of_a_checkpoint(
+    study, monkeypatch
+):
+    trial = study.ask()
+    flush, ending = HeldAttempt.flush, []
+
+    def flush_and_end(held, **given):
+        flush(held, **given)
+        if not ending:
+            ending.append(threading.Thread(target=held.end, args=(studydb.Reason.COMPLETED,)))
+            ending[0].start()
+            ending[0].join(0.3)
+
+    monkeypatch.setattr(HeldAttempt, "flush", flush_and_end)
+    trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    ending[0].join()
+
+    assert saved(study) == [1]
+    assert study.trial(0).reason == "COMPLETED"
+
+
+def test_finish_waits_until_the_report_of_another_thread_has_saved(study, monkeypatch):
+    trial = study.ask()
+    save, ending = Saver.save, []
+
+    def finish_and_save(*args, **given):
+        ending.append(threading.Thread(target=trial.finish))
+        ending[0].start()
+        ending[0].join(0.3)
+        return save(*args, **given)
+
+    monkeypatch.setattr(Saver, "save", finish_and_save)
+    assert trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    ending[0].join()
+
+    assert saved(study) == [1]
+    assert study.trial(0).reason == "COMPLETED"
+
+
+def test_threads_report_and_save_one_trial_until_it_is_stopped(create_study, storage_url):
+    study = create_study("own", num_trials=1, storage=storage_url, stop={"training_iteration": 12})
+    trial = study.ask()
+
+    def report():
+        n = 0
+        while trial.report({"loss": 1.0}, checkpoint={"n": n}):
+            n += 1
+        return n
+
+    counts = run_together([report] * 4)
+
+    assert sum(counts) == 11
+    assert live_steps(study) == list(range(1, 13))
+    assert saved(study) == [11, 12]
+    assert study.trial(0).reason == "RULE_STOPPED"
+
+
+def test_loop_without_checkpoints_needs_no_key_file(study, monkeypatch, tmp_path):
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("STUDYDB_KEY_FILE", str(tmp_path / "a file" / "keys"))
+
+    with study.ask() as trial:
+        assert trial.report({"loss": 1.0})
+
+    assert study.trial(0).reason == "COMPLETED"

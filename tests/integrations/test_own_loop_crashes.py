@@ -1,0 +1,170 @@
+"""The process of an own loop is killed, or loses its connection, while it saves checkpoints."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+from harness.arrange import rows
+from harness.proxy import Proxy
+
+import studydb
+
+BEGIN = """
+import os, sys, studydb
+study = studydb.load_study("own", storage=os.environ["STORAGE"])
+trial = study.ask()
+"""
+
+TRAIN = (
+    BEGIN
+    + """
+for step in range(1, 4):
+    if sys.argv[1] == "dict":
+        checkpoint = {"text": "x" * step}
+    else:
+        checkpoint = sys.argv[1]
+        open(os.path.join(checkpoint, "text"), "w").write("x" * step)
+    trial.report({"loss": 1 / step}, checkpoint=checkpoint)
+trial.report({"loss": 0.1})  # has no checkpoint, so this step is lost
+print("trained", flush=True)
+sys.stdin.read()
+"""
+)
+
+DIE_AT_A_COMMIT = (
+    BEGIN
+    + """
+from harness.crash_target import die_at
+for step in range(1, 4):
+    trial.report({"loss": 1 / step}, checkpoint={"step": step})
+die_at(sys.argv[1], int(sys.argv[2]))
+trial.report({"loss": 1 / 4}, checkpoint={"step": 4})
+os._exit(0)
+"""
+)
+
+
+@pytest.fixture
+def study(create_study, storage_url, tmp_path):
+    return create_study(
+        "own",
+        num_trials=None,
+        storage=storage_url,
+        checkpoints=str(tmp_path / "store"),
+        space={"x": studydb.uniform(0, 1)},
+    )
+
+
+@pytest.fixture
+def start(storage_url):
+    """Start a script in a process of its own."""
+    started = []
+
+    def start(script, *arguments):
+        environment = os.environ | {"STORAGE": storage_url, "PYTHONPATH": ":".join(sys.path)}
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-c", script, *map(str, arguments)],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def live_steps(study, number):
+    frame = study.results_dataframe()
+    return [row.step for row in frame.itertuples() if row.number == number]
+
+
+def saved(study, number):
+    """The steps of the checkpoints that are kept of a trial."""
+    sql = (
+        "SELECT step FROM checkpoint JOIN trial ON trial.id = trial_id "
+        f"WHERE removed_at IS NULL AND number = {number} ORDER BY checkpoint.id"
+    )
+    return [step for (step,) in rows(study.database, sql)]
+
+
+@pytest.mark.parametrize("form", ["dict", "directory"])
+def test_trial_of_a_killed_loop_goes_on_in_another_process(study, start, tmp_path, form):
+    model = tmp_path / "model"
+    model.mkdir()
+    process = start(TRAIN, form if form == "dict" else model)
+    assert process.stdout.readline() == b"trained\n"
+    process.kill()
+    process.wait()
+
+    trial = study.ask()
+
+    assert (trial.number, trial.attempt, trial.start_step) == (0, 2, 3)
+    checkpoint = trial.checkpoint
+    text = (
+        checkpoint.to_dict()["text"] if form == "dict" else (checkpoint.path / "text").read_text()
+    )
+    assert text == "xxx"
+    trial.report({"loss": 0.25}, checkpoint={"text": "xxxx"})
+    trial.finish()
+    assert live_steps(study, 0) == [1, 2, 3, 4]
+    assert study.trial(0).losses == 0  # a later checkpoint clears the count
+
+
+@pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("point", ["before", "after"])
+def test_loop_that_is_killed_at_any_commit_of_a_save_leaves_a_checkpoint_to_go_on_from(
+    study, start, load_study, storage_url, point
+):
+    begun = []
+    for nth in itertools.count(1):
+        if start(DIE_AT_A_COMMIT, point, nth).wait() != -signal.SIGKILL:
+            break
+        trial = load_study("own", storage_url).ask()  # looks for dead processes when it starts
+        begun.append(trial.start_step)
+        assert trial.checkpoint.to_dict() == {"step": trial.start_step}
+        assert saved(study, trial.number)[-1] == trial.start_step
+        for step in range(trial.start_step + 1, 6):
+            assert trial.report({"loss": 1 / step}, checkpoint={"step": step})
+        trial.finish()
+        assert live_steps(study, trial.number) == [1, 2, 3, 4, 5]
+        assert saved(study, trial.number) == [4, 5]
+
+    assert set(begun) == {3, 4}
+    assert begun == sorted(begun)
+
+
+@pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_checkpoint_is_stored_once_although_the_connection_is_cut(
+    study, storage_url, load_study, tmp_path, when
+):
+    with closing(Proxy(storage_url)) as proxy:
+        cut = load_study("own", proxy.url())
+        for nth in itertools.count(1):
+            trial = cut.ask()
+            for step in (1, 2, 3):
+                trial.report({"loss": 1 / step}, checkpoint={"step": step})
+            proxy.cut(when, exchange=nth)
+            assert trial.report({"loss": 1 / 4}, checkpoint={"step": 4})
+            was_cut = proxy.was_cut
+            proxy.listen()
+            trial.report({"loss": 1 / 5}, checkpoint={"step": 5})
+            trial.finish()
+
+            assert live_steps(study, trial.number) == [1, 2, 3, 4, 5]
+            assert saved(study, trial.number) == [4, 5]
+            kept = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+            assert len(kept) == 2 * (trial.number + 1)
+            if not was_cut:
+                break
+        cut.close()
+    assert nth > 3
