@@ -9,6 +9,7 @@ from benchmarks.frames import frames
 from benchmarks.growth import growth
 from benchmarks.long import long
 from benchmarks.loops import loops
+from benchmarks.orders import orders
 from benchmarks.real import real
 from benchmarks.report import report
 from benchmarks.start import start
@@ -28,6 +29,6 @@ def bench() -> None:
 
 for command in (
     *(trial, claim, report, decide, growth, burden),
-    *(frames, worker, loops, start, real, long),
+    *(frames, worker, loops, start, real, long, orders),
 ):
     bench.add_command(command)

@@ -14,9 +14,15 @@ CURVES = Path(__file__).parents[1] / "data" / "digits_mlp_curves.json"
 DIVERGES_AT = 3
 
 
-def read_curves() -> list[list[float]]:
-    """For each trial, the validation error of each step; every tenth list ends in NaN."""
+def recorded_curves() -> list[list[float]]:
+    """For each of 150 configurations, the validation error after each epoch."""
     curves: list[list[float]] = json.loads(CURVES.read_text())["error"]
+    return curves
+
+
+def read_curves() -> list[list[float]]:
+    """For each of 60 trials, the validation error of each step; every tenth list ends in NaN."""
+    curves = recorded_curves()[:60]
     for curve in curves[7::10]:
         curve[DIVERGES_AT - 1 :] = [math.nan] * (len(curve) - DIVERGES_AT + 1)
     return curves

@@ -122,6 +122,19 @@ def test_loops_benchmark_counts_no_error_and_at_most_one_connection_per_loop(pos
     assert measured["latency_ms"].keys() == {"claim or ask", "report", "finish"}
 
 
+def test_orders_benchmark_finds_better_trials_by_asha_than_at_random_and_wastes_no_epoch():
+    ran = run("orders", "--orders", "5", "--json")
+
+    assert ran.returncode == 0, ran.stderr
+    measured = json.loads(ran.stdout)
+    random_search, stopping, promotion = measured["mean_best_error"].values()
+    assert max(stopping, promotion) < 0.9 * random_search
+    assert list(measured["wasted_epochs"].values()) == [0, 0, 0]
+    assert min(measured["mean_trials"].values()) >= 10
+    compared = measured["differences"]["ASHA, promotion - ASHA, stopping"]
+    assert compared["mean"] == pytest.approx(promotion - stopping)
+
+
 def test_study_written_by_the_benchmarks_satisfies_the_invariants_of_a_real_study(postgres_url):
     loading.load(postgres_url, trials=300)
     study = studydb.load_study(space.STUDY, storage=postgres_url)
