@@ -430,7 +430,8 @@ sa.Table(
     sa.PrimaryKeyConstraint("trainable_id", "key_id", name="signature_pkey"),
 )
 
-# `fillfactor` leaves room on a page for row versions (HOT); the rest run autovacuum more often.
+# `fillfactor` leaves room on a page for new versions of its rows (HOT). The other settings make
+# autovacuum run more often.
 STORAGE = {
     "trial": "fillfactor=70, autovacuum_vacuum_scale_factor=0.02",
     "attempt": "fillfactor=80, autovacuum_vacuum_scale_factor=0.05",

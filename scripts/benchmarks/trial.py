@@ -28,9 +28,10 @@ def trial(*, storage: str, without_optuna: bool, turns: options.Turns, commit: s
     """
     Whole trials per second: ask, 10 reports, finish; random search of 3 params, FIFO.
 
-    On PostgreSQL the other contenders are raw psycopg (a transaction of several statements per
-    step; one statement per step; two statements per trial) and Optuna's RDBStorage. On SQLite they
-    are Optuna's RDBStorage and JournalStorage. All contenders store the same trials.
+    On PostgreSQL the other contenders are Optuna's RDBStorage, and raw psycopg in three forms:
+    with several statements for each call, with one statement for each call, and with two statements
+    for a whole trial. On SQLite they are Optuna's RDBStorage and JournalStorage. All contenders
+    store the same trials.
     """
     if commit is not None:
         compare(SUBJECT, commit, turns, storage=storage)

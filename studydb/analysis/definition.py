@@ -85,7 +85,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
 def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
     """Return the definition, except the study's space, as the lines of a page."""
     budget = "no limit" if study.num_trials is None else str(study.num_trials)
-    at_step = study.losses_at_step
+    most_losses_at_step = study.losses_at_step
     if study.num_draws is not None:
         budget += f" (the grid has {study.num_draws})"
     return {
@@ -100,7 +100,11 @@ def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
         "max concurrent": None if study.max_concurrent is None else str(study.max_concurrent),
         "failures": f"a trial survives {_limit(study.max_failures)}",
         "losses": f"a trial survives {_limit(study.max_losses)} between two checkpoints"
-        + ("" if at_step is None else f", but not {at_step} in a row at the same step"),
+        + (
+            ""
+            if most_losses_at_step is None
+            else f", but not {most_losses_at_step} in a row at the same step"
+        ),
         **{
             name: str(value)
             for name, value in study.settings().items()

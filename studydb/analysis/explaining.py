@@ -14,8 +14,8 @@ from studydb.operations.reads import TrialDetails
 def explain_state(study: Study, details: TrialDetails) -> str | None:
     """Explain why a trial ended or waits; None if its state and reason need no explanation."""
     if details.trial.paused_by == DecidedBy.SCHEDULER and details.judgements:
-        waits = _reported(study, details.judgements[-1])
-        return f"{waits}; the trial waits there until a free worker promotes it"
+        reported = _reported(study, details.judgements[-1])
+        return f"{reported}; the trial waits there until a free worker promotes it"
     match details.trial.reason:
         case Reason.EARLY_STOPPED if details.judgements:
             return _explain_judgement(study, details.judgements[-1])

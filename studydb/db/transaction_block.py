@@ -163,7 +163,7 @@ class TransactionBlock:
     def _roll_back(self) -> None:
         self._observe("ROLLBACK")
         if self._database.postgresql:
-            self._cursor.connection.rollback()  # and the driver forgets its prepared statements
+            self._cursor.connection.rollback()  # the driver drops its prepared statements
         elif self._cursor.connection.in_transaction:
             self._cursor.execute("ROLLBACK")
 

@@ -103,7 +103,7 @@ class Json(TypeDecorator[Any]):
 
 
 class Number(TypeDecorator[float]):
-    """A double that can be NaN or ±Inf on both databases; on SQLite those three are texts."""
+    """A double; SQLite stores NaN, Inf and -Inf as texts."""
 
     impl = sa.Double
     cache_ok = True

@@ -67,7 +67,7 @@ class Room:
 
 
 UNLIMITED = Room(memory_bytes=1 << 62, spill_bytes=0)
-"""The room of own loops: few results wait there, because `report` flushes every 200 results."""
+"""For own loops: few results wait in memory, because `report` flushes every 200 results."""
 
 
 class SpillFile:

@@ -16,8 +16,8 @@ class Renewal:
     The answer to a renewal.
 
     Attributes:
-        held: The verdict on each attempt whose lease was renewed, by the attempt's token; None to
-            continue. If a lease is missing, it was lost, or the worker has ended the attempt.
+        held: A verdict for each lease that was renewed, or None if the attempt continues. The key
+            is the attempt's token. A lease that is missing was lost, or its attempt has ended.
         request: A person's request to the worker: "DRAIN" or None.
     """
 

@@ -27,7 +27,7 @@ PROBLEMS = (
 )
 """Kinds of events that `status` shows as trouble: training continues, but a person should act."""
 
-NEWEST = 2_000
+PROBLEMS_SCANNED = 2_000
 """
 How many of a study's newest events are searched for problems and for the last error.
 
@@ -52,11 +52,11 @@ def _newest(limit: int) -> sa.Subquery:
     return of_study.order_by(event.c.id.desc()).limit(limit).subquery()
 
 
-_SEARCHED = _newest(NEWEST)
+_OF_PROBLEMS = _newest(PROBLEMS_SCANNED)
 _COUNTED = (
-    sa.select(sa.func.max(_SEARCHED.c.id).label("newest"), sa.func.count().label("times"))
-    .where(sa.or_(*(_SEARCHED.c.kind == kind for kind in PROBLEMS)))
-    .group_by(_SEARCHED.c.kind)
+    sa.select(sa.func.max(_OF_PROBLEMS.c.id).label("newest"), sa.func.count().label("times"))
+    .where(sa.or_(*(_OF_PROBLEMS.c.kind == kind for kind in PROBLEMS)))
+    .group_by(_OF_PROBLEMS.c.kind)
     .subquery()
 )
 _PROBLEMS = Prepared(
@@ -68,20 +68,24 @@ _PROBLEMS = Prepared(
     .order_by(event.c.id.desc())
 )
 
-_NEWEST = _newest(FAILURES_SCANNED)
+_OF_FAILURES = _newest(FAILURES_SCANNED)
 _FAILURES = Prepared(
-    sa.select(_NEWEST.c.trial_id, _NEWEST.c.kind, _NEWEST.c.data)
-    .where(sa.or_(_NEWEST.c.kind == EventKind.FAILED, _NEWEST.c.kind == EventKind.STUDY_RUNNING))
-    .order_by(_NEWEST.c.id.desc())
+    sa.select(_OF_FAILURES.c.trial_id, _OF_FAILURES.c.kind, _OF_FAILURES.c.data)
+    .where(
+        sa.or_(
+            _OF_FAILURES.c.kind == EventKind.FAILED, _OF_FAILURES.c.kind == EventKind.STUDY_RUNNING
+        )
+    )
+    .order_by(_OF_FAILURES.c.id.desc())
 )
 _LAST_FAILURE = Prepared(
-    sa.select(trial.c.number, _SEARCHED.c.attempt, _SEARCHED.c.data)
-    .join(trial, trial.c.id == _SEARCHED.c.trial_id)
+    sa.select(trial.c.number, _OF_PROBLEMS.c.attempt, _OF_PROBLEMS.c.data)
+    .join(trial, trial.c.id == _OF_PROBLEMS.c.trial_id)
     .where(
-        sa.or_(_SEARCHED.c.kind == EventKind.FAILED, _SEARCHED.c.kind == EventKind.LOST),
-        _SEARCHED.c.data.is_not(None),
+        sa.or_(_OF_PROBLEMS.c.kind == EventKind.FAILED, _OF_PROBLEMS.c.kind == EventKind.LOST),
+        _OF_PROBLEMS.c.data.is_not(None),
     )
-    .order_by(_SEARCHED.c.id.desc())
+    .order_by(_OF_PROBLEMS.c.id.desc())
     .limit(1)
 )
 

@@ -113,12 +113,12 @@ def suspect(txn: Txn, *, study_id: int) -> int:
 
 
 def wake(txn: Txn, *, study_id: int) -> int:
-    """Let trials whose back-off is over be claimed."""
+    """Mark PENDING trials as ready once their back-off has passed."""
     return txn.count(WAKE, study=study_id)
 
 
 def unpause(txn: Txn, *, study_id: int) -> int:
-    """If the study is RUNNING again, make PENDING the trials that were paused with the study."""
+    """Move trials that were paused with their study to PENDING, if the study is RUNNING again."""
     n = txn.count(UNPAUSE, study=study_id)
     if n:
         counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)
@@ -126,7 +126,7 @@ def unpause(txn: Txn, *, study_id: int) -> int:
 
 
 def lost(txn: Txn, *, study_id: int) -> list[Lease]:
-    """Find leases that were marked as suspect a renewal period ago, and not renewed since."""
+    """Find leases that have been suspect for a renewal period or longer."""
     return [_lease(row) for row in txn.all(_LOST, study=study_id)]
 
 
@@ -140,10 +140,13 @@ def of_host(txn: Txn, *, study_id: int, process: Process) -> list[tuple[Lease, P
 
 def hold_lost(txn: Txn, *, lease: Lease, known_dead: bool) -> Held | None:
     """
-    Lock a lost lease's trial; None if the lease was renewed or has ended, or the trial is locked.
+    Lock the trial of a lost lease.
 
     Args:
         known_dead: Whether the holder's process is dead. If so, the lease need not have expired.
+
+    Returns:
+        None if the lease was renewed or has ended, or another transaction has locked the trial.
     """
     row = txn.first(_HOLD_LOST[known_dead], **fence_binds(lease))
     return None if row is None else read_held(row)

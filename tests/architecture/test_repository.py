@@ -58,13 +58,13 @@ def test_no_two_test_files_share_a_name():
 
 def test_file_names_of_the_package_are_unique_except_in_cli_operations_and_store():
     layers = {"cli", "operations", "store"}
-    rooms = defaultdict(list)
+    packages = defaultdict(list)
     for path in (ROOT / "studydb").rglob("*.py"):
         if not path.name.startswith("__"):
-            rooms[path.name].append(str(path.parent.relative_to(ROOT / "studydb")))
+            packages[path.name].append(str(path.parent.relative_to(ROOT / "studydb")))
 
-    shared = {name: sorted(among) for name, among in rooms.items() if len(among) > 1}
-    assert {name: among for name, among in shared.items() if not layers.issuperset(among)} == {}
+    shared = {name: sorted(using) for name, using in packages.items() if len(using) > 1}
+    assert {name: using for name, using in shared.items() if not layers.issuperset(using)} == {}
 
 
 def test_every_file_with_tests_has_a_name_that_pytest_collects():

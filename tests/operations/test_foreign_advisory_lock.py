@@ -1,4 +1,4 @@
-"""On PostgreSQL, a role that may only connect stops no operation by holding an advisory lock."""
+"""A PostgreSQL role that may only connect cannot block operations with an advisory lock."""
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor

@@ -81,7 +81,7 @@ def test_rule_compares_the_metric_that_it_names(stop, expected):
     assert hit(stop, Result(3, 0.5, metrics)) == expected
 
 
-def test_rule_on_the_studys_metric_ignores_another_metric_of_the_same_name():
+def test_rule_on_the_studys_metric_reads_the_value_and_not_the_metrics():
     assert not hit("loss>=1", Result(1, 0.5, {"loss": 2.0}))
 
 

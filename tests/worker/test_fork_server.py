@@ -83,7 +83,7 @@ def server():
 
 def test_child_has_its_own_descriptors_session_directory_and_arguments(start, server):
     def inspect(config):
-        # The list includes the descriptor of `iterdir`, which is closed by now: its path is no link.
+        # `is_symlink` drops the descriptor that `iterdir` itself had open: it is closed by now.
         descriptors = [path for path in list(Path("/proc/self/fd").iterdir()) if path.is_symlink()]
         facts = {
             "descriptors": {path.name: str(path.readlink()) for path in descriptors},

@@ -1,4 +1,4 @@
-"""A worker runs only trainables that a key of its user signed or its command line allows."""
+"""A worker runs a trainable only if its user's key signed it, or its command line allows it."""
 
 import hashlib
 import pickle

@@ -4,7 +4,7 @@
 
 BEGIN;
 
--- studydb/store/sweeps.py wake: Let trials whose back-off is over be claimed.
+-- studydb/store/sweeps.py wake: Mark PENDING trials as ready once their back-off has passed.
 WITH waited AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -78,8 +78,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = expired.id)
 --                 Filter: (state = ($5)::text)
 
--- studydb/store/sweeps.py unpause: If the study is RUNNING again, make PENDING the trials that
---   were paused with the study.
+-- studydb/store/sweeps.py unpause: Move trials that were paused with their study to PENDING, if
+--   the study is RUNNING again.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
@@ -122,8 +122,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = paused.id)
 --                 Filter: (state = ($10)::text)
 
--- studydb/store/sweeps.py lost: Find leases that were marked as suspect a renewal period ago,
---   and not renewed since.
+-- studydb/store/sweeps.py lost: Find leases that have been suspect for a renewal period or
+--   longer.
 SELECT trial.id, trial.study_id, trial.number, trial.bracket, trial.attempt, trial.token,
     trial.lease_s
 FROM trial

@@ -20,8 +20,7 @@ ROLLBACK;
 
 BEGIN;
 
--- studydb/store/sweeps.py hold_lost: Lock a lost lease's trial; None if the lease was renewed
---   or has ended, or the trial is locked.
+-- studydb/store/sweeps.py hold_lost: Lock the trial of a lost lease.
 SELECT trial.n_results, trial.last_step, trial.last_value, trial.best_value, trial.best_step,
     trial.best_score, trial.flush_no, trial.failures, trial.losses, trial.request,
     trial.verdict, trial.verdict_reason, trial.verdict_by, trial.checkpoint_id,
