@@ -16,9 +16,9 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from studydb.db.statement import BulkInsert, Compiled, compile_for
 
-FIRST = "first"
-_IF_FIRST = "EXISTS (SELECT FROM first)"
-_ROW = "SELECT * FROM first"
+MAIN = "main"
+_IF_MAIN = "EXISTS (SELECT FROM main)"
+_ROW = "SELECT * FROM main"
 LAZILY = "set_config('synchronous_commit', 'off', true) = 'off'"
 """A condition that is always true; as a side effect the COMMIT does not wait for the disk."""
 
@@ -27,48 +27,87 @@ _ROW_LAZILY = f"{_ROW} WHERE {LAZILY}"
 Link = sa.Update | sa.Insert | BulkInsert
 
 
-class _OfFirst(sa.ColumnElement[Any]):
+class _Of(sa.ColumnElement[Any]):
     inherit_cache = True
 
-    def __init__(self, column: sa.ColumnElement[Any]) -> None:
-        self.column, self.type = column, column.type
+    def __init__(self, name: str, column: sa.ColumnElement[Any]) -> None:
+        self.name, self.column, self.type = name, column, column.type
 
 
-@compiles(_OfFirst, "postgresql")
-def _of_first_postgresql(element: _OfFirst, *_: Any, **_kw: Any) -> str:
-    return f"(SELECT {FIRST}.{element.column.key} FROM {FIRST})"  # noqa: S608  the names are constants
+@compiles(_Of, "postgresql")
+def _of_postgresql(element: _Of, *_: Any, **_kw: Any) -> str:
+    return f"(SELECT {element.name}.{element.column.key} FROM {element.name})"  # noqa: S608  the names are constants
 
 
-@compiles(_OfFirst, "sqlite")
-def _of_first_sqlite(element: _OfFirst, compiler: SQLCompiler, **kw: Any) -> str:
-    bind = sa.bindparam(f"{FIRST}_{element.column.key}", type_=element.column.type)
+@compiles(_Of, "sqlite")
+def _of_sqlite(element: _Of, compiler: SQLCompiler, **kw: Any) -> str:
+    bind = sa.bindparam(f"{element.name}_{element.column.key}", type_=element.column.type)
     return compiler.process(bind, **kw)
 
 
-def of_first(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """Refer to a column of the row that the first statement of a chain returns."""
-    return _OfFirst(column)
+class _Found(sa.ColumnElement[Any]):
+    inherit_cache = True
+    type = sa.types.NULLTYPE  # if Boolean, SQLite's dialect would append "= 1"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@compiles(_Found, "postgresql")
+def _found_postgresql(element: _Found, *_: Any, **_kw: Any) -> str:
+    return f"EXISTS (SELECT FROM {element.name})"
+
+
+@compiles(_Found, "sqlite")
+def _found_sqlite(*_: Any, **_kw: Any) -> str:
+    return "true"  # otherwise the chain would have ended
+
+
+def of(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Refer to a column of the row that an earlier statement of the chain returns."""
+    return _Of(name, column)
+
+
+def of_main(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Refer to a column of the row that the main statement of a chain returns."""
+    return _Of(MAIN, column)
+
+
+def found(name: str) -> sa.ColumnElement[bool]:
+    """Make the condition that an earlier statement of the chain returns a row."""
+    return _Found(name)
 
 
 class Chain:
     """
-    A first statement that returns at most one row, and links that run only if there is a row.
+    A main statement that returns at most one row, and links that run only if there is a row.
 
     A link is an UPDATE … WHERE without RETURNING, an INSERT … SELECT without WHERE, or a
-    `BulkInsert`. The chain appends to the link's SQL the condition that there is a row. Links lock
-    nothing before the first statement has returned its row. PostgreSQL chooses the order of links.
+    `BulkInsert`: the chain appends to the link's SQL the condition that there is a row. Links lock
+    nothing before the main statement has returned its row. PostgreSQL chooses the order of links.
     A bind has the same value in all statements of the chain.
+
+    The statements of `before` run in their order before the main statement; each returns at most
+    one row. On PostgreSQL the order comes from `of` and `found`: each statement must refer to the
+    one before it, and the main statement to the last. If one returns no row, nothing is changed:
+    on PostgreSQL no later statement may write then, and on SQLite the transaction is rolled back.
 
     On PostgreSQL the constants of a chain are part of its SQL, because each bind takes time in the
     driver and on the server. A trial that flushes each step is 3 % faster without these binds.
     """
 
-    __slots__ = ("_links", "_whole", "first", "then")
+    __slots__ = ("_steps", "_whole", "before", "main", "then")
 
-    def __init__(self, first: sa.Executable, **then: Link) -> None:
-        self.first, self.then = first, then
+    def __init__(
+        self,
+        main: sa.Executable,
+        *,
+        before: Mapping[str, sa.Executable] | None = None,
+        **then: Link,
+    ) -> None:
+        self.main, self.before, self.then = main, dict(before or {}), then
         self._whole: dict[tuple[bool, bool], Compiled] = {}
-        self._links: tuple[Compiled, ...] = ()
+        self._steps: dict[str, Compiled] = {}
 
     def whole(self, dialect: Dialect, *, durable: bool, one_row: bool = False) -> Compiled:
         """
@@ -84,27 +123,26 @@ class Chain:
             self._whole[durable, one_row] = whole
         return whole
 
-    def links(self, dialect: Dialect) -> tuple[Compiled, ...]:
-        """Return the statements that SQLite runs one after another."""
-        if not self._links:
-            self._links = tuple(self._compile(dialect, one_row=False))
-        return self._links
+    def steps(self, dialect: Dialect) -> Mapping[str, Compiled]:
+        """Return the statements that SQLite runs one after another, by name."""
+        if not self._steps:
+            self._steps = dict(self._compile(dialect, one_row=False))
+        return self._steps
 
-    def _compile(self, dialect: Dialect, *, one_row: bool) -> Iterator[Compiled]:
-        for link in (self.first, *self.then.values()):
+    def _compile(self, dialect: Dialect, *, one_row: bool) -> Iterator[tuple[str, Compiled]]:
+        for name, part in {**self.before, MAIN: self.main, **self.then}.items():
             yield (
-                link.compiled(dialect, one_row=one_row)
-                if isinstance(link, BulkInsert)
-                else compile_for(link, dialect, spell_constants=True)
+                name,
+                part.compiled(dialect, one_row=one_row)
+                if isinstance(part, BulkInsert)
+                else compile_for(part, dialect, spell_constants=True),
             )
 
     def _join(self, dialect: Dialect, *, durable: bool, one_row: bool) -> Compiled:
-        first, *links = self._compile(dialect, one_row=one_row)
-        gated = (
-            replace(compiled, sql=f"{compiled.sql} {_joint(link)} {_IF_FIRST}")
-            for link, compiled in zip(self.then.values(), links, strict=True)
-        )
-        parts = dict(zip((FIRST, *self.then), (first, *gated), strict=True))
+        parts = dict(self._compile(dialect, one_row=one_row))
+        for name, link in self.then.items():
+            gated = f"{parts[name].sql} {_joint(link)} {_IF_MAIN}"
+            parts[name] = replace(parts[name], sql=gated)
         ctes = ",\n".join(f"{name} AS ({part.sql})" for name, part in parts.items())
         row = _ROW if durable else _ROW_LAZILY
         return Compiled(
@@ -112,8 +150,8 @@ class Chain:
             defaults=_merged(part.defaults for part in parts.values()),
             encode={name: codec for part in parts.values() for name, codec in part.encode.items()},
             required=frozenset[str]().union(*(part.required for part in parts.values())),
-            row=first.row,
-            decode=first.decode,
+            row=parts[MAIN].row,
+            decode=parts[MAIN].decode,
         )
 
 

@@ -211,14 +211,22 @@ class BulkInsert:
         common: Columns with one value for all rows.
         columns: Columns with a value per row, in this order.
         stamped: The column that is set to the time by the database's clock.
+        skip_existing: Whether to leave out a row whose key exists already.
     """
 
-    __slots__ = ("_codecs", "_compiled", "columns", "common", "stamped", "table")
+    __slots__ = ("_codecs", "_compiled", "columns", "common", "skip_existing", "stamped", "table")
 
     def __init__(
-        self, table: sa.Table, *, common: Sequence[str], columns: Sequence[str], stamped: str
+        self,
+        table: sa.Table,
+        *,
+        common: Sequence[str],
+        columns: Sequence[str],
+        stamped: str,
+        skip_existing: bool = False,
     ) -> None:
         self.table, self.common, self.columns, self.stamped = table, common, columns, stamped
+        self.skip_existing = skip_existing
         self._compiled: dict[tuple[str, bool], Compiled] = {}
         self._codecs: dict[str, tuple[Codec, ...]] = {}
 
@@ -242,8 +250,9 @@ class BulkInsert:
             )
         names = ", ".join((*self.common, *self.columns, self.stamped))
         self._codecs[dialect.name] = tuple(_codec(kind, dialect) for kind in types.values())
+        conflict = " ON CONFLICT DO NOTHING" if self.skip_existing else ""
         return Compiled(
-            sql=f"INSERT INTO {self.table.name} ({names}) {source}",
+            sql=f"INSERT INTO {self.table.name} ({names}) {source}{conflict}",
             defaults={NOW: None},
             encode={},
             required=frozenset((*self.common, *self.columns)),

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
-from studydb.db.chain import FIRST, Chain
-from studydb.db.connections import Cursor, new_cursor
+from studydb.db.chain import MAIN, Chain
+from studydb.db.connections import Cursor
 from studydb.db.dialect import FEATURES, NOW, now
 from studydb.db.statement import BulkInsert, Compiled, Prepared, Row, Rows, compile_for
 from studydb.db.types import to_text
@@ -118,55 +118,39 @@ class Txn:
 
     def chain(self, chain: Chain, rows: Rows = (), **params: Any) -> Row | None:
         """
-        Run a chain and return the row of its first statement; None if there is no row.
+        Run a chain and return the row of its main statement; None if there is no row.
 
         Args:
             rows: The rows that the chain's `BulkInsert` inserts.
         """
         if not self.postgresql:
-            return self._run_links(chain, rows, params)
-        whole = self._send_whole(chain, rows, params, self._cursor)
-        self._sync()
-        return _row(whole, self._cursor)
-
-    def chain_later(self, chain: Chain, rows: Rows = (), **params: Any) -> Callable[[], Row | None]:
-        """
-        Run a chain whose row is read after the transaction has ended, which saves a round trip.
-
-        Returns:
-            A function that reads the row; see `chain`.
-        """
-        if not self.postgresql:
-            row = self._run_links(chain, rows, params)
-            return lambda: row
-        cursor = new_cursor(self._cursor.connection)  # the next transaction uses self._cursor
-        whole = self._send_whole(chain, rows, params, cursor)
-        return lambda: _row(whole, cursor)
-
-    def _run_links(self, chain: Chain, rows: Rows, params: dict[str, Any]) -> Row | None:
-        first, *links = chain.links(self._dialect)
-        found = self._execute(first, dict(params)).fetchone()
-        if found is None:
-            return None
-        row = first.read(found)
-        params |= {f"{FIRST}_{name}": value for name, value in row._asdict().items()}
-        for link, compiled in zip(chain.then.values(), links, strict=True):
-            if isinstance(link, BulkInsert):
-                self.insert_many(link, rows, **params)
-            else:
-                self._execute(compiled, dict(params))
-        return row
-
-    def _send_whole(
-        self, chain: Chain, rows: Rows, params: dict[str, Any], cursor: Cursor
-    ) -> Compiled:
+            return self._run_steps(chain, rows, params)
         whole = chain.whole(self._dialect, durable=self.waits_for_disk, one_row=len(rows) == 1)
         self.waits_for_disk = True
         for link in chain.then.values():
             if isinstance(link, BulkInsert):
                 params |= link.binds(self._dialect, rows)
-        self._execute(whole, params, cursor)
-        return whole
+        found = self._execute(whole, params)
+        self._sync()
+        values = found.fetchone()
+        return None if values is None else whole.read(values)
+
+    def _run_steps(self, chain: Chain, rows: Rows, params: dict[str, Any]) -> Row | None:
+        steps = chain.steps(self._dialect)
+        row = None
+        for name in (*chain.before, MAIN):
+            values = self._execute(steps[name], dict(params)).fetchone()
+            if values is None:
+                self.abandoned = self.abandoned or bool(chain.before)
+                return None
+            row = steps[name].read(values)
+            params |= {f"{name}_{key}": value for key, value in row._asdict().items()}
+        for name, link in chain.then.items():
+            if isinstance(link, BulkInsert):
+                self.insert_many(link, rows, **params)
+            else:
+                self._execute(steps[name], dict(params))
+        return row
 
     def raw(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run a user's SQL; returns column names and rows, not decoded."""
@@ -216,20 +200,17 @@ class Txn:
             return statement.compiled(self._dialect)
         return compile_for(statement, self._dialect)
 
-    def _execute(
-        self, compiled: Compiled, params: dict[str, Any], cursor: Cursor | None = None
-    ) -> Cursor:
+    def _execute(self, compiled: Compiled, params: dict[str, Any]) -> Cursor:
         if self._single:
             assert not self._ran, "a second statement would be a second transaction"
             self._ran = True
         if self._now is not None and NOW in compiled.defaults:
             params[NOW] = self._now
         self._observe(compiled.sql)
-        cursor = cursor or self._cursor
         if self.postgresql:
             sql, _ = compiled.numbered
-            return cursor.execute(sql, compiled.bind_in_order(params), prepare=self._prepare)
-        return cursor.execute(compiled.sql, compiled.bind(params))
+            return self._cursor.execute(sql, compiled.bind_in_order(params), prepare=self._prepare)
+        return self._cursor.execute(compiled.sql, compiled.bind(params))
 
     def _observe(self, sql: str) -> None:
         if self._observer is not None:
@@ -239,8 +220,3 @@ class Txn:
 def _attach_nothing(action: int, *_: Any) -> int:
     refused = action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
     return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
-
-
-def _row(compiled: Compiled, cursor: Cursor) -> Row | None:
-    found = cursor.fetchone()
-    return None if found is None else compiled.read(found)

@@ -116,11 +116,21 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The trial that the searcher and the scheduler propose for one draw."""
+    """
+    The trial that the searcher and the scheduler propose for one draw.
+
+    Attributes:
+        config: What the trial's first attempt receives; see `Claim`.
+        space_version: The version of the space that the params were proposed for.
+        is_unique: Whether no other trial with `is_unique` may have the same params.
+    """
 
     params: Mapping[str, Any]
+    config: Mapping[str, Any]
     origin: Origin
     bracket: int
+    space_version: int
+    is_unique: bool = False
 
 
 class CheckpointKind(StrEnum):
@@ -297,14 +307,15 @@ class Claim:
 
     Attributes:
         params: The sampled parameters; they never change for this trial.
-        config: `params` and the constants of the study's space.
+        config: What the attempt receives: `params` and the constants of the study's space. A
+            scheduler may have changed values of parameters for this attempt.
         seed: The seed of the user's random numbers, the same for every attempt of the trial.
         checkpoint: What to restore; None to start from the beginning.
         next_decision_step: See `Answer`.
         time_total_s: Seconds of training that earlier attempts have reported.
         queue_position: The trial's position in the queue when it was claimed.
-        misfit: Why the params do not fit the study's space; the trial must not run then. None if
-            they fit.
+        misfit: Why the params or the config do not fit the study's space; the trial must not run
+            then. None if they fit.
     """
 
     lease: Lease

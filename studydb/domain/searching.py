@@ -17,6 +17,10 @@ class Searcher(Protocol):
     def seed(self) -> int | None:
         """The seed for studies created with this searcher; None if each gets a random seed."""
 
+    @property
+    def wants_unique(self) -> bool:
+        """Whether the study's trials must have different params; see `trial.is_unique`."""
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for the study's row; `searchers.read` reads it."""
 

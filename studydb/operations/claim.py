@@ -6,7 +6,6 @@ from functools import partial
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate, LockTimeout
-from studydb.domain.life.states import State
 from studydb.domain.records import (
     QUEUE_START,
     Checkpoint,
@@ -21,12 +20,14 @@ from studydb.store import (
     attempts,
     checkpoints,
     claims,
-    counters,
     proposals,
     single_statement,
     studies,
 )
 from studydb.store.claims import LeasedTrial
+
+MOST_CONFIGS = 100
+"""To how many trials a claim adds configs at most."""
 
 
 def claim(
@@ -48,16 +49,13 @@ def claim(
     Returns:
         None if no trial is runnable, the study is not RUNNING, or `max_concurrent` trials run.
     """
-    attempt_claim = partial(
-        _claim_in_single_statement if _is_plain(database, study) else _claim_in_steps,
-        database,
-        study,
-        claimant,
-    )
+    attempt_claim = partial(_claim, database, study, claimant)
     try:
         claimed = None
         for position in dict.fromkeys((after_position, QUEUE_START)):
             claimed = claimed or attempt_claim(after_position=position)
+        if claimed is None and _add_configs(database, study):
+            claimed = attempt_claim(after_position=QUEUE_START)
         if claimed is None and again:
             claimed = _wait_for_earlier_send(database, study, claimant)
             # A trial that an earlier send had locked is free again if that send has failed.
@@ -67,12 +65,7 @@ def claim(
     return claimed
 
 
-def _is_plain(database: Database, study: Study) -> bool:
-    is_single = database.features.writing_ctes
-    return is_single and study.max_concurrent is None and study.space.is_flat
-
-
-def _claim_in_single_statement(
+def _claim(
     database: Database, study: Study, claimant: Claimant, *, after_position: QueuePosition
 ) -> Claim | None:
     with database.begin(durable=False, single=True) as txn:  # a flush makes the claim durable
@@ -86,27 +79,22 @@ def _claim_in_single_statement(
     return claim_from_row(study, row, claimant, newest=newest)
 
 
-def _claim_in_steps(
-    database: Database, study: Study, claimant: Claimant, *, after_position: QueuePosition
-) -> Claim | None:
-    with database.begin(durable=False) as txn:  # a flush makes the claim durable
-        row = claims.claim(txn, claimant, study_id=study.id, after_position=after_position)
-        if row is None:
-            return None
+def _add_configs(database: Database, study: Study) -> bool:
+    """
+    Give configs to the first PENDING trials that a version of studydb before configs has made.
 
-        claimed = begin_attempt(txn, study, row, claimant)
-
-        if study.max_concurrent is not None and not studies.enter(txn, study_id=study.id):
-            txn.abandon()
-            return None
-        counters.move(
-            txn,
-            study_id=study.id,
-            key=claimant.token,
-            out_of=State.PENDING,
-            into=State.RUNNING,
-        )
-    return claimed
+    Returns:
+        Whether there were such trials; a claim gives out no trial without a config.
+    """
+    with database.begin(write=False) as txn:
+        lacking = claims.without_config(txn, study_id=study.id, limit=MOST_CONFIGS)
+    if lacking:
+        with database.begin(durable=False) as txn:
+            for trial_id, params in lacking:
+                fits = study.space.misfit(params) is None
+                config = study.space.config(params) if fits else {}
+                claims.add_config(txn, trial_id=trial_id, config=config)
+    return bool(lacking)
 
 
 def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant) -> Claim | None:
@@ -124,29 +112,6 @@ def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant)
         return _read_earlier_send(txn, study, claimant)
 
 
-def begin_attempt(txn: Txn, study: Study, row: LeasedTrial, claimant: Claimant) -> Claim:
-    """
-    Insert the attempt of a trial that this transaction has leased.
-
-    Raises:
-        Duplicate: An earlier send of this claim has been stored.
-    """
-    newest = (
-        None
-        if row.checkpoint_id is None
-        else checkpoints.find(txn, checkpoint_id=row.checkpoint_id)
-    )
-    claimed = claim_from_row(study, row, claimant, newest=newest)
-    attempts.insert(
-        txn,
-        lease=claimed.lease,
-        config=claimed.config,
-        restored_id=row.checkpoint_id,
-        start_step=(newest.step if newest else 0) + 1,
-    )
-    return claimed
-
-
 def claim_from_row(
     study: Study, row: LeasedTrial, claimant: Claimant, *, newest: Checkpoint | None = None
 ) -> Claim:
@@ -156,7 +121,7 @@ def claim_from_row(
     Args:
         newest: The checkpoint that the attempt restores.
     """
-    misfit = study.space.misfit(row.params)
+    config, misfit = study.space.check_row(row.params, row.config)
     return Claim(
         lease=Lease(
             study.id,
@@ -170,7 +135,7 @@ def claim_from_row(
         ),
         uuid=row.uuid,
         params=row.params,
-        config=study.space.config(row.params) if misfit is None else {},
+        config=config,
         seed=trial_seed(study.seed, row.number),
         checkpoint=newest,
         next_decision_step=study.scheduler.next_decision_step(
@@ -198,4 +163,4 @@ def _read_earlier_send(txn: Txn, study: Study, claimant: Claimant) -> Claim | No
         None if made.restored_id is None else checkpoints.find(txn, checkpoint_id=made.restored_id)
     )
     holder = replace(claimant, worker_id=made.worker_id or 0)
-    return claim_from_row(study, row, holder, newest=newest)
+    return claim_from_row(study, row._replace(config=made.config), holder, newest=newest)

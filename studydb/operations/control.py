@@ -58,14 +58,17 @@ def enqueue(
 
             draw = ENQUEUED_DRAWS + number
             drawn = RandomSearch().propose(study.space, seed=study.seed, draw=draw)
+            completed = study.space.complete(given, drawn)
             trials.insert(
                 txn,
                 study_id=study.id,
                 uuid=str(UUID(hex=request.token)),
                 number=number,
-                params=study.space.complete(given, drawn),
+                params=completed,
+                config=study.space.config(completed),
                 space_version=study.space_version,
                 origin=Origin.ENQUEUED,
+                wants_unique=study.searcher is not None and study.searcher.wants_unique,
                 bracket=study.scheduler.bracket_of(seed=study.seed, draw=draw),
                 priority=priority,
             )

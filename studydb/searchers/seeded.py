@@ -1,6 +1,7 @@
 """The base class of searchers, which checks their seed."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.specs.spec import Spec
@@ -15,6 +16,8 @@ class Seeded(Spec):
         seed: The seed for studies that are created with this searcher, 0 to 2**63 - 1; None to
             choose a random seed for each study.
     """
+
+    wants_unique: ClassVar[bool] = False
 
     seed: int | None = None
 

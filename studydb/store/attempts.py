@@ -1,14 +1,15 @@
 """Attempts: one row per execution of a trial, with its config, its worker and its end."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
-from studydb.db.dialect import now
-from studydb.db.schema import NOT_SUPERSEDED, attempt, result
+from studydb.db.chain import of_main
+from studydb.db.dialect import is_object, now
+from studydb.db.schema import NOT_SUPERSEDED, attempt, result, trial
+from studydb.db.types import Json
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Reason
 from studydb.domain.listed_rows import AttemptDetails
@@ -34,14 +35,20 @@ _NEW = {
 }
 
 
+_config = of_main(trial.c.config)
+CONFIG = sa.case((is_object(_config), _config), else_=sa.literal({}, Json))
+"""
+The config of an attempt, from its trial's row. A config that is no JSON object counts as empty: an
+attempt's config is an object, and an attempt without a valid config does not run.
+"""
+
+
 def inserting(**known: sa.ColumnElement[Any]) -> sa.Insert:
     """Make the INSERT … SELECT of an attempt; an expression in `known` replaces a column's bind."""
     given = {name: sa.bindparam(name, type_=attempt.c[name].type) for name in _GIVEN}
     row = given | known | _NEW
     return sa.insert(attempt).from_select([*row], sa.select(*row.values()))
 
-
-_INSERT = Prepared(inserting())
 
 _BEGIN_AT = Prepared(
     sa.update(attempt)
@@ -76,6 +83,7 @@ class ClaimedAttempt(NamedTuple):
 
     trial_id: int
     worker_id: int | None
+    config: dict[str, Any]
     restored_id: int | None
     ended_at: datetime | None
 
@@ -135,28 +143,6 @@ _OF_TRIAL = Prepared(
     .where(attempt.c.trial_id == sa.bindparam("trial"))
     .order_by(attempt.c.attempt)
 )
-
-
-def insert(
-    txn: Txn, *, lease: Lease, config: Mapping[str, Any], restored_id: int | None, start_step: int
-) -> None:
-    """
-    Insert the attempt of a claim.
-
-    Raises:
-        Duplicate: The same claim was already stored with this token (its reply was lost).
-    """
-    txn.run(
-        _INSERT,
-        trial_id=lease.trial_id,
-        attempt=lease.attempt,
-        study_id=lease.study_id,
-        token=lease.token,
-        worker_id=lease.worker_id,
-        config=dict(config),
-        restored_id=restored_id,
-        start_step=start_step,
-    )
 
 
 def first_binds(claimant: Claimant) -> dict[str, Any]:

@@ -1,14 +1,16 @@
-"""The queue of PENDING trials, and the statement that gives the first trial to a worker."""
+"""The queue of PENDING trials, and the statements that lease a trial to a worker."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
+from studydb.db.chain import of
 from studydb.db.dialect import after, now
 from studydb.db.schema import BY_ID, in_state, is_still, trial
 from studydb.domain.life.states import State, Status
-from studydb.domain.records import QUEUE_START, Claimant, QueuePosition
+from studydb.domain.records import Claimant, QueuePosition
 from studydb.store.trials import NEW, status_of_study
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
@@ -32,6 +34,8 @@ class LeasedTrial(NamedTuple):
     bracket: int
     attempt: int
     params: dict[str, Any]
+    config: Any
+    draw: int | None
     checkpoint_id: int | None
     time_total_s: float | None
 
@@ -43,26 +47,32 @@ _AFTER_POSITION = sa.tuple_(
     sa.bindparam("after_number", type_=sa.BigInteger),
 )
 
-_first_runnable = (
-    sa.select(trial.c.id)
-    .where(
-        _STUDY,
-        sa.tuple_(trial.c.priority, trial.c.number) > _AFTER_POSITION,
-        in_state(State.PENDING),
-        trial.c.ready,
-        trial.c.resource_class == sa.bindparam("fits", ""),
-        status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
-    )
+_RUNNABLE = (
+    _STUDY,
+    in_state(State.PENDING),
+    trial.c.ready,
+    trial.c.resource_class == sa.bindparam("fits", ""),
+    status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
+)
+
+FIRST_RUNNABLE = (
+    sa.select(trial.c.id, trial.c.config.is_not(sa.null()).label("has_config"))
+    .where(*_RUNNABLE, sa.tuple_(trial.c.priority, trial.c.number) > _AFTER_POSITION)
     .order_by(trial.c.priority, trial.c.number)
     .limit(1)
     .with_for_update(key_share=True, skip_locked=True)
-    .cte("runnable")
-    .prefix_with("MATERIALIZED")
 )
+"""
+Selects the first trial that can be claimed after a position, and locks it.
 
-CLAIM = Prepared(
+SKIP LOCKED skips rows that concurrent claims have locked. SQLite has no such clause and relies on
+BEGIN IMMEDIATE. ORDER BY has the order of the index `trial_claim`; with another order the planners
+of both databases would read the finished trials.
+"""
+
+LEASE_RUNNABLE = (
     sa.update(trial)
-    .where(trial.c.id == sa.select(_first_runnable.c.id).scalar_subquery(), is_still(State.PENDING))
+    .where(trial.c.id == of("runnable", trial.c.id), is_still(State.PENDING))
     .values(
         _LEASE
         | {
@@ -75,12 +85,14 @@ CLAIM = Prepared(
     )
     .returning(*_LEASED)
 )
+"""Leases the trial that `FIRST_RUNNABLE` has locked, and returns the row of `LeasedTrial`."""
 
 _BEGINS_RUNNING = NEW | _LEASE | {"state": State.RUNNING, "attempt": 1, "started_at": now()}
-INSERT_RUNNING = sa.insert(trial).values(_BEGINS_RUNNING).returning(*_LEASED)
 
 
-def inserting_running(**known: sa.ColumnElement[Any]) -> sa.Insert:
+def inserting_running(
+    *conditions: sa.ColumnElement[bool], **known: sa.ColumnElement[Any]
+) -> sa.Insert:
     """Make the INSERT … SELECT of a RUNNING trial; `known` replaces the values of columns."""
     row = {
         name: value
@@ -88,7 +100,8 @@ def inserting_running(**known: sa.ColumnElement[Any]) -> sa.Insert:
         else sa.literal(value, trial.c[name].type)
         for name, value in (_BEGINS_RUNNING | known).items()
     }
-    return sa.insert(trial).from_select([*row], sa.select(*row.values())).returning(*_LEASED)
+    selected = sa.select(*row.values()).where(*conditions)
+    return sa.insert(trial).from_select([*row], selected).returning(*_LEASED)
 
 
 NOTHING_WAITS = ~sa.exists().where(
@@ -102,16 +115,29 @@ NOTHING_WAITS = ~sa.exists().where(
 _LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
 
 _LOCK_ALL_RUNNABLE = Prepared(
-    sa.select(trial.c.id)
+    sa.select(trial.c.id).where(*_RUNNABLE).order_by(BY_ID).with_for_update(key_share=True)
+)
+
+_FIRST_OF_QUEUE = (
+    sa.select(trial.c.id, trial.c.params, trial.c.config)
+    .where(*_RUNNABLE)
+    .order_by(trial.c.priority, trial.c.number)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+    .subquery()
+)
+_WITHOUT_CONFIG = Prepared(
+    sa.select(_FIRST_OF_QUEUE.c.id, _FIRST_OF_QUEUE.c.params)
+    .where(_FIRST_OF_QUEUE.c.config.is_(sa.null()))
+    .order_by(_FIRST_OF_QUEUE.c.id)
+)
+_ADD_CONFIG = Prepared(
+    sa.update(trial)
     .where(
-        _STUDY,
-        in_state(State.PENDING),
-        trial.c.ready,
-        trial.c.resource_class == sa.bindparam("fits", ""),
-        status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
+        trial.c.id == sa.bindparam("trial"),
+        is_still(State.PENDING),
+        trial.c.config.is_(sa.null()),
     )
-    .order_by(BY_ID)
-    .with_for_update(key_share=True)
+    .values(config=sa.bindparam("to_config", type_=trial.c.config.type))
 )
 
 _ANY_RUNNABLE = Prepared(
@@ -122,29 +148,8 @@ _ANY_RUNNABLE = Prepared(
 )
 
 
-def claim(
-    txn: Txn, claimant: Claimant, *, study_id: int, after_position: QueuePosition = QUEUE_START
-) -> LeasedTrial | None:
-    """
-    Give the first runnable trial (PENDING and ready) of a study to a worker.
-
-    SKIP LOCKED skips rows that concurrent claims have locked. SQLite has no such clause and relies
-    on BEGIN IMMEDIATE. ORDER BY has the order of the index `trial_claim`; with another order the
-    planners of both databases would read the finished trials.
-
-    Args:
-        after_position: Only trials after this position are claimed.
-
-    Returns:
-        The trial's row, RUNNING under a new attempt; None if no trial is runnable or the study is
-        not RUNNING.
-    """
-    row = txn.first(CLAIM, study=study_id, **claim_binds(claimant, after_position))
-    return None if row is None else LeasedTrial._make(row)
-
-
 def claim_binds(claimant: Claimant, after_position: QueuePosition) -> dict[str, Any]:
-    """Return the binds of `CLAIM`, except the id of the study."""
+    """Return the binds of `FIRST_RUNNABLE` and `LEASE_RUNNABLE`, except the id of the study."""
     return {
         **lease_binds(claimant),
         "after_priority": after_position.priority,
@@ -153,7 +158,7 @@ def claim_binds(claimant: Claimant, after_position: QueuePosition) -> dict[str, 
 
 
 def lease_binds(claimant: Claimant) -> dict[str, Any]:
-    """Return the binds of a lease in `CLAIM` and `INSERT_RUNNING`."""
+    """Return the binds of a lease in `LEASE_RUNNABLE` and `inserting_running`."""
     return {
         "to_worker": claimant.worker_id,
         "to_token": claimant.token,
@@ -162,15 +167,30 @@ def lease_binds(claimant: Claimant) -> dict[str, Any]:
 
 
 def leased(txn: Txn, *, trial_id: int) -> LeasedTrial:
-    """Read a trial's row as `claim` returns it."""
+    """Read a trial's row as a claim returns it."""
     return LeasedTrial._make(txn.all(_LEASED_ROW, trial=trial_id)[0])
+
+
+def without_config(txn: Txn, *, study_id: int, limit: int) -> list[tuple[int, Any]]:
+    """
+    Read ids and params of those of the queue's first `limit` trials that have no config.
+
+    Such trials were made before studydb stored configs, or by a worker of that version.
+    """
+    rows = txn.all(_WITHOUT_CONFIG, study=study_id, limit=limit)
+    return [(row.id, row.params) for row in rows]
+
+
+def add_config(txn: Txn, *, trial_id: int, config: Mapping[str, Any]) -> None:
+    """Store the config of a PENDING trial that has none."""
+    txn.run(_ADD_CONFIG, trial=trial_id, to_config=dict(config))
 
 
 def await_claims(txn: Txn, *, study_id: int) -> None:
     """
     Wait until no transaction locks a runnable trial.
 
-    `claim` skips locked trials. An earlier send of the same claim may hold such a lock, and a
+    A claim skips locked trials. An earlier send of the same claim may hold such a lock, and a
     duplicate request must find the trial of the earlier send.
     """
     if txn.features.concurrent_writers:

@@ -66,7 +66,6 @@ _REST = (
             decisions.bracket,
             decisions.population,
             decisions.lineage,
-            decisions.proposal,
             decisions.resource_class,
             tables.upload,
             tables.trainable,
@@ -79,6 +78,10 @@ _REST = (
         )
     ),
     Prepared(sa.delete(tables.study).where(tables.study.c.id == sa.bindparam("study"))),
+    # Last, because `proposals.store` locks the study's row and may have been waited for.
+    Prepared(
+        sa.delete(decisions.proposal).where(decisions.proposal.c.study_id == sa.bindparam("study"))
+    ),
 )
 
 

@@ -1,97 +1,57 @@
 """
 Draws and proposals: the numbers and params of new trials, within the budget.
 
-Params are a pure function of the seed and the draw, but only the transaction that locks the study's
-row knows the draw. On PostgreSQL the row holds the params of the next draws, computed in batches.
-So an ask is one statement, and no client computes params while it locks the row.
+Only the transaction that locks the study's row knows the draw of a new trial. So the params of the
+next draws are computed ahead, outside of any transaction, and stored as rows of `proposal`. An ask
+makes its trial from the row of its draw; it computes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
-from studydb.db import Prepared, Txn
-from studydb.db.chain import LAZILY
-from studydb.db.schema import study
-from studydb.db.types import Json
+from studydb.db import Chain, Prepared, Txn
+from studydb.db.chain import of, of_main
+from studydb.db.decision_schema import proposal
+from studydb.db.schema import study, trial
+from studydb.db.statement import BulkInsert
 from studydb.domain.life.states import State
-from studydb.domain.records import Claimant, Proposal, Study
+from studydb.domain.records import Claimant, Proposal
 from studydb.domain.space.search_space import params_hash
 from studydb.store import attempts, claims, counters
 from studydb.store.claims import LeasedTrial
 from studydb.store.studies import HAS_DRAWS, HAS_ROOM, OPEN, THIS
 
-PROPOSALS_PER_BATCH = 64
-"""The number of consecutive draws in a batch."""
-
-BATCHES_AHEAD = 2
-"""
-How many batches after the current batch are computed ahead. A batch is late only if 127
-other trials start while a client computes it.
-"""
-
-_MOST_CHARACTERS = 1000
-"""
-The most characters of a proposal's params; studies with longer params ask in several statements.
-An ask in a single statement unpacks all batches: with params of 10,000 characters it took four
-times as long as an ask in several statements.
-"""
-
-_DELETED_BATCHES = 8
-"""How many older batches the storing of a batch deletes; an earlier deletion may have failed."""
-
-_DRAW = (
-    sa.update(study)
-    .where(THIS, OPEN, HAS_DRAWS, HAS_ROOM)
-    .values(
-        next_number=study.c.next_number + 1,
-        next_draw=study.c.next_draw + 1,
-        n_counted=study.c.n_counted + 1,
-        n_running=sa.case(
-            (study.c.max_concurrent.is_(None), study.c.n_running), else_=study.c.n_running + 1
-        ),
-    )
-)
-_DRAWN = ((study.c.next_number - 1).label("number"), (study.c.next_draw - 1).label("draw"))
+MOST_DELETED = 1024
+"""How many rows of taken draws the storing of proposals deletes at most."""
 
 _IF = {False: sa.true(), True: claims.NOTHING_WAITS}
 
-_TAKE = {
-    flag: Prepared(_DRAW.where(condition).returning(*_DRAWN)) for flag, condition in _IF.items()
-}
+_IS_PROPOSED = sa.func.coalesce(
+    sa.select(sa.true())
+    .where(proposal.c.study_id == study.c.id, proposal.c.draw == study.c.next_draw)
+    .correlate(study)
+    .scalar_subquery(),
+    sa.false(),
+)
+"""
+The condition that the proposal of the next draw is stored.
 
-
-class Draw(NamedTuple):
-    """The number of a new trial, and the draw from which its params are computed."""
-
-    number: int
-    draw: int
+While an ask waits for the study's row, other asks take draws. Then PostgreSQL evaluates the
+condition again for the row's new version, but it sees other tables as they were when the statement
+began. As a subquery with one value the condition finds the proposal of the new draw. An EXISTS or a
+join would be planned as a join, which compares the new version with the old draw's proposal only.
+"""
 
 
 class NextDraw(NamedTuple):
-    """The draw of the next ask, and whether the study's row has the params of this draw."""
+    """The draw of the next ask, and whether its proposal is stored."""
 
     draw: int
     is_proposed: bool
 
-
-class Asked(NamedTuple):
-    """A new trial, which is already leased, and its draw."""
-
-    leased: LeasedTrial
-    draw: int
-
-
-def _batch_of(draw: sa.ColumnElement[int]) -> sa.ColumnElement[str]:
-    return sa.cast(draw // PROPOSALS_PER_BATCH, sa.Text)
-
-
-_IS_PROPOSED = sa.func.coalesce(
-    study.c.points.bool_op("?")(_batch_of(study.c.next_draw)), sa.false()
-)
 
 _QUEUE = 0x73747564
 
@@ -132,42 +92,44 @@ and the token keeps a duplicate request from taking a second trial.
 _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))
 
 
-def _ask(*conditions: sa.ColumnElement[bool]) -> Prepared:
-    last = study.c.next_draw - 1  # RETURNING reads the updated row
-    place = postgresql.array([_batch_of(last), sa.cast(last % PROPOSALS_PER_BATCH, sa.Text)])
+def _ask(*conditions: sa.ColumnElement[bool]) -> Chain:
     drawn = (
-        _DRAW.where(*conditions, _IS_PROPOSED)
-        .returning(*_DRAWN, study.c.points.op("#>")(place).label("point"))
-        .cte("drawn")
+        sa.update(study)
+        .where(THIS, OPEN, HAS_DRAWS, HAS_ROOM, *conditions, _IS_PROPOSED)
+        .values(
+            next_number=study.c.next_number + 1,
+            next_draw=study.c.next_draw + 1,
+            n_counted=study.c.n_counted + 1,
+            n_running=sa.case(
+                (study.c.max_concurrent.is_(None), study.c.n_running), else_=study.c.n_running + 1
+            ),
+        )
+        .returning((study.c.next_number - 1).label("number"), (study.c.next_draw - 1).label("draw"))
     )
-    point = {
-        "params": drawn.c.point.op("->")(sa.literal("params", sa.Text)),
-        "params_hash": drawn.c.point.op("->>")(sa.literal("hash", sa.Text)),
-        # Proposals of an older studydb lack a bracket, because it has only bracket 0.
-        "bracket": sa.func.coalesce(
-            sa.cast(drawn.c.point.op("->>")(sa.literal("bracket", sa.Text)), sa.Integer), 0
-        ),
-    }
-    made = claims.inserting_running(number=drawn.c.number, draw=drawn.c.draw, **point).cte("made")
-    begun = attempts.inserting(
-        trial_id=made.c.id,
-        config=sa.bindparam("constants", type_=Json).op("||")(made.c.params),
-    ).cte("begun")
-    counted = counters.MOVE.where(sa.exists(sa.select(drawn.c.draw))).cte("counted")
-    whole = (
-        sa.select(made, drawn.c.draw)
-        .join_from(made, drawn, sa.true())
-        .where(sa.text(LAZILY))
-        .add_cte(begun, counted)
+    proposed = (
+        *("params", "params_hash", "config", "is_unique", "draw"),
+        *("origin", "space_version", "bracket"),
     )
-    return Prepared(whole, spell_constants=True)
+    made = claims.inserting_running(
+        proposal.c.study_id == sa.bindparam("study"),
+        proposal.c.draw == of("drawn", proposal.c.draw),
+        number=of("drawn", trial.c.number),
+        **{name: proposal.c[name] for name in proposed},
+    )
+    return Chain(
+        made,
+        before={"drawn": drawn},
+        begun=attempts.inserting(trial_id=of_main(trial.c.id), config=attempts.CONFIG),
+        counted=counters.MOVE,
+    )
 
 
 _ASK = {
-    **{(flag, True): _ask(condition, _TURN) for flag, condition in _IF.items()},
-    **{(flag, False): _ask(condition) for flag, condition in _IF.items()},
+    (flag, in_queue): _ask(condition, *([_TURN] if in_queue else []))
+    for flag, condition in _IF.items()
+    for in_queue in (True, False)
 }
-"""The statements of `ask`, by its flags `if_nothing_waits` and `queue`."""
+"""The statements of `ask`, by its flag `if_nothing_waits`, and by whether the ask queues."""
 
 _NEXT = {
     flag: Prepared(
@@ -178,65 +140,79 @@ _NEXT = {
     for flag, condition in _IF.items()
 }
 
-_remaining_points = sa.func.coalesce(study.c.points, sa.literal({}, Json)).op("-")(
-    sa.bindparam("passed", type_=sa.ARRAY(sa.Text))
+_KEEP_STUDY = Prepared(sa.select(study.c.id).where(THIS).with_for_update(read=True, key_share=True))
+
+_STORE = BulkInsert(
+    proposal,
+    common=("study_id",),
+    columns=(
+        *("draw", "params", "params_hash", "config"),
+        *("origin", "space_version", "bracket", "is_unique"),
+    ),
+    stamped="proposed_at",
+    skip_existing=True,
 )
-_PROPOSE = Prepared(
+
+_of_study = proposal.c.study_id == sa.bindparam("study")
+_lowest = sa.select(sa.func.min(proposal.c.draw)).where(_of_study).scalar_subquery()
+_DELETE_TAKEN = Prepared(
+    sa.delete(proposal).where(
+        _of_study,
+        proposal.c.draw < sa.select(study.c.next_draw).where(THIS).scalar_subquery(),
+        proposal.c.draw < _lowest + sa.bindparam("most", MOST_DELETED, sa.BigInteger),
+    )
+)
+
+_other = trial.alias("other")
+_SKIP_DUPLICATE = Prepared(
     sa.update(study)
-    .where(THIS, study.c.next_draw < sa.bindparam("end"), sa.text(LAZILY))
-    .values(points=_remaining_points.op("||")(sa.bindparam("more", type_=Json)))
+    .where(
+        THIS,
+        sa.func.coalesce(
+            sa.select(sa.true())
+            .where(
+                proposal.c.study_id == study.c.id,
+                proposal.c.draw == study.c.next_draw,
+                proposal.c.is_unique,
+                _other.c.study_id == proposal.c.study_id,
+                _other.c.params_hash == proposal.c.params_hash,
+                _other.c.is_unique,
+            )
+            .correlate(study)
+            .scalar_subquery(),
+            sa.false(),
+        ),
+    )
+    .values(next_draw=study.c.next_draw + 1)
+    .returning(study.c.next_draw)
 )
-
-
-def take(txn: Txn, *, study_id: int, if_nothing_waits: bool = False) -> Draw | None:
-    """
-    Take a number and a draw for a new trial that is RUNNING from the start.
-
-    Args:
-        if_nothing_waits: Whether to take nothing if a trial can be claimed.
-
-    Returns:
-        None if the budget is spent, the study is not RUNNING, or `max_concurrent` trials run.
-    """
-    row = txn.first(_TAKE[if_nothing_waits], study=study_id)
-    return None if row is None else Draw._make(row)
-
-
-def are_kept(study: Study) -> bool:
-    """Tell whether the study's row can hold proposals from which SQL can make configs."""
-    return study.space.is_flat and study.space.width <= _MOST_CHARACTERS
 
 
 def ask(
-    txn: Txn,
-    claimant: Claimant,
-    *,
-    study: Study,
-    if_nothing_waits: bool,
-    queue: bool = True,
-) -> Asked | None:
+    txn: Txn, claimant: Claimant, *, study_id: int, if_nothing_waits: bool, queue: bool = True
+) -> LeasedTrial | None:
     """
-    Make a trial of the next draw's proposal, and its first attempt; PostgreSQL only.
+    Make a trial of the next draw's proposal, and its first attempt.
 
     Args:
-        queue: Whether to wait in the queue; False after a wait that timed out.
+        if_nothing_waits: Whether to make no trial if a trial can be claimed.
+        queue: Whether to wait in the queue; False after a wait that timed out. SQLite has no queue.
 
     Returns:
-        None if the proposal is not stored yet, and in the cases of `take`.
+        None if the budget is spent, the study is not RUNNING, `max_concurrent` trials run, or the
+        next draw's proposal was not stored when the statement began.
 
     Raises:
-        Duplicate: The same ask was already stored (its reply was lost).
+        Duplicate: The same ask was already stored (its reply was lost), or the proposal is to be
+            unique and a trial has its params.
         LockTimeout: The turn did not come within `TURN_TIMEOUT_S`.
     """
-    assert study.searcher is not None  # a study without a searcher has no draws
-    row = txn.first(
-        _ASK[if_nothing_waits, queue],
-        study=study.id,
-        study_id=study.id,
-        constants=dict(study.space.constants),
+    row = txn.chain(
+        _ASK[if_nothing_waits, queue and txn.features.concurrent_writers],
+        (),
+        study=study_id,
+        study_id=study_id,
         uuid=str(UUID(hex=claimant.token)),
-        space_version=study.space_version,
-        origin=study.searcher.origin,
         parent_id=None,
         counted=True,
         priority=0,
@@ -244,7 +220,7 @@ def ask(
         **attempts.first_binds(claimant),
         **counters.binds(key=claimant.token, out_of=None, into=State.RUNNING),
     )
-    return None if row is None else Asked(LeasedTrial._make(tuple(row)[:-1]), row.draw)
+    return None if row is None else LeasedTrial._make(row)
 
 
 def await_asks(txn: Txn, *, study_id: int) -> None:
@@ -262,32 +238,41 @@ def await_asks(txn: Txn, *, study_id: int) -> None:
 
 
 def next_of(txn: Txn, *, study_id: int, if_nothing_waits: bool) -> NextDraw | None:
-    """Read the next draw without a lock; None in the cases of `take`."""
+    """
+    Read the next draw without a lock.
+
+    Returns:
+        None in the cases in which `ask` returns None although the proposal is stored.
+    """
     row = txn.first(_NEXT[if_nothing_waits], study=study_id)
-    return None if row is None else NextDraw._make(row)
+    return None if row is None else NextDraw(row.next_draw, bool(row.is_proposed))
 
 
-def propose(
-    txn: Txn, *, study_id: int, batch: int, proposed: Sequence[Proposal], current: int
-) -> None:
+def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
     """
-    Store a batch of proposals, and delete batches before the `current` one.
+    Store proposals by draw; a draw that has a proposal keeps it.
 
-    A batch whose draws were all taken meanwhile is not stored, because nothing would delete it. All
-    workers compute the same params for a batch, so any of them may store it.
+    Also deletes proposals of draws that are taken, up to `MOST_DELETED` rows: an earlier deletion
+    may have failed, and the draws of these proposals may have been taken meanwhile. The lock keeps
+    the study from being deleted; nothing would delete proposals of a deleted study.
     """
-    known = [
-        {
-            "params": dict(one.params),
-            "hash": params_hash(one.params),
-            "bracket": one.bracket,
-        }
-        for one in proposed
+    if txn.first(_KEEP_STUDY, study=study_id) is None:
+        return
+    rows = [
+        (
+            *(draw, dict(one.params), params_hash(one.params), dict(one.config)),
+            *(str(one.origin), one.space_version, one.bracket, one.is_unique or None),
+        )
+        for draw, one in sorted(proposed.items())
     ]
-    txn.run(
-        _PROPOSE,
-        study=study_id,
-        end=(batch + 1) * PROPOSALS_PER_BATCH,
-        passed=[str(earlier) for earlier in range(current - _DELETED_BATCHES, current)],
-        more={str(batch): known},
-    )
+    txn.insert_many(_STORE, rows, study_id=study_id)
+    txn.run(_DELETE_TAKEN, study=study_id)
+
+
+def skip_duplicate(txn: Txn, *, study_id: int) -> bool:
+    """
+    Skip the next draw if its proposal is to be unique and a trial has its params already.
+
+    The number of trials does not change.
+    """
+    return txn.first(_SKIP_DUPLICATE, study=study_id) is not None

@@ -1,22 +1,19 @@
 """
-Single-statement claim, report and finish, for trials without a pending decision or request.
+Claims; and single-statement report and finish, for trials without a pending decision or request.
 
-The first CTE changes the trial's row if the row is as its holder expects; the other CTEs use the
-row that the first CTE returns. If the row is not as expected, nothing changes, and the operation
+The main CTE changes the trial's row if the row is as its holder expects; later CTEs use the row
+that the main CTE returns. If the row is not as expected, nothing changes, and a report or finish
 runs again in several statements.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import sqlalchemy as sa
 
 from studydb.db import Chain, Txn
-from studydb.db.chain import of_first
-from studydb.db.dialect import is_object
+from studydb.db.chain import found, of, of_main
 from studydb.db.schema import checkpoint, trial
-from studydb.db.types import Json
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.metrics import Summary
 from studydb.domain.records import (
@@ -24,14 +21,11 @@ from studydb.domain.records import (
     Batch,
     Claimant,
     Lease,
-    Proposal,
     QueuePosition,
     Study,
 )
-from studydb.domain.space.search_space import params_hash
-from studydb.store import attempts, claims, counters, leases, results
+from studydb.store import attempts, claims, counters, leases, results, studies
 from studydb.store.claims import LeasedTrial
-from studydb.store.proposals import Draw
 from studydb.store.trials import status_of_study
 
 _AS_EXPECTED = (
@@ -71,32 +65,36 @@ _FINISH = Chain(
 
 _restored_step = (
     sa.select(checkpoint.c.step)
-    .where(checkpoint.c.id == of_first(trial.c.checkpoint_id))
+    .where(checkpoint.c.id == of_main(trial.c.checkpoint_id))
     .scalar_subquery()
 )
-_PARAMS = of_first(trial.c.params)
-_CONFIG = sa.bindparam("constants", type_=Json).op("||")(
-    sa.case((is_object(_PARAMS), _PARAMS), else_=sa.literal({}, Json))
+_BEGUN = attempts.inserting(
+    trial_id=of_main(trial.c.id),
+    attempt=of_main(trial.c.attempt),
+    config=attempts.CONFIG,
+    restored_id=of_main(trial.c.checkpoint_id),
+    start_step=sa.func.coalesce(_restored_step, 0) + 1,
 )
-"""Params that are no JSON object count as empty, because || would fail on them."""
-
-_CLAIM = Chain(
-    claims.CLAIM.statement,
-    begun=attempts.inserting(
-        trial_id=of_first(trial.c.id),
-        attempt=of_first(trial.c.attempt),
-        config=_CONFIG,
-        restored_id=of_first(trial.c.checkpoint_id),
-        start_step=sa.func.coalesce(_restored_step, 0) + 1,
-    ),
+_HAS_CONFIG = of("runnable", sa.column("has_config", sa.Boolean))
+_FREE_CLAIM = Chain(
+    claims.LEASE_RUNNABLE.where(_HAS_CONFIG),
+    before={"runnable": claims.FIRST_RUNNABLE},
+    begun=_BEGUN,
     counted=counters.MOVE,
 )
-
-_BEGIN = Chain(
-    claims.INSERT_RUNNING,
-    begun=attempts.inserting(trial_id=of_first(trial.c.id)),
+_LIMITED_CLAIM = Chain(
+    claims.LEASE_RUNNABLE.where(found("entered")),
+    before={
+        "runnable": claims.FIRST_RUNNABLE,
+        "entered": studies.ENTER.where(_HAS_CONFIG),
+    },
+    begun=_BEGUN,
     counted=counters.MOVE,
 )
+"""
+A claim in a study with `max_concurrent` counts the trial in the study's row, which it locks after
+the trial. If there is no room, the trial stays PENDING.
+"""
 
 
 class Completed(NamedTuple):
@@ -106,62 +104,27 @@ class Completed(NamedTuple):
     losses: int
 
 
-def begin(
-    txn: Txn,
-    claimant: Claimant,
-    *,
-    study: Study,
-    draw: Draw,
-    proposal: Proposal,
-) -> Callable[[], LeasedTrial]:
-    """
-    Insert a RUNNING trial with its first attempt.
-
-    Returns:
-        A function that reads the trial's row after the transaction has ended.
-    """
-    read = txn.chain_later(
-        _BEGIN,
-        (),
-        study=study.id,
-        study_id=study.id,
-        uuid=str(UUID(hex=claimant.token)),
-        number=draw.number,
-        params=dict(proposal.params),
-        params_hash=params_hash(proposal.params),
-        space_version=study.space_version,
-        origin=proposal.origin,
-        bracket=proposal.bracket,
-        parent_id=None,
-        draw=draw.draw,
-        counted=True,
-        priority=0,
-        config=study.space.config(proposal.params),
-        **claims.lease_binds(claimant),
-        **attempts.first_binds(claimant),
-        **counters.binds(key=claimant.token, out_of=None, into=State.RUNNING),
-    )
-    return lambda: LeasedTrial._make(read() or ())
-
-
 def claim(
     txn: Txn, claimant: Claimant, *, study: Study, after_position: QueuePosition
 ) -> LeasedTrial | None:
     """
-    Claim a trial and start its attempt; only on PostgreSQL, and for a space without nesting.
+    Give the first runnable trial (PENDING and ready) of a study to a worker; start its attempt.
+
+    Args:
+        after_position: Only trials after this position are claimed.
 
     Returns:
-        The trial's row, as from `claims.claim`.
+        The trial's row, RUNNING under a new attempt. None if no trial is runnable, the study is not
+        RUNNING, `max_concurrent` trials run, or the trial has no config (`claims.add_config`).
 
     Raises:
         Duplicate: The same claim was already stored (its reply was lost).
     """
     row = txn.chain(
-        _CLAIM,
+        _FREE_CLAIM if study.max_concurrent is None else _LIMITED_CLAIM,
         (),
         study=study.id,
         study_id=study.id,
-        constants=dict(study.space.constants),
         worker_id=claimant.worker_id,
         token=claimant.token,
         **claims.claim_binds(claimant, after_position),

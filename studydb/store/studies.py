@@ -72,12 +72,13 @@ _ADMIT = Prepared(
     .returning((study.c.next_number - 1).label("number"))
 )
 
-_ENTER = Prepared(
+ENTER = (
     sa.update(study)
     .where(THIS, HAS_ROOM)
     .values(n_running=study.c.n_running + 1)
     .returning(study.c.id)
 )
+"""Counts one more RUNNING trial; returns no row if `max_concurrent` trials are RUNNING already."""
 
 _LEAVE = Prepared(
     sa.update(study)
@@ -274,11 +275,6 @@ def admit(txn: Txn, *, study_id: int) -> int | None:
     """Take a number for a new PENDING trial; None if the budget is spent."""
     row = txn.first(_ADMIT, study=study_id)
     return None if row is None else int(row.number)
-
-
-def enter(txn: Txn, *, study_id: int) -> bool:
-    """Count one more RUNNING trial; False if `max_concurrent` trials are already RUNNING."""
-    return txn.count(_ENTER, study=study_id) == 1
 
 
 def leave(txn: Txn, *, study_id: int, n: int = 1) -> None:

@@ -29,6 +29,8 @@ _GIVEN = (
     "number",
     "params",
     "params_hash",
+    "config",
+    "is_unique",
     "space_version",
     "origin",
     "parent_id",
@@ -48,8 +50,20 @@ NEW = {name: sa.bindparam(name) for name in _GIVEN} | {
     "created_at": now(),
 }
 
+_other = trial.alias("other")
+_is_first_with_its_params = ~sa.exists().where(
+    _other.c.study_id == sa.bindparam("study_id"),
+    _other.c.params_hash == sa.bindparam("params_hash"),
+    _other.c.is_unique,
+)
+_IS_UNIQUE = sa.case(
+    (sa.and_(sa.bindparam("wants_unique", type_=sa.Boolean), _is_first_with_its_params), sa.true())
+)
+
 _INSERT_PENDING = Prepared(
-    sa.insert(trial).values(NEW | {"state": State.PENDING, "attempt": 0}).returning(trial.c.id)
+    sa.insert(trial)
+    .values(NEW | {"state": State.PENDING, "attempt": 0, "is_unique": _IS_UNIQUE})
+    .returning(trial.c.id)
 )
 
 _BY_NUMBER = (trial.c.study_id == sa.bindparam("study"), trial.c.number == sa.bindparam("no"))
@@ -123,14 +137,22 @@ def insert(
     uuid: str,
     number: int,
     params: Mapping[str, Any],
+    config: Mapping[str, Any],
     space_version: int,
     origin: Origin,
+    wants_unique: bool = False,
     bracket: int = 0,
     priority: int = 0,
     parent_id: int | None = None,
     counted: bool = True,
 ) -> int:
-    """Insert a PENDING trial."""
+    """
+    Insert a PENDING trial; the caller has locked the study's row.
+
+    Args:
+        wants_unique: Whether no later trial with `is_unique` may have the same params. If such a
+            trial exists already, this trial is another one with the same params.
+    """
     row = txn.all(
         _INSERT_PENDING,
         study_id=study_id,
@@ -138,6 +160,8 @@ def insert(
         number=number,
         params=dict(params),
         params_hash=params_hash(params),
+        config=dict(config),
+        wants_unique=wants_unique,
         space_version=space_version,
         origin=origin,
         parent_id=parent_id,

@@ -44,11 +44,6 @@ class Domain(Spec, ABC):
     def cast(self, value: Any) -> Any:
         """Convert a value of the domain to the type of samples: 3 becomes 3.0 for `uniform`."""
 
-    @property
-    def width(self) -> int:
-        """The length of the longest value as JSON, in characters."""
-        return 24
-
     def __str__(self) -> str:
         """Return the call that users write in Python and on the command line."""
         _, *arguments = self.to_json().values()
@@ -241,10 +236,6 @@ class Choice(Enumerable):
     def size(self) -> int:
         """The number of values; a value given twice counts twice."""
         return len(self.values)
-
-    @property
-    def width(self) -> int:
-        return max(map(len, self._indexes))
 
     def at(self, index: int) -> Any:
         """Return a copy of the value, because it may be a list or a dict."""

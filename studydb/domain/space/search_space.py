@@ -5,12 +5,18 @@ A space is a nested dict of distributions and constants. A parameter's path join
 {"model": {"width": randint(1, 4)}} has the parameter "model/width".
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
-from studydb.domain.canonical import MAX_DEPTH, canonical_json, params_hash, plain
+from studydb.domain.canonical import (
+    MAX_DEPTH,
+    canonical_json,
+    is_number,
+    params_hash,
+    plain,
+)
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.distributions import (
     choice,
@@ -124,8 +130,6 @@ class Space:
 
         Unknown paths come last. Of the paths "a" and "a/b" only the later one is kept.
         """
-        if self.is_flat and values.keys() <= self.leaves.keys():
-            return {path: values[path] for path in self.leaves if path in values}
         tree: dict[str, Any] = {}
         for path in [*filter(values.__contains__, self.leaves), *values]:
             *parents, last = path.split("/")
@@ -157,16 +161,6 @@ class Space:
             else:
                 yield from self._flatten(value, f"{path}/")
 
-    @cached_property
-    def is_flat(self) -> bool:
-        """Whether no parameter or constant is nested."""
-        return not any("/" in path for path in self.leaves)
-
-    @cached_property
-    def width(self) -> int:
-        """The approximate length of the longest params as JSON, in characters."""
-        return sum(len(path) + domain.width for path, domain in self.parameters.items())
-
     def config(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """
         Merge params with the constants into the config that a trainable receives.
@@ -182,15 +176,18 @@ class Space:
         fixed = {path: plain(value, subject=path) for path, value in self.constants.items()}
         return self.nest(values | fixed)
 
-    def misfit(self, params: Any) -> str | None:
+    def misfit(self, params: Any, *, noun: str = "params") -> str | None:
         """
         Return why params do not fit this space; None if they fit.
 
         Params fit if they name exactly the parameters of the space, and each value is in the
         parameter's domain. The check is for rows that another program has written.
+
+        Args:
+            noun: What the message calls the params.
         """
         if not isinstance(params, Mapping):
-            return f"Its params are not a dict, but {shortened(repr(params), 200)}."
+            return f"Its {noun} are not a dict, but {_shown(params)}."
         try:
             values = self.flatten(params)
             domains = self.parameters
@@ -204,7 +201,44 @@ class Space:
         surplus = sorted(values.keys() - domains.keys())
         missing = sorted(domains.keys() - values.keys())
         found = [f"have {path!r}" for path in surplus] + [f"lack {path!r}" for path in missing]
-        return shortened(f"Its params {', '.join(found)}.", 500)
+        return shortened(f"Its {noun} {', '.join(found)}.", 500)
+
+    def check_row(self, params: Any, config: Any) -> tuple[dict[str, Any], str | None]:
+        """
+        Check the params and the config of a trial's row, which another program may have written.
+
+        A config may differ from the params in values of parameters. Constants are taken from the
+        space; a config with another constant does not fit.
+
+        Returns:
+            The config that an attempt receives, and why the row does not fit; {} if it does not.
+        """
+        misfit = self.misfit(params)
+        if misfit is None:
+            made = self.config(params)
+            if config == made:  # the usual case
+                return made, None
+            misfit = self._misfit_of_config(config)
+        return ({}, misfit) if misfit is not None else (self.config(self._varied(config)), None)
+
+    def _varied(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        values = self.flatten(config)
+        return {path: value for path, value in values.items() if path not in self.constants}
+
+    def _misfit_of_config(self, config: Any) -> str | None:
+        noun = "values in the config"
+        if not isinstance(config, Mapping):
+            return self.misfit(config, noun=noun)
+        values = self.flatten(config)
+        for path, fixed in self.constants.items():
+            if path not in values:
+                return shortened(f"Its config lacks the constant {path!r}.", 500)
+            if not _is_same(values[path], fixed):
+                return (
+                    f"{shortened(path, 100)!r} is the constant {_shown(fixed)} in this study, but "
+                    f"{_shown(values[path])} in its config."
+                )
+        return self.misfit(self._varied(config), noun=noun)
 
     def check_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -260,6 +294,33 @@ class Space:
     def complete(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Add the parameters that enqueued params lack, with the values that a searcher drew."""
         return self.nest(self.flatten(drawn) | self.flatten(params))
+
+
+def _shown(value: Any) -> str:
+    try:
+        return shortened(repr(value), 200)
+    except RecursionError:
+        return "a value with too many levels"
+
+
+def _is_same(value: Any, constant: Any) -> bool:
+    """Compare a value with a constant; a database may return 1e300 as the integer 10**300."""
+    if is_number(value) and is_number(constant):
+        return value == constant or _as_float(value) == float(constant)
+    if isinstance(constant, Mapping):
+        is_alike = isinstance(value, Mapping) and value.keys() == constant.keys()
+        return is_alike and all(_is_same(value[key], one) for key, one in constant.items())
+    if isinstance(constant, list | tuple):
+        is_alike = isinstance(value, list) and len(value) == len(constant)
+        return is_alike and all(map(_is_same, value, constant))
+    return type(value) is type(constant) and bool(value == constant)
+
+
+def _as_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def _as_mapping(mapping: Any) -> Mapping[str, Any]:
