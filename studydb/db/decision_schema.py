@@ -140,7 +140,7 @@ proposal = sa.Table(
     required("proposed_at", UtcDateTime),
     sa.PrimaryKeyConstraint("study_id", "draw"),
 )
-"""Not used yet: the params, config and origin that the trial of a draw will have."""
+"""The params, config and origin that the trial of a draw will have, computed ahead."""
 
 add_checks(proposal, **one_of("origin", Origin))
 

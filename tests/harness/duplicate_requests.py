@@ -76,6 +76,33 @@ def asking(database: Database, **overrides: Any) -> Call:
     return lambda over: ask(over, study, claimant)
 
 
+def _asking_for_the_first_trial(database: Database) -> Call:
+    """The call also stores proposals."""
+    study = new_study(database)
+    claimant = SimulatedWorker(database, study).claimant()
+    return lambda over: ask(over, study, claimant)
+
+
+def _asking_past_a_duplicate(database: Database) -> Call:
+    """The proposal of the next draw has the params of a trial, and both are to be unique."""
+    call = asking(database)
+    change(database, "UPDATE trial SET is_unique = (1 = 1)")
+    hash_of_the_trial = "SELECT params_hash FROM trial WHERE study_id = proposal.study_id"
+    change(
+        database,
+        f"UPDATE proposal SET is_unique = (1 = 1), params_hash = ({hash_of_the_trial}) "
+        "WHERE draw = 1 AND study_id = (SELECT max(id) FROM study)",
+    )
+    return call
+
+
+def _claiming_without_a_config(database: Database) -> Call:
+    """The trial was made by a version of studydb that stored no configs."""
+    call = claiming(database)
+    change(database, "UPDATE trial SET config = NULL")
+    return call
+
+
 def _study_with_proposals(database: Database, **overrides: Any) -> Study:
     """A study whose first ask has stored the proposals for the next asks."""
     study = new_study(database, **overrides)
@@ -318,7 +345,10 @@ OPERATIONS: dict[str, Arranged] = {
     "claim_the_last_trial": partial(claiming, waiting=1),
     "claim_with_max_concurrent": partial(claiming, max_concurrent=1),
     "claim_from_a_checkpoint": _claiming_from_a_checkpoint,
+    "claim_without_a_config": _claiming_without_a_config,
     "ask": asking,
+    "ask_for_the_first_trial": _asking_for_the_first_trial,
+    "ask_past_a_duplicate": _asking_past_a_duplicate,
     "ask_for_the_last_trial": partial(asking, num_trials=2),
     "ask_with_max_concurrent": partial(asking, max_concurrent=1),
     "claim_or_ask": _claiming_or_asking,

@@ -16,12 +16,12 @@ ENTRIES = 3000
 """Entries of the first rung."""
 
 _TRIAL = """
-    INSERT INTO trial (uuid, study_id, number, state, reason, params, params_hash, space_version,
+    INSERT INTO trial (uuid, study_id, number, state, reason, params, config, params_hash, space_version,
         origin, draw, counted, priority, ready, resource_class, bracket, attempt, failures, losses,
         flush_no, checkpoint_step, n_results, best_value, best_score, rank_score, created_at,
         ended_at)
     SELECT '{kind}0000-0000-4000-8000-' || substr(CAST(1000000000000 + n AS text), 2),
-        {study}, n + {first}, '{state}', {reason}, '{{}}', 'h', 1, 'searcher', n + {first}, {true}, 0, {ready}, '', 0, 1, 0, 0,
+        {study}, n + {first}, '{state}', {reason}, '{{}}', '{{}}', 'h', 1, 'searcher', n + {first}, {true}, 0, {ready}, '', 0, 1, 0, 0,
         0, 0, 1, n, n, n, {now}, {ended}
     FROM {numbers}
 """

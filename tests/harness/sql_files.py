@@ -14,15 +14,13 @@ import grimp
 
 from harness import duplicate_requests, postgres
 from harness.arrange import SimulatedWorker, new_study, process
-from harness.duplicate_requests import Arranged, Call, asking
+from harness.duplicate_requests import Arranged, Call
 from harness.filled_study import filled_study, generic_plan
 from harness.sent_statements import Sender, Sent, path_of, recorded
 from harness.sql_layout import WIDTH, layout
 from studydb.cli import console
 from studydb.db import Database
 from studydb.db.metadata import METADATA
-from studydb.domain.space.distributions import uniform
-from studydb.domain.space.search_space import Space
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.study_progress import read_progress
 
@@ -46,10 +44,6 @@ def _recovering(database: Database) -> Call:
     return lambda over: recover_host(over, study, process=process(), is_alive=lambda _: False)
 
 
-def _asking_in_a_nested_space(database: Database) -> Call:
-    return asking(database, space=Space.read({"model": {"lr": uniform(0.0, 1.0)}}))
-
-
 def _command(*words: str) -> Arranged:
     """A studydb command on a study that has one result."""
 
@@ -70,7 +64,8 @@ def _run(*words: str) -> None:
 
 
 SENT_AGAIN = (
-    *("claim", "claim_from_a_checkpoint", "claim_with_max_concurrent", "ask", "promote"),
+    *("claim", "claim_from_a_checkpoint", "claim_with_max_concurrent", "promote"),
+    *("ask", "ask_for_the_first_trial"),
     *("report", "report_at_a_rung", "finish_at_rungs", "renew", "save"),
 )
 """Operations that are printed under the names that duplicate_requests.py gives them."""
@@ -78,7 +73,6 @@ SENT_AGAIN = (
 OPERATIONS: Mapping[str, Arranged] = {
     **{name: duplicate_requests.OPERATIONS[name] for name in SENT_AGAIN},
     "finish": duplicate_requests.OPERATIONS["finish_in_a_single_statement"],
-    "ask_in_a_nested_space": _asking_in_a_nested_space,
     "look": _looking,
     "sweep": _sweeping,
     "recover": _recovering,

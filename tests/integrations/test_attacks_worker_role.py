@@ -201,16 +201,18 @@ def test_logs_command_does_not_open_links_or_pipes(stage, bare_console, tmp_path
 
 
 TRIAL = (
-    "INSERT INTO trial (uuid, study_id, number, state, params, params_hash, space_version, origin, "
+    "INSERT INTO trial (uuid, study_id, number, state, params, config, params_hash, space_version, origin, "
     "counted, priority, ready, resource_class, bracket, attempt, failures, losses, flush_no, "
-    "checkpoint_step, n_results, created_at) SELECT '{uuid}', id, 500, 'PENDING', {params}, 'h', "
+    "checkpoint_step, n_results, created_at) SELECT '{uuid}', id, 500, 'PENDING', {params}, {config}, 'h', "
     "1, 'enqueued', (1 = 1), -9, (1 = 1), '', 0, 0, 0, 0, 0, 0, 0, created_at FROM study"
 )
 COUNTED = "UPDATE counter SET pending = pending + 1 WHERE shard = (SELECT min(shard) FROM counter)"
 
 
-def insert_trial(attack, params):
-    attack(TRIAL.format(uuid=uuid.uuid4(), params=f"'{params}'"))
+def insert_trial(attack, params, config=None):
+    """Insert a PENDING trial, the first in the queue; without a config it gets one from params."""
+    config = "NULL" if config is None else f"'{config}'"
+    attack(TRIAL.format(uuid=uuid.uuid4(), params=f"'{params}'", config=config))
     attack(COUNTED)
 
 
@@ -251,14 +253,55 @@ def test_inserted_trial_with_invalid_params_fails_before_it_runs(stage, attack, 
     assert [stage.trial(number).reason for number in (0, 1)] == ["COMPLETED"] * 2
 
 
-def test_trial_of_a_changed_proposal_fails_before_it_runs(stage, attack):
-    if stage.storage.startswith("sqlite"):
-        pytest.skip("SQLite keeps no proposals")
+INVALID_CONFIGS = {
+    "another constant": ('{"command": "rm -rf", "lr": 0.5}', "'command' is the constant 'ls' in"),
+    "no constant": ('{"lr": 0.5}', "lacks the constant 'command'"),
+    "outside": ('{"command": "ls", "lr": 7}', "'lr' is 7, which is not in"),
+    "unknown": ('{"command": "ls", "lr": 0.5, "hook": "os:system"}', "no parameter 'hook'"),
+    "lacking": ('{"command": "ls"}', "lack 'lr'"),
+    "null": ("null", "not a dict"),
+    "no dict": ("5", "not a dict"),
+    "list": ('["lr"]', "not a dict"),
+    "deep list": (nested(900), ""),
+    "deep": (f'{{"command": "ls", "lr": {nested(1500)}}}', ""),
+    "deep constant": (f'{{"command": {nested(900)}, "lr": 0.5}}', ""),
+    "constant in a list": ('{"command": [["ls"]], "lr": 0.5}', "'command' is the constant"),
+    "digits": (f'{{"command": "ls", "lr": 1{"0" * 5000}}}', ""),
+    "large": (f'{{"command": 1{"0" * 400}, "lr": 0.5}}', "'command' is the constant"),
+}
+
+
+@pytest.mark.parametrize(("config", "why"), INVALID_CONFIGS.values(), ids=INVALID_CONFIGS)
+def test_inserted_trial_with_an_invalid_config_fails_before_it_runs(stage, attack, config, why):
     create(stage, "loading:commanding", **COMMANDING)
 
-    point = '{"params": {"lr": 0.5, "command": "rm -rf"}, "hash": "h"}'
-    points = ", ".join([point] * 64)
-    attack(f"""UPDATE study SET points = '{{"0": [{points}]}}'""")
+    if config.startswith("{"):  # the other constants of the staged study
+        config = f'{config[:-1]}, "x": 0.25, "folder": "{stage.folder}"}}'
+    insert_trial(attack, '{"lr": 0.5}', config)
+    worker = stage.start()
+
+    assert worker.exit_code(60) == 0, worker.output()
+    (failed,) = stage.attempts(500)
+    assert (failed.reason, failed.error_type) == ("FAILED", "studydb.InvalidSpec")
+    assert isinstance(failed.config, dict), failed.config
+    assert why in failed.error_message
+    assert "find out who wrote this row" in failed.error_message
+    assert (stage.folder / "ran").read_text() == "ls"
+    assert [stage.trial(number).reason for number in (0, 1)] == ["COMPLETED"] * 2
+
+
+@pytest.mark.parametrize("column", ["params", "config"])
+def test_trial_of_a_false_proposal_fails_before_it_runs(stage, attack, column):
+    create(stage, "loading:commanding", **COMMANDING)
+    false = {"params": '{"lr": 0.5}', "config": '{"lr": 0.5, "command": "ls"}'}
+    false[column] = '{"lr": 0.5, "command": "rm -rf"}'
+
+    for draw in (0, 1):
+        attack(
+            "INSERT INTO proposal (study_id, draw, params, params_hash, config, origin, "
+            f"space_version, bracket, proposed_at) SELECT id, {draw}, '{false['params']}', 'h', "
+            f"'{false['config']}', 'searcher', 1, 0, created_at FROM study"
+        )
     assert stage.run() == 3  # the exit code if no trial has completed
 
     assert [stage.trial(number).reason for number in (0, 1)] == ["FAILED"] * 2

@@ -2,11 +2,21 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import inf
 from threading import Event
 
 import pytest
 from harness import postgres
-from harness.arrange import LEASE_S, SimulatedWorker, enqueued, new_request, new_study, rows, token
+from harness.arrange import (
+    LEASE_S,
+    SimulatedWorker,
+    change,
+    enqueued,
+    new_request,
+    new_study,
+    rows,
+    token,
+)
 from harness.concurrent import PATIENCE_S, held_at, is_waiting_for_a_lock, send_twice
 from harness.duplicate_requests import claiming
 
@@ -18,18 +28,10 @@ from studydb.domain.records import QueuePosition
 from studydb.domain.space.search_space import Space, uniform
 from studydb.lease import acquire
 from studydb.lease.acquire import Acquirer
-from studydb.operations import claim as claims
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.control import extend
-from studydb.store import counters, proposals, studies
-
-NESTED = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
-"""With a nested space, an ask takes several statements."""
-
-AT_BEGIN = (claims, "begin_attempt")
-"""Where tests hold a claim in several statements: at the call that inserts its attempt."""
-
+from studydb.store import attempts, counters, proposals, studies
 
 # --- races
 
@@ -85,26 +87,25 @@ def test_eight_threads_claim_each_trial_once(postgres_url):
 # --- duplicates of a claim
 
 
-@pytest.mark.parametrize("at", [None, AT_BEGIN], ids=["commit", "insert of the attempt"])
+@pytest.mark.parametrize("max_concurrent", [None, 9])
 @pytest.mark.parametrize("waiting", [1, 5])
-def test_duplicate_claims_take_one_trial(connections, postgres_url, waiting, at):
+def test_duplicate_claims_take_one_trial(connections, postgres_url, waiting, max_concurrent):
     slow, fresh = connections
-    call = claiming(slow, waiting=waiting, max_concurrent=9 if at else None)
+    call = claiming(slow, waiting=waiting, max_concurrent=max_concurrent)
 
-    first, second, _ = send_twice(call, slow, fresh, postgres_url, at=at)
+    first, second, _ = send_twice(call, slow, fresh, postgres_url)
 
     assert first == second is not None
     assert rows(fresh, "SELECT count(*) FROM trial WHERE state = 'RUNNING'") == [(1,)]
 
 
-@pytest.mark.parametrize(
-    "overrides", [{}, {"space": NESTED}], ids=["single statement", "several statements"]
-)
+@pytest.mark.parametrize("no_queue_until_s", [0.0, inf])
 def test_duplicate_claim_finds_the_trial_of_an_ask_that_is_committing(
-    connections, postgres_url, overrides
+    connections, postgres_url, no_queue_until_s
 ):
     slow, fresh = connections
-    call = asking_then_claiming(slow, **overrides)
+    call = asking_then_claiming(slow)
+    slow.no_queue_until_s = no_queue_until_s
 
     first, second, waited = send_twice(call, slow, fresh, postgres_url)
 
@@ -117,22 +118,23 @@ def test_duplicate_claim_that_does_not_wait_misses_the_trial_of_the_earlier_send
     connections, postgres_url, monkeypatch, guard
 ):
     slow, fresh = connections
-    arranged, at, room = {
-        "await_claims": (partial(claiming, waiting=1, max_concurrent=9), AT_BEGIN, store.claims),
-        "lock": (partial(asking_then_claiming, space=NESTED), None, studies),
+    arranged, room = {
+        "await_claims": (partial(claiming, waiting=1), store.claims),
+        "lock": (asking_then_claiming, studies),
     }[guard]
     call = arranged(slow)
+    slow.no_queue_until_s = inf  # otherwise the claim waits in the queue of asks
 
     monkeypatch.setattr(room, guard, lambda *_, **__: None)
 
-    _, second, waited = send_twice(call, slow, fresh, postgres_url, at=at)
+    _, second, waited = send_twice(call, slow, fresh, postgres_url)
     assert second is None
     assert not waited
 
 
-def asking_then_claiming(database, **overrides):
+def asking_then_claiming(database):
     """Return a function that sends one token twice, first by an ask, then by a claim."""
-    study = new_study(database, num_trials=2, **overrides)
+    study = new_study(database, num_trials=2)
     SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
     claimant, sends = SimulatedWorker(database, study).claimant(), iter([ask, claim])
     return lambda over: next(sends)(over, study, claimant)
@@ -173,6 +175,51 @@ def send_again(pool, call, database):
     future = pool.submit(call, database)
     future.add_done_callback(lambda _: answered.set())
     return future, answered
+
+
+# --- configs
+
+
+def nested_study(database):
+    space = Space.read({"model": {"lr": uniform(0.0, 1.0), "kind": "mlp"}})
+    return new_study(database, space=space, max_concurrent=9)
+
+
+def test_claim_gives_a_config_to_a_trial_of_an_earlier_version(database):
+    study = nested_study(database)
+    worker = SimulatedWorker(database, study)
+    numbers = [enqueued(database, study, **{"model/lr": lr}) for lr in (0.25, 0.5)]
+    change(database, "UPDATE trial SET config = NULL")
+
+    claimed = [worker.claim() for _ in numbers]
+
+    assert [run.lease.number for run in claimed] == numbers
+    assert [run.claimed.config["model"] for run in claimed] == [
+        {"lr": 0.25, "kind": "mlp"},
+        {"lr": 0.5, "kind": "mlp"},
+    ]
+    with database.begin(write=False) as txn:
+        for run in claimed:
+            stored = attempts.find(txn, trial_id=run.lease.trial_id, attempt_no=1)
+            assert stored.config == run.claimed.config
+    assert worker.claim() is None
+    assert rows(database, "SELECT n_running FROM study") == [(2,)]
+
+
+def test_later_attempt_receives_the_changed_config_of_its_trial(database):
+    study = nested_study(database)
+    worker = SimulatedWorker(database, study)
+    enqueued(database, study, **{"model/lr": 0.25})
+    worker.claim().finish(outcome=Reason.PREEMPTED)
+    change(database, """UPDATE trial SET config = '{"model": {"lr": 0.75, "kind": "mlp"}}'""")
+
+    token_ = token()
+    run = worker.claim(token_)
+
+    assert run.claimed.params == {"model": {"lr": 0.25}}
+    assert run.claimed.config == {"model": {"lr": 0.75, "kind": "mlp"}}
+    assert run.claimed.misfit is None
+    assert worker.claim(token_).claimed == run.claimed
 
 
 # --- the order of the queue

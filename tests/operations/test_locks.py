@@ -25,7 +25,6 @@ from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.errors import StorageBusy
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Reason, State, Status
-from studydb.domain.space.search_space import Space, uniform
 from studydb.operations import control, flushing
 from studydb.operations.delete import delete
 from studydb.operations.flushing import lock_rungs
@@ -69,11 +68,6 @@ def claiming(database):
 
 def asking(database):
     return SimulatedWorker(database, new_study(database)).ask
-
-
-def asking_in_steps(database):
-    nested = Space.read({"model": {"lr": uniform(0.0, 1.0)}})
-    return SimulatedWorker(database, new_study(database, space=nested)).ask
 
 
 def enqueueing(database):
@@ -124,7 +118,6 @@ ORDER = [
     (pausing_with_the_study, "study", ["counter"]),
     (claiming, "study", ["counter"]),
     (asking, "study", ["counter"]),
-    (asking_in_steps, "study", ["counter"]),
     (enqueueing, "study", ["counter WHERE shard = 0"]),
     (stopping_two, "trial WHERE number = 0", ["trial WHERE number = 1", "counter WHERE shard = 0"]),
     (stopping_two, "trial WHERE number = 1", ["counter WHERE shard = 0"]),

@@ -1,9 +1,27 @@
-"""On PostgreSQL, an ask makes the same trial in a single statement as in several statements."""
+"""Proposals are stored ahead; an ask makes its trial from the proposal of the draw that it takes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
 
 import pytest
-from harness.arrange import SimulatedWorker, change, new_study, rows
+from harness import postgres
+from harness.arrange import (
+    SimulatedWorker,
+    change,
+    enqueued,
+    new_spec,
+    new_study,
+    retry_while_busy,
+    rows,
+    run_together,
+)
+from harness.concurrent import PATIENCE_S, is_waiting_for_a_lock
 
 from studydb.db import connect
+from studydb.domain.canonical import params_hash
 from studydb.domain.space.search_space import (
     Space,
     choice,
@@ -14,8 +32,10 @@ from studydb.domain.space.search_space import (
     randint,
     uniform,
 )
-from studydb.operations import ask as asks
-from studydb.searchers import GridSearch, RandomSearch
+from studydb.operations import propose
+from studydb.operations.delete import delete
+from studydb.operations.propose import BLOCK, proposal_of, propose_ahead, propose_by_index
+from studydb.searchers import BY_NAME, GridSearch, RandomSearch
 from studydb.store import proposals
 
 ODD = [
@@ -54,35 +74,29 @@ SPACES = {
         "q": quniform(0, 1, 0.1),
     },
     "nested": {"model": {"lr": uniform(0, 1), "kind": "NaN"}, "x": choice(ODD)},
+    "long": {"text": choice(["x" * 5000, "y"]), "model": {"notes": constant(["z" * 5000])}},
 }
 GRIDS = {
     "one point": {},
-    "a part of a batch": {"a": randint(1, 3), "b": choice(ODD)},
-    "one batch": {"a": randint(0, 63)},
-    "a batch and one": {"a": randint(0, 64)},
-    "three batches": {"a": randint(0, 139), "c": 1e16},
+    "a part of a block": {"a": randint(1, 3), "b": choice(ODD)},
+    "one block": {"a": randint(0, 63)},
+    "a block and one": {"a": randint(0, 64)},
+    "three blocks": {"a": randint(0, 139), "model": {"c": 1e16}},
 }
 
 
+@dataclass(frozen=True)
+class UniqueGrid(GridSearch):
+    """Proposes each point once, also if a person enqueues it."""
+
+    wants_unique: ClassVar[bool] = True
+
+
 @pytest.fixture
-def database(postgres_url):
-    database = connect(postgres_url)
-    yield database
-    database.close()
-
-
-def made(database, space, searcher):
-    """Ask for up to 150 trials; return the claims as a text, and the stored rows."""
-    study = new_study(database, space=space, searcher=searcher, num_trials=None, seed=7)
-    worker, claims = SimulatedWorker(database, study), []
-    while len(claims) < 150 and (run := worker.ask()):
-        claims.append((run.lease.number, run.claimed.params, run.claimed.config, run.claimed.seed))
-    stored = rows(
-        database,
-        "SELECT number, draw, origin, params::text, params_hash, attempt.config::text, space_version "
-        f"FROM trial JOIN attempt ON trial_id = id WHERE trial.study_id = {study.id} ORDER BY 1",
-    )
-    return repr(claims), stored
+def unique_study(database, monkeypatch):
+    monkeypatch.setitem(BY_NAME, "UniqueGrid", UniqueGrid)
+    space = Space.read({"width": randint(0, 4)})
+    return new_study(database, space=space, searcher=UniqueGrid(), num_trials=None)
 
 
 @pytest.mark.parametrize(
@@ -93,34 +107,290 @@ def made(database, space, searcher):
     ],
     ids=[*SPACES, *GRIDS],
 )
-def test_asks_in_a_single_statement_and_in_several_make_the_same_trials(
-    database, monkeypatch, space, searcher
+def test_asks_make_the_trials_that_the_searcher_proposes(database, space, searcher):
+    study = new_study(database, space=Space.read(space), searcher=searcher, num_trials=None, seed=7)
+    worker, runs = SimulatedWorker(database, study), []
+    while len(runs) < 140 and (run := worker.ask()):
+        runs.append(run)
+
+    expected = [proposal_of(study, draw) for draw in range(searcher.size(study.space) or 140)]
+    assert len(runs) == len(expected)
+    for number, (run, proposed) in enumerate(zip(runs, expected, strict=True)):
+        assert run.lease.number == number
+        assert repr(run.claimed.config) == repr(proposed.config)
+        assert run.claimed.misfit is None
+    stored = rows(
+        database,
+        "SELECT draw, origin, params_hash, space_version, is_unique, t.config = a.config "
+        "FROM trial t JOIN attempt a ON trial_id = id ORDER BY number",
+    )
+    assert stored == [
+        (draw, one.origin, params_hash(one.params), 1, None, True)
+        for draw, one in enumerate(expected)
+    ]
+
+
+# --- rows
+
+
+def draws(database):
+    return [draw for (draw,) in rows(database, "SELECT draw FROM proposal ORDER BY 1")]
+
+
+def test_proposals_of_taken_draws_are_deleted_together(database):
+    study = new_study(database, num_trials=None)
+    worker = SimulatedWorker(database, study)
+
+    for _ in range(BLOCK):
+        worker.ask()
+    before = draws(database)
+    worker.ask()
+
+    assert before == list(range(1, 3 * BLOCK))
+    assert draws(database) == list(range(BLOCK + 1, 5 * BLOCK))
+
+
+def test_every_block_is_stored_once_and_up_to_eight_blocks_ahead(monkeypatch):
+    due = []
+    monkeypatch.setattr(propose, "propose_by_index", lambda *_, draws: due.extend(draws))
+    study = new_spec(num_trials=None)
+
+    for taken in range(20 * BLOCK):
+        propose_ahead(None, study, taken=taken)
+        assert due[-1] >= min(2 * taken, taken + 7 * BLOCK)
+
+    assert due == list(range(BLOCK, 28 * BLOCK))
+
+
+def test_no_block_from_num_trials_on_is_stored_ahead(database):
+    study = new_study(database, num_trials=100)
+
+    SimulatedWorker(database, study).ask()
+
+    assert draws(database) == list(range(1, 100))
+
+
+def test_late_block_of_taken_draws_leaves_no_rows(database):
+    study = new_study(database, num_trials=None)
+    change(database, "UPDATE study SET next_draw = 1000")
+
+    propose_by_index(database, study, draws=range(BLOCK, 2 * BLOCK))  # as a delayed client does
+
+    assert draws(database) == []
+
+
+def test_deletion_of_many_taken_proposals_is_bounded_and_goes_on_later(database, monkeypatch):
+    study = new_study(database, num_trials=None)
+    propose_by_index(database, study, draws=range(2000))
+    change(database, "UPDATE study SET next_draw = 1990")
+
+    left = []
+    for draw in (2000, 2001):
+        propose_by_index(database, study, draws=[draw])
+        left.append(draws(database))
+
+    assert left[0] == list(range(proposals.MOST_DELETED, 2001))
+    assert left[1] == list(range(1990, 2002))
+
+
+def test_stored_proposal_is_kept(database):
+    study = new_study(database)
+    propose_by_index(database, study, draws=[0])
+    other = replace(study, seed=study.seed + 1)
+
+    propose_by_index(database, other, draws=range(3))
+
+    ask = SimulatedWorker(database, study).ask
+    assert ask().claimed.params == proposal_of(study, 0).params
+    assert ask().claimed.params == proposal_of(other, 1).params
+
+
+def test_proposals_of_a_deleted_study_are_not_stored(database):
+    study = new_study(database)
+    SimulatedWorker(database, study).ask().finish(0.5)
+    delete(database, study)
+
+    propose_by_index(database, study, draws=range(3))
+
+    assert draws(database) == []
+
+
+def test_proposals_that_are_being_stored_are_deleted_with_their_study(postgres_url):
+    database, other = connect(postgres_url), connect(postgres_url)
+    study = new_study(database)
+    with ThreadPoolExecutor(1) as pool:
+        with other.begin() as txn:
+            proposals.store(txn, study_id=study.id, proposed={0: proposal_of(study, 0)})
+            assert txn.all(proposals._KEEP_STUDY, study=study.id)  # waits until all is executed
+            deleted = pool.submit(delete, database, study)
+            assert is_waiting_for_a_lock(postgres_url)
+        deleted.result(PATIENCE_S)
+
+    assert draws(database) == []
+    database.close()
+    other.close()
+
+
+# --- the study's row and the proposals as a waiting ask sees them
+
+
+@pytest.fixture
+def clients(postgres_url):
+    """A database, and a function that sends SQL over another connection."""
+    database = connect(postgres_url)
+    with postgres.connect(postgres_url) as rival:
+        yield database, rival
+    database.close()
+
+
+@contextmanager
+def waiting_ask(database, rival, url, sql):
+    """Let an ask wait for the study's row, which `sql` changes; yield the statements it sent."""
+    study = new_study(database, num_trials=None)
+    worker, sent = SimulatedWorker(database, study), []
+    worker.ask()
+    with ThreadPoolExecutor(1) as pool:
+        with rival.transaction():
+            rival.execute(sql)
+            database.observer = sent.append
+            ask = pool.submit(worker.ask)
+            assert is_waiting_for_a_lock(url)
+            database.observer = None
+            yield study, ask, sent
+            database.observer = sent.append
+        ask.result(PATIENCE_S)
+    database.observer = None
+
+
+def test_ask_that_waited_takes_the_draw_after_those_that_others_took(clients, postgres_url):
+    taken = "UPDATE study SET next_draw = next_draw + 5"
+
+    with waiting_ask(*clients, postgres_url, taken) as (study, ask, sent):
+        pass
+
+    assert ask.result().claimed.params == proposal_of(study, 6).params
+    assert len(sent) == 1
+
+
+def test_ask_sees_a_block_that_was_stored_while_it_waited_at_the_second_try(
+    clients, postgres_url, monkeypatch
 ):
-    space = Space.read(space)
+    monkeypatch.setattr(propose, "_last_due", lambda _: 0)
+    taken = f"UPDATE study SET next_draw = {BLOCK}"
 
-    in_single_statement = made(database, space, searcher)
-    monkeypatch.setattr(asks, "_ask_in_single_statement", asks._ask_in_steps)
-    in_steps = made(database, space, searcher)
+    with waiting_ask(*clients, postgres_url, taken) as (study, ask, sent):
+        other = connect(postgres_url)
+        propose_by_index(other, study, draws=range(BLOCK, 2 * BLOCK))
+        other.close()
 
-    assert in_single_statement == in_steps
-    assert len(in_steps[1]) == min(searcher.size(space) or 150, 150)
-
-
-@pytest.mark.parametrize(("width", "kept"), [(900, True), (1100, False)])
-def test_params_of_more_than_1000_characters_are_not_stored_as_proposals(database, width, kept):
-    study = new_study(database, space=Space.read({"text": choice(["-", "x" * width])}))
-
-    SimulatedWorker(database, study).ask()
-
-    assert rows(database, "SELECT points IS NOT NULL FROM study") == [(kept,)]
+    assert ask.result().claimed.params == proposal_of(study, BLOCK).params
+    asks = [sql for sql in sent if "INTO trial" in sql]
+    assert len(asks) == 2
+    assert not [sql for sql in sent if "INTO proposal" in sql]
 
 
-def test_batch_of_proposals_whose_draws_are_taken_is_not_stored(database):
-    study = new_study(database, space=Space.read({}), num_trials=None)
-    change(database, f"UPDATE study SET next_draw = {20 * proposals.PROPOSALS_PER_BATCH}")
-    SimulatedWorker(database, study).ask()
+@pytest.mark.parametrize("n_clients", [8])
+def test_concurrent_first_asks_take_every_draw_once(storage_url, n_clients):
+    database = connect(storage_url, connections=n_clients + 1)
+    study = new_study(database, num_trials=4 * BLOCK, space=Space.read(SPACES["nested"]))
 
-    asks._propose(database, study, batch=2, current=0)  # as a delayed client does
+    def ask_all():
+        worker, made = SimulatedWorker(database, study), 0
+        while retry_while_busy(worker.ask) is not None:
+            made += 1
+        return made
 
-    kept = rows(database, "SELECT jsonb_object_keys(points) FROM study ORDER BY 1")
-    assert kept == [("20",), ("22",)]
+    made = run_together([ask_all] * n_clients)
+
+    assert sum(made) == 4 * BLOCK
+    assert rows(database, "SELECT count(DISTINCT draw), max(draw) FROM trial") == [
+        (4 * BLOCK, 4 * BLOCK - 1)
+    ]
+    database.close()
+
+
+# --- unique params
+
+
+def widths(database):
+    """Read the width of each trial, and whether the width is unique."""
+    width = "CAST(params->>'width' AS integer)"
+    found = rows(
+        database, f"SELECT {width}, coalesce(is_unique, (1 = 0)) FROM trial ORDER BY number"
+    )
+    return [(width, bool(is_unique)) for width, is_unique in found]
+
+
+def test_ask_skips_a_draw_whose_params_a_person_has_enqueued(database, unique_study):
+    enqueued(database, unique_study, width=1)
+    worker = SimulatedWorker(database, unique_study)
+
+    runs = [worker.ask() for _ in range(4)]
+
+    assert widths(database) == [(1, True), (0, True), (2, True), (3, True), (4, True)]
+    assert [run.claimed.params["width"] for run in runs] == [0, 2, 3, 4]
+    assert worker.ask() is None
+    assert rows(database, "SELECT next_number, next_draw, n_counted FROM study") == [(5, 5, 5)]
+
+
+def test_person_may_enqueue_the_params_of_a_trial_again(database, unique_study):
+    SimulatedWorker(database, unique_study).ask()
+
+    for width in (0, 3, 3):
+        enqueued(database, unique_study, width=width)
+
+    assert widths(database) == [(0, True), (0, False), (3, True), (3, False)]
+
+
+def test_last_draw_is_skipped_if_its_params_exist(database, unique_study):
+    enqueued(database, unique_study, width=4)
+    worker = SimulatedWorker(database, unique_study)
+
+    runs = [worker.ask() for _ in range(5)]
+
+    assert runs[4] is None
+    assert all(runs[:4])
+
+
+def test_resent_ask_skips_no_draw(database, unique_study):
+    worker = SimulatedWorker(database, unique_study)
+    run = worker.ask("a" * 32)
+    enqueued(database, unique_study, width=1)
+
+    again = worker.ask("a" * 32)
+
+    assert again.claimed == run.claimed
+    assert rows(database, "SELECT next_draw FROM study") == [(1,)]
+
+
+def test_duplicate_is_skipped_only_while_its_draw_is_the_next(database, unique_study):
+    enqueued(database, unique_study, width=0)
+    propose_by_index(database, unique_study, draws=range(5))
+
+    def skip():
+        with database.begin() as txn:
+            return proposals.skip_duplicate(txn, study_id=unique_study.id)
+
+    assert [skip() for _ in range(2)] == [True, False]
+
+
+def test_concurrent_asks_and_enqueues_make_each_point_once(storage_url, monkeypatch):
+    monkeypatch.setitem(BY_NAME, "UniqueGrid", UniqueGrid)
+    database = connect(storage_url, connections=5)
+    space = Space.read({"width": randint(0, 39)})
+    study = new_study(database, space=space, searcher=UniqueGrid(), num_trials=None)
+
+    def enqueue_some(first):
+        for width in range(first, 40, 7):
+            retry_while_busy(partial(enqueued, database, study, width=width))
+
+    def ask_all():
+        worker = SimulatedWorker(database, study)
+        while retry_while_busy(worker.ask) is not None:
+            pass
+
+    run_together([ask_all, ask_all, partial(enqueue_some, 3), partial(enqueue_some, 39)])
+
+    unique = sorted(width for width, is_unique in widths(database) if is_unique)
+    assert unique == list(range(40))
+    database.close()

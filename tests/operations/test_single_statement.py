@@ -10,7 +10,6 @@ from harness.arrange import LOSS, change, enqueued, results, rows, unchanged_row
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Summary
 from studydb.domain.records import Batch
-from studydb.operations import claim as claiming
 from studydb.operations import finish as finishing
 from studydb.operations import report as reporting
 from studydb.operations.renew import renew
@@ -85,7 +84,6 @@ def statements(request, monkeypatch):
     if request.param == "several statements":
         for room in (reporting, finishing):
             monkeypatch.setattr(room, "summary_if_undecided", lambda *_: None)
-        monkeypatch.setattr(claiming, "_is_plain", lambda *_: False)
     return request.param
 
 
@@ -123,8 +121,8 @@ def test_finish_leaves_the_same_rows_in_one_or_several_statements(
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_claim_gives_the_same_attempt_in_one_or_several_statements(
-    database, study, worker, statements, saved
+def test_claim_begins_an_attempt_with_the_trials_config_and_checkpoint(
+    database, study, worker, saved
 ):
     enqueued(database, study, lr=0.5)
     if saved:

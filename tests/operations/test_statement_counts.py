@@ -3,7 +3,7 @@
 import pytest
 from harness.arrange import SimulatedWorker, enqueued, new_study
 
-from studydb.domain.space.search_space import Space, uniform
+from studydb.domain.space.search_space import Space, choice, constant, uniform
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA
@@ -57,21 +57,31 @@ def test_cost_of_a_report_does_not_depend_on_its_number_of_results(database, wor
 def test_claim_costs_one_commit(database, study, worker):
     enqueued(database, study)
 
-    statements = by_dialect(database, postgresql=1, sqlite=3)
+    statements = by_dialect(database, postgresql=1, sqlite=4)
     assert counted(database, worker.claim) == (1, 0, statements)
 
 
+@pytest.mark.parametrize("max_concurrent", [None, 9])
 @pytest.mark.parametrize(
-    "more",
-    [{"max_concurrent": 9}, {"space": Space.read({"model": {"lr": uniform(0.0, 1.0)}})}],
-    ids=["max_concurrent", "nested space"],
+    "space",
+    [
+        {"model": {"lr": uniform(0.0, 1.0), "kind": constant("mlp")}},
+        {"text": choice(["x" * 2000, "y"])},
+    ],
+    ids=["nested space", "long params"],
 )
-def test_claim_in_several_statements_costs_one_commit(database, more):
-    study = new_study(database, **more)
+def test_ask_and_claim_cost_one_commit_in_every_space(database, space, max_concurrent):
+    study = new_study(database, space=Space.read(space), max_concurrent=max_concurrent)
     worker = SimulatedWorker(database, study)
+    worker.ask()
     enqueued(database, study)
 
-    assert counted(database, worker.claim) == (1, 0, 3 + ("max_concurrent" in more))
+    asked = counted(database, worker.ask)
+    claimed = counted(database, worker.claim)
+
+    more = max_concurrent is not None
+    assert asked == (1, 0, by_dialect(database, postgresql=1, sqlite=4))
+    assert claimed == (1, 0, by_dialect(database, postgresql=1, sqlite=4 + more))
 
 
 def test_decision_at_a_rung_costs_one_commit(database):

@@ -9,12 +9,10 @@ import pytest
 from harness.arrange import LEASE_S, new_study, process, token
 from harness.filled_study import ENTRIES, explain_postgresql, explain_sqlite, filled_study
 
-from studydb.domain.life.states import State
+from studydb.domain.life.states import Origin, State
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.quantile import Cut
-from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease
-from studydb.domain.space.search_space import Space
-from studydb.searchers import RandomSearch
+from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease, Proposal
 from studydb.store import (
     attempts,
     claims,
@@ -44,13 +42,15 @@ KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
 TRIAL_KEY = r"trial_pkey|SEARCH trial USING INTEGER PRIMARY KEY"
 """The key of the table `trial`. Other keys do not count: a fence also reads `study` by its key."""
 
-FULL_SCAN = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry)\b(?! USING)"
+PROPOSAL_KEY = r"proposal_pkey|SEARCH proposal USING (COVERING )?INDEX sqlite_autoindex_proposal"
+
+FULL_SCAN = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry|proposal|other)\b(?! USING)"
 
 SORT = r"Sort Key|TEMP B-TREE"
 
 WITHOUT_SORT = (
     "claim",
-    "claim in a single statement",
+    "claim with max_concurrent",
     "look",
     "neighbours",
     "list",
@@ -65,9 +65,10 @@ CUT = Cut(n=ENTRIES, rank=ENTRIES // 2, entry=(ENTRIES / 2, 100_000 + ENTRIES //
 
 OF_EACH_TRIAL = (
     "claim",
-    "claim in a single statement",
-    "draw",
-    "ask in a single statement",
+    "claim with max_concurrent",
+    "ask",
+    "store a proposal",
+    "skip a duplicate",
     "fence",
     "report in a single statement",
     "finish in a single statement",
@@ -79,18 +80,25 @@ OF_EACH_TRIAL = (
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 
 
-STUDY = SimpleNamespace(id=1, space=Space.read({}), space_version=1, searcher=RandomSearch())
+STUDY = SimpleNamespace(id=1, max_concurrent=None)
 
 
-def claim_in_single_statement(txn):
+def claim(txn):
     single_statement.claim(txn, Claimant(1, token()), study=STUDY, after_position=QUEUE_START)
 
 
-def ask_in_single_statement(txn):
-    if txn.postgresql:
-        proposals.ask(txn, Claimant(1, token()), study=STUDY, if_nothing_waits=True)
-    else:
-        proposals.take(txn, study_id=1, if_nothing_waits=True)
+def claim_with_max_concurrent(txn):
+    study = SimpleNamespace(id=1, max_concurrent=9)
+    single_statement.claim(txn, Claimant(1, token()), study=study, after_position=QUEUE_START)
+
+
+def ask(txn):
+    proposals.ask(txn, Claimant(1, token()), study_id=1, if_nothing_waits=True)
+
+
+def store_proposal(txn):
+    one = Proposal({}, {}, Origin.SEARCHER, bracket=0, space_version=1)
+    proposals.store(txn, study_id=1, proposed={10**6: one})
 
 
 REPORTED = {"lease": LEASE, "batch": BATCH, "summary": Summary()}
@@ -106,7 +114,12 @@ def best_listed(txn):
 
 
 HOT = {
-    "claim": (lambda txn: claims.claim(txn, Claimant(1, token()), study_id=1), "trial_claim"),
+    "claim": (claim, "trial_claim"),
+    "claim with max_concurrent": (claim_with_max_concurrent, "trial_claim"),
+    "trials without config": (
+        lambda txn: claims.without_config(txn, study_id=1, limit=9),
+        "trial_claim",
+    ),
     "look": (lambda txn: claims.any_runnable(txn, study_id=1), "trial_claim"),
     "suspect": (lambda txn: sweeps.suspect(txn, study_id=1), "trial_running"),
     "lost": (lambda txn: sweeps.lost(txn, study_id=1), "trial_running"),
@@ -121,14 +134,21 @@ HOT = {
     "best": (lambda txn: ranking.best(txn, study_id=1, limit=3), "trial_rank"),
     "trials --sort best": (best_listed, "trial_rank"),
     "fence": (lambda txn: leases.hold(txn, lease=LEASE), TRIAL_KEY),
-    "claim in a single statement": (claim_in_single_statement, "trial_claim"),
     "report in a single statement": (
         lambda txn: single_statement.report(txn, **REPORTED),
         TRIAL_KEY,
     ),
     "finish in a single statement": (finish_in_single_statement, TRIAL_KEY),
-    "draw": (lambda txn: proposals.take(txn, study_id=1, if_nothing_waits=True), "trial_claim"),
-    "ask in a single statement": (ask_in_single_statement, "trial_claim"),
+    "ask": (ask, PROPOSAL_KEY),
+    "next draw": (
+        lambda txn: proposals.next_of(txn, study_id=1, if_nothing_waits=True),
+        PROPOSAL_KEY,
+    ),
+    "store a proposal": (store_proposal, PROPOSAL_KEY),
+    "skip a duplicate": (
+        lambda txn: proposals.skip_duplicate(txn, study_id=1),
+        rf"(?s)(?=.*({PROPOSAL_KEY})).*(trial_unique_params|trial_params)",
+    ),
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
     "page": (lambda txn: results.page(txn, results.Span(1, 7, 1, 0, 9), limit=5), KEY),
     "newest ends": (lambda txn: overview.recent_ends(txn, study_id=1, n_trials=5000), KEY),
@@ -145,11 +165,11 @@ def plans(database, call):
     with database.begin() as txn:
         execute = txn._execute
 
-        def execute_explained(compiled, params, *cursor):
+        def execute_explained(compiled, params):
             bound = compiled.bind({"now": NOW} | params)
             spell = explain_postgresql if txn.postgresql else explain_sqlite
             explained.append(spell(txn._cursor.connection.cursor(), compiled.sql, bound))
-            return execute(compiled, params, *cursor)
+            return execute(compiled, params)
 
         txn._execute = execute_explained
         call(txn)

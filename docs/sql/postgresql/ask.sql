@@ -2,7 +2,7 @@
 --   first attempt. Imported by studydb/lease/acquire.py.
 
 -- studydb/store/proposals.py ask: Make a trial of the next draw's proposal, and its first
---   attempt; PostgreSQL only.
+--   attempt.
 WITH drawn AS (
     UPDATE study
     SET next_number=(study.next_number + 1),
@@ -21,34 +21,40 @@ WITH drawn AS (
                 THEN pg_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS INTEGER)) IS
                 NOT NULL END
         )
-        AND coalesce(study.points ? CAST(study.next_draw / 64 AS TEXT), false)
-    RETURNING study.next_number - 1 AS number, study.next_draw - 1 AS draw, study.points #>
-        ARRAY[CAST((study.next_draw - 1) / 64 AS TEXT), CAST((study.next_draw - 1) % 64 AS
-        TEXT)] AS point
+        AND coalesce((
+            SELECT true
+            FROM proposal
+            WHERE proposal.study_id = study.id
+                AND proposal.draw = study.next_draw
+        ), false)
+    RETURNING study.next_number - 1 AS number, study.next_draw - 1 AS draw
 ),
-made AS (
-    INSERT INTO trial (uuid, study_id, number, params, params_hash, space_version, origin,
-        parent_id, draw, counted, priority, bracket, ready, resource_class, failures, losses,
-        flush_no, checkpoint_step, n_results, created_at, worker_id, token, lease_s,
-        lease_expires_at, suspect_at, state, attempt, started_at)
-    SELECT :uuid, :study_id, drawn.number AS number, drawn.point -> 'params', drawn.point ->>
-        'hash', :space_version, :origin, :parent_id, drawn.draw AS draw, :counted, :priority,
-        coalesce(CAST(drawn.point ->> 'bracket' AS INTEGER), 0) AS coalesce_1, true, '', 0, 0,
-        0, 0, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp()), :to_worker, :to_token,
-        :to_lease_s, (coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
+main AS (
+    INSERT INTO trial (uuid, study_id, number, params, params_hash, config, is_unique,
+        space_version, origin, parent_id, draw, counted, priority, bracket, ready,
+        resource_class, failures, losses, flush_no, checkpoint_step, n_results, created_at,
+        worker_id, token, lease_s, lease_expires_at, suspect_at, state, attempt, started_at)
+    SELECT :uuid, :study_id, (SELECT drawn.number FROM drawn), proposal.params,
+        proposal.params_hash, proposal.config, proposal.is_unique, proposal.space_version,
+        proposal.origin, :parent_id, proposal.draw, :counted, :priority, proposal.bracket, true,
+        '', 0, 0, 0, 0, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp()), :to_worker,
+        :to_token, :to_lease_s, (coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
         make_interval(secs => :to_lease_s)), NULL, 'RUNNING', 1, coalesce(CAST(:now AS
         timestamptz), clock_timestamp())
-    FROM drawn
+    FROM proposal
+    WHERE proposal.study_id = :study
+        AND proposal.draw = (SELECT drawn.draw FROM drawn)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
-        trial.params, trial.checkpoint_id, trial.time_total_s
+        trial.params, trial.config, trial.draw, trial.checkpoint_id, trial.time_total_s
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
         start_step, live_through, flush_no, started_at)
-    SELECT made.id AS id, :attempt, :study_id, :token, :worker_id, :constants || made.params,
-        :restored_id, :start_step, 4611686018427387904, 0, coalesce(CAST(:now AS timestamptz),
-        clock_timestamp())
-    FROM made
+    SELECT (SELECT main.id FROM main), :attempt, :study_id, :token, :worker_id, CASE WHEN
+        jsonb_typeof((SELECT main.config FROM main)) = 'object' THEN (SELECT main.config FROM
+        main) ELSE '{}' END, :restored_id, :start_step, 4611686018427387904, 0,
+        coalesce(CAST(:now AS timestamptz), clock_timestamp())
+    WHERE EXISTS (SELECT FROM main)
 ),
 counted AS (
     UPDATE counter
@@ -59,16 +65,14 @@ counted AS (
         error=(counter.error + 0)
     WHERE counter.study_id = :study
         AND counter.shard = :shard_no
-        AND (EXISTS (SELECT drawn.draw FROM drawn))
+        AND EXISTS (SELECT FROM main)
 )
-SELECT made.id, made.uuid, made.number, made.priority, made.bracket, made.attempt, made.params,
-    made.checkpoint_id, made.time_total_s, drawn.draw
-FROM made
-JOIN drawn ON true
+SELECT *
+FROM main
 WHERE set_config('synchronous_commit', 'off', true) = 'off';
 -- Plan:
---   Nested Loop
---     Join Filter: (set_config('synchronous_commit'::text, 'off'::text, true) = 'off'::text)
+--   CTE Scan on main
+--     Filter: (set_config('synchronous_commit'::text, 'off'::text, true) = 'off'::text)
 --     CTE drawn
 --       ->  Update on study
 --             InitPlan 1
@@ -77,22 +81,37 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --                   One-Time Filter: (InitPlan 1).col1
 --                   ->  Index Scan using study_pkey on study
 --                         Index Cond: (id = $1)
---                         Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text) AND COALESCE((points ? ((next_draw / '64'::bigint))::text), false))
---     CTE made
+--                         Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text) AND COALESCE((SubPlan 2), false))
+--                         SubPlan 2
+--                           ->  Index Only Scan using proposal_pkey on proposal
+--                                 Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
+--     CTE main
 --       ->  Insert on trial
 --             ->  Subquery Scan on "*SELECT*"
---                   ->  CTE Scan on drawn drawn_1
+--                   ->  Index Scan using proposal_pkey on proposal proposal_1
+--                         Index Cond: ((study_id = $1) AND (draw = (InitPlan 5).col1))
+--                         InitPlan 4
+--                           ->  CTE Scan on drawn
+--                         InitPlan 5
+--                           ->  CTE Scan on drawn drawn_1
 --     CTE begun
 --       ->  Insert on attempt
 --             ->  Subquery Scan on "*SELECT*_1"
---                   ->  CTE Scan on made made_1
+--                   ->  Result
+--                         One-Time Filter: (InitPlan 10).col1
+--                         InitPlan 7
+--                           ->  CTE Scan on main main_1
+--                         InitPlan 8
+--                           ->  CTE Scan on main main_2
+--                         InitPlan 9
+--                           ->  CTE Scan on main main_3
+--                         InitPlan 10
+--                           ->  CTE Scan on main main_4
 --     CTE counted
 --       ->  Update on counter
---             InitPlan 5
---               ->  CTE Scan on drawn drawn_2
+--             InitPlan 12
+--               ->  CTE Scan on main main_5
 --             ->  Result
---                   One-Time Filter: (InitPlan 5).col1
+--                   One-Time Filter: (InitPlan 12).col1
 --                   ->  Index Scan using counter_pkey on counter
---                         Index Cond: ((study_id = $1) AND (shard = $24))
---     ->  CTE Scan on made
---     ->  CTE Scan on drawn
+--                         Index Cond: ((study_id = $1) AND (shard = $21))

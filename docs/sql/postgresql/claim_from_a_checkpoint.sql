@@ -1,22 +1,22 @@
 -- studydb/operations/claim.py claim: Claim the first PENDING trial of a study. Imported by
 --   studydb/lease/acquire.py, studydb/operations/ask.py.
 
--- studydb/store/single_statement.py claim: Claim a trial and start its attempt; only on
---   PostgreSQL, and for a space without nesting.
-WITH first AS (
-    WITH runnable AS MATERIALIZED (
-        SELECT trial.id AS id
-        FROM trial
-        WHERE trial.study_id = :study
-            AND (trial.priority, trial.number) > (:after_priority, :after_number)
-            AND trial.state = 'PENDING'
-            AND trial.ready
-            AND trial.resource_class = ''
-            AND (SELECT study.status FROM study WHERE study.id = :study) = 'RUNNING'
-        ORDER BY trial.priority, trial.number
-        LIMIT 1
-        FOR NO KEY UPDATE SKIP LOCKED
-    )
+-- studydb/store/single_statement.py claim: Give the first runnable trial (PENDING and ready) of
+--   a study to a worker; start its attempt.
+WITH runnable AS (
+    SELECT trial.id, trial.config IS NOT NULL AS has_config
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PENDING'
+        AND trial.ready
+        AND trial.resource_class = ''
+        AND (SELECT study.status FROM study WHERE study.id = :study) = 'RUNNING'
+        AND (trial.priority, trial.number) > (:after_priority, :after_number)
+    ORDER BY trial.priority, trial.number
+    LIMIT 1
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+main AS (
     UPDATE trial
     SET state='RUNNING',
         attempt=(trial.attempt + 1),
@@ -31,21 +31,22 @@ WITH first AS (
             clock_timestamp()))
     WHERE trial.id = (SELECT runnable.id FROM runnable)
         AND trial.state = 'PENDING'
+        AND (SELECT runnable.has_config FROM runnable)
     RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
-        trial.params, trial.checkpoint_id, trial.time_total_s
+        trial.params, trial.config, trial.draw, trial.checkpoint_id, trial.time_total_s
 ),
 begun AS (
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
         start_step, live_through, flush_no, started_at)
-    SELECT (SELECT first.id FROM first), (SELECT first.attempt FROM first), :study_id, :token,
-        :worker_id, :constants || CASE WHEN jsonb_typeof((SELECT first.params FROM first)) =
-        'object' THEN (SELECT first.params FROM first) ELSE '{}' END, (SELECT
-        first.checkpoint_id FROM first), coalesce((
+    SELECT (SELECT main.id FROM main), (SELECT main.attempt FROM main) AS main_1, :study_id,
+        :token, :worker_id, CASE WHEN jsonb_typeof((SELECT main.config FROM main)) = 'object'
+        THEN (SELECT main.config FROM main) ELSE '{}' END, (SELECT main.checkpoint_id FROM main)
+        AS main_2, coalesce((
         SELECT checkpoint.step
         FROM checkpoint
-        WHERE checkpoint.id = (SELECT first.checkpoint_id FROM first)
+        WHERE checkpoint.id = (SELECT main.checkpoint_id FROM main)
     ), 0) + 1, 4611686018427387904, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp())
-    WHERE EXISTS (SELECT FROM first)
+    WHERE EXISTS (SELECT FROM main)
 ),
 counted AS (
     UPDATE counter
@@ -56,62 +57,66 @@ counted AS (
         error=(counter.error + 0)
     WHERE counter.study_id = :study
         AND counter.shard = :shard_no
-        AND EXISTS (SELECT FROM first)
+        AND EXISTS (SELECT FROM main)
 )
 SELECT *
-FROM first
+FROM main
 WHERE set_config('synchronous_commit', 'off', true) = 'off';
 -- Plan:
---   CTE Scan on first
+--   CTE Scan on main
 --     Filter: (set_config('synchronous_commit'::text, 'off'::text, true) = 'off'::text)
---     CTE first
+--     CTE runnable
+--       ->  Limit
+--             InitPlan 1
+--               ->  Index Scan using study_pkey on study
+--                     Index Cond: (id = $1)
+--             ->  LockRows
+--                   ->  Result
+--                         One-Time Filter: ((InitPlan 1).col1 = 'RUNNING'::text)
+--                         ->  Index Scan using trial_claim on trial
+--                               Index Cond: ((study_id = $1) AND (resource_class = ($2)::text) AND (ROW(priority, number) > ROW($3, $4)))
+--                               Filter: (ready AND (state = 'PENDING'::text))
+--     CTE main
 --       ->  Update on trial trial_1
---             CTE runnable
---               ->  Limit
---                     InitPlan 1
---                       ->  Index Scan using study_pkey on study
---                             Index Cond: (id = $1)
---                     ->  LockRows
---                           ->  Result
---                                 One-Time Filter: ((InitPlan 1).col1 = 'RUNNING'::text)
---                                 ->  Index Scan using trial_claim on trial
---                                       Index Cond: ((study_id = $1) AND (resource_class = ($4)::text) AND (ROW(priority, number) > ROW($2, $3)))
---                                       Filter: (ready AND (state = 'PENDING'::text))
 --             InitPlan 3
 --               ->  CTE Scan on runnable
---             ->  Index Scan using trial_pkey on trial trial_1
---                   Index Cond: (id = (InitPlan 3).col1)
---                   Filter: (state = ($9)::text)
+--             InitPlan 4
+--               ->  CTE Scan on runnable runnable_1
+--             ->  Result
+--                   One-Time Filter: (InitPlan 4).col1
+--                   ->  Index Scan using trial_pkey on trial trial_1
+--                         Index Cond: (id = (InitPlan 3).col1)
+--                         Filter: (state = ($9)::text)
 --     CTE begun
 --       ->  Insert on attempt
 --             ->  Subquery Scan on "*SELECT*"
 --                   ->  Result
---                         One-Time Filter: (InitPlan 12).col1
---                         InitPlan 5
---                           ->  CTE Scan on first first_1
+--                         One-Time Filter: (InitPlan 13).col1
 --                         InitPlan 6
---                           ->  CTE Scan on first first_2
+--                           ->  CTE Scan on main main_1
 --                         InitPlan 7
---                           ->  CTE Scan on first first_3
+--                           ->  CTE Scan on main main_2
 --                         InitPlan 8
---                           ->  CTE Scan on first first_4
+--                           ->  CTE Scan on main main_3
 --                         InitPlan 9
---                           ->  CTE Scan on first first_5
---                         InitPlan 11
---                           ->  Index Scan using checkpoint_pkey on checkpoint
---                                 Index Cond: (id = (InitPlan 10).col1)
---                                 InitPlan 10
---                                   ->  CTE Scan on first first_6
+--                           ->  CTE Scan on main main_4
+--                         InitPlan 10
+--                           ->  CTE Scan on main main_5
 --                         InitPlan 12
---                           ->  CTE Scan on first first_7
+--                           ->  Index Scan using checkpoint_pkey on checkpoint
+--                                 Index Cond: (id = (InitPlan 11).col1)
+--                                 InitPlan 11
+--                                   ->  CTE Scan on main main_6
+--                         InitPlan 13
+--                           ->  CTE Scan on main main_7
 --     CTE counted
 --       ->  Update on counter
---             InitPlan 14
---               ->  CTE Scan on first first_8
+--             InitPlan 15
+--               ->  CTE Scan on main main_8
 --             ->  Result
---                   One-Time Filter: (InitPlan 14).col1
+--                   One-Time Filter: (InitPlan 15).col1
 --                   ->  Index Scan using counter_pkey on counter
---                         Index Cond: ((study_id = $1) AND (shard = $19))
+--                         Index Cond: ((study_id = $1) AND (shard = $18))
 
 BEGIN;
 

@@ -3,7 +3,7 @@
 
 -- studydb/store/single_statement.py finish: Store an attempt's last batch and complete its
 --   trial.
-WITH first AS (
+WITH main AS (
     UPDATE trial
     SET state='TERMINATED',
         reason=:to_reason,
@@ -50,7 +50,7 @@ stored AS (
         reported_at)
     SELECT :study_id, :trial_id, :attempt, rows.*, coalesce(:now, clock_timestamp())
     FROM unnest(:step, :value, :metrics, :time_total_s) AS rows
-    WHERE EXISTS (SELECT FROM first)
+    WHERE EXISTS (SELECT FROM main)
 ),
 closed AS (
     UPDATE attempt
@@ -70,7 +70,7 @@ closed AS (
     WHERE attempt.trial_id = :trial
         AND attempt.attempt = :no
         AND attempt.ended_at IS NULL
-        AND EXISTS (SELECT FROM first)
+        AND EXISTS (SELECT FROM main)
 ),
 counted AS (
     UPDATE counter
@@ -81,13 +81,13 @@ counted AS (
         error=(counter.error + 0)
     WHERE counter.study_id = :study
         AND counter.shard = :shard_no
-        AND EXISTS (SELECT FROM first)
+        AND EXISTS (SELECT FROM main)
 )
 SELECT *
-FROM first;
+FROM main;
 -- Plan:
---   CTE Scan on first
---     CTE first
+--   CTE Scan on main
+--     CTE main
 --       ->  Update on trial
 --             ->  Index Scan using trial_pkey on trial
 --                   Index Cond: (id = $12)
@@ -101,12 +101,12 @@ FROM first;
 --                   ->  Result
 --                         One-Time Filter: (InitPlan 3).col1
 --                         InitPlan 3
---                           ->  CTE Scan on first first_1
+--                           ->  CTE Scan on main main_1
 --                         ->  Function Scan on rows
 --     CTE closed
 --       ->  Update on attempt
 --             InitPlan 5
---               ->  CTE Scan on first first_2
+--               ->  CTE Scan on main main_2
 --             ->  Result
 --                   One-Time Filter: (InitPlan 5).col1
 --                   ->  Index Scan using attempt_pkey on attempt
@@ -115,7 +115,7 @@ FROM first;
 --     CTE counted
 --       ->  Update on counter
 --             InitPlan 7
---               ->  CTE Scan on first first_3
+--               ->  CTE Scan on main main_3
 --             ->  Result
 --                   One-Time Filter: (InitPlan 7).col1
 --                   ->  Index Scan using counter_pkey on counter

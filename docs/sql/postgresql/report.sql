@@ -2,7 +2,7 @@
 --   and renew the lease. Imported by studydb/lease/held.py.
 
 -- studydb/store/single_statement.py report: Store a batch.
-WITH first AS (
+WITH main AS (
     UPDATE trial
     SET flush_no=:to_flush_no,
         lease_expires_at=(coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
@@ -36,13 +36,13 @@ stored AS (
         reported_at)
     SELECT :study_id, :trial_id, :attempt, rows.*, coalesce(:now, clock_timestamp())
     FROM unnest(:step, :value, :metrics, :time_total_s) AS rows
-    WHERE EXISTS (SELECT FROM first)
+    WHERE EXISTS (SELECT FROM main)
 )
 SELECT *
-FROM first;
+FROM main;
 -- Plan:
---   CTE Scan on first
---     CTE first
+--   CTE Scan on main
+--     CTE main
 --       ->  Update on trial
 --             ->  Index Scan using trial_pkey on trial
 --                   Index Cond: (id = $10)
@@ -56,5 +56,5 @@ FROM first;
 --                   ->  Result
 --                         One-Time Filter: (InitPlan 3).col1
 --                         InitPlan 3
---                           ->  CTE Scan on first first_1
+--                           ->  CTE Scan on main main_1
 --                         ->  Function Scan on rows

@@ -3,8 +3,8 @@
 
 BEGIN;
 
--- studydb/store/proposals.py take: Take a number and a draw for a new trial that is RUNNING
---   from the start.
+-- studydb/store/proposals.py ask: Make a trial of the next draw's proposal, and its first
+--   attempt.
 UPDATE study
 SET next_number=(study.next_number + 1),
     next_draw=(study.next_draw + 1),
@@ -16,26 +16,38 @@ WHERE study.id = :study
     AND (study.num_trials IS NULL OR study.n_counted < study.num_trials)
     AND (study.num_draws IS NULL OR study.next_draw < study.num_draws)
     AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
+    AND coalesce((
+        SELECT 1
+        FROM proposal
+        WHERE proposal.study_id = study.id
+            AND proposal.draw = study.next_draw
+    ), 0) = 1
 RETURNING next_number - 1 AS number, next_draw - 1 AS draw;
 
--- studydb/store/single_statement.py begin: Insert a RUNNING trial with its first attempt.
-INSERT INTO trial (uuid, study_id, number, state, params, params_hash, space_version, origin,
-    parent_id, draw, counted, priority, ready, resource_class, bracket, attempt, failures,
-    losses, token, flush_no, worker_id, lease_s, lease_expires_at, suspect_at, checkpoint_step,
-    n_results, created_at, started_at)
-VALUES (:uuid, :study_id, :number, 'RUNNING', :params, :params_hash, :space_version, :origin,
-    :parent_id, :draw, :counted, :priority, 1, '', :bracket, :attempt, 0, 0, :to_token, 0,
-    :to_worker, :to_lease_s, strftime('%Y-%m-%d %H:%M:%f', :now, (:to_lease_s) || ' seconds'),
-    NULL, 0, 0, :now, :now)
-RETURNING id, uuid, number, priority, bracket, attempt, params, checkpoint_id, time_total_s;
+-- studydb/store/proposals.py ask
+INSERT INTO trial (uuid, study_id, number, params, params_hash, config, is_unique,
+    space_version, origin, parent_id, draw, counted, priority, bracket, ready, resource_class,
+    failures, losses, flush_no, checkpoint_step, n_results, created_at, worker_id, token,
+    lease_s, lease_expires_at, suspect_at, state, attempt, started_at)
+SELECT :uuid, :study_id, :drawn_number, proposal.params, proposal.params_hash, proposal.config,
+    proposal.is_unique, proposal.space_version, proposal.origin, :parent_id, proposal.draw,
+    :counted, :priority, proposal.bracket, 1, '', 0, 0, 0, 0, 0, :now, :to_worker, :to_token,
+    :to_lease_s, strftime('%Y-%m-%d %H:%M:%f', :now, (:to_lease_s) || ' seconds'), NULL,
+    'RUNNING', 1, :now
+FROM proposal
+WHERE proposal.study_id = :study
+    AND proposal.draw = :drawn_draw
+RETURNING id, uuid, number, priority, bracket, attempt, params, config, draw, checkpoint_id,
+    time_total_s;
 
--- studydb/store/single_statement.py begin
+-- studydb/store/proposals.py ask
 INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
     start_step, live_through, flush_no, started_at)
-SELECT :first_id, :attempt, :study_id, :token, :worker_id, :config, :restored_id, :start_step,
-    4611686018427387904, 0, :now;
+SELECT :main_id, :attempt, :study_id, :token, :worker_id, CASE WHEN json_type(:main_config) =
+    'object' THEN :main_config ELSE '{}' END, :restored_id, :start_step, 4611686018427387904, 0,
+    :now;
 
--- studydb/store/single_statement.py begin
+-- studydb/store/proposals.py ask
 UPDATE counter
 SET pending=(counter.pending + 0),
     running=(counter.running + :by_running),

@@ -3,21 +3,29 @@
 
 BEGIN;
 
--- studydb/store/claims.py claim: Give the first runnable trial (PENDING and ready) of a study
---   to a worker.
-WITH runnable AS MATERIALIZED (
-    SELECT trial.id AS id
-    FROM trial
-    WHERE trial.study_id = :study
-        AND (trial.priority, trial.number) > (:after_priority, :after_number)
-        AND trial.state = 'PENDING'
-        AND trial.ready = 1
-        AND trial.resource_class = ''
-        AND (SELECT study.status FROM study WHERE study.id = :study) = 'RUNNING'
-    ORDER BY trial.priority, trial.number
-    LIMIT 1
-    OFFSET 0
-)
+-- studydb/store/single_statement.py claim: Give the first runnable trial (PENDING and ready) of
+--   a study to a worker; start its attempt.
+SELECT trial.id, trial.config IS NOT NULL AS has_config
+FROM trial
+WHERE trial.study_id = :study
+    AND trial.state = 'PENDING'
+    AND trial.ready = 1
+    AND trial.resource_class = ''
+    AND (SELECT study.status FROM study WHERE study.id = :study) = 'RUNNING'
+    AND (trial.priority, trial.number) > (:after_priority, :after_number)
+ORDER BY trial.priority, trial.number
+LIMIT 1
+OFFSET 0;
+
+-- studydb/store/single_statement.py claim
+UPDATE study
+SET n_running=(study.n_running + 1)
+WHERE study.id = :study
+    AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
+    AND :runnable_has_config = 1
+RETURNING id;
+
+-- studydb/store/single_statement.py claim
 UPDATE trial
 SET state='RUNNING',
     attempt=(trial.attempt + 1),
@@ -28,26 +36,24 @@ SET state='RUNNING',
     lease_expires_at=strftime('%Y-%m-%d %H:%M:%f', :now, (:to_lease_s) || ' seconds'),
     suspect_at=NULL,
     started_at=coalesce(trial.started_at, :now)
-WHERE trial.id = (SELECT runnable.id FROM runnable)
+WHERE trial.id = :runnable_id
     AND trial.state = 'PENDING'
-RETURNING id, uuid, number, priority, bracket, attempt, params, checkpoint_id, time_total_s;
+    AND true
+RETURNING id, uuid, number, priority, bracket, attempt, params, config, draw, checkpoint_id,
+    time_total_s;
 
--- studydb/store/attempts.py insert: Insert the attempt of a claim.
+-- studydb/store/single_statement.py claim
 INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
     start_step, live_through, flush_no, started_at)
-SELECT :trial_id, :attempt, :study_id, :token, :worker_id, :config, :restored_id, :start_step,
-    4611686018427387904, 0, :now;
+SELECT :main_id, :main_attempt AS main_1, :study_id, :token, :worker_id, CASE WHEN
+    json_type(:main_config) = 'object' THEN :main_config ELSE '{}' END, :main_checkpoint_id AS
+    main_2, coalesce((
+    SELECT checkpoint.step
+    FROM checkpoint
+    WHERE checkpoint.id = :main_checkpoint_id
+), 0) + 1, 4611686018427387904, 0, :now;
 
--- studydb/store/studies.py enter: Count one more RUNNING trial; False if `max_concurrent`
---   trials are already RUNNING.
-UPDATE study
-SET n_running=(study.n_running + 1)
-WHERE study.id = :study
-    AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
-RETURNING id;
-
--- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
---   last row that a transaction locks.
+-- studydb/store/single_statement.py claim
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

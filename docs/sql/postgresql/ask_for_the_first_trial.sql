@@ -1,0 +1,309 @@
+-- studydb/operations/ask.py ask: Make a trial from the searcher's next draw, and start its
+--   first attempt. Imported by studydb/lease/acquire.py.
+
+-- studydb/store/proposals.py ask: Make a trial of the next draw's proposal, and its first
+--   attempt.
+WITH drawn AS (
+    UPDATE study
+    SET next_number=(study.next_number + 1),
+        next_draw=(study.next_draw + 1),
+        n_counted=(study.n_counted + 1),
+        n_running=CASE WHEN (study.max_concurrent IS NULL) THEN study.n_running ELSE
+            study.n_running + 1 END
+    WHERE study.id = :study
+        AND study.status = 'RUNNING'
+        AND (study.num_trials IS NULL OR study.n_counted < study.num_trials)
+        AND (study.num_draws IS NULL OR study.next_draw < study.num_draws)
+        AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
+        AND (
+            SELECT CASE WHEN pg_try_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS
+                INTEGER)) THEN true WHEN (set_config('lock_timeout', '2000', true) IS NOT NULL)
+                THEN pg_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS INTEGER)) IS
+                NOT NULL END
+        )
+        AND coalesce((
+            SELECT true
+            FROM proposal
+            WHERE proposal.study_id = study.id
+                AND proposal.draw = study.next_draw
+        ), false)
+    RETURNING study.next_number - 1 AS number, study.next_draw - 1 AS draw
+),
+main AS (
+    INSERT INTO trial (uuid, study_id, number, params, params_hash, config, is_unique,
+        space_version, origin, parent_id, draw, counted, priority, bracket, ready,
+        resource_class, failures, losses, flush_no, checkpoint_step, n_results, created_at,
+        worker_id, token, lease_s, lease_expires_at, suspect_at, state, attempt, started_at)
+    SELECT :uuid, :study_id, (SELECT drawn.number FROM drawn), proposal.params,
+        proposal.params_hash, proposal.config, proposal.is_unique, proposal.space_version,
+        proposal.origin, :parent_id, proposal.draw, :counted, :priority, proposal.bracket, true,
+        '', 0, 0, 0, 0, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp()), :to_worker,
+        :to_token, :to_lease_s, (coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
+        make_interval(secs => :to_lease_s)), NULL, 'RUNNING', 1, coalesce(CAST(:now AS
+        timestamptz), clock_timestamp())
+    FROM proposal
+    WHERE proposal.study_id = :study
+        AND proposal.draw = (SELECT drawn.draw FROM drawn)
+    RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
+        trial.params, trial.config, trial.draw, trial.checkpoint_id, trial.time_total_s
+),
+begun AS (
+    INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
+        start_step, live_through, flush_no, started_at)
+    SELECT (SELECT main.id FROM main), :attempt, :study_id, :token, :worker_id, CASE WHEN
+        jsonb_typeof((SELECT main.config FROM main)) = 'object' THEN (SELECT main.config FROM
+        main) ELSE '{}' END, :restored_id, :start_step, 4611686018427387904, 0,
+        coalesce(CAST(:now AS timestamptz), clock_timestamp())
+    WHERE EXISTS (SELECT FROM main)
+),
+counted AS (
+    UPDATE counter
+    SET pending=(counter.pending + 0),
+        running=(counter.running + :by_running),
+        paused=(counter.paused + 0),
+        terminated=(counter.terminated + 0),
+        error=(counter.error + 0)
+    WHERE counter.study_id = :study
+        AND counter.shard = :shard_no
+        AND EXISTS (SELECT FROM main)
+)
+SELECT *
+FROM main
+WHERE set_config('synchronous_commit', 'off', true) = 'off';
+-- Plan:
+--   CTE Scan on main
+--     Filter: (set_config('synchronous_commit'::text, 'off'::text, true) = 'off'::text)
+--     CTE drawn
+--       ->  Update on study
+--             InitPlan 1
+--               ->  Result
+--             ->  Result
+--                   One-Time Filter: (InitPlan 1).col1
+--                   ->  Index Scan using study_pkey on study
+--                         Index Cond: (id = $1)
+--                         Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text) AND COALESCE((SubPlan 2), false))
+--                         SubPlan 2
+--                           ->  Index Only Scan using proposal_pkey on proposal
+--                                 Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
+--     CTE main
+--       ->  Insert on trial
+--             ->  Subquery Scan on "*SELECT*"
+--                   ->  Index Scan using proposal_pkey on proposal proposal_1
+--                         Index Cond: ((study_id = $1) AND (draw = (InitPlan 5).col1))
+--                         InitPlan 4
+--                           ->  CTE Scan on drawn
+--                         InitPlan 5
+--                           ->  CTE Scan on drawn drawn_1
+--     CTE begun
+--       ->  Insert on attempt
+--             ->  Subquery Scan on "*SELECT*_1"
+--                   ->  Result
+--                         One-Time Filter: (InitPlan 10).col1
+--                         InitPlan 7
+--                           ->  CTE Scan on main main_1
+--                         InitPlan 8
+--                           ->  CTE Scan on main main_2
+--                         InitPlan 9
+--                           ->  CTE Scan on main main_3
+--                         InitPlan 10
+--                           ->  CTE Scan on main main_4
+--     CTE counted
+--       ->  Update on counter
+--             InitPlan 12
+--               ->  CTE Scan on main main_5
+--             ->  Result
+--                   One-Time Filter: (InitPlan 12).col1
+--                   ->  Index Scan using counter_pkey on counter
+--                         Index Cond: ((study_id = $1) AND (shard = $21))
+
+BEGIN;
+
+-- studydb/store/proposals.py next_of: Read the next draw without a lock.
+SELECT study.next_draw, coalesce((
+    SELECT true
+    FROM proposal
+    WHERE proposal.study_id = study.id
+        AND proposal.draw = study.next_draw
+), false) AS is_proposed
+FROM study
+WHERE study.id = :study
+    AND study.status = 'RUNNING'
+    AND (study.num_trials IS NULL OR study.n_counted < study.num_trials)
+    AND (study.num_draws IS NULL OR study.next_draw < study.num_draws)
+    AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent);
+-- Plan:
+--   Index Scan using study_pkey on study
+--     Index Cond: (id = $1)
+--     Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = ($2)::text))
+--     SubPlan 1
+--       ->  Index Only Scan using proposal_pkey on proposal
+--             Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
+
+COMMIT;
+
+BEGIN;
+
+-- studydb/store/proposals.py store: Store proposals by draw; a draw that has a proposal keeps
+--   it.
+SELECT study.id
+FROM study
+WHERE study.id = :study
+FOR KEY SHARE;
+-- Plan:
+--   LockRows
+--     ->  Index Scan using study_pkey on study
+--           Index Cond: (id = $1)
+
+-- studydb/store/proposals.py store
+INSERT INTO proposal (study_id, draw, params, params_hash, config, origin, space_version,
+    bracket, is_unique, proposed_at)
+SELECT :study_id, rows.*, coalesce(:now, clock_timestamp())
+FROM unnest(:draw, :params, :params_hash, :config, :origin, :space_version, :bracket,
+    :is_unique) AS rows ON CONFLICT DO NOTHING;
+-- Plan:
+--   Insert on proposal
+--     Conflict Resolution: NOTHING
+--     ->  Subquery Scan on "*SELECT*"
+--           ->  Function Scan on rows
+
+-- studydb/store/proposals.py store
+DELETE FROM proposal
+WHERE proposal.study_id = :study
+    AND proposal.draw < (SELECT study.next_draw FROM study WHERE study.id = :study)
+    AND proposal.draw < (
+        SELECT min(proposal.draw) AS min_1
+        FROM proposal
+        WHERE proposal.study_id = :study
+    ) + 1024;
+-- Plan:
+--   Delete on proposal
+--     InitPlan 1
+--       ->  Index Scan using study_pkey on study
+--             Index Cond: (id = $1)
+--     InitPlan 3
+--       ->  Result
+--             InitPlan 2
+--               ->  Limit
+--                     ->  Index Only Scan using proposal_pkey on proposal proposal_1
+--                           Index Cond: (study_id = $1)
+--     ->  Bitmap Heap Scan on proposal
+--           Recheck Cond: ((study_id = $1) AND (draw < (InitPlan 1).col1) AND (draw < ((InitPlan 3).col1 + $2)))
+--           ->  Bitmap Index Scan on proposal_pkey
+--                 Index Cond: ((study_id = $1) AND (draw < (InitPlan 1).col1) AND (draw < ((InitPlan 3).col1 + $2)))
+
+COMMIT;
+
+-- studydb/store/proposals.py ask: Make a trial of the next draw's proposal, and its first
+--   attempt.
+WITH drawn AS (
+    UPDATE study
+    SET next_number=(study.next_number + 1),
+        next_draw=(study.next_draw + 1),
+        n_counted=(study.n_counted + 1),
+        n_running=CASE WHEN (study.max_concurrent IS NULL) THEN study.n_running ELSE
+            study.n_running + 1 END
+    WHERE study.id = :study
+        AND study.status = 'RUNNING'
+        AND (study.num_trials IS NULL OR study.n_counted < study.num_trials)
+        AND (study.num_draws IS NULL OR study.next_draw < study.num_draws)
+        AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
+        AND (
+            SELECT CASE WHEN pg_try_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS
+                INTEGER)) THEN true WHEN (set_config('lock_timeout', '2000', true) IS NOT NULL)
+                THEN pg_advisory_xact_lock(1937012068, CAST(:study % 2147483648 AS INTEGER)) IS
+                NOT NULL END
+        )
+        AND coalesce((
+            SELECT true
+            FROM proposal
+            WHERE proposal.study_id = study.id
+                AND proposal.draw = study.next_draw
+        ), false)
+    RETURNING study.next_number - 1 AS number, study.next_draw - 1 AS draw
+),
+main AS (
+    INSERT INTO trial (uuid, study_id, number, params, params_hash, config, is_unique,
+        space_version, origin, parent_id, draw, counted, priority, bracket, ready,
+        resource_class, failures, losses, flush_no, checkpoint_step, n_results, created_at,
+        worker_id, token, lease_s, lease_expires_at, suspect_at, state, attempt, started_at)
+    SELECT :uuid, :study_id, (SELECT drawn.number FROM drawn), proposal.params,
+        proposal.params_hash, proposal.config, proposal.is_unique, proposal.space_version,
+        proposal.origin, :parent_id, proposal.draw, :counted, :priority, proposal.bracket, true,
+        '', 0, 0, 0, 0, 0, coalesce(CAST(:now AS timestamptz), clock_timestamp()), :to_worker,
+        :to_token, :to_lease_s, (coalesce(CAST(:now AS timestamptz), clock_timestamp()) +
+        make_interval(secs => :to_lease_s)), NULL, 'RUNNING', 1, coalesce(CAST(:now AS
+        timestamptz), clock_timestamp())
+    FROM proposal
+    WHERE proposal.study_id = :study
+        AND proposal.draw = (SELECT drawn.draw FROM drawn)
+    RETURNING trial.id, trial.uuid, trial.number, trial.priority, trial.bracket, trial.attempt,
+        trial.params, trial.config, trial.draw, trial.checkpoint_id, trial.time_total_s
+),
+begun AS (
+    INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, restored_id,
+        start_step, live_through, flush_no, started_at)
+    SELECT (SELECT main.id FROM main), :attempt, :study_id, :token, :worker_id, CASE WHEN
+        jsonb_typeof((SELECT main.config FROM main)) = 'object' THEN (SELECT main.config FROM
+        main) ELSE '{}' END, :restored_id, :start_step, 4611686018427387904, 0,
+        coalesce(CAST(:now AS timestamptz), clock_timestamp())
+    WHERE EXISTS (SELECT FROM main)
+),
+counted AS (
+    UPDATE counter
+    SET pending=(counter.pending + 0),
+        running=(counter.running + :by_running),
+        paused=(counter.paused + 0),
+        terminated=(counter.terminated + 0),
+        error=(counter.error + 0)
+    WHERE counter.study_id = :study
+        AND counter.shard = :shard_no
+        AND EXISTS (SELECT FROM main)
+)
+SELECT *
+FROM main
+WHERE set_config('synchronous_commit', 'off', true) = 'off';
+-- Plan:
+--   CTE Scan on main
+--     Filter: (set_config('synchronous_commit'::text, 'off'::text, true) = 'off'::text)
+--     CTE drawn
+--       ->  Update on study
+--             InitPlan 1
+--               ->  Result
+--             ->  Result
+--                   One-Time Filter: (InitPlan 1).col1
+--                   ->  Index Scan using study_pkey on study
+--                         Index Cond: (id = $1)
+--                         Filter: (((num_trials IS NULL) OR (n_counted < num_trials)) AND ((num_draws IS NULL) OR (next_draw < num_draws)) AND ((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text) AND COALESCE((SubPlan 2), false))
+--                         SubPlan 2
+--                           ->  Index Only Scan using proposal_pkey on proposal
+--                                 Index Cond: ((study_id = study.id) AND (draw = study.next_draw))
+--     CTE main
+--       ->  Insert on trial
+--             ->  Subquery Scan on "*SELECT*"
+--                   ->  Index Scan using proposal_pkey on proposal proposal_1
+--                         Index Cond: ((study_id = $1) AND (draw = (InitPlan 5).col1))
+--                         InitPlan 4
+--                           ->  CTE Scan on drawn
+--                         InitPlan 5
+--                           ->  CTE Scan on drawn drawn_1
+--     CTE begun
+--       ->  Insert on attempt
+--             ->  Subquery Scan on "*SELECT*_1"
+--                   ->  Result
+--                         One-Time Filter: (InitPlan 10).col1
+--                         InitPlan 7
+--                           ->  CTE Scan on main main_1
+--                         InitPlan 8
+--                           ->  CTE Scan on main main_2
+--                         InitPlan 9
+--                           ->  CTE Scan on main main_3
+--                         InitPlan 10
+--                           ->  CTE Scan on main main_4
+--     CTE counted
+--       ->  Update on counter
+--             InitPlan 12
+--               ->  CTE Scan on main main_5
+--             ->  Result
+--                   One-Time Filter: (InitPlan 12).col1
+--                   ->  Index Scan using counter_pkey on counter
+--                         Index Cond: ((study_id = $1) AND (shard = $21))
