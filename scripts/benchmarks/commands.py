@@ -2,6 +2,7 @@
 
 import click
 
+from benchmarks.ask import ask
 from benchmarks.burden import burden
 from benchmarks.claim import claim
 from benchmarks.decide import decide
@@ -28,7 +29,7 @@ def bench() -> None:
 
 
 for command in (
-    *(trial, claim, report, decide, growth, burden),
+    *(trial, claim, ask, report, decide, growth, burden),
     *(frames, worker, loops, start, real, long, orders),
 ):
     bench.add_command(command)

@@ -128,6 +128,7 @@ def _trial(number: int, token: str, params: Row, reports: Sequence[Result]) -> R
         "state": "TERMINATED",
         "reason": "COMPLETED",
         "params": json.dumps(params),
+        "config": json.dumps(params),
         "params_hash": params_hash(params),
         "space_version": 1,
         "origin": "searcher",

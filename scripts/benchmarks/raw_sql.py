@@ -21,11 +21,13 @@ DRAW = """
 
 INSERT_TRIAL = """
     INSERT INTO trial (
-        uuid, study_id, number, state, params, params_hash, space_version, origin, draw, counted,
-        priority, ready, resource_class, bracket, attempt, failures, losses, token, flush_no,
-        worker_id, lease_s, lease_expires_at, checkpoint_step, n_results, created_at, started_at)
-    SELECT %(uuid)s, %(study)s, drawn.number, 'RUNNING', %(params)s::jsonb, %(params_hash)s, 1,
-        'searcher', drawn.draw, true, 0, true, '', 0, 1, 0, 0, %(token)s, 0, %(worker)s, 90,
+        uuid, study_id, number, state, params, config, params_hash, space_version, origin, draw,
+        counted, priority, ready, resource_class, bracket, attempt, failures, losses, token,
+        flush_no, worker_id, lease_s, lease_expires_at, checkpoint_step, n_results, created_at,
+        started_at)
+    SELECT %(uuid)s, %(study)s, drawn.number, 'RUNNING', %(params)s::jsonb, %(params)s::jsonb,
+        %(params_hash)s, 1, 'searcher', drawn.draw, true, 0, true, '', 0, 1, 0, 0, %(token)s, 0,
+        %(worker)s, 90,
         clock_timestamp() + interval '90 s', 0, 0, clock_timestamp(), clock_timestamp()
     FROM {drawn}
     RETURNING id"""
@@ -33,7 +35,7 @@ INSERT_TRIAL = """
 INSERT_ATTEMPT = """
     INSERT INTO attempt (trial_id, attempt, study_id, token, worker_id, config, start_step,
         live_through, flush_no, started_at)
-    SELECT made.id, made.attempt, %(study)s, %(token)s, %(worker)s, made.params, 1, 1::bigint << 62,
+    SELECT made.id, made.attempt, %(study)s, %(token)s, %(worker)s, made.config, 1, 1::bigint << 62,
         0, clock_timestamp()
     FROM {made}"""
 
@@ -76,7 +78,7 @@ INSERT_TRIAL_ALONE = INSERT_TRIAL.format(
     drawn="(VALUES (%(number)s::bigint, %(draw)s::bigint)) AS drawn (number, draw)"
 )
 INSERT_ATTEMPT_ALONE = INSERT_ATTEMPT.format(
-    made="(VALUES (%(trial)s::bigint, 1, %(params)s::jsonb)) AS made (id, attempt, params)"
+    made="(VALUES (%(trial)s::bigint, 1, %(params)s::jsonb)) AS made (id, attempt, config)"
 )
 INSERT_RESULT_ALONE = INSERT_RESULT.format(held=_BOUND_TRIAL)
 RECORD_ALONE = RECORD.format(held="%(trial)s")
@@ -87,7 +89,7 @@ _HELD = f"held AS MATERIALIZED ({HOLD})"
 _HELD_ID = "(SELECT id FROM held)"
 
 START = f"""
-WITH drawn AS ({DRAW}), made AS ({INSERT_TRIAL.format(drawn="drawn")}, attempt, params),
+WITH drawn AS ({DRAW}), made AS ({INSERT_TRIAL.format(drawn="drawn")}, attempt, config),
     begun AS ({INSERT_ATTEMPT.format(made="made")}), counted AS ({COUNT_IN})
 SELECT id FROM made"""
 
@@ -117,7 +119,7 @@ WITH runnable AS MATERIALIZED (
         lease_expires_at = clock_timestamp() + interval '90 s',
         started_at = coalesce(started_at, clock_timestamp())
     WHERE id = (SELECT id FROM runnable) AND state = 'PENDING'
-    RETURNING id, attempt, params
+    RETURNING id, attempt, params, config
 ), begun AS ({INSERT_ATTEMPT.format(made="made")}), counted AS (
     UPDATE counter SET pending = pending - 1, running = running + 1
     WHERE study_id = %(study)s AND shard = %(shard)s

@@ -10,11 +10,12 @@ FILL = """
         UPDATE counter SET pending = pending + %(n)s WHERE study_id = 1 AND shard = 0
     )
     INSERT INTO trial (
-        uuid, study_id, number, state, params, params_hash, space_version, origin, counted,
-        priority, ready, ready_at, resource_class, bracket, attempt, failures, losses, flush_no,
-        checkpoint_step, n_results, created_at)
+        uuid, study_id, number, state, params, config, params_hash, space_version, origin,
+        counted, priority, ready, ready_at, resource_class, bracket, attempt, failures, losses,
+        flush_no, checkpoint_step, n_results, created_at)
     SELECT gen_random_uuid(), 1, first + offs, 'PENDING',
-        '{"lr": 0.1, "width": 8, "momentum": 0.5}', md5(offs::text), 1, 'enqueued', true,
+        '{"lr": 0.1, "width": 8, "momentum": 0.5}', '{"lr": 0.1, "width": 8, "momentum": 0.5}',
+        md5(offs::text), 1, 'enqueued', true,
         0, %(ready)s, CASE WHEN NOT %(ready)s THEN clock_timestamp() + interval '1 day' END,
         '', 0, 0, 0, 0, 0, 0, 0, clock_timestamp()
     FROM numbered, generate_series(0, %(n)s - 1) AS offs"""

@@ -38,9 +38,10 @@ def run(*arguments, **environment):
             {"raw, 4 calls a step", "raw, 1 call a step", "raw, 2 calls a trial"},
         ),
         (["claim"], {"raw, 1 call"}),
+        (["ask"], {"raw, 1 call"}),
         (["report", "--rows", "10"], {"raw, 1 call a batch"}),
     ],
-    ids=["trial", "claim", "report"],
+    ids=["trial", "claim", "ask", "report"],
 )
 def test_benchmark_measures_every_baseline_beside_studydb(postgres_server, command, baselines):
     ran = run(
