@@ -42,6 +42,17 @@ class Duplicate(Exception):
     """A UNIQUE constraint refused a row; an earlier send of the request may have stored the row."""
 
 
+class DuplicateParams(Duplicate):
+    """A trial whose params are to be unique has the params of another such trial."""
+
+
+_OF_PARAMS = (
+    "trial_unique_params",
+    "UNIQUE constraint failed: trial.study_id, trial.params_hash",
+)
+"""How PostgreSQL and SQLite name the index that refuses a second trial with the same params."""
+
+
 class NoTables(StorageMissing):
     """The database has no studydb tables."""
 
@@ -92,7 +103,7 @@ def _translate_postgresql(  # noqa: C901, PLR0911  one line per error
 ) -> Exception | None:
     code = error.sqlstate
     if code == _UNIQUE:
-        return Duplicate(error.diag.constraint_name or "")
+        return _duplicate(error.diag.constraint_name or "")
     if code in _BUSY:
         kind = LockTimeout if code == _LOCK_TIMEOUT else StorageBusy
         return kind(f"{url} is busy: {_first_line(error)}.")
@@ -115,6 +126,10 @@ def _translate_postgresql(  # noqa: C901, PLR0911  one line per error
     if isinstance(error, psycopg.OperationalError):  # such as a full disk, which is temporary
         return StorageBusy(f"{url} fails: {_first_line(error)}. See the server's log.")
     return None
+
+
+def _duplicate(what: str) -> Duplicate:
+    return DuplicateParams(what) if what in _OF_PARAMS else Duplicate(what)
 
 
 def _is_unfit(error: BaseException) -> bool:
@@ -141,7 +156,7 @@ def _translate_sqlite(  # noqa: PLR0911  one line per error
     code = getattr(error, "sqlite_errorcode", None) or 0
     text = str(error)
     if isinstance(error, sqlite3.IntegrityError) and "UNIQUE" in text:
-        return Duplicate(text)
+        return _duplicate(text)
     match code & 0xFF:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StorageBusy(f"{url} is busy: another process is writing.")

@@ -3,7 +3,7 @@
 from time import monotonic
 
 from studydb.db import Database
-from studydb.db.faults import Duplicate, LockTimeout
+from studydb.db.faults import Duplicate, DuplicateParams, LockTimeout
 from studydb.domain.records import Claim, Claimant, Study
 from studydb.operations.claim import claim_from_row, find_earlier_send
 from studydb.operations.propose import propose_ahead, propose_next
@@ -41,10 +41,11 @@ def ask(
     while row is None:
         try:
             row = _ask_in_turn(database, study, claimant, if_nothing_waits=if_nothing_waits)
-        except Duplicate:
+        except Duplicate as refused:
             earlier = find_earlier_send(database, study, claimant)
-            if earlier is not None or not _skip_duplicate(database, study):
+            if earlier is not None or not isinstance(refused, DuplicateParams):
                 return earlier
+            _skip_duplicate(database, study)
             continue
         if row is None and not propose_next(database, study, if_nothing_waits=if_nothing_waits):
             return find_earlier_send(database, study, claimant) if again else None
@@ -79,6 +80,6 @@ def _ask_in_turn(
         )
 
 
-def _skip_duplicate(database: Database, study: Study) -> bool:
+def _skip_duplicate(database: Database, study: Study) -> None:
     with database.begin(durable=False, single=True) as txn:
-        return proposals.skip_duplicate(txn, study_id=study.id)
+        proposals.skip_duplicate(txn, study_id=study.id)

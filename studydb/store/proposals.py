@@ -203,8 +203,8 @@ def ask(
         next draw's proposal was not stored when the statement began.
 
     Raises:
-        Duplicate: The same ask was already stored (its reply was lost), or the proposal is to be
-            unique and a trial has its params.
+        Duplicate: The same ask was already stored (its reply was lost).
+        DuplicateParams: The proposal is to be unique, and a trial has its params.
         LockTimeout: The turn did not come within `TURN_TIMEOUT_S`.
     """
     row = txn.chain(
