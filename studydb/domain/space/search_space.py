@@ -130,8 +130,11 @@ class Space:
 
         Unknown paths come last. Of the paths "a" and "a/b" only the later one is kept.
         """
+        in_order = [*filter(values.__contains__, self.leaves), *values]
+        if not any("/" in path for path in values):  # 4 µs instead of 7 µs
+            return {path: values[path] for path in in_order}
         tree: dict[str, Any] = {}
-        for path in [*filter(values.__contains__, self.leaves), *values]:
+        for path in in_order:
             *parents, last = path.split("/")
             node = tree
             for key in parents:
