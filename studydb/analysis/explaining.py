@@ -17,6 +17,8 @@ def explain_state(study: Study, details: TrialDetails) -> str | None:
         reported = _reported(study, details.judgements[-1])
         return f"{reported}; the trial waits there until a free worker promotes it"
     match details.trial.reason:
+        case Reason.GIVEN_UP if details.judgements:
+            return f"{_reported(study, details.judgements[-1])}; the rung kept better trials"
         case Reason.EARLY_STOPPED if details.judgements:
             return _explain_judgement(study, details.judgements[-1])
         case Reason.RULE_STOPPED if details.last_result is not None:

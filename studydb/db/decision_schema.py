@@ -43,14 +43,24 @@ rung = table_with_id(
     required("n_ended", sa.BigInteger, server_default="0"),
     sa.Column("closed_at", UtcDateTime),
     sa.Column("closed_cutoff", sa.Double),
+    sa.Column("closed_ordinal", sa.BigInteger),
+    required("is_over", sa.Boolean, server_default=sa.false()),
     sa.UniqueConstraint("study_id", "bracket", "step"),
+    partial_index(
+        "rung_live",
+        "study_id",
+        "bracket",
+        "step",
+        where="NOT is_over",
+        sqlite_where="is_over = 0",
+    ),
 )
 """
 The quantile lies between two of the `n_ranked` entries that are not NaN. `cut_score` and
 `cut_trial_id` name the worse of the two; `cut_rank` is its rank, counted from the worst entry (0).
-Not used yet, for synchronous schedulers: `n_planned`, how many trials are planned for the rung;
-`n_ended`, how many of these trials have ended before the rung's step; `closed_cutoff`, the cutoff
-after all others have reported at the rung.
+`closed_cutoff` and `closed_ordinal` name the worst entry that was kept when the rung closed. A rung
+`is_over` if it is closed and no trial waits there. `n_planned` and `n_ended` are not used: how many
+trials a rung waits for follows from the scheduler, the draws and the trials that run.
 """
 
 rung_entry = sa.Table(
@@ -97,7 +107,7 @@ running_mean = sa.Table(
     required("total", Number),
     sa.PrimaryKeyConstraint("trial_id"),
 )
-"""Not used yet: the sum of a trial's values up to a step, for rules that compare means."""
+"""The sum of a trial's live values up to a step, for rules that compare means."""
 
 population = sa.Table(
     "population",

@@ -58,7 +58,7 @@ WORKER_UPDATES = {
     "worker": ("seen_at", "ended_at"),
     "rung": (
         *("n_entries", "n_ranked", "cut_rank", "cut_score", "cut_trial_id"),
-        *("n_planned", "n_ended", "closed_at", "closed_cutoff"),
+        *("n_planned", "n_ended", "closed_at", "closed_cutoff", "closed_ordinal", "is_over"),
     ),
     "rung_entry": ("ranked", "waiting", "promoted_at"),
     "running_mean": ("step", "n_results", "total"),

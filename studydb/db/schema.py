@@ -23,7 +23,7 @@ from studydb.db.metadata import (
     table_with_id,
 )
 from studydb.db.types import Json, Number, UtcDateTime
-from studydb.domain.life.decisions import Action
+from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.states import FINAL, Mode, Origin, Reason, State, Status
 from studydb.domain.records import TrainableForm, TrainableRole
 
@@ -198,6 +198,9 @@ trial = table_with_id(
     ),
     partial_index("trial_running", "study_id", where=_RUNNING),
     partial_index("trial_paused", "study_id", where="state = 'PAUSED'"),
+    partial_index(
+        "trial_paused_by_study", "study_id", where="state = 'PAUSED' AND paused_by = 'study'"
+    ),
     partial_index("trial_rank", "study_id", "rank_score", "number", where="rank_score IS NOT NULL"),
     sa.Index("trial_params", "study_id", "params_hash"),
     partial_index(
@@ -440,6 +443,12 @@ TABLES = METADATA.sorted_tables
 def in_state(state: State) -> sa.ColumnElement[bool]:
     """Compare the state with a literal, so that the planner may use the state's partial index."""
     return trial.c.state == sa.literal_column(f"'{state}'", sa.Text)
+
+
+PAUSED_BY_STUDY = sa.and_(
+    in_state(State.PAUSED), trial.c.paused_by == sa.literal_column(f"'{DecidedBy.STUDY}'", sa.Text)
+)
+"""The condition that a trial was paused with its study, with literals as in `in_state`."""
 
 
 def is_still(state: State) -> sa.ColumnElement[bool]:

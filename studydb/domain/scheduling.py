@@ -1,16 +1,20 @@
 """
 The contract of schedulers: what they read, what they lock, and what they decide.
 
-A scheduler is pure and frozen. Operations call it in their transactions, under the locks that it
-names, and store what it decides. Scores are oriented: a lower score is better in both modes, and
-NaN is +Inf.
+A scheduler is pure and frozen. An operation calls it, and stores what it decides. All that a
+scheduler is given and all that it returns is plain data. Scores are oriented: a lower score is
+better in both modes, and NaN is +Inf. `docs/schedulers.md` says how to write a scheduler.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from studydb.domain.life.decisions import Decision, RungKey
+
+ENQUEUED_DRAWS = 2**32
+"""Enqueued trial N takes its missing params from draw 2**32 + N. Searchers use lower draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +40,65 @@ class RungView:
         n: The number of entries that are not NaN.
         cutoff: The interpolated quantile as a score; None without entries.
         entered: Whether the reporting trial has an entry already.
+        n_entries: The number of entries, with NaN.
+        is_closed: Whether a `Close` has been carried out.
+        closed_cutoff: The worst score that was kept when the rung closed; None if none was kept.
     """
 
     n: int
     cutoff: float | None
     entered: bool = False
+    n_entries: int = 0
+    is_closed: bool = False
+    closed_cutoff: float | None = None
+
+
+class Ranked(NamedTuple):
+    """
+    An entry of a rung, as a trial that another trial may continue from.
+
+    Attributes:
+        checkpoint_id: The trial's checkpoint of the step that entered; None if it saved none.
+        config: The trial's params, or its changed config.
+    """
+
+    trial_id: int
+    score: float
+    checkpoint_id: int | None = None
+    config: Mapping[str, Any] | None = None
 
 
 class WaitingTrial(NamedTuple):
-    """A PAUSED trial that may be promoted from a rung."""
+    """A PAUSED trial that waits at a rung, and which a free worker may resume."""
 
     rung: RungKey
     trial_id: int
     score: float
+
+
+class Close(NamedTuple):
+    """
+    A rung closes: the best `keep` of the trials that wait there may be resumed.
+
+    The other trials end as GIVEN_UP. The cut is stored at once; the trials end a hundred at a time.
+    A rung closes only once.
+    """
+
+    rung: RungKey
+    keep: int
+
+
+class Idle(StrEnum):
+    """What a free worker does if the scheduler names no trial and closes no rung."""
+
+    START_NEW = "start new"
+    """The worker makes a new trial if the budget allows it."""
+    WAIT = "wait"
+    """The worker makes no trial, although the budget may allow it."""
+
+
+Work = WaitingTrial | Close | Idle
+"""What a free worker does that finds no trial to claim."""
 
 
 class StudyView(Protocol):
@@ -57,15 +107,51 @@ class StudyView(Protocol):
     def rung(self, key: RungKey) -> RungView:
         """Return a rung that `Scheduler.locks` names."""
 
+    def best(self, key: RungKey, n: int) -> Sequence[Ranked]:
+        """
+        Return the best entries of a rung that `Scheduler.locks` names, best first.
+
+        Args:
+            n: The most entries, at most `Scheduler.reads_best`. Each costs a look-up.
+        """
+
+    def mean(self) -> float:
+        """Return the score of the mean of the reporting trial's values, with the report."""
+
+    def best_score(self) -> float:
+        """Return the best score of the reporting trial, with the report."""
+
 
 class QueueView(Protocol):
-    """The rungs at which trials wait, as one statement reads them, without locks."""
+    """The rungs at which trials wait, as a snapshot without locks."""
+
+    @property
+    def next_draw(self) -> int:
+        """The draw of the next new trial: all lower draws have trials."""
+
+    @property
+    def may_start(self) -> bool:
+        """Whether `num_trials` and the searcher allow a new trial, also while a study is paused."""
+
+    def rungs(self) -> Sequence[RungKey]:
+        """Return, in ascending order, the rungs that are open, or at which trials still wait."""
 
     def rung(self, key: RungKey) -> RungView:
-        """Return a rung that `Scheduler.promotes_from` names."""
+        """Return a rung; it is empty if no trial has reached it."""
 
     def best_waiting(self, key: RungKey) -> WaitingTrial | None:
-        """Return the best trial that waits; of equal trials, the one that reported first."""
+        """
+        Return the best trial that waits; of equal trials, the one that reported first.
+
+        At a closed rung, only trials that are kept count. Trials that a person paused never count.
+        """
+
+    def underway(self, bracket: int) -> Sequence[int]:
+        """
+        Return the last steps of the trials of a bracket that train, or that a worker may claim.
+
+        A trial that a person has paused does not count, so nothing waits for this person.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +164,41 @@ class Report:
         score: The value as a score: lower is better in both modes, and NaN becomes +Inf.
         is_nan: Whether the value is NaN.
         bracket: The trial's bracket.
+        trial_id: The trial, as `Ranked` names it.
+        seed: The trial's seed, from which a scheduler's random numbers come.
     """
 
     step: int
     score: float
     is_nan: bool
     bracket: int
+    trial_id: int = 0
+    seed: int = 0
 
 
 class Scheduler(Protocol):
     """Decides which trials go on; frozen, without SQL."""
 
+    @property
+    def resumes(self) -> bool:
+        """Whether trials wait at rungs, so that free workers ask `next_work`."""
+
+    @property
+    def reads_best(self) -> int:
+        """The most entries of a rung that `judge` reads by `StudyView.best`."""
+
+    @property
+    def reads_mean(self) -> bool:
+        """Whether `judge` reads `StudyView.mean`."""
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for the study's row; `schedulers.read` reads it."""
 
     def rungs(self) -> Sequence[RungSpec]:
-        """Return the rungs; creating a study makes a row for each."""
+        """Return the rungs that are made with the study. Other rungs are made when reached."""
+
+    def rung_spec(self, key: RungKey) -> RungSpec:
+        """Return the spec of a rung that `locks` names."""
 
     def bracket_of(self, *, seed: int, draw: int) -> int:
         """
@@ -101,7 +206,7 @@ class Scheduler(Protocol):
 
         Args:
             seed: The study's seed.
-            draw: The draw of the trial's params; for an enqueued trial, a number above all draws.
+            draw: The draw of the trial's params; `ENQUEUED_DRAWS` + number for an enqueued trial.
         """
 
     def next_decision_step(self, bracket: int, step: int) -> int | None:
@@ -113,8 +218,9 @@ class Scheduler(Protocol):
     def judge(self, report: Report, view: StudyView) -> Decision:
         """Judge one report, with the rungs that `locks` names locked."""
 
-    def promotes_from(self) -> Sequence[RungKey]:
-        """Return the rungs at which trials wait; empty if this scheduler pauses no trial."""
+    def next_work(self, view: QueueView) -> Work:
+        """
+        Return what a worker does that finds no trial to claim; called without locks.
 
-    def next_work(self, view: QueueView) -> WaitingTrial | None:
-        """Return the trial that a free worker resumes; None to start a new trial."""
+        All ends of trials are seen here: a failed, lost or stopped trial is not underway any more.
+        """

@@ -8,7 +8,7 @@ from studydb.db import Database
 from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
-from studydb.operations.promote import promote
+from studydb.operations.promote import NextStep, promote
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.processes import is_alive, this_process
@@ -64,19 +64,23 @@ class Acquirer:
         """
         Try claim and ask, beginning with the call that returned the last trial.
 
-        If the scheduler promotes trials, the order is: claim, promote a trial and claim it, ask.
+        If trials wait at rungs, the order is: claim, do what the scheduler wants, ask.
         """
-        promotes = bool(self._study.scheduler.promotes_from())
-        if not (self._claims_first or promotes):
+        resumes, step = self._study.scheduler.resumes, NextStep.START_NEW
+        if not (self._claims_first or resumes):
             asked = self._ask(again=again, if_nothing_waits=True)
             if asked is not None:
                 return asked
         claimed = self._claim(again=again)
-        if claimed is None and promotes and self._promote(again=again):
-            claimed = self._claim(again=again)
+        if claimed is None and resumes:
+            step = self._promote(again=again)
+            if step is NextStep.CLAIM:
+                claimed = self._claim(again=again)
         if claimed is not None:
             self._claims_first, self._last_position = True, claimed.queue_position
             return claimed
+        if step is not NextStep.START_NEW:
+            return None
         # PENDING trials, now claimed by others, may have kept the ask above from making a trial.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
@@ -92,7 +96,7 @@ class Acquirer:
             after_position=self._after_position(),
         )
 
-    def _promote(self, *, again: bool) -> bool:
+    def _promote(self, *, again: bool) -> NextStep:
         return promote(self._database, self._study, self._claimant, again=again)
 
     def _ask(self, *, again: bool, if_nothing_waits: bool) -> Claim | None:

@@ -97,7 +97,7 @@ def end_attempt(
         time_total_s=flushed.time_total_s,
         metric_summary=analysis,
     )
-    if ending.state in FINAL and study.scheduler.promotes_from():
+    if ending.state in FINAL and study.scheduler.resumes:
         promotions.leave_rungs(txn, study_id=study.id, trial_id=lease.trial_id)
     attempts.end(
         txn,

@@ -18,13 +18,11 @@ from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import FINAL, Origin, State, Status
 from studydb.domain.records import Request, Study, TrialRow
+from studydb.domain.scheduling import ENQUEUED_DRAWS
 from studydb.operations import summing
 from studydb.operations.reads import existing_trial
 from studydb.searchers import RandomSearch
 from studydb.store import counters, events, promotions, studies, sweeps, trials
-
-ENQUEUED_DRAWS = 2**32
-"""Enqueued trial N takes its missing params from draw 2**32 + N. Searchers use lower draws."""
 
 
 def enqueue(
@@ -209,7 +207,7 @@ def _steer(
 
 def _waits_again(txn: Txn, study: Study, trial: TrialRow) -> bool:
     """Give a trial that a person paused while it waited at a rung back to the scheduler."""
-    if trial.paused_by != DecidedBy.PERSON or not study.scheduler.promotes_from():
+    if trial.paused_by != DecidedBy.PERSON or not study.scheduler.resumes:
         return False
     if not promotions.waits(txn, study_id=study.id, trial_id=trial.id):
         return False
@@ -232,7 +230,7 @@ def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steer
                 summary = summing.in_transaction(txn, study, trial_id=trial.id, n_results=n_results)
                 unsummed += [trial.id] if summary is None else []
             trials.move(txn, trial_id=trial.id, target=target, metric_summary=summary)
-            if trial.state is State.PAUSED and study.scheduler.promotes_from():
+            if trial.state is State.PAUSED and study.scheduler.resumes:
                 promotions.leave_rungs(txn, study_id=study.id, trial_id=trial.id)
         elif steering.request is Action.PAUSE:
             trials.pause_by(txn, trial_id=trial.id, by=DecidedBy.PERSON)

@@ -17,7 +17,8 @@ from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result, Summary
 from studydb.domain.records import Batch, Lease, Study
 from studydb.domain.scheduling import Report
-from studydb.store import attempts, leases, results, rungs
+from studydb.domain.seeds import trial_seed
+from studydb.store import attempts, leases, means, results, rungs
 from studydb.store.leases import Held
 from studydb.store.rung_view import LockedView
 from studydb.store.rungs import Rung
@@ -109,18 +110,23 @@ def lock_rungs(txn: Txn, study: Study, *, lease: Lease, batch: Batch) -> dict[Ru
         for result in due_results(study, lease, batch)
         for key in study.scheduler.locks(lease.bracket, result.step)
     }
-    return {key: rungs.lock(txn, study_id=study.id, key=key) for key in sorted(keys)}
+    return {
+        key: rungs.lock_or_create(txn, study_id=study.id, spec=study.scheduler.rung_spec(key))
+        for key in sorted(keys)
+    }
 
 
 def _store_batch(
     txn: Txn, study: Study, held: Held, *, lease: Lease, batch: Batch, locked: dict[RungKey, Rung]
 ) -> Flushed:
-    view = LockedView(txn, locked, trial_id=lease.trial_id)
-    stored, verdict = _judge(txn, study, view, lease=lease, batch=batch)
-
     summary, time_total_s = held.summary, held.time_total_s
-    if stored and held.flush_no == 0:
-        summary = _supersede(txn, study, summary, lease=lease, first=stored[0], batch=batch)
+    if batch.results and held.flush_no == 0:
+        summary = _supersede(txn, study, summary, lease=lease, batch=batch)
+
+    view = LockedView(txn, locked, lease=lease, objective=study.objective)
+    stored, verdict = _judge(txn, study, view, summary, lease=lease, batch=batch)
+
+    view.store_mean()
     summary = summary.add(stored, study.objective)
     results.append(txn, lease=lease, results=stored)
 
@@ -130,7 +136,7 @@ def _store_batch(
 
 
 def _judge(
-    txn: Txn, study: Study, view: LockedView, *, lease: Lease, batch: Batch
+    txn: Txn, study: Study, view: LockedView, summary: Summary, *, lease: Lease, batch: Batch
 ) -> tuple[tuple[Result, ...], Verdict | None]:
     due = {result.step for result in due_results(study, lease, batch)}
     for position, result in enumerate(batch.results, 1):
@@ -138,6 +144,7 @@ def _judge(
         if first_hit(study.rules, result, objective=study.objective):
             verdict = Verdict(Action.STOP, Reason.RULE_STOPPED, DecidedBy.RULE)
         elif result.step in due:
+            view.move_to(summary, batch.results[:position])
             verdict = _ask_scheduler(txn, study, view, lease=lease, result=result)
         if verdict is not None:
             return batch.results[:position], verdict
@@ -148,7 +155,9 @@ def _ask_scheduler(
     txn: Txn, study: Study, view: LockedView, *, lease: Lease, result: Result
 ) -> Verdict | None:
     oriented = study.objective.score(result.value)
-    report = Report(result.step, oriented, math.isnan(result.value), lease.bracket)
+    seed = trial_seed(study.seed, lease.number)
+    is_nan = math.isnan(result.value)
+    report = Report(result.step, oriented, is_nan, lease.bracket, lease.trial_id, seed)
     decision = study.scheduler.judge(report, view)
     if decision.entry is not None:
         key = decision.entry.rung
@@ -165,15 +174,16 @@ def _ask_scheduler(
     return decision.verdict
 
 
-def _supersede(
-    txn: Txn, study: Study, summary: Summary, *, lease: Lease, first: Result, batch: Batch
-) -> Summary:
+def _supersede(txn: Txn, study: Study, summary: Summary, *, lease: Lease, batch: Batch) -> Summary:
     """Supersede earlier attempts' results from the first step on; return the new summary."""
+    first = batch.results[0]
     if lease.attempt == 1:
         if first.step != batch.after_step + 1:
             attempts.begin_at(txn, lease=lease, step=first.step)
         return summary
     attempts.begin_at(txn, lease=lease, step=first.step)
+    if study.scheduler.reads_mean:
+        means.forget(txn, lease=lease, step=first.step)
     return results.summary(
         txn, study_id=study.id, trial_id=lease.trial_id, objective=study.objective
     )

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from studydb.db import Database, Txn
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts, Study
-from studydb.operations.promote import next_promotion
+from studydb.domain.scheduling import Idle
+from studydb.operations.promote import ask_scheduler
 from studydb.store import claims, counters, studies
 
 
@@ -16,12 +17,14 @@ class StudyProgress:
 
     Attributes:
         status: FINISHED when the budget is spent, and no trial is PENDING, RUNNING or to be
-            promoted.
+            promoted, and no rung to be closed. If the scheduler starts no more trials, the budget
+            counts as spent.
         has_runnable: Whether a PENDING trial is not in back-off, whatever the study's status.
-        has_budget: Whether the budget and the searcher allow new trials.
+        has_budget: Whether the budget, the searcher and the scheduler allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
         promotes: Whether the scheduler promotes PAUSED trials at all.
-        has_promotable: Whether the scheduler would promote a trial now.
+        has_promotable: Whether the scheduler would promote a trial or close a rung now, or a
+            closed rung has trials to be ended.
         pause_reason: Why the study's guard paused the study; None if the guard did not.
         num_trials: The most trials of the study; None for no limit.
     """
@@ -78,8 +81,7 @@ class StudyProgress:
 def read_progress(database: Database, study: Study) -> StudyProgress:
     """Read a study's budget and counts, and whether a trial can be claimed."""
     # Without a snapshot, two statements could miss a trial that is promoted between them.
-    promotes = bool(study.scheduler.promotes_from())
-    with database.begin(write=False, snapshot=promotes) as txn:
+    with database.begin(write=False, snapshot=study.scheduler.resumes) as txn:
         return progress_in(txn, study)
 
 
@@ -88,17 +90,19 @@ def progress_in(txn: Txn, study: Study) -> StudyProgress:
     budget = studies.budget(txn, study_id=study.id)
     counts = counters.read(txn, study_id=study.id)
     has_runnable = claims.any_runnable(txn, study_id=study.id)
-    has_promotable = next_promotion(txn, study) is not None
-    idle = counts.pending == counts.running == 0 and not has_promotable
-    is_finished = budget.status is Status.RUNNING and budget.is_spent and idle
+    asked = ask_scheduler(txn, study)
+    is_idle = counts.pending == counts.running == 0 and not asked.is_something
+    starts_new = asked.work is not Idle.WAIT
+    is_spent = budget.is_spent or not starts_new
+    is_finished = budget.status is Status.RUNNING and is_spent and is_idle
     return StudyProgress(
         status=Status.FINISHED if is_finished else budget.status,
         counts=counts,
         has_runnable=has_runnable,
-        has_budget=budget.allows_new,
+        has_budget=budget.allows_new and starts_new,
         has_room=budget.has_room,
-        promotes=bool(study.scheduler.promotes_from()),
-        has_promotable=has_promotable,
+        promotes=study.scheduler.resumes,
+        has_promotable=asked.is_something,
         pause_reason=budget.guard_reason,
         num_trials=budget.num_trials,
     )

@@ -17,7 +17,15 @@ from typing import Any, ClassVar
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason
-from studydb.domain.scheduling import QueueView, Report, RungSpec, StudyView, WaitingTrial
+from studydb.domain.scheduling import (
+    Idle,
+    QueueView,
+    Report,
+    RungSpec,
+    StudyView,
+    WaitingTrial,
+    Work,
+)
 from studydb.domain.seeds import unit_number
 from studydb.schedulers.base import BaseScheduler
 
@@ -112,8 +120,12 @@ class ASHA(BaseScheduler):
         later = {"brackets": 1, "type": STOPPING}
         return {k: v for k, v in super().to_json().items() if later.get(k) != v}
 
+    @property
+    def resumes(self) -> bool:
+        return self.type == PROMOTION
+
     def rungs(self) -> Sequence[RungSpec]:
-        return tuple(RungSpec(key, self.quantile) for key in self._keys)
+        return tuple(map(self.rung_spec, self._keys))
 
     @cached_property
     def _keys(self) -> tuple[RungKey, ...]:
@@ -172,21 +184,17 @@ class ASHA(BaseScheduler):
             return Decision(Action.STOP, Reason.EARLY_STOPPED, entry, cutoff)
         return Decision(entry=entry, cutoff=cutoff)
 
-    def promotes_from(self) -> Sequence[RungKey]:
-        """Return the rungs from the highest step to the lowest."""
-        return self._queues
-
     @cached_property
-    def _queues(self) -> tuple[RungKey, ...]:
-        if self.type != PROMOTION:
-            return ()
+    def _from_highest(self) -> tuple[RungKey, ...]:
         return tuple(sorted(self._keys, key=lambda key: (-key.step, key.bracket)))
 
-    def next_work(self, view: QueueView) -> WaitingTrial | None:
-        return next(self._promotable(view), None)
+    def next_work(self, view: QueueView) -> Work:
+        if not self.resumes:
+            return Idle.START_NEW
+        return next(self._promotable(view), Idle.START_NEW)
 
     def _promotable(self, view: QueueView) -> Iterator[WaitingTrial]:
-        for key in self.promotes_from():
+        for key in self._from_highest:
             rung, best = view.rung(key), view.best_waiting(key)
             if best is None or rung.cutoff is None or rung.n < FEWEST_ENTRIES:
                 continue

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studydb.domain.life.decisions import CONTINUE, Decision, RungKey
-from studydb.domain.scheduling import QueueView, Report, RungSpec, StudyView, WaitingTrial
+from studydb.domain.scheduling import Idle, QueueView, Report, RungSpec, StudyView, Work
 from studydb.domain.specs.spec import Spec
 
 
@@ -12,8 +12,28 @@ from studydb.domain.specs.spec import Spec
 class BaseScheduler(Spec):
     """Has no rungs, one bracket and no decisions; a scheduler overrides what it needs."""
 
+    @property
+    def resumes(self) -> bool:
+        return False
+
+    @property
+    def reads_best(self) -> int:
+        return 0
+
+    @property
+    def reads_mean(self) -> bool:
+        return False
+
+    @property
+    def quantile(self) -> float:
+        """The quantile of the negated scores at which the cutoff of each rung lies, in [0, 1]."""
+        return 0.5
+
     def rungs(self) -> Sequence[RungSpec]:
         return ()
+
+    def rung_spec(self, key: RungKey) -> RungSpec:
+        return RungSpec(key, self.quantile)
 
     def bracket_of(self, *, seed: int, draw: int) -> int:  # noqa: ARG002
         return 0
@@ -27,8 +47,5 @@ class BaseScheduler(Spec):
     def judge(self, report: Report, view: StudyView) -> Decision:  # noqa: ARG002
         return CONTINUE
 
-    def promotes_from(self) -> Sequence[RungKey]:
-        return ()
-
-    def next_work(self, view: QueueView) -> WaitingTrial | None:  # noqa: ARG002
-        return None
+    def next_work(self, view: QueueView) -> Work:  # noqa: ARG002
+        return Idle.START_NEW

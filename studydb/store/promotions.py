@@ -5,6 +5,10 @@ Trials that wait at rungs: find the best trials, and move a chosen trial to PEND
 promoted from there, ends, or is resumed by a person.
 """
 
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,13 +16,15 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.dialect import now
-from studydb.db.schema import is_still, study, trial
+from studydb.db.schema import PAUSED_BY_STUDY, in_state, is_still, study, trial
 from studydb.domain.life.decisions import DecidedBy, RungKey
 from studydb.domain.life.states import State, Status
 from studydb.domain.quantile import Cut, exact_cutoff
 from studydb.domain.scheduling import RungView, WaitingTrial
+from studydb.store import studies
 from studydb.store.claims import NOTHING_WAITS
-from studydb.store.studies import HAS_ROOM
+from studydb.store.rungs import NONE_KEPT
+from studydb.store.studies import HAS_ROOM, Budget
 
 _STUDY = sa.bindparam("study", type_=sa.BigInteger)
 _ENTRIES = rung_entry.c.rung_id == rung.c.id
@@ -43,11 +49,43 @@ _better = (
 )
 
 
+_place = sa.tuple_(rung_entry.c.score, rung_entry.c.ordinal)
+_IS_KEPT = _place <= sa.tuple_(
+    sa.func.coalesce(rung.c.closed_cutoff, sa.bindparam("worst", math.inf, sa.Double)),
+    sa.func.coalesce(rung.c.closed_ordinal, sa.bindparam("last", 2**62, sa.BigInteger)),
+)
+"""The condition that an entry may be resumed: its rung is open, or closed and has kept it."""
+
+IS_GIVEN_UP = (
+    rung_entry.c.waiting,
+    _place > sa.tuple_(rung.c.closed_cutoff, rung.c.closed_ordinal),  # both are NULL before
+    *_PAUSED,
+)
+"""The conditions that a trial waits at a closed rung that has not kept it."""
+
+_any_waiting = (
+    sa.select(rung_entry.c.trial_id).where(_ENTRIES, rung_entry.c.waiting).limit(1).correlate(rung)
+)
+"""With LIMIT, not EXISTS, from which PostgreSQL would make a hash of all entries that wait."""
+
+NONE_WAITS = _any_waiting.scalar_subquery().is_(None)
+"""The condition that no trial waits at a rung."""
+
+_any_given_up = (
+    sa.select(rung_entry.c.trial_id)
+    .join(trial, trial.c.id == rung_entry.c.trial_id)
+    .where(_ENTRIES, *IS_GIVEN_UP)
+    .limit(1)
+    .correlate(rung)
+    .scalar_subquery()
+)
+
+
 def _best_waiting(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
     return (
         sa.select(column)
         .join(trial, trial.c.id == rung_entry.c.trial_id)
-        .where(_ENTRIES, rung_entry.c.waiting, *_PAUSED)
+        .where(_ENTRIES, rung_entry.c.waiting, _IS_KEPT, *_PAUSED)
         .order_by(rung_entry.c.score, rung_entry.c.ordinal)
         .limit(1)
         .correlate(rung)
@@ -60,14 +98,37 @@ _QUEUES = Prepared(
         rung.c.bracket,
         rung.c.step,
         rung.c.quantile,
+        rung.c.n_entries,
         rung.c.n_ranked,
+        rung.c.closed_at,
+        rung.c.closed_cutoff,
+        rung.c.closed_ordinal,
         rung.c.cut_rank,
         rung.c.cut_score,
         rung.c.cut_trial_id,
+        _any_given_up.label("given_up_id"),
+        _any_waiting.where(rung.c.closed_at.is_not(None)).scalar_subquery().label("waiting_id"),
         _better.label("better"),
         _best_waiting(rung_entry.c.trial_id).label("best_id"),
         _best_waiting(rung_entry.c.score).label("best_score"),
-    ).where(rung.c.study_id == _STUDY)
+    ).where(rung.c.study_id == _STUDY, ~rung.c.is_over)
+)
+
+_ALIVE = (
+    in_state(State.RUNNING),
+    sa.and_(in_state(State.PENDING), trial.c.ready),
+    sa.and_(in_state(State.PENDING), ~trial.c.ready),
+    PAUSED_BY_STUDY,
+)
+_UNDERWAY = Prepared(
+    sa.union_all(
+        *(
+            sa.select(trial.c.bracket, sa.func.coalesce(trial.c.last_step, 0).label("step")).where(
+                trial.c.study_id == _STUDY, condition
+            )
+            for condition in _ALIVE
+        )
+    )
 )
 
 _rung = (
@@ -79,10 +140,10 @@ _rung = (
     )
     .scalar_subquery()
 )
-_IS_WAITING = sa.func.coalesce(rung_entry.c.waiting, sa.false())
+IS_WAITING = sa.func.coalesce(rung_entry.c.waiting, sa.false())
 """Keeps the planner from the index `rung_entry_waiting`, so that it finds an entry by its key."""
 
-_OF_TRIAL = (rung_entry.c.trial_id == sa.bindparam("trial"), _IS_WAITING)
+_OF_TRIAL = (rung_entry.c.trial_id == sa.bindparam("trial"), IS_WAITING)
 
 _PROMOTE = Prepared(
     sa.update(trial)
@@ -108,29 +169,84 @@ _LEAVE = Prepared(sa.update(rung_entry).where(*_ENTRIES_OF_TRIAL).values(waiting
 _WAITS = Prepared(sa.select(rung_entry.c.rung_id).where(*_ENTRIES_OF_TRIAL).limit(1))
 
 
-class Queues:
-    """Implements `QueueView`: the rungs of a study, and the best trial that waits at each rung."""
+_NO_RUNG = RungView(n=0, cutoff=None)
 
-    def __init__(self, rows: dict[RungKey, Any]) -> None:
-        self._rows = rows
+
+class Queues:
+    """
+    Implements `QueueView`: the rungs of a study, and the best trial that waits at each rung.
+
+    The budget and the trials that are underway are read when the scheduler asks for them, in the
+    same snapshot.
+
+    Attributes:
+        is_left: Whether trials at closed rungs are to be given up, or closed rungs to be ended.
+    """
+
+    def __init__(self, txn: Txn, study_id: int) -> None:
+        self._txn, self._study_id = txn, study_id
+        rows = txn.all(_QUEUES, study=study_id)
+        self._rows = {RungKey(row.bracket, row.step): row for row in rows}
+        self.is_left = any(_is_left(row) for row in rows)
+
+    @cached_property
+    def _budget(self) -> Budget:
+        return studies.budget(self._txn, study_id=self._study_id)
+
+    @cached_property
+    def _underway(self) -> Mapping[int, Sequence[int]]:
+        found = defaultdict(list)
+        for row in self._txn.all(_UNDERWAY, study=self._study_id):
+            found[row.bracket].append(row.step)
+        return found
+
+    @property
+    def next_draw(self) -> int:
+        return self._budget.next_draw
+
+    @property
+    def may_start(self) -> bool:
+        return not self._budget.is_spent
+
+    def rungs(self) -> Sequence[RungKey]:
+        """Return the rungs that are not over, in ascending order."""
+        return sorted(self._rows)
 
     def rung(self, key: RungKey) -> RungView:
         """Return a rung."""
-        row = self._rows[key]
+        row = self._rows.get(key)
+        if row is None:
+            return _NO_RUNG
         entry = None if row.cut_trial_id is None else (row.cut_score, row.cut_trial_id)
         cut = Cut(n=row.n_ranked, rank=row.cut_rank, entry=entry)
-        return RungView(n=cut.n, cutoff=exact_cutoff(cut, row.better, row.quantile))
+        return RungView(
+            n=cut.n,
+            cutoff=exact_cutoff(cut, row.better, row.quantile),
+            n_entries=row.n_entries,
+            is_closed=row.closed_at is not None,
+            closed_cutoff=None if row.closed_ordinal == NONE_KEPT else row.closed_cutoff,
+        )
 
     def best_waiting(self, key: RungKey) -> WaitingTrial | None:
-        """Return the best trial that waits at a rung."""
-        row = self._rows[key]
-        return None if row.best_id is None else WaitingTrial(key, row.best_id, row.best_score)
+        """Return the best trial that waits at a rung and may be resumed."""
+        row = self._rows.get(key)
+        if row is None or row.best_id is None:
+            return None
+        return WaitingTrial(key, row.best_id, row.best_score)
+
+    def underway(self, bracket: int) -> Sequence[int]:
+        """Return the last steps of a bracket's trials that run or may be claimed."""
+        return self._underway.get(bracket, ())
+
+
+def _is_left(row: Any) -> bool:
+    """Tell whether `give_up` has something to do at a rung."""
+    return row.closed_at is not None and (row.given_up_id is not None or row.waiting_id is None)
 
 
 def read_queues(txn: Txn, *, study_id: int) -> Queues:
-    """Read all rungs of a study with the trials that wait, in one statement and without locks."""
-    rows = txn.all(_QUEUES, study=study_id)
-    return Queues({RungKey(row.bracket, row.step): row for row in rows})
+    """Read a study's rungs with the trials that wait, in one statement and without locks."""
+    return Queues(txn, study_id)
 
 
 def promote(txn: Txn, *, study_id: int, chosen: WaitingTrial) -> bool:

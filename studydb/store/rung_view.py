@@ -1,10 +1,16 @@
-"""The rungs that a scheduler reads, locked by the transaction of the report."""
+"""What a scheduler reads at a report: locked rungs, and the reporting trial's own results."""
+
+from collections.abc import Sequence
 
 from studydb.db import Txn
 from studydb.domain.life.decisions import RungKey
+from studydb.domain.metrics import Result, Summary
+from studydb.domain.objective import Objective
 from studydb.domain.quantile import cutoff
-from studydb.domain.scheduling import RungView
-from studydb.store import rungs
+from studydb.domain.records import Lease
+from studydb.domain.scheduling import Ranked, RungView
+from studydb.store import means, rungs
+from studydb.store.means import RunningMean
 from studydb.store.rungs import Neighbours, Rung
 
 
@@ -16,9 +22,23 @@ class LockedView:
         locked: The locked rungs.
     """
 
-    def __init__(self, txn: Txn, locked: dict[RungKey, Rung], *, trial_id: int) -> None:
-        self.locked, self._txn, self._trial_id = locked, txn, trial_id
+    def __init__(
+        self, txn: Txn, locked: dict[RungKey, Rung], *, lease: Lease, objective: Objective
+    ) -> None:
+        self.locked, self._txn, self._lease, self._objective = locked, txn, lease, objective
         self._beside: dict[RungKey, Neighbours] = {}
+        self._summary, self._new = Summary(), ()  # type: tuple[Summary, Sequence[Result]]
+        self._mean: RunningMean | None = None
+
+    def move_to(self, summary: Summary, new: Sequence[Result]) -> None:
+        """
+        Let the view end at a report.
+
+        Args:
+            summary: The summary of the stored results.
+            new: The results of the batch, up to the report.
+        """
+        self._summary, self._new = summary, new
 
     def rung(self, key: RungKey) -> RungView:
         """Return a locked rung, as it was before this report."""
@@ -27,12 +47,37 @@ class LockedView:
             n=rung.cut.n,
             cutoff=cutoff(rung.cut, beside.better, rung.quantile),
             entered=beside.entered,
+            n_entries=rung.n_entries,
+            is_closed=rung.is_closed,
+            closed_cutoff=rung.closed_cutoff,
         )
+
+    def best(self, key: RungKey, n: int) -> Sequence[Ranked]:
+        """Return the best entries of a locked rung."""
+        return rungs.best(self._txn, rung=self.locked[key], n=n)
+
+    def mean(self) -> float:
+        """Return the score of the mean of the trial's live values, with the report."""
+        if self._mean is None:
+            self._mean = means.read(self._txn, lease=self._lease)
+        self._mean = self._mean.add(self._new)
+        return self._objective.score(self._mean.value)
+
+    def best_score(self) -> float:
+        """Return the trial's best score, with the report."""
+        known = self._summary.add(self._new, self._objective).best_score
+        assert known is not None
+        return known
+
+    def store_mean(self) -> None:
+        """Store the running mean, if the scheduler has asked for it."""
+        if self._mean is not None:
+            means.store(self._txn, lease=self._lease, mean=self._mean)
 
     def beside(self, key: RungKey) -> Neighbours:
         """Return the entries beside a rung's cut; they are read from the database once."""
         if key not in self._beside:
             self._beside[key] = rungs.neighbours(
-                self._txn, rung=self.locked[key], trial_id=self._trial_id
+                self._txn, rung=self.locked[key], trial_id=self._lease.trial_id
             )
         return self._beside[key]

@@ -10,17 +10,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from studydb.db import Prepared, Txn
 from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.dialect import now
+from studydb.db.schema import checkpoint, trial
 from studydb.domain.life.decisions import Action, Entry, RungKey
 from studydb.domain.life.states import Mode
 from studydb.domain.listed_rows import Judgement
 from studydb.domain.metrics import Result
 from studydb.domain.quantile import Cut, Position, insert
 from studydb.domain.records import Lease
-from studydb.domain.scheduling import RungSpec
+from studydb.domain.scheduling import Ranked, RungSpec
+
+NONE_KEPT = -1
+"""The `closed_ordinal` of a rung that kept no trial; its `closed_cutoff` is -Inf."""
 
 LOCK = Prepared(
     sa.select(rung)
@@ -30,6 +35,20 @@ LOCK = Prepared(
         rung.c.step == sa.bindparam("at_step"),
     )
     .with_for_update(key_share=True)
+)
+
+_CREATE = Prepared(
+    postgresql.insert(rung)  # SQLite writes the clause in the same words
+    .values(
+        study_id=sa.bindparam("study"),
+        bracket=sa.bindparam("of_bracket"),
+        step=sa.bindparam("at_step"),
+        quantile=sa.bindparam("quantile"),
+        n_entries=0,
+        n_ranked=0,
+        cut_rank=0,
+    )
+    .on_conflict_do_nothing()
 )
 
 _POSITION = sa.tuple_(rung_entry.c.score, rung_entry.c.trial_id)
@@ -85,6 +104,29 @@ _ADVANCE = Prepared(
     )
 )
 
+_REVIVE = Prepared(sa.update(rung).where(rung.c.id == sa.bindparam("rung")).values(is_over=False))
+
+_BEST = Prepared(
+    sa.select(
+        rung_entry.c.trial_id,
+        rung_entry.c.score,
+        sa.select(sa.func.max(checkpoint.c.id))
+        .where(
+            checkpoint.c.trial_id == rung_entry.c.trial_id,
+            checkpoint.c.step == rung_entry.c.step,
+            checkpoint.c.removed_at.is_(None),
+        )
+        .scalar_subquery()
+        .label("checkpoint_id"),
+        trial.c.params,
+        trial.c.config,
+    )
+    .join(trial, trial.c.id == rung_entry.c.trial_id)
+    .where(*_RANKED)
+    .order_by(*_COLUMNS)
+    .limit(sa.bindparam("most"))
+)
+
 _JUDGEMENTS = Prepared(
     sa.select(
         rung.c.step.label("rung"),
@@ -101,12 +143,15 @@ _JUDGEMENTS = Prepared(
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A locked rung's row."""
+    """A locked rung's row; for `closed_cutoff` see `RungView`."""
 
     id: int
     quantile: float
     n_entries: int
     cut: Cut
+    is_closed: bool = False
+    closed_cutoff: float | None = None
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,30 +164,46 @@ class Neighbours:
 
 
 def create(txn: Txn, *, study_id: int, spec: RungSpec) -> None:
-    """Insert a rung of a new study."""
+    """Insert a rung, unless the study has it."""
     txn.run(
-        sa.insert(rung).values(
-            study_id=study_id,
-            bracket=spec.key.bracket,
-            step=spec.key.step,
-            quantile=spec.quantile,
-            n_entries=0,
-            n_ranked=0,
-            cut_rank=0,
-        )
+        _CREATE,
+        study=study_id,
+        of_bracket=spec.key.bracket,
+        at_step=spec.key.step,
+        quantile=spec.quantile,
     )
 
 
-def lock(txn: Txn, *, study_id: int, key: RungKey) -> Rung:
-    """Lock a rung. The lock order is: rungs by ascending key, then trials."""
-    row = txn.all(LOCK, study=study_id, of_bracket=key.bracket, at_step=key.step)[0]
+def lock(txn: Txn, *, study_id: int, key: RungKey) -> Rung | None:
+    """
+    Lock a rung. The lock order is: rungs by ascending key, then trials.
+
+    Returns:
+        None if the study has no such rung.
+    """
+    row = txn.first(LOCK, study=study_id, of_bracket=key.bracket, at_step=key.step)
+    if row is None:
+        return None
     entry = None if row.cut_trial_id is None else (row.cut_score, row.cut_trial_id)
     return Rung(
         id=row.id,
         quantile=row.quantile,
         n_entries=row.n_entries,
         cut=Cut(n=row.n_ranked, rank=row.cut_rank, entry=entry),
+        is_closed=row.closed_at is not None,
+        closed_cutoff=None if row.closed_ordinal == NONE_KEPT else row.closed_cutoff,
+        is_over=row.is_over,
     )
+
+
+def lock_or_create(txn: Txn, *, study_id: int, spec: RungSpec) -> Rung:
+    """Lock a rung, and make it if this is the first report that reaches it."""
+    found = lock(txn, study_id=study_id, key=spec.key)
+    if found is None:
+        create(txn, study_id=study_id, spec=spec)
+        found = lock(txn, study_id=study_id, key=spec.key)
+        assert found is not None
+    return found
 
 
 def neighbours(txn: Txn, *, rung: Rung, trial_id: int) -> Neighbours:
@@ -189,10 +250,20 @@ def record(
             better=neighbours.better,
             quantile=rung.quantile,
         )
+    if entry.waits and rung.is_over:
+        txn.run(_REVIVE, rung=rung.id)
     cut_score, cut_trial = cut.entry or (None, None)
     txn.run(
         _ADVANCE, rung=rung.id, to_n=cut.n, to_rank=cut.rank, to_score=cut_score, to_trial=cut_trial
     )
+
+
+def best(txn: Txn, *, rung: Rung, n: int) -> list[Ranked]:
+    """Read the best entries of a locked rung; of equal scores, the lower trial id is better."""
+    return [
+        Ranked(row.trial_id, row.score, row.checkpoint_id, row.config or row.params)
+        for row in txn.all(_BEST, rung=rung.id, most=n)
+    ]
 
 
 def judgements(txn: Txn, *, study_id: int, trial_id: int, mode: Mode) -> list[Judgement]:

@@ -94,6 +94,7 @@ _BUDGET = Prepared(
         sa.func.coalesce(_SPENT, sa.false()).label("spent"),
         study.c.num_trials,
         study.c.n_counted,
+        study.c.next_draw,
         study.c.paused_by,
         study.c.pause_reason,
     ).where(THIS)
@@ -146,6 +147,7 @@ class Budget:
         allows_new: Whether the study is RUNNING and the budget is not spent.
         has_room: Whether `max_concurrent` lets one more trial run.
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
+        next_draw: The draw of the next new trial.
         guard_reason: Why studydb itself paused the study; None if studydb has not paused it.
     """
 
@@ -153,6 +155,7 @@ class Budget:
     allows_new: bool
     has_room: bool
     is_spent: bool
+    next_draw: int
     num_trials: int | None
     guard_reason: str | None
 
@@ -300,6 +303,7 @@ def budget(txn: Txn, *, study_id: int) -> Budget:
         allows_new=bool(row.open),
         has_room=bool(row.has_room),
         is_spent=bool(row.spent),
+        next_draw=row.next_draw,
         num_trials=row.num_trials,
         guard_reason=row.pause_reason if row.paused_by == DecidedBy.GUARD else None,
     )

@@ -6,8 +6,7 @@ import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import after, now
-from studydb.db.schema import BY_ID, in_state, is_still, trial, worker
-from studydb.domain.life.decisions import DecidedBy
+from studydb.db.schema import BY_ID, PAUSED_BY_STUDY, in_state, is_still, trial, worker
 from studydb.domain.life.states import State, Status
 from studydb.domain.records import RENEWALS_PER_LEASE, Lease, Process
 from studydb.store import counters, workers
@@ -57,8 +56,7 @@ WAKE = Prepared(
 
 _paused = _some(
     "paused",
-    in_state(State.PAUSED),
-    trial.c.paused_by == DecidedBy.STUDY,
+    PAUSED_BY_STUDY,
     status_of_study(sa.bindparam("study", type_=sa.BigInteger)) == Status.RUNNING,
 )
 UNPAUSE = Prepared(

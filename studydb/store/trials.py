@@ -9,7 +9,7 @@ from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import in_state, is_still, study, trial
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
-from studydb.domain.life.states import Origin, Reason, State, Status, sources
+from studydb.domain.life.states import FINAL, Origin, Reason, State, Status, sources
 from studydb.domain.metrics import Summary
 from studydb.domain.records import TrialRow
 from studydb.domain.space.search_space import params_hash
@@ -100,7 +100,7 @@ def _move_to(target: State) -> Prepared:
             ready_at=None,
             request=None,
             paused_by=sa.bindparam("by", None, sa.Text) if target is State.PAUSED else None,
-            reason=Reason.CANCELLED if final else None,
+            reason=sa.bindparam("why", Reason.CANCELLED, sa.Text) if final else None,
             ended_at=now() if final else None,
             metric_summary=sa.bindparam("to_metrics", None, trial.c.metric_summary.type),
         )
@@ -185,16 +185,23 @@ def move(
     trial_id: int,
     target: State,
     by: DecidedBy = DecidedBy.PERSON,
+    reason: Reason = Reason.CANCELLED,
     metric_summary: Mapping[str, Any] | None = None,
 ) -> bool:
     """
-    Change the state of a trial that no attempt holds, at a person's request.
+    Change the state of a trial that no attempt holds, at a person's request or the scheduler's.
+
+    Args:
+        reason: Why the trial ends, if it ends.
 
     Returns:
         False if this change is not allowed, or an attempt holds the trial.
     """
-    params: dict[str, Any] = {"by": by} if target is State.PAUSED else {}
-    params["to_metrics"] = metric_summary
+    params: dict[str, Any] = {"to_metrics": metric_summary}
+    if target is State.PAUSED:
+        params["by"] = by
+    elif target in FINAL:
+        params["why"] = reason
     return txn.count(_MOVES[target], trial=trial_id, **params) == 1
 
 

@@ -31,7 +31,7 @@ from studydb.operations.ask import ask
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.claim import claim
 from studydb.operations.finish import finish
-from studydb.operations.promote import promote
+from studydb.operations.promote import NextStep, promote
 from studydb.operations.record_event import record_event
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave
@@ -157,7 +157,7 @@ class ActionFactory:
         claimant = Claimant(worker.id, token(), worker.lease_s)
         return StudyAction(
             "promote",
-            lambda database: promote(database, self.study, claimant),
+            lambda database: promote(database, self.study, claimant) is NextStep.CLAIM,
             lambda model: model.promote(token=claimant.token),
         )
 

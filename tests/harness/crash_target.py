@@ -24,13 +24,14 @@ import pytest
 
 from harness import arrange, duplicate_requests
 from harness.arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_study
-from harness.duplicate_requests import Arranged, Call
+from harness.duplicate_requests import Arranged, Call, with_full_rung
 from harness.snapshot import BEGINNING
 from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
 from studydb.db.transaction_block import TransactionBlock
 from studydb.operations.checkpoints import delete_rows
 from studydb.operations.delete import delete, stop_for_deletion
+from studydb.operations.promote import promote
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.wide_views import drop_views, make_views
 
@@ -62,6 +63,13 @@ def _recovering_a_host(database: Database) -> Call:
         recover_host(over, study, **given)
 
     return call
+
+
+def _promoting_from_a_rung_that_closes(database: Database) -> Call:
+    """The call closes the rung, gives trials up, and promotes a trial; a second call ends the rung."""
+    study = with_full_rung(database, 0.5, 0.1, 0.9)
+    claimant = SimulatedWorker(database, study).claimant()
+    return lambda over: promote(over, study, claimant)
 
 
 def _deleting_rows(database: Database) -> Call:
@@ -104,6 +112,7 @@ OPERATIONS: dict[str, Arranged] = {
     **duplicate_requests.OPERATIONS,
     "recover": _recovering,
     "recover_host": _recovering_a_host,
+    "promote_from_a_rung_that_closes": _promoting_from_a_rung_that_closes,
     "delete_rows": _deleting_rows,
     "close": _closing,
     "delete": _deleting,

@@ -22,18 +22,23 @@ from harness.arrange import (
     results,
     token,
 )
+from harness.sketches import HyperBand, MedianStopping
 from studydb.db import Database
+from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.records import Batch, Failure, Study, Trainable, TrainableKind
+from studydb.domain.scheduling import Close, Scheduler
 from studydb.operations import control
 from studydb.operations.ask import ask
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.claim import claim
+from studydb.operations.close_rung import close_rung
 from studydb.operations.create import create
 from studydb.operations.drain import drain, find_worker
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
+from studydb.operations.give_up import give_up
 from studydb.operations.promote import promote
 from studydb.operations.record_event import record_event
 from studydb.operations.register import leave
@@ -236,6 +241,51 @@ def _promoting(database: Database) -> Call:
     return lambda over: promote(over, study, claimant)
 
 
+def _with_scheduler(database: Database, scheduler: Scheduler, **overrides: Any) -> Study:
+    """A study with a scheduler that is not in `BY_NAME`; its row names another."""
+    return replace(new_study(database, **overrides), scheduler=scheduler)
+
+
+def with_full_rung(database: Database, *values: float) -> Study:
+    """A study in which the trials of HyperBand's first bracket wait at their rung."""
+    study = _with_scheduler(database, HyperBand(max_t=3), num_trials=3)
+    worker = SimulatedWorker(database, study)
+    for value in values:
+        run = worker.take()
+        run.report(value)
+        run.finish(outcome=Reason.PREEMPTED)
+    return study
+
+
+def _closing_a_rung(database: Database) -> Call:
+    study = with_full_rung(database, 0.5, 0.1, 0.9)
+    return lambda over: close_rung(over, study, Close(RungKey(0, 1), keep=1))
+
+
+def _giving_up(database: Database) -> Call:
+    study = with_full_rung(database, 0.5, 0.1, 0.9)
+    close_rung(database, study, Close(RungKey(0, 1), keep=1))
+    return lambda over: give_up(over, study)
+
+
+def _reporting_at_a_new_rung(database: Database) -> Call:
+    study = with_full_rung(database)
+    return _reporting(database, values=(0.5,), study=study)
+
+
+def _reporting_a_mean(database: Database) -> Call:
+    """The report is judged by its trial's running mean, which a second attempt sums up again."""
+    study = _with_scheduler(database, MedianStopping(max_t=9, interval=2))
+    worker = SimulatedWorker(database, study)
+    worker.take().report(0.5, 0.25)
+    run = worker.take()
+    run.report(0.5, 0.25, 0.5)
+    run.finish(outcome=Reason.PREEMPTED)
+    run = worker.take()
+    batch = run.batch(0.5, 0.25, first=1)
+    return lambda over: report(over, study, lease=run.lease, batch=batch)
+
+
 def _reporting_at_a_rung_of_waiting_trials(database: Database) -> Call:
     study = _with_waiting_trials(database)
     run = SimulatedWorker(database, study).ask()
@@ -363,6 +413,10 @@ OPERATIONS: dict[str, Arranged] = {
     "stop_a_running_trial": partial(_steering, control.stop, is_running=True),
     "resume_a_trial": _resuming_a_trial,
     "promote": _promoting,
+    "close_a_rung": _closing_a_rung,
+    "give_up": _giving_up,
+    "report_at_a_new_rung": _reporting_at_a_new_rung,
+    "report_a_mean": _reporting_a_mean,
     "stop_a_waiting_trial": partial(_steering_a_waiting_trial, control.stop),
     "resume_a_waiting_trial": partial(_steering_a_waiting_trial, control.resume),
     "create": _creating,

@@ -42,7 +42,6 @@ NOT_OF_WORKERS = {
     ("workers", "_SET_REQUEST"),
     ("trials", "_INSERT_PENDING"),
     ("trials", "_REQUEST"),
-    ("trials", "_MOVES"),
     ("trials", "_PAUSE_BY"),
 }
 """Statements that workers never send, besides the statements of `store/deletion.py`."""
@@ -245,9 +244,8 @@ UPDATES_TO_COME = {
         "resource_class",
     },
     "attempt": {"pid", "devices", "exit_code", "signal", "cost"},
-    "rung": {"n_planned", "n_ended", "closed_at", "closed_cutoff"},
+    "rung": {"n_planned", "n_ended"},
     "rung_entry": {"ranked"},
-    "running_mean": {"step", "n_results", "total"},
     "counter": {"cost", "time_s"},
 }
 """
@@ -256,7 +254,7 @@ column `points` is written by workers of the version before.
 """
 
 INSERTS_TO_COME = {
-    *("rung", "running_mean", "population", "lineage", "resource_class"),
+    *("population", "lineage", "resource_class"),
     *("pin", "upload", "log_chunk"),
 }
 

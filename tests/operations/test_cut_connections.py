@@ -39,7 +39,7 @@ at_every_point = pytest.mark.parametrize("point", POINTS)
 SKIPPING_LOCKED_ROWS = (
     *("claim", "claim_with_max_concurrent", "claim_from_a_checkpoint", "claim_or_ask"),
     "claim_without_a_config",
-    *("recover", "recover_host", "resume_the_study"),
+    *("recover", "recover_host", "resume_the_study", "give_up", "promote_from_a_rung_that_closes"),
 )
 """Operations that skip the rows that an earlier send still locks, and take other rows."""
 

@@ -1,8 +1,5 @@
 """A call whose reply was lost is sent again. The change that it makes is stored exactly once."""
 
-from contextlib import contextmanager
-
-import psycopg
 import pytest
 from harness.arrange import (
     LEASE_S,
@@ -15,6 +12,7 @@ from harness.arrange import (
     rows,
     token,
 )
+from harness.cut_commits import cut
 from harness.duplicate_requests import FINISHES, OPERATIONS
 
 from studydb.db.transaction_block import TransactionBlock
@@ -25,33 +23,6 @@ from studydb.lease.acquire import Acquirer
 @pytest.fixture(autouse=True)
 def _standing_clock(clock):
     """Stop the clock: a resend may store the current time, which must not count as a change."""
-
-
-@contextmanager
-def cut(database, when, *, nth=1):
-    """Cut the connection "before" the n-th COMMIT, or "after" the COMMIT but before its reply."""
-    end, commits = TransactionBlock._end, iter(range(1, nth + 1))
-
-    def cut_end(block, *, commit):
-        if commit and next(commits) < nth:
-            end(block, commit=True)
-            return
-        if commit and when == "after":
-            end(block, commit=True)
-            block._cursor.execute("SELECT 1").fetchone()  # lets the pipeline send the COMMIT
-        if not commit:
-            end(block, commit=False)
-            return
-        if not database.postgresql:
-            raise StorageUnreachable("the process is gone")
-        block._cursor.connection.close()
-        raise psycopg.OperationalError("server closed the connection unexpectedly")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TransactionBlock, "_end", cut_end)
-        # With a pooler, single statements send a COMMIT, too.
-        patch.setattr(database, "pooler", database.postgresql)
-        yield
 
 
 def last_commit(database, arranged):

@@ -25,7 +25,7 @@ from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.objective import Objective
 from studydb.lease.acquire import Acquirer
 from studydb.operations import control
-from studydb.operations.promote import next_promotion, promote
+from studydb.operations.promote import NextStep, ask_scheduler, promote
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA
 from studydb.store import counters, promotions
@@ -33,6 +33,10 @@ from studydb.store import counters, promotions
 CASES = json.loads((Path(__file__).parents[1] / "data" / "syne_tune_promotion.json").read_text())
 
 PROMOTION = ASHA(max_t=9, reduction_factor=3, type="promotion")
+
+
+def promotes(database, study, claimant):
+    return promote(database, study, claimant) is NextStep.CLAIM
 
 
 def study_of(database, num_trials=20, scheduler=PROMOTION, **options):
@@ -80,7 +84,7 @@ def test_database_promotes_the_trials_that_syne_tune_promoted(database, case):
 
     for number, *reported in case["events"]:
         if not reported:
-            promote(database, study, worker.claimant())
+            promotes(database, study, worker.claimant())
             running[number] = worker.acquire()
             assert running[number].lease.number == number
         else:
@@ -97,7 +101,7 @@ def test_best_trial_that_waits_is_promoted_first_and_the_second_best_next(databa
     reach(worker, 1, 0.5, 0.2, 0.4, 0.3, 0.6, 0.7)
 
     promoted = []
-    while promote(database, study, worker.claimant()):
+    while promotes(database, study, worker.claimant()):
         promoted.append(worker.claim().lease.number)
 
     assert promoted == [1, 3]
@@ -111,7 +115,7 @@ def test_promoted_trial_without_a_checkpoint_passes_its_rung_and_pauses_at_the_n
     study = study_of(database)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.2, 0.9)
-    promote(database, study, worker.claimant())
+    promotes(database, study, worker.claimant())
     run = worker.claim()
 
     again = run.report(0.9)  # step 1 once more, with a worse value
@@ -158,9 +162,9 @@ def test_trial_that_is_about_to_pause_is_not_promoted_before_it_has_paused(datab
     run = worker.ask()
     run.report(0.1)
 
-    assert not promote(database, study, worker.claimant())
+    assert not promotes(database, study, worker.claimant())
     run.finish(outcome=Reason.PREEMPTED)
-    assert promote(database, study, worker.claimant())
+    assert promotes(database, study, worker.claimant())
 
 
 def test_duplicate_request_promotes_no_second_trial(database):
@@ -169,12 +173,12 @@ def test_duplicate_request_promotes_no_second_trial(database):
     reach(worker, 1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
     claimant = worker.claimant()
 
-    assert promote(database, study, claimant)
+    assert promotes(database, study, claimant)
     assert worker.claim().lease.number == 0
-    assert promote(database, study, claimant)
+    assert promotes(database, study, claimant)
 
     assert states_of(database, study).count(State.PENDING) == 0
-    assert promote(database, study, worker.claimant(token()))
+    assert promotes(database, study, worker.claimant(token()))
     assert worker.claim().lease.number == 1
 
 
@@ -187,7 +191,7 @@ def test_workers_that_promote_at_the_same_moment_promote_different_trials(storag
         worker = SimulatedWorker(database, study)
         start.wait()
         while len(promoted) < 20:
-            promote(database, study, worker.claimant())
+            promotes(database, study, worker.claimant())
             if (run := worker.claim()) is not None:
                 promoted.append(run.lease.number)
 
@@ -208,10 +212,10 @@ def test_paused_study_promotes_nothing_until_it_is_resumed(database):
     reach(worker, 1, 0.1, 0.9)
     control.set_status(database, study, Status.PAUSED, new_request())
 
-    assert not promote(database, study, worker.claimant())
+    assert not promotes(database, study, worker.claimant())
     control.set_status(database, study, Status.RUNNING, new_request())
     assert states_of(database, study) == [State.PAUSED, State.PAUSED]
-    assert promote(database, study, worker.claimant())
+    assert promotes(database, study, worker.claimant())
 
 
 def test_scheduler_that_does_not_promote_reads_no_rungs(database):
@@ -219,7 +223,7 @@ def test_scheduler_that_does_not_promote_reads_no_rungs(database):
     seen = []
     database.observer = seen.append
 
-    assert not promote(database, study, SimulatedWorker(database, study).claimant())
+    assert not promotes(database, study, SimulatedWorker(database, study).claimant())
     assert not any("rung" in sql for sql in seen)
 
 
@@ -229,10 +233,10 @@ def test_nothing_is_promoted_while_max_concurrent_trials_run_or_a_trial_is_pendi
     reach(worker, 1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
     run = worker.ask()
 
-    assert not promote(database, study, worker.claimant())
+    assert not promotes(database, study, worker.claimant())
     run.finish(0.9, outcome=Reason.PREEMPTED)
-    assert promote(database, study, worker.claimant())
-    assert not promote(database, study, worker.claimant())
+    assert promotes(database, study, worker.claimant())
+    assert not promotes(database, study, worker.claimant())
 
     assert states_of(database, study).count(State.PENDING) == 1
 
@@ -242,8 +246,8 @@ def test_late_promotion_from_a_rung_that_the_trial_has_left_does_nothing(databas
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.9)
     with database.begin(write=False) as txn:
-        late = next_promotion(txn, study)
-    promote(database, study, worker.claimant())
+        late = ask_scheduler(txn, study).work
+    promotes(database, study, worker.claimant())
     pause(worker.claim(), 0.1, first=3)
 
     with database.begin() as txn:
@@ -261,7 +265,7 @@ def test_entry_of_another_studys_trial_is_not_promoted(database):
     rung = f"(SELECT id FROM rung WHERE study_id = {study.id} AND step = 1)"
     change(database, f"UPDATE rung_entry SET rung_id = {rung}, score = 0.1 WHERE trial_id = 1")
 
-    assert promote(database, study, worker.claimant())
+    assert promotes(database, study, worker.claimant())
 
     assert states_of(database, other) == [State.PAUSED]
     assert worker.claim().lease.number == 0
@@ -272,7 +276,7 @@ def test_trial_with_an_infinite_value_is_not_promoted(database):
     worker = SimulatedWorker(database, study)
     reach(worker, 1, math.inf, math.inf, math.inf)
 
-    assert not promote(database, study, worker.claimant())
+    assert not promotes(database, study, worker.claimant())
 
 
 # --- what people, failures and losses do to a trial that waits
@@ -284,11 +288,11 @@ def test_trial_that_a_person_paused_is_promoted_only_after_the_person_resumes_it
     reach(worker, 1, 0.1, 0.9)
     control.pause(database, study, [0], new_request())
 
-    assert not promote(database, study, worker.claimant())
+    assert not promotes(database, study, worker.claimant())
     control.resume(database, study, [0], new_request())
 
     assert states_of(database, study) == [State.PAUSED, State.PAUSED]
-    assert promote(database, study, worker.claimant())
+    assert promotes(database, study, worker.claimant())
     assert worker.claim().lease.number == 0
 
 
@@ -308,7 +312,7 @@ def test_stopped_trial_waits_no_more_and_the_next_best_trial_is_promoted(databas
     reach(worker, 1, 0.1, 0.2, 0.8, 0.9, 0.95, 0.99)
     control.stop(database, study, [0], new_request())
 
-    assert promote(database, study, worker.claimant())
+    assert promotes(database, study, worker.claimant())
 
     assert worker.claim().lease.number == 1
     assert waiting(database) == [2, 3, 4, 5]
@@ -325,7 +329,7 @@ def test_trial_whose_attempt_is_lost_after_a_verdict_to_pause_waits_at_the_rung(
 
     row = trial_of(database, study, 1)
     assert (row.state, row.paused_by) == (State.PAUSED, DecidedBy.SCHEDULER)
-    assert promote(database, study, SimulatedWorker(database, study).claimant())
+    assert promotes(database, study, SimulatedWorker(database, study).claimant())
 
 
 @pytest.mark.parametrize(
@@ -348,7 +352,7 @@ def test_promoted_trial_that_fails_is_retried_without_another_promotion(database
     study = study_of(database, max_failures=1)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.9)
-    promote(database, study, worker.claimant())
+    promotes(database, study, worker.claimant())
 
     worker.claim().finish(outcome=Reason.FAILED)
 
@@ -367,7 +371,7 @@ def test_study_is_finished_only_when_no_trial_is_to_be_promoted(database):
 
     assert read_progress(database, study).status is Status.RUNNING
     assert read_progress(database, study).can_claim
-    assert promote(database, study, worker.claimant())
+    assert promotes(database, study, worker.claimant())
     pause(worker.claim(), 0.1, first=3)
 
     assert read_progress(database, study).status is Status.FINISHED
@@ -386,7 +390,7 @@ def test_study_is_not_finished_if_a_trial_is_promoted_while_the_progress_is_read
         found = read(txn, **given)
         monkeypatch.setattr(counters, "read", read)
         with closing(connect(storage_url)) as other:
-            assert promote(other, study, worker.claimant())
+            assert promotes(other, study, worker.claimant())
         return found
 
     monkeypatch.setattr(counters, "read", read_then_promote)
@@ -398,7 +402,7 @@ def test_study_in_which_trials_wait_at_rungs_has_not_failed(database):
     study = study_of(database, num_trials=3, max_failures=0)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.2)
-    promote(database, study, worker.claimant())
+    promotes(database, study, worker.claimant())
     pause(worker.claim(), 0.1, first=3)
     worker.ask().finish(outcome=Reason.FAILED)
 

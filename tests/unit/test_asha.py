@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason
-from studydb.domain.scheduling import Report, RungView, WaitingTrial
+from studydb.domain.scheduling import Idle, Report, RungView, WaitingTrial
 from studydb.domain.specs.grammar import parse_call
 from studydb.schedulers import ASHA, FIFO, from_call, read
 
@@ -129,11 +130,11 @@ def promoted(waiting, *, n=3, cutoff=0.5, **options):
     """Return the promoted trial's id; `waiting` maps rungs to the best (trial id, score)."""
     scheduler = ASHA(max_t=27, reduction_factor=3, type="promotion", **options)
     view = View(
-        {key: RungView(n, cutoff) for key in scheduler.promotes_from()},
+        {key: RungView(n, cutoff) for key in map(attrgetter("key"), scheduler.rungs())},
         {RungKey(*key): WaitingTrial(RungKey(*key), *one) for key, one in waiting.items()},
     )
     chosen = scheduler.next_work(view)
-    return chosen and chosen.trial_id
+    return None if chosen is Idle.START_NEW else chosen.trial_id
 
 
 def test_trial_pauses_at_its_rung_whatever_its_score():
@@ -170,8 +171,8 @@ def test_highest_rung_with_a_promotable_trial_comes_first():
 
 
 def test_asha_of_the_type_stopping_promotes_no_trial():
-    assert ASHA(max_t=9).promotes_from() == ()
-    assert ASHA(max_t=9).next_work(View()) is None
+    assert not ASHA(max_t=9).resumes
+    assert ASHA(max_t=9).next_work(View()) is Idle.START_NEW
 
 
 # --- decisions

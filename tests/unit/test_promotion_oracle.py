@@ -8,7 +8,7 @@ import pytest
 
 from studydb.domain.life.decisions import Action, RungKey
 from studydb.domain.quantile import Cut, exact_cutoff, insert
-from studydb.domain.scheduling import Report, RungView, WaitingTrial
+from studydb.domain.scheduling import Idle, Report, RungView, WaitingTrial
 from studydb.schedulers import ASHA
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "syne_tune_promotion.json").read_text())
@@ -61,8 +61,8 @@ def test_free_worker_gets_the_trial_that_syne_tune_chose(case):
     for trial, *reported in case["events"]:
         if not reported:
             chosen = scheduler.next_work(study)
-            assert trial == (n_trials if chosen is None else chosen.trial_id)
-            if chosen is None:
+            assert trial == (n_trials if chosen is Idle.START_NEW else chosen.trial_id)
+            if chosen is Idle.START_NEW:
                 n_trials += 1
             else:
                 waiting = study.rungs[chosen.rung].waiting

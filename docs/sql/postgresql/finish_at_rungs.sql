@@ -7,7 +7,7 @@ BEGIN;
 --   trials.
 SELECT rung.id, rung.study_id, rung.bracket, rung.step, rung.quantile, rung.n_entries,
     rung.n_ranked, rung.cut_rank, rung.cut_score, rung.cut_trial_id, rung.n_planned,
-    rung.n_ended, rung.closed_at, rung.closed_cutoff
+    rung.n_ended, rung.closed_at, rung.closed_cutoff, rung.closed_ordinal, rung.is_over
 FROM rung
 WHERE rung.study_id = :study
     AND rung.bracket = :of_bracket

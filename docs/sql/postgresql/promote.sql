@@ -1,13 +1,31 @@
--- studydb/operations/promote.py promote: Move the trial that the scheduler promotes next to
---   PENDING, where any worker may claim it. Imported by studydb/lease/acquire.py,
+-- studydb/operations/promote.py promote: Ask the scheduler for work until it names a trial,
+--   which becomes PENDING, or has no more work. Imported by studydb/lease/acquire.py,
 --   studydb/operations/study_progress.py.
 
 BEGIN;
 
--- studydb/store/promotions.py read_queues: Read all rungs of a study with the trials that wait,
---   in one statement and without locks.
-SELECT rung.bracket, rung.step, rung.quantile, rung.n_ranked, rung.cut_rank, rung.cut_score,
-    rung.cut_trial_id, (
+-- studydb/store/promotions.py read_queues: Read a study's rungs with the trials that wait, in
+--   one statement and without locks.
+SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, rung.closed_at,
+    rung.closed_cutoff, rung.closed_ordinal, rung.cut_rank, rung.cut_score, rung.cut_trial_id, (
+    SELECT rung_entry.trial_id
+    FROM rung_entry
+    JOIN trial ON trial.id = rung_entry.trial_id
+    WHERE rung_entry.rung_id = rung.id
+        AND rung_entry.waiting
+        AND (rung_entry.score, rung_entry.ordinal) > (rung.closed_cutoff, rung.closed_ordinal)
+        AND trial.study_id = :study
+        AND trial.state = 'PAUSED'
+        AND trial.paused_by = 'scheduler'
+    LIMIT 1
+) AS given_up_id, (
+    SELECT rung_entry.trial_id
+    FROM rung_entry
+    WHERE rung_entry.rung_id = rung.id
+        AND rung_entry.waiting
+        AND rung.closed_at IS NOT NULL
+    LIMIT 1
+) AS waiting_id, (
     SELECT rung_entry.score
     FROM rung_entry
     WHERE rung_entry.rung_id = rung.id
@@ -21,6 +39,8 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_ranked, rung.cut_rank, run
     JOIN trial ON trial.id = rung_entry.trial_id
     WHERE rung_entry.rung_id = rung.id
         AND rung_entry.waiting
+        AND (rung_entry.score, rung_entry.ordinal) <= (coalesce(rung.closed_cutoff, inf),
+            coalesce(rung.closed_ordinal, 4611686018427387904))
         AND trial.study_id = :study
         AND trial.state = 'PAUSED'
         AND trial.paused_by = 'scheduler'
@@ -32,6 +52,8 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_ranked, rung.cut_rank, run
     JOIN trial ON trial.id = rung_entry.trial_id
     WHERE rung_entry.rung_id = rung.id
         AND rung_entry.waiting
+        AND (rung_entry.score, rung_entry.ordinal) <= (coalesce(rung.closed_cutoff, inf),
+            coalesce(rung.closed_ordinal, 4611686018427387904))
         AND trial.study_id = :study
         AND trial.state = 'PAUSED'
         AND trial.paused_by = 'scheduler'
@@ -39,30 +61,45 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_ranked, rung.cut_rank, run
     LIMIT 1
 ) AS best_score
 FROM rung
-WHERE rung.study_id = :study;
+WHERE rung.study_id = :study
+    AND NOT rung.is_over;
 -- Plan:
---   Index Scan using rung_study_id_bracket_step_key on rung
---     Index Cond: (study_id = $2)
+--   Index Scan using rung_live on rung
+--     Index Cond: (study_id = $1)
 --     SubPlan 1
 --       ->  Limit
---             ->  Index Only Scan Backward using rung_entry_rank on rung_entry
---                   Index Cond: ((rung_id = rung.id) AND (ROW(score, trial_id) < ROW(rung.cut_score, rung.cut_trial_id)))
+--             ->  Nested Loop
+--                   ->  Index Scan using rung_entry_waiting on rung_entry
+--                         Index Cond: ((rung_id = rung.id) AND (ROW(score, ordinal) > ROW(rung.closed_cutoff, rung.closed_ordinal)))
+--                   ->  Index Scan using trial_pkey on trial
+--                         Index Cond: (id = rung_entry.trial_id)
+--                         Filter: ((study_id = $1) AND (state = ($2)::text) AND (paused_by = ($3)::text))
 --     SubPlan 2
 --       ->  Limit
---             ->  Nested Loop
+--             ->  Result
+--                   One-Time Filter: (rung.closed_at IS NOT NULL)
 --                   ->  Index Scan using rung_entry_waiting on rung_entry rung_entry_1
 --                         Index Cond: (rung_id = rung.id)
---                   ->  Index Scan using trial_pkey on trial
---                         Index Cond: (id = rung_entry_1.trial_id)
---                         Filter: ((study_id = $2) AND (state = ($3)::text) AND (paused_by = ($4)::text))
 --     SubPlan 3
 --       ->  Limit
+--             ->  Index Only Scan Backward using rung_entry_rank on rung_entry rung_entry_2
+--                   Index Cond: ((rung_id = rung.id) AND (ROW(score, trial_id) < ROW(rung.cut_score, rung.cut_trial_id)))
+--     SubPlan 4
+--       ->  Limit
 --             ->  Nested Loop
---                   ->  Index Scan using rung_entry_waiting on rung_entry rung_entry_2
---                         Index Cond: (rung_id = rung.id)
+--                   ->  Index Scan using rung_entry_waiting on rung_entry rung_entry_3
+--                         Index Cond: ((rung_id = rung.id) AND (ROW(score, ordinal) <= ROW(COALESCE(rung.closed_cutoff, $7), COALESCE(rung.closed_ordinal, $8))))
 --                   ->  Index Scan using trial_pkey on trial trial_1
---                         Index Cond: (id = rung_entry_2.trial_id)
---                         Filter: ((study_id = $2) AND (state = ($3)::text) AND (paused_by = ($4)::text))
+--                         Index Cond: (id = rung_entry_3.trial_id)
+--                         Filter: ((study_id = $1) AND (state = ($2)::text) AND (paused_by = ($3)::text))
+--     SubPlan 5
+--       ->  Limit
+--             ->  Nested Loop
+--                   ->  Index Scan using rung_entry_waiting on rung_entry rung_entry_4
+--                         Index Cond: ((rung_id = rung.id) AND (ROW(score, ordinal) <= ROW(COALESCE(rung.closed_cutoff, $7), COALESCE(rung.closed_ordinal, $8))))
+--                   ->  Index Scan using trial_pkey on trial trial_2
+--                         Index Cond: (id = rung_entry_4.trial_id)
+--                         Filter: ((study_id = $1) AND (state = ($2)::text) AND (paused_by = ($3)::text))
 
 COMMIT;
 

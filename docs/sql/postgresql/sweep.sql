@@ -108,19 +108,19 @@ RETURNING trial.id;
 --                     Index Cond: (id = $1)
 --             ->  LockRows
 --                   ->  Sort
---                         Sort Key: ((trial_1.id + $4))
+--                         Sort Key: ((trial_1.id + $3))
 --                         ->  Result
---                               One-Time Filter: ((InitPlan 1).col1 = ($3)::text)
---                               ->  Index Scan using trial_paused on trial trial_1
+--                               One-Time Filter: ((InitPlan 1).col1 = ($2)::text)
+--                               ->  Index Scan using trial_paused_by_study on trial trial_1
 --                                     Index Cond: (study_id = $1)
---                                     Filter: ((state = 'PAUSED'::text) AND (paused_by = ($2)::text))
+--                                     Filter: ((state = 'PAUSED'::text) AND (paused_by = 'study'::text))
 --     ->  Nested Loop
 --           ->  HashAggregate
 --                 Group Key: paused.id
 --                 ->  CTE Scan on paused
 --           ->  Index Scan using trial_pkey on trial
 --                 Index Cond: (id = paused.id)
---                 Filter: (state = ($10)::text)
+--                 Filter: (state = ($9)::text)
 
 -- studydb/store/sweeps.py lost: Find leases that have been suspect for a renewal period or
 --   longer.

@@ -1,13 +1,33 @@
--- studydb/operations/promote.py promote: Move the trial that the scheduler promotes next to
---   PENDING, where any worker may claim it. Imported by studydb/lease/acquire.py,
+-- studydb/operations/promote.py promote: Ask the scheduler for work until it names a trial,
+--   which becomes PENDING, or has no more work. Imported by studydb/lease/acquire.py,
 --   studydb/operations/study_progress.py.
 
 BEGIN;
 
--- studydb/store/promotions.py read_queues: Read all rungs of a study with the trials that wait,
---   in one statement and without locks.
-SELECT rung.bracket, rung.step, rung.quantile, rung.n_ranked, rung.cut_rank, rung.cut_score,
-    rung.cut_trial_id, (
+-- studydb/store/promotions.py read_queues: Read a study's rungs with the trials that wait, in
+--   one statement and without locks.
+SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, rung.closed_at,
+    rung.closed_cutoff, rung.closed_ordinal, rung.cut_rank, rung.cut_score, rung.cut_trial_id, (
+    SELECT rung_entry.trial_id
+    FROM rung_entry
+    JOIN trial ON trial.id = rung_entry.trial_id
+    WHERE rung_entry.rung_id = rung.id
+        AND rung_entry.waiting = 1
+        AND (rung_entry.score, rung_entry.ordinal) > (rung.closed_cutoff, rung.closed_ordinal)
+        AND trial.study_id = :study
+        AND trial.state = 'PAUSED'
+        AND trial.paused_by = 'scheduler'
+    LIMIT 1
+    OFFSET 0
+) AS given_up_id, (
+    SELECT rung_entry.trial_id
+    FROM rung_entry
+    WHERE rung_entry.rung_id = rung.id
+        AND rung_entry.waiting = 1
+        AND rung.closed_at IS NOT NULL
+    LIMIT 1
+    OFFSET 0
+) AS waiting_id, (
     SELECT rung_entry.score
     FROM rung_entry
     WHERE rung_entry.rung_id = rung.id
@@ -22,6 +42,8 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_ranked, rung.cut_rank, run
     JOIN trial ON trial.id = rung_entry.trial_id
     WHERE rung_entry.rung_id = rung.id
         AND rung_entry.waiting = 1
+        AND (rung_entry.score, rung_entry.ordinal) <= (coalesce(rung.closed_cutoff, inf),
+            coalesce(rung.closed_ordinal, 4611686018427387904))
         AND trial.study_id = :study
         AND trial.state = 'PAUSED'
         AND trial.paused_by = 'scheduler'
@@ -34,6 +56,8 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_ranked, rung.cut_rank, run
     JOIN trial ON trial.id = rung_entry.trial_id
     WHERE rung_entry.rung_id = rung.id
         AND rung_entry.waiting = 1
+        AND (rung_entry.score, rung_entry.ordinal) <= (coalesce(rung.closed_cutoff, inf),
+            coalesce(rung.closed_ordinal, 4611686018427387904))
         AND trial.study_id = :study
         AND trial.state = 'PAUSED'
         AND trial.paused_by = 'scheduler'
@@ -42,7 +66,8 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_ranked, rung.cut_rank, run
     OFFSET 0
 ) AS best_score
 FROM rung
-WHERE rung.study_id = :study;
+WHERE rung.study_id = :study
+    AND rung.is_over = 0;
 
 ROLLBACK;
 

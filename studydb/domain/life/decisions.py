@@ -1,8 +1,9 @@
 """A scheduler's decision, and the verdict: a decision to stop or pause, stored on the trial."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Summary
@@ -69,12 +70,26 @@ class Entry:
 
     Attributes:
         score: The score of the report, or a mean of several scores; lower is better.
-        waits: Whether the trial waits at the rung: it is paused, and may be promoted from here.
+        waits: Whether the trial waits at the rung: it is paused, and may be resumed from here.
     """
 
     rung: RungKey
     score: float
     waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exploit:
+    """
+    How a trial continues from another trial's checkpoint.
+
+    Attributes:
+        config: The config of the trial's next attempts.
+    """
+
+    source_trial_id: int
+    checkpoint_id: int
+    config: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +101,15 @@ class Decision:
         reason: Why the attempt must end; None if it continues.
         entry: What a rung records; None if no rung records the report.
         cutoff: The score that the report was compared with (lower is better), for `show`.
+        exploit: What the action EXPLOIT copies; None for other actions. No operation carries this
+            out yet.
     """
 
     action: Action = Action.CONTINUE
     reason: Reason | None = None
     entry: Entry | None = None
     cutoff: float | None = None
+    exploit: Exploit | None = None
 
     @property
     def verdict(self) -> Verdict | None:

@@ -24,6 +24,7 @@ class EventKind(StrEnum):
     STUDY_PAUSED = "study paused"
     STUDY_STOPPED = "study stopped"
     PROMOTED = "promoted"
+    RUNG_CLOSED = "rung closed"
     DRAINED = "drained"
     FAILED = "failed"
     LOST = "lost"

@@ -1,0 +1,116 @@
+"""
+Rungs that close: the cut that divides the trials that wait there, and the trials that it gives up.
+
+The transaction that closes a rung stores only the cut, so it is short however many trials wait.
+Trials behind the cut are ended a hundred at a time. A cut is never changed.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from studydb.db import Prepared, Txn
+from studydb.db.decision_schema import rung, rung_entry
+from studydb.db.dialect import is_listed, now
+from studydb.db.schema import BY_ID, trial
+from studydb.store.promotions import IS_GIVEN_UP, IS_WAITING, NONE_WAITS
+from studydb.store.rungs import NONE_KEPT, Rung
+
+MOST = 100
+"""The most trials that one transaction gives up."""
+
+_STUDY = sa.bindparam("study", type_=sa.BigInteger)
+_WAITING = (rung_entry.c.rung_id == sa.bindparam("rung"), rung_entry.c.waiting)
+
+_LAST_KEPT = Prepared(
+    sa.select(rung_entry.c.score, rung_entry.c.ordinal)
+    .where(*_WAITING)
+    .order_by(rung_entry.c.score, rung_entry.c.ordinal)
+    .limit(sa.bindparam("keep", type_=sa.BigInteger))
+)
+_CLOSE = Prepared(
+    sa.update(rung)
+    .where(rung.c.id == sa.bindparam("rung"), rung.c.closed_at.is_(None))
+    .values(
+        closed_at=now(),
+        closed_cutoff=sa.bindparam("to_cutoff", type_=sa.Double),
+        closed_ordinal=sa.bindparam("to_ordinal", type_=sa.BigInteger),
+    )
+)
+
+_LOCK_CLOSED = Prepared(
+    sa.select(rung.c.id)
+    .where(rung.c.study_id == _STUDY, ~rung.c.is_over, rung.c.closed_at.is_not(None))
+    .order_by(rung.c.bracket, rung.c.step)
+    .limit(MOST)
+    .with_for_update(key_share=True, skip_locked=True)
+)
+
+_GIVEN_UP = Prepared(
+    sa.select(trial.c.id, trial.c.n_results)
+    .select_from(rung)
+    .join(rung_entry, rung_entry.c.rung_id == rung.c.id)
+    .join(trial, trial.c.id == rung_entry.c.trial_id)
+    .where(is_listed(rung.c.id, "rungs"), *IS_GIVEN_UP)
+    .order_by(BY_ID)
+    .limit(MOST)
+    .with_for_update(key_share=True, skip_locked=True, of=trial)
+)
+_LEAVE = Prepared(
+    sa.update(rung_entry)
+    .where(
+        is_listed(rung_entry.c.rung_id, "rungs"),
+        is_listed(rung_entry.c.trial_id, "trials"),
+        IS_WAITING,
+    )
+    .values(waiting=False)
+)
+_END = Prepared(
+    sa.update(rung).where(is_listed(rung.c.id, "rungs"), NONE_WAITS).values(is_over=True)
+)
+
+
+class GivenUp(NamedTuple):
+    """A locked trial that a closed rung did not keep, and its number of results."""
+
+    id: int
+    n_results: int
+
+
+def close(txn: Txn, *, rung: Rung, keep: int) -> int:
+    """
+    Close a locked rung: keep the best trials that wait there, of equal trials the first.
+
+    Returns:
+        How many are kept: `keep`, or fewer if fewer wait.
+    """
+    kept = txn.all(_LAST_KEPT, rung=rung.id, keep=keep)
+    cutoff, ordinal = kept[-1] if kept else (-math.inf, NONE_KEPT)
+    txn.run(_CLOSE, rung=rung.id, to_cutoff=cutoff, to_ordinal=ordinal)
+    return len(kept)
+
+
+def lock_closed(txn: Txn, *, study_id: int) -> list[int]:
+    """
+    Lock the closed rungs at which trials may still wait, and return their ids.
+
+    With these locks no trial begins to wait at these rungs.
+    """
+    return [row.id for row in txn.all(_LOCK_CLOSED, study=study_id)]
+
+
+def lock_given_up(txn: Txn, *, study_id: int, rungs: Sequence[int]) -> list[GivenUp]:
+    """Lock some PAUSED trials that wait at closed rungs and were not kept, by ascending id."""
+    return [GivenUp._make(row) for row in txn.all(_GIVEN_UP, study=study_id, rungs=rungs)]
+
+
+def leave(txn: Txn, *, rungs: Sequence[int], trials: Sequence[int]) -> None:
+    """Let trials that have been given up wait no more."""
+    txn.run(_LEAVE, rungs=rungs, trials=trials)
+
+
+def end_rungs(txn: Txn, *, rungs: Sequence[int]) -> None:
+    """Mark those of the locked closed rungs at which no trial waits."""
+    txn.run(_END, rungs=rungs)

@@ -1,0 +1,320 @@
+"""
+Runs a scheduler without a database: trials, rungs and workers in plain Python, in a random order.
+
+It calls a scheduler as the operations do. Trials can fail, be lost, be stopped and resumed.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from studydb.domain.life.decisions import Action, Decision, RungKey
+from studydb.domain.life.states import FINAL, Reason, State
+from studydb.domain.scheduling import (
+    ENQUEUED_DRAWS,
+    Close,
+    Idle,
+    Ranked,
+    Report,
+    RungView,
+    Scheduler,
+    WaitingTrial,
+    Work,
+)
+
+Curve = Callable[[int, int], float]
+"""The score of a trial, by its number, at a step."""
+
+MOST_TURNS = 100_000
+
+
+@dataclass
+class MemoryTrial:
+    """A trial; `checkpoint` is the step at which its next attempt begins."""
+
+    number: int
+    bracket: int
+    state: State = State.PENDING
+    reason: Reason | None = None
+    by_person: bool = False
+    step: int = 0
+    checkpoint: int = 0
+    values: dict[int, float] = field(default_factory=dict)
+    config: dict[str, float] = field(default_factory=lambda: {"lr": 1.0})
+
+
+@dataclass
+class MemoryEntry:
+    """An entry of a rung."""
+
+    trial: int
+    score: float
+    ranked: bool
+    waiting: bool
+    step: int
+    values: tuple[float, ...]
+
+
+@dataclass
+class MemoryRung:
+    """A rung; `cut` is the place of the worst entry that was kept when the rung closed."""
+
+    key: RungKey
+    quantile: float
+    entries: list[MemoryEntry] = field(default_factory=list)
+    closed: bool = False
+    cut: tuple[float, int] | None = None
+
+    def place(self, entry: MemoryEntry) -> tuple[float, int]:
+        return entry.score, self.entries.index(entry)
+
+    def is_kept(self, entry: MemoryEntry) -> bool:
+        return not self.closed or (self.cut is not None and self.place(entry) <= self.cut)
+
+    def view(self, trial: int | None = None) -> RungView:
+        scores = [one.score for one in self.entries if one.ranked]
+        cutoff = _percentile(sorted(scores), 1 - self.quantile) if scores else None
+        entered = any(one.trial == trial for one in self.entries)
+        closed_cutoff = None if self.cut is None else self.cut[0]
+        return RungView(len(scores), cutoff, entered, len(self.entries), self.closed, closed_cutoff)
+
+
+class ContractExecutor:
+    """
+    A study in memory.
+
+    Attributes:
+        decisions: The scheduler's decisions by trial and step, in their order.
+        closings: For each rung that closed: how many trials were to be kept, and who waited.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, *, num_trials: int, curve: Curve, seed: int = 0
+    ) -> None:
+        self.scheduler, self.num_trials, self.curve = scheduler, num_trials, curve
+        self.rng, self.next_draw = Random(seed), 0
+        self.trials: list[MemoryTrial] = []
+        self.rungs_by_key: dict[RungKey, MemoryRung] = {}
+        self.decisions: list[tuple[int, int, Decision]] = []
+        self.closings: dict[RungKey, tuple[int, list[int]]] = {}
+        self.reporting: MemoryTrial | None = None
+        for spec in scheduler.rungs():
+            self.rungs_by_key[spec.key] = MemoryRung(*_fields(spec))
+
+    # --- what a scheduler reads
+
+    @property
+    def may_start(self) -> bool:
+        return len(self.trials) < self.num_trials
+
+    def rungs(self) -> Sequence[RungKey]:
+        live = (
+            rung
+            for rung in self.rungs_by_key.values()
+            if not rung.closed or any(one.waiting for one in rung.entries)
+        )
+        return sorted(rung.key for rung in live)
+
+    def rung(self, key: RungKey) -> RungView:
+        trial = None if self.reporting is None else self.reporting.number
+        assert trial is None or key in self._locked
+        rung = self.rungs_by_key.get(key)
+        return RungView(0, None) if rung is None else rung.view(trial)
+
+    def best(self, key: RungKey, n: int) -> Sequence[Ranked]:
+        assert key in self._locked
+        assert n <= self.scheduler.reads_best
+        ranked = [one for one in self.rungs_by_key[key].entries if one.ranked]
+        ranked.sort(key=lambda one: (one.score, one.trial))
+        return [
+            Ranked(one.trial, one.score, one.trial, self.trials[one.trial].config)
+            for one in ranked[:n]
+        ]
+
+    def mean(self) -> float:
+        assert self.scheduler.reads_mean
+        assert self.reporting is not None
+        values = list(self.reporting.values.values())
+        return sum(values) / len(values)
+
+    def best_score(self) -> float:
+        assert self.reporting is not None
+        return min(self.reporting.values.values())
+
+    def best_waiting(self, key: RungKey) -> WaitingTrial | None:
+        rung = self.rungs_by_key.get(key)
+        waiting = [
+            (rung.place(one), one.trial)
+            for one in (rung.entries if rung else ())
+            if one.waiting and rung.is_kept(one) and self._is_paused(one.trial)
+        ]
+        if not waiting:
+            return None
+        (score, _), trial = min(waiting)
+        return WaitingTrial(key, trial, score)
+
+    def underway(self, bracket: int) -> Sequence[int]:
+        alive = (State.PENDING, State.RUNNING)
+        return [one.step for one in self.trials if one.bracket == bracket and one.state in alive]
+
+    def _is_paused(self, number: int) -> bool:
+        trial = self.trials[number]
+        return trial.state is State.PAUSED and not trial.by_person
+
+    # --- what workers do
+
+    def run(self, *, workers: int = 3, mishaps: float = 0.0) -> None:
+        """Run until no worker has anything to do; with `mishaps`, disturb it that often."""
+        for _ in range(MOST_TURNS):
+            running = [one for one in self.trials if one.state is State.RUNNING]
+            if self.rng.random() < mishaps:
+                self._disturb()
+            elif len(running) < workers and self._take():
+                continue
+            elif running:
+                self.report(self.rng.choice(running))
+            elif not self._give_up_one():
+                return
+        raise AssertionError("The study does not end.")
+
+    def _take(self) -> bool:
+        """Claim a trial, or do what the scheduler says; False if there is nothing to do."""
+        pending = [one for one in self.trials if one.state is State.PENDING]
+        if not pending:
+            work = self.next_work()
+            if isinstance(work, Close):
+                self.close(work)
+            elif isinstance(work, WaitingTrial):
+                self._leave(work.trial_id)
+                self.trials[work.trial_id].state = State.PENDING
+            elif work is Idle.WAIT or not self.may_start:
+                return False
+            else:
+                self._add(self.next_draw)
+                self.next_draw += 1
+            return True
+        trial = self.rng.choice(pending)
+        trial.state, trial.step = State.RUNNING, trial.checkpoint
+        trial.values = {step: value for step, value in trial.values.items() if step <= trial.step}
+        return True
+
+    def next_work(self) -> Work:
+        return self.scheduler.next_work(self)
+
+    def _add(self, draw: int) -> None:
+        bracket = self.scheduler.bracket_of(seed=0, draw=draw)
+        self.trials.append(MemoryTrial(len(self.trials), bracket))
+
+    def close(self, closing: Close) -> None:
+        rung = self.rungs_by_key[closing.rung]
+        assert not rung.closed
+        waiting = sorted(rung.place(one) for one in rung.entries if one.waiting)
+        self.closings[closing.rung] = (closing.keep, [rung.entries[i].trial for _, i in waiting])
+        kept = waiting[: closing.keep]
+        rung.closed, rung.cut = True, kept[-1] if kept else None
+
+    def report(self, trial: MemoryTrial) -> None:
+        """Report a trial's next step; some trials skip a step that is not due."""
+        due = self.scheduler.next_decision_step(trial.bracket, trial.step)
+        trial.step += self.rng.choice([1, 1, 1, 2])
+        score = self.curve(trial.number, trial.step)
+        trial.values[trial.step] = score
+        if due is None or trial.step < due:
+            return
+        decision = self._judge(trial, score)
+        self.decisions.append((trial.number, trial.step, decision))
+        trial.checkpoint = trial.step
+        if decision.action is Action.STOP:
+            self._end(trial, decision.reason or Reason.EARLY_STOPPED)
+        elif decision.action is Action.PAUSE:
+            trial.state = State.PAUSED
+        elif decision.exploit is not None:
+            trial.config = dict(decision.exploit.config)
+
+    def _judge(self, trial: MemoryTrial, score: float) -> Decision:
+        self._locked = self.scheduler.locks(trial.bracket, trial.step)
+        assert list(self._locked) == sorted(self._locked)
+        for key in self._locked:
+            spec = self.scheduler.rung_spec(key)
+            self.rungs_by_key.setdefault(key, MemoryRung(*_fields(spec)))
+        is_nan, self.reporting = math.isnan(score), trial
+        given = math.inf if is_nan else score
+        report = Report(trial.step, given, is_nan, trial.bracket, trial.number, seed=trial.number)
+        decision = self.scheduler.judge(report, self)
+        self.reporting = None
+        if (entry := decision.entry) is not None:
+            rung = self.rungs_by_key[entry.rung]
+            assert all(one.trial != trial.number for one in rung.entries)
+            rung.entries.append(
+                MemoryEntry(
+                    trial.number,
+                    entry.score,
+                    not is_nan,
+                    entry.waits,
+                    trial.step,
+                    tuple(trial.values.values()),
+                )
+            )
+        return decision
+
+    # --- ends
+
+    def _end(self, trial: MemoryTrial, reason: Reason) -> None:
+        trial.state, trial.reason = State.TERMINATED, reason
+        self._leave(trial.number)
+
+    def _leave(self, number: int) -> None:
+        for rung in self.rungs_by_key.values():
+            for entry in rung.entries:
+                entry.waiting = entry.waiting and entry.trial != number
+
+    def _give_up_one(self) -> bool:
+        """End one trial that waits at a closed rung and was not kept; False if there is none."""
+        for rung in self.rungs_by_key.values():
+            for entry in rung.entries:
+                waits = entry.waiting and self._is_paused(entry.trial)
+                if waits and not rung.is_kept(entry):
+                    self._end(self.trials[entry.trial], Reason.GIVEN_UP)
+                    return True
+        return False
+
+    def _disturb(self) -> None:
+        """Fail, lose, stop, pause or resume a trial, enqueue a trial, or give a trial up."""
+        alive = [one for one in self.trials if one.state not in FINAL]
+        what = self.rng.choice(["fail", "lose", "stop", "pause", "resume", "enqueue", "give up"])
+        if what == "give up":
+            self._give_up_one()
+        elif what == "enqueue" and self.may_start:
+            self._add(ENQUEUED_DRAWS + len(self.trials))
+        elif alive:
+            self._happen(what, self.rng.choice(alive))
+
+    def _happen(self, what: str, trial: MemoryTrial) -> None:
+        if what == "stop" or (what == "fail" and trial.state is State.RUNNING):
+            self._end(trial, Reason.CANCELLED if what == "stop" else Reason.FAILED)
+        elif what == "lose" and trial.state is State.RUNNING:
+            trial.state = State.PENDING
+            trial.checkpoint = self.rng.choice([0, trial.checkpoint])
+        elif what == "pause" and trial.state is not State.RUNNING:
+            trial.state, trial.by_person = State.PAUSED, True
+        elif what == "resume" and trial.state is State.PAUSED:
+            if trial.by_person and self._waits(trial.number):
+                trial.by_person = False
+                return
+            self._leave(trial.number)
+            trial.state, trial.by_person = State.PENDING, False
+
+    def _waits(self, number: int) -> bool:
+        entries = (one for rung in self.rungs_by_key.values() for one in rung.entries)
+        return any(one.waiting and one.trial == number for one in entries)
+
+
+def _percentile(ordered: Sequence[float], quantile: float) -> float:
+    place = (len(ordered) - 1) * quantile
+    lower, upper = ordered[math.floor(place)], ordered[math.ceil(place)]
+    return lower if lower == upper else lower + (upper - lower) * (place % 1)
+
+
+def _fields(spec: object) -> tuple[RungKey, float]:
+    return spec.key, spec.quantile  # type: ignore[attr-defined]

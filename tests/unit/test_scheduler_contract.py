@@ -1,0 +1,163 @@
+"""Schedulers are run by the contract alone, in random orders of reports, failures and requests."""
+
+import math
+from random import Random
+
+import numpy as np
+import pytest
+from harness.contract_executor import ContractExecutor
+from harness.sketches import PBT, HyperBand, MedianStopping
+
+from studydb.domain.life.decisions import Action, RungKey
+from studydb.domain.life.states import FINAL, Reason, State
+from studydb.schedulers import ASHA
+
+SEEDS = range(12)
+
+
+def curve(number, step):
+    """A score in eighths, so that sums are exact; equal scores are frequent; some are NaN."""
+    rng = Random(number * 1009)
+    if rng.random() < 0.05 and step > 3:
+        return math.nan
+    return (rng.randint(0, 12) + round(8 / step)) / 8
+
+
+def finite(number, step):
+    value = curve(number, step)
+    return 2.0 if math.isnan(value) else value
+
+
+def ended(executor):
+    return [trial.reason for trial in executor.trials if trial.state in FINAL]
+
+
+# --- any scheduler
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        ASHA(max_t=9, reduction_factor=3),
+        ASHA(max_t=9, reduction_factor=3, type="promotion", brackets=2),
+        HyperBand(max_t=9),
+        HyperBand(max_t=8, reduction_factor=2),
+        MedianStopping(max_t=9),
+        PBT(interval=2, generations=5),
+    ],
+    ids=repr,
+)
+def test_study_with_any_mishaps_comes_to_an_end(scheduler, seed):
+    executor = ContractExecutor(scheduler, num_trials=40, curve=curve, seed=seed)
+
+    executor.run(workers=4, mishaps=0.2)
+
+    assert len(executor.trials) == 40
+    left = [one for one in executor.trials if one.state not in FINAL and not one.by_person]
+    assert scheduler.resumes or not left
+    assert isinstance(scheduler, ASHA) or not left
+
+
+# --- synchronous HyperBand
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_hyperband_keeps_the_planned_share_of_the_trials_that_arrived(seed):
+    scheduler = HyperBand(max_t=9)
+    executor = ContractExecutor(scheduler, num_trials=44, curve=curve, seed=seed)
+
+    executor.run(workers=5, mishaps=0.1 * (seed % 2))
+
+    assert executor.closings
+    for key, (keep, _) in executor.closings.items():
+        is_last = key.bracket >= 6  # the budget fills two rounds of three brackets
+        assert is_last or keep == math.ceil(scheduler.planned(key) / 3)
+
+
+def test_hyperband_without_mishaps_trains_as_many_trials_as_the_paper_says():
+    executor = ContractExecutor(HyperBand(max_t=9), num_trials=22, curve=finite)
+
+    executor.run(workers=3)
+
+    reached = {
+        key: len(rung.entries) for key, rung in executor.rungs_by_key.items() if key.bracket < 3
+    }
+    assert reached == {RungKey(0, 1): 9, RungKey(0, 3): 3, RungKey(1, 3): 5}
+    assert ended(executor).count(Reason.COMPLETED) == 1 + 2 + 3 + 1
+    assert ended(executor).count(Reason.GIVEN_UP) == 6 + 2 + 3 + 4
+
+
+def test_hyperband_resumes_exactly_the_best_of_a_rung():
+    executor = ContractExecutor(HyperBand(max_t=9), num_trials=22, curve=finite)
+
+    executor.run(workers=3)
+
+    for keep, waited in executor.closings.values():
+        given_up = [executor.trials[number].reason is Reason.GIVEN_UP for number in waited[:keep]]
+        assert all(executor.trials[one].reason is Reason.GIVEN_UP for one in waited[keep:])
+        assert not all(given_up)
+
+
+def test_hyperband_waits_for_no_trial_that_a_person_has_paused():
+    executor = ContractExecutor(HyperBand(max_t=9), num_trials=22, curve=finite)
+    while len(executor.trials) < 9:
+        executor._take()
+    executor.trials[4].state, executor.trials[4].by_person = State.PAUSED, True
+
+    executor.run(workers=3)
+
+    assert RungKey(0, 1) in executor.closings
+    assert [one.number for one in executor.trials if one.state not in FINAL] == [4]
+
+
+# --- median stopping
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_median_stops_a_trial_exactly_if_its_best_is_worse_than_the_others_median(seed, interval):
+    scheduler = MedianStopping(max_t=12, grace_period=2, interval=interval)
+    executor = ContractExecutor(scheduler, num_trials=30, curve=finite, seed=seed)
+
+    executor.run(workers=4, mishaps=0.1)
+
+    stopped = {(n, step) for n, step, one in executor.decisions if one.action is Action.STOP}
+    assert any(reason is Reason.EARLY_STOPPED for reason in ended(executor))
+    for key, rung in executor.rungs_by_key.items():
+        for place, entry in enumerate(rung.entries):
+            means = [np.mean(one.values) for one in rung.entries[:place]]
+            expected = len(means) >= 3 and min(entry.values) > np.median(means)
+            assert ((entry.trial, entry.step) in stopped) == expected, (key, place)
+
+
+# --- PBT
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_generations_never_go_back_and_donors_are_of_the_same_generation(seed):
+    scheduler = PBT(interval=3, generations=6)
+    executor = ContractExecutor(scheduler, num_trials=12, curve=curve, seed=seed)
+
+    executor.run(workers=4, mishaps=0.05)
+
+    generations: dict[int, list[int]] = {}
+    exploits = 0
+    for number, _, decision in executor.decisions:
+        if decision.entry is not None:
+            generations.setdefault(number, []).append(decision.entry.rung.step // 3)
+        if decision.exploit is not None:
+            exploits += 1
+            members = executor.rungs_by_key[decision.entry.rung].entries
+            assert decision.exploit.source_trial_id in [one.trial for one in members]
+    assert exploits
+    assert all(found == sorted(set(found)) for found in generations.values())
+
+
+def test_exploit_is_the_same_in_every_process():
+    runs = []
+    for _ in range(2):
+        executor = ContractExecutor(PBT(3, 6), num_trials=12, curve=curve, seed=1)
+        executor.run(workers=4)
+        runs.append([one for *_, one in executor.decisions])
+    assert runs[0] == runs[1]
