@@ -32,7 +32,7 @@ _LAST_KEPT = Prepared(
 )
 _CLOSE = Prepared(
     sa.update(rung)
-    .where(rung.c.id == sa.bindparam("rung"), rung.c.closed_at.is_(None))
+    .where(rung.c.id == sa.bindparam("rung"))
     .values(
         closed_at=now(),
         closed_cutoff=sa.bindparam("to_cutoff", type_=sa.Double),

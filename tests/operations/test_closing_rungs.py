@@ -1,0 +1,374 @@
+"""A rung closes once; the trials that it keeps are resumed, and the others are given up."""
+
+import math
+import threading
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from harness.arrange import (
+    SimulatedWorker,
+    change,
+    new_request,
+    new_study,
+    rows,
+    states_of,
+    trial_of,
+)
+from harness.sketches import HyperBand
+
+from studydb.db import connect
+from studydb.domain.life.decisions import Action, DecidedBy, Decision, Entry, RungKey
+from studydb.domain.life.event_kinds import EventKind
+from studydb.domain.life.states import Reason, State, Status
+from studydb.domain.scheduling import Close, Idle
+from studydb.lease.acquire import Acquirer
+from studydb.operations import control, summing
+from studydb.operations.close_rung import close_rung
+from studydb.operations.give_up import give_up
+from studydb.operations.promote import NextStep, promote
+from studydb.operations.recover import recover
+from studydb.operations.study_progress import read_progress
+from studydb.store import promotions, rungs
+
+FIRST = RungKey(0, 1)
+
+
+def study_of(database, scheduler=None, **options):
+    """A study of three trials with HyperBand, whose first rung waits for all of them."""
+    options = {"num_trials": 3} | options
+    return replace(new_study(database, **options), scheduler=scheduler or HyperBand(max_t=3))
+
+
+def wait_at_the_rung(worker, *values):
+    for value in values:
+        run = worker.ask()
+        assert run.report(value).verdict.action is Action.PAUSE
+        run.finish(outcome=Reason.PREEMPTED)
+
+
+@pytest.fixture
+def study(database):
+    return study_of(database)
+
+
+@pytest.fixture
+def worker(database, study):
+    return SimulatedWorker(database, study)
+
+
+def step_of(database, study, worker):
+    return promote(database, study, worker.claimant())
+
+
+def rung_of(database, *columns):
+    (row,) = rows(database, f"SELECT {', '.join(columns)} FROM rung ORDER BY id LIMIT 1")
+    return row
+
+
+def reasons(database, study):
+    return [trial_of(database, study, n).reason for n in range(len(states_of(database, study)))]
+
+
+# --- closing
+
+
+def test_rung_closes_when_all_trials_of_its_bracket_wait_and_the_best_is_resumed(
+    database, study, worker
+):
+    wait_at_the_rung(worker, 0.5, 0.1, 0.9)
+
+    assert step_of(database, study, worker) is NextStep.CLAIM
+
+    assert states_of(database, study) == [State.TERMINATED, State.PENDING, State.TERMINATED]
+    assert reasons(database, study) == [Reason.GIVEN_UP, None, Reason.GIVEN_UP]
+    closed = rows(database, f"SELECT data FROM event WHERE kind = '{EventKind.RUNG_CLOSED}'")
+    assert len(closed) == 1
+    assert worker.claim().lease.number == 1
+
+
+def test_rung_waits_for_a_trial_that_runs_and_not_for_one_that_has_failed(database):
+    study = study_of(database, max_failures=0)
+    worker = SimulatedWorker(database, study)
+    wait_at_the_rung(worker, 0.5, 0.1)
+    run = worker.ask()
+
+    assert step_of(database, study, worker) is NextStep.WAIT
+    run.finish(outcome=Reason.FAILED)
+
+    assert step_of(database, study, worker) is NextStep.CLAIM
+    assert worker.claim().lease.number == 1
+
+
+@pytest.mark.parametrize("end", ["stop", "pause"])
+def test_rung_does_not_wait_for_a_trial_that_a_person_has_stopped_or_paused(
+    database, study, worker, end
+):
+    wait_at_the_rung(worker, 0.5, 0.1)
+    control.enqueue(database, study, {}, new_request())
+
+    getattr(control, end)(database, study, [2], new_request())
+
+    assert step_of(database, study, worker) is NextStep.CLAIM
+
+
+def test_rung_waits_for_a_trial_in_its_back_off_and_for_one_paused_with_its_study(database, clock):
+    study = study_of(database, max_failures=1)
+    worker = SimulatedWorker(database, study)
+    wait_at_the_rung(worker, 0.5, 0.1)
+    run = worker.ask()
+    control.set_status(database, study, Status.PAUSED, new_request())
+    run.finish(outcome=Reason.PREEMPTED)
+    change(database, "UPDATE study SET status = 'RUNNING'")
+
+    assert trial_of(database, study, 2).paused_by == DecidedBy.STUDY
+    assert step_of(database, study, worker) is NextStep.WAIT
+
+    recover(database, study)
+    worker.claim().finish(outcome=Reason.FAILED)
+    assert step_of(database, study, worker) is NextStep.WAIT
+
+
+def test_of_equal_trials_the_first_is_kept(database, study, worker):
+    wait_at_the_rung(worker, 0.5, 0.5, 0.5)
+
+    step_of(database, study, worker)
+
+    assert states_of(database, study) == [State.PENDING, State.TERMINATED, State.TERMINATED]
+
+
+def test_infinite_scores_are_ranked_and_a_rung_may_keep_none(database, study, worker):
+    wait_at_the_rung(worker, math.inf, -math.inf, 0.5)
+    close_rung(database, study, Close(FIRST, keep=0))
+    with database.begin(write=False) as txn:
+        view = promotions.read_queues(txn, study_id=study.id)
+        assert view.best_waiting(FIRST) is None
+        assert view.rung(FIRST).closed_cutoff is None
+
+    give_up(database, study)
+
+    assert set(reasons(database, study)) == {Reason.GIVEN_UP}
+
+
+def test_rung_closes_only_once(database, study, worker):
+    wait_at_the_rung(worker, 0.5, 0.1, 0.9)
+    close_rung(database, study, Close(FIRST, keep=1))
+    cut = rung_of(database, "closed_cutoff", "closed_ordinal")
+
+    close_rung(database, study, Close(FIRST, keep=3))
+
+    assert rung_of(database, "closed_cutoff", "closed_ordinal") == cut == (0.1, 1)
+
+
+def test_rung_of_a_paused_study_does_not_close(database, study, worker):
+    wait_at_the_rung(worker, 0.5, 0.1, 0.9)
+    control.set_status(database, study, Status.PAUSED, new_request())
+
+    step_of(database, study, worker)
+
+    assert rung_of(database, "closed_at") == (None,)
+    assert State.TERMINATED not in states_of(database, study)
+
+
+def test_closing_waits_for_a_report_at_the_rung(database, storage_url, study, worker):
+    if not database.postgresql:
+        pytest.skip("SQLite has one writer at a time")
+    wait_at_the_rung(worker, 0.5, 0.4)
+    run = worker.ask()
+    with closing(connect(storage_url)) as other:
+        thread = threading.Thread(
+            target=close_rung, args=(other, study, Close(FIRST, keep=1)), daemon=True
+        )
+        with database.begin() as txn:
+            rung = rungs.lock(txn, study_id=study.id, key=FIRST)
+            record(txn, rung, run, 0.1)
+            thread.start()
+            thread.join(0.5)
+            assert thread.is_alive()
+        thread.join(30)
+
+    assert rung_of(database, "closed_cutoff") == (0.1,)
+
+
+def record(txn, rung, run, value):
+    """Let a trial wait at a locked rung."""
+    (result,) = run.batch(value).results
+    rungs.record(
+        txn,
+        rung=rung,
+        neighbours=rungs.neighbours(txn, rung=rung, trial_id=run.lease.trial_id),
+        lease=run.lease,
+        result=result,
+        entry=Entry(FIRST, value, waits=True),
+        action=Action.PAUSE,
+        cutoff=None,
+    )
+
+
+# --- late trials
+
+
+def test_late_trial_goes_on_if_it_is_not_worse_than_the_cutoff(database):
+    study = study_of(database, num_trials=5)
+    worker = SimulatedWorker(database, study)
+    late = [worker.ask() for _ in range(3)]
+    with database.begin() as txn:
+        rungs.create(txn, study_id=study.id, spec=study.scheduler.rung_spec(FIRST))
+    close_rung(database, study, Close(FIRST, keep=1))
+    change(database, "UPDATE rung SET closed_cutoff = 0.5, closed_ordinal = 0")
+
+    verdicts = [run.report(value).verdict for run, value in zip(late, (0.5, 0.6, 0.4), strict=True)]
+
+    assert [verdict and verdict.reason for verdict in verdicts] == [
+        None,
+        Reason.EARLY_STOPPED,
+        None,
+    ]
+
+
+class AlwaysWaits(HyperBand):
+    """Lets late trials wait, too."""
+
+    kind = "AlwaysWaits"
+
+    def judge(self, report, view):
+        if report.step >= self.max_t:
+            return super().judge(report, view)
+        entry = Entry(FIRST, report.score, waits=True)
+        return Decision(Action.PAUSE, Reason.PAUSED, entry)
+
+
+def test_trial_that_waits_at_a_rung_that_was_over_is_given_up(database):
+    study = study_of(database, AlwaysWaits(max_t=3))
+    worker = SimulatedWorker(database, study)
+    wait_at_the_rung(worker, 0.5)
+    control.stop(database, study, [0], new_request())
+    close_rung(database, study, Close(FIRST, keep=0))
+    give_up(database, study)
+    assert rung_of(database, "is_over") in ((True,), (1,))
+
+    wait_at_the_rung(worker, 0.1)
+
+    assert step_of(database, study, worker) is not NextStep.CLAIM
+    assert trial_of(database, study, 1).reason is Reason.GIVEN_UP
+
+
+# --- giving up
+
+
+def test_trial_that_a_person_paused_at_a_closed_rung_is_given_up_once_resumed(
+    database, study, worker
+):
+    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    control.pause(database, study, [2], new_request())
+    close_rung(database, study, Close(FIRST, keep=1))
+
+    give_up(database, study)
+    assert reasons(database, study) == [None, Reason.GIVEN_UP, None]
+    control.resume(database, study, [2], new_request())
+    give_up(database, study)
+
+    assert reasons(database, study) == [None, Reason.GIVEN_UP, Reason.GIVEN_UP]
+    assert states_of(database, study)[0] is State.PAUSED
+
+
+def test_trial_that_a_person_resumed_at_an_open_rung_is_not_given_up(database, study, worker):
+    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    control.resume(database, study, [2], new_request())
+    close_rung(database, study, Close(FIRST, keep=1))
+
+    give_up(database, study)
+
+    assert states_of(database, study) == [State.PAUSED, State.TERMINATED, State.PENDING]
+
+
+def test_trials_that_are_given_up_get_the_summary_of_their_metrics(
+    database, study, worker, monkeypatch
+):
+    monkeypatch.setattr(summing, "MOST_IN_TRANSACTION", 1)  # the second trial's comes after
+    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    close_rung(database, study, Close(FIRST, keep=0))
+
+    give_up(database, study)
+
+    found = rows(database, "SELECT metric_summary FROM trial ORDER BY number")
+    assert all("0." in str(summary) for (summary,) in found)
+
+
+def test_rung_is_over_only_when_no_trial_waits(database, study, worker):
+    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    close_rung(database, study, Close(FIRST, keep=1))
+    give_up(database, study)
+    assert rung_of(database, "is_over") in ((False,), (0,))
+
+    step_of(database, study, worker)
+    give_up(database, study)
+
+    assert rung_of(database, "is_over") in ((True,), (1,))
+
+
+def test_rung_at_which_a_report_lets_a_trial_wait_meanwhile_is_not_over(
+    database, storage_url, study, worker
+):
+    if not database.postgresql:
+        pytest.skip("SQLite has one writer at a time")
+    with database.begin() as txn:
+        rungs.create(txn, study_id=study.id, spec=study.scheduler.rung_spec(FIRST))
+    run = worker.ask()
+    close_rung(database, study, Close(FIRST, keep=1))
+    with closing(connect(storage_url)) as other:
+        thread = threading.Thread(target=give_up, args=(other, study), daemon=True)
+        with database.begin() as txn:
+            record(txn, rungs.lock(txn, study_id=study.id, key=FIRST), run, 0.1)
+            thread.start()
+            thread.join(0.5)
+        thread.join(30)
+
+    assert rung_of(database, "is_over") == (False,)
+
+
+# --- workers and progress
+
+
+class Waits(HyperBand):
+    """Starts no new trial."""
+
+    kind = "Waits"
+
+    def next_work(self, view):  # noqa: ARG002
+        return Idle.WAIT
+
+
+def test_worker_makes_no_trial_while_the_scheduler_waits(database):
+    study = study_of(database, Waits(max_t=3))
+    worker = SimulatedWorker(database, study)
+    worker.ask()
+    acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=90.0)
+
+    assert acquirer.acquire() is None
+    assert len(states_of(database, study)) == 1
+    assert not read_progress(database, study).can_claim
+
+
+def test_study_whose_scheduler_waits_while_nothing_runs_is_finished(database):
+    study = study_of(database, Waits(max_t=3))
+    run = SimulatedWorker(database, study).ask()
+    assert read_progress(database, study).status is Status.RUNNING
+
+    run.finish()
+
+    assert read_progress(database, study).status is Status.FINISHED
+
+
+def test_study_is_not_finished_while_a_rung_can_close_or_trials_are_to_be_given_up(
+    database, study, worker
+):
+    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    assert read_progress(database, study).can_claim
+    close_rung(database, study, Close(FIRST, keep=0))
+
+    progress = read_progress(database, study)
+    assert (progress.status, progress.can_claim) == (Status.RUNNING, True)
+
+    give_up(database, study)
+    assert read_progress(database, study).status is Status.FINISHED

@@ -1,0 +1,94 @@
+"""A rule that compares means gets the exact mean of the live results up to the judged report."""
+
+import math
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from harness.arrange import SimulatedWorker, new_study, rows, run_together
+from harness.sketches import MedianStopping
+
+from studydb.db import connect
+from studydb.domain.life.states import Mode, Reason
+
+
+def study_of(database, interval=1, max_t=20, **options):
+    scheduler = MedianStopping(max_t=max_t, interval=interval)
+    return replace(new_study(database, **options), scheduler=scheduler)
+
+
+def means(database):
+    """The scores that rungs have recorded, by step."""
+    sql = "SELECT g.step, e.score FROM rung_entry e JOIN rung g ON g.id = e.rung_id ORDER BY g.step"
+    return dict(rows(database, sql))
+
+
+def test_mean_is_that_of_all_steps_however_they_are_divided_into_batches(database):
+    values = [0.5, 0.25, 1.0, 0.125, 2.0, 0.75]
+    for sizes in ([6], [1] * 6, [2, 3, 1]):
+        study = study_of(database)
+        run = SimulatedWorker(database, study).take()
+        left = list(values)
+        for size in sizes:
+            run.report(*(left.pop(0) for _ in range(size)))
+    assert means(database) == {n: sum(values[:n]) / n for n in range(1, 7)}
+
+
+def test_mean_is_added_up_from_the_results_between_two_rungs(database):
+    run = SimulatedWorker(database, study_of(database, interval=3)).take()
+
+    for value in (0.5, 0.25, 1.0, 0.5, 0.5, 2.0):
+        run.report(value)
+
+    assert means(database) == {3: 1.75 / 3, 6: 4.75 / 6}
+
+
+@pytest.mark.parametrize("batches", [(6,), (1, 5), (3, 3)])
+def test_mean_of_a_trial_that_trains_steps_again_has_each_step_once(database, batches):
+    worker = SimulatedWorker(database, study_of(database, interval=4))
+    run = worker.take()
+    run.report(0.5, 0.5, 0.5, 0.5, 8.0)
+    run.finish(outcome=Reason.PREEMPTED)
+
+    again, values = worker.take(), [1.0] * 6
+    first = 3
+    for size in batches:
+        again.report(*(values.pop() for _ in range(size)), first=first)
+        first = None
+
+    assert means(database) == {4: 0.5, 8: (0.5 * 2 + 6.0) / 8}
+
+
+def test_mean_of_a_maximised_metric_is_negated_and_a_nan_makes_it_the_worst(database):
+    study = study_of(database, mode=Mode.MAX)
+    run = SimulatedWorker(database, study).take()
+
+    run.report(0.5, 0.25, math.nan)
+
+    assert means(database) == {1: -0.5, 2: -0.375, 3: math.inf}
+
+
+def test_cost_of_a_mean_does_not_grow_with_the_trial(database):
+    run = SimulatedWorker(database, study_of(database, max_t=10**9, interval=500)).take()
+    read = []
+    for _ in range(3):
+        run.report(*[0.5] * 499)
+        database.observer = read.append
+        run.report(0.5)
+        database.observer = None
+    assert means(database) == {500: 0.5, 1000: 0.5, 1500: 0.5}
+    assert len(read) % 3 == 0
+    ((step, n),) = rows(database, "SELECT step, n_results FROM running_mean")
+    assert (step, n) == (1500, 1500)
+
+
+def test_first_reports_of_two_trials_at_the_same_moment_make_one_rung(database, storage_url):
+    for _ in range(4):
+        study = study_of(database)
+        runs = [SimulatedWorker(connect(storage_url), study).take() for _ in range(4)]
+        run_together([lambda run=run: run.report(0.5) for run in runs])
+        for run in runs:
+            with closing(run.worker.database):
+                pass
+    made = "SELECT count(*), min(n_entries) FROM rung GROUP BY study_id"
+    assert rows(database, made) == [(1, 4)] * 4
