@@ -1,7 +1,7 @@
 """
 The states of a trial and the allowed moves (`MOVES`).
 
-No scheduler makes the moves "given up" and "exploit" yet.
+No scheduler makes the move "exploit" yet.
 
 ```
             claim                        finish: completed, stopped by scheduler, rule or person
@@ -72,8 +72,8 @@ class Status(StrEnum):
     """
     The status of a study.
 
-    FINISHED is never stored. A study is FINISHED if RUNNING is stored, its budget is spent, and no
-    trial is PENDING, RUNNING or to be promoted.
+    FINISHED is never stored. A study is FINISHED if RUNNING is stored, its budget is spent or its
+    scheduler starts no more trials, and no trial is PENDING, RUNNING, to be promoted or given up.
     """
 
     RUNNING = "RUNNING"
