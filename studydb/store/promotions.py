@@ -7,8 +7,7 @@ promoted from there, ends, or is resumed by a person.
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -185,28 +184,25 @@ class Queues:
 
     def __init__(self, txn: Txn, study_id: int) -> None:
         self._txn, self._study_id = txn, study_id
+        self._budget: Budget | None = None
+        self._underway: dict[int, list[int]] | None = None
         rows = txn.all(_QUEUES, study=study_id)
         self._rows = {RungKey(row.bracket, row.step): row for row in rows}
         self.is_left = any(_is_left(row) for row in rows)
 
-    @cached_property
-    def _budget(self) -> Budget:
-        return studies.budget(self._txn, study_id=self._study_id)
-
-    @cached_property
-    def _underway(self) -> Mapping[int, Sequence[int]]:
-        found = defaultdict(list)
-        for row in self._txn.all(_UNDERWAY, study=self._study_id):
-            found[row.bracket].append(row.step)
-        return found
+    # No cached_property: up to Python 3.11 its lock makes all threads wait for one thread's read.
+    def _read_budget(self) -> Budget:
+        if self._budget is None:
+            self._budget = studies.budget(self._txn, study_id=self._study_id)
+        return self._budget
 
     @property
     def next_draw(self) -> int:
-        return self._budget.next_draw
+        return self._read_budget().next_draw
 
     @property
     def may_start(self) -> bool:
-        return not self._budget.is_spent
+        return not self._read_budget().is_spent
 
     def rungs(self) -> Sequence[RungKey]:
         """Return the rungs that are not over, in ascending order."""
@@ -236,6 +232,10 @@ class Queues:
 
     def underway(self, bracket: int) -> Sequence[int]:
         """Return the last steps of a bracket's trials that run or may be claimed."""
+        if self._underway is None:
+            self._underway = defaultdict(list)
+            for row in self._txn.all(_UNDERWAY, study=self._study_id):
+                self._underway[row.bracket].append(row.step)
         return self._underway.get(bracket, ())
 
 

@@ -1,0 +1,144 @@
+"""
+A rung closes while other operations run, interleaved statement by statement on PostgreSQL.
+
+In any schedule the rows are those of one of the two serial orders, and there is no deadlock.
+`STUDYDB_SCHEDULES=200` runs more schedules.
+"""
+
+import itertools
+import os
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
+from random import Random
+
+import pytest
+from harness import postgres
+from harness.actions import outcome_of
+from harness.arrange import SimulatedWorker, new_request, new_study, rows
+from harness.interleaver import Interleaver, step_by_step
+from harness.row_invariants import broken_promises
+from harness.sketches import HyperBand
+
+from studydb.db import connect
+from studydb.domain.life.decisions import RungKey
+from studydb.domain.life.states import Reason
+from studydb.domain.scheduling import Close
+from studydb.operations import control
+from studydb.operations.close_rung import close_rung
+from studydb.operations.finish import finish
+from studydb.operations.give_up import give_up
+from studydb.operations.promote import promote
+from studydb.operations.report import report
+
+SCHEDULES = int(os.environ.get("STUDYDB_SCHEDULES", "2"))
+"""The number of schedules in which each pair of calls runs."""
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+SITUATIONS = {
+    "a trial of the bracket runs": (
+        *("promote", "report", "fail", "resume the worst", "stop the best", "pause the best"),
+    ),
+    "all trials wait": (
+        *("promote", "promote", "close", "resume the worst", "stop the best", "pause the best"),
+    ),
+    "the rung has closed, and a late trial runs": (
+        *("give up", "give up", "promote", "report", "resume the worst", "stop the worst"),
+        *("pause the worst", "stop the best"),
+    ),
+}
+"""By situation: the calls of which each two run at the same time."""
+
+PAIRS = [
+    (situation, *pair)
+    for situation, calls in SITUATIONS.items()
+    for pair in dict.fromkeys(itertools.combinations(calls, 2))
+]
+
+
+class Situation:
+    """HyperBand's first bracket of three trials: 0.5 and 0.1 wait at the rung, the third runs."""
+
+    def __init__(self, database, name):
+        self.study = replace(new_study(database, num_trials=3), scheduler=HyperBand(max_t=3))
+        self.worker = SimulatedWorker(database, self.study)
+        for value in (0.5, 0.1):
+            self._wait(self.worker.take(), value)
+        self.run = self.worker.take()
+        if name.startswith("all"):
+            self._wait(self.run, 0.3)
+        if name.startswith("the rung"):
+            close_rung(database, self.study, Close(RungKey(0, 1), keep=1))
+
+    def _wait(self, run, value):
+        run.report(value)
+        run.finish(outcome=Reason.PREEMPTED)
+
+    def call(self, name):
+        study, claimant, request = self.study, self.worker.claimant(), new_request()
+        number = 1 if name.endswith("best") else 0
+        batch = self.run.batch(0.3)
+        ending = {"lease": self.run.lease, "outcome": Reason.FAILED, "batch": self.run.batch()}
+        steering = {"resume": control.resume, "stop": control.stop, "pause": control.pause}
+        calls = {
+            "promote": lambda over: promote(over, study, claimant),
+            "close": lambda over: close_rung(over, study, Close(RungKey(0, 1), keep=1)),
+            "give up": lambda over: give_up(over, study),
+            "report": lambda over: report(over, study, lease=self.run.lease, batch=batch),
+            "fail": lambda over: finish(over, study, **ending),
+        }
+        steer = steering.get(name.split()[0])
+        return calls.get(name) or (lambda over: steer(over, study, [number], request))
+
+    def rows(self, database):
+        """The trials and the rung, after free workers have done what the scheduler wants."""
+        for _ in range(3):
+            give_up(database, self.study)
+            promote(database, self.study, self.worker.claimant())
+        trial = "number, state, reason, paused_by, verdict"
+        entry = "t.number, e.score, e.waiting, g.closed_ordinal"
+        of_study = f"study_id = {self.study.id}"
+        return (
+            rows(database, f"SELECT {trial} FROM trial WHERE {of_study} ORDER BY number"),
+            rows(
+                database,
+                f"SELECT {entry}, g.is_over FROM rung g JOIN rung_entry e ON e.rung_id = g.id "
+                f"JOIN trial t ON t.id = e.trial_id WHERE g.{of_study} ORDER BY t.number",
+            ),
+        )
+
+
+@pytest.fixture(scope="module")
+def stage(postgres_server, postgres_template):
+    with (
+        postgres.temporary_database(postgres_server, template=postgres_template) as url,
+        closing(connect(url)) as database,
+        closing(Interleaver(url)) as interleaver,
+    ):
+        database.clock = lambda: NOW
+        yield database, interleaver
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
+def test_calls_beside_a_rung_that_closes_have_the_effect_of_a_serial_order(stage, pair):
+    database, interleaver = stage
+    name, *calls = pair
+    serial = []
+    for order in ((0, 1), (1, 0)):
+        situation = Situation(database, name)
+        made = [situation.call(call) for call in calls]
+        for place in order:
+            outcome_of(lambda call=made[place]: call(database))
+        serial.append(situation.rows(database))
+
+    for seed in range(SCHEDULES):
+        rng = Random(f"{pair} {seed}")
+        situation = Situation(database, name)
+        made = [situation.call(call) for call in calls]
+        with rng.choice([nullcontext, step_by_step])():
+            result = interleaver.run(made, rng, clock=lambda: NOW)
+
+        assert result.faults == [], result
+        assert broken_promises(database, situation.study) == {}, result
+        assert situation.rows(database) in serial, result
