@@ -14,7 +14,7 @@ def give_up(database: Database, study: Study) -> None:
     Trials that a person has paused stay PAUSED until the person resumes them. Rungs and trials
     that another worker has locked are left to that worker.
     """
-    unsummed, n_results = [], 0
+    unsummed, n_results, n_ended = [], 0, 0
     with database.begin(durable=False) as txn:  # trials whose end is lost are ended again
         rungs = closings.lock_closed(txn, study_id=study.id)
         given_up = closings.lock_given_up(txn, study_id=study.id, rungs=rungs)
@@ -25,24 +25,24 @@ def give_up(database: Database, study: Study) -> None:
             if trial.n_results:
                 summary = summing.in_transaction(txn, study, trial_id=trial.id, n_results=n_results)
                 unsummed += [trial.id] if summary is None else []
-            trials.move(
+            n_ended += trials.move(
                 txn,
                 trial_id=trial.id,
                 target=State.TERMINATED,
                 reason=Reason.GIVEN_UP,
                 metric_summary=summary,
             )
+            closings.leave(txn, trial=trial)
 
-        closings.leave(txn, rungs=rungs, trials=[trial.id for trial in given_up])
         closings.end_rungs(txn, rungs=rungs)
-        if given_up:
+        if n_ended:
             counters.move(
                 txn,
                 study_id=study.id,
                 key=0,
                 out_of=State.PAUSED,
                 into=State.TERMINATED,
-                n=len(given_up),
+                n=n_ended,
             )
     for trial_id in unsummed:
         summing.after_end(database, study, trial_id=trial_id)

@@ -15,7 +15,7 @@ from studydb.db import Prepared, Txn
 from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.dialect import is_listed, now
 from studydb.db.schema import BY_ID, trial
-from studydb.store.promotions import IS_GIVEN_UP, IS_WAITING, NONE_WAITS
+from studydb.store.promotions import IS_GIVEN_UP, NONE_WAITS
 from studydb.store.rungs import NONE_KEPT, Rung
 
 MOST = 100
@@ -49,7 +49,7 @@ _LOCK_CLOSED = Prepared(
 )
 
 _GIVEN_UP = Prepared(
-    sa.select(trial.c.id, trial.c.n_results)
+    sa.select(trial.c.id, trial.c.n_results, rung_entry.c.rung_id)
     .select_from(rung)
     .join(rung_entry, rung_entry.c.rung_id == rung.c.id)
     .join(trial, trial.c.id == rung_entry.c.trial_id)
@@ -61,9 +61,8 @@ _GIVEN_UP = Prepared(
 _LEAVE = Prepared(
     sa.update(rung_entry)
     .where(
-        is_listed(rung_entry.c.rung_id, "rungs"),
-        is_listed(rung_entry.c.trial_id, "trials"),
-        IS_WAITING,
+        rung_entry.c.rung_id == sa.bindparam("rung"),
+        rung_entry.c.trial_id == sa.bindparam("trial"),
     )
     .values(waiting=False)
 )
@@ -77,6 +76,7 @@ class GivenUp(NamedTuple):
 
     id: int
     n_results: int
+    rung_id: int
 
 
 def close(txn: Txn, *, rung: Rung, keep: int) -> int:
@@ -106,9 +106,9 @@ def lock_given_up(txn: Txn, *, study_id: int, rungs: Sequence[int]) -> list[Give
     return [GivenUp._make(row) for row in txn.all(_GIVEN_UP, study=study_id, rungs=rungs)]
 
 
-def leave(txn: Txn, *, rungs: Sequence[int], trials: Sequence[int]) -> None:
-    """Let trials that have been given up wait no more."""
-    txn.run(_LEAVE, rungs=rungs, trials=trials)
+def leave(txn: Txn, *, trial: GivenUp) -> None:
+    """Let a trial that has been given up wait no more."""
+    txn.run(_LEAVE, rung=trial.rung_id, trial=trial.id)
 
 
 def end_rungs(txn: Txn, *, rungs: Sequence[int]) -> None:

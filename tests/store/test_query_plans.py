@@ -16,7 +16,9 @@ from studydb.domain.records import QUEUE_START, Batch, Claimant, Lease, Proposal
 from studydb.store import (
     attempts,
     claims,
+    closings,
     leases,
+    means,
     overview,
     promotions,
     proposals,
@@ -57,11 +59,15 @@ WITHOUT_SORT = (
     "newest ends",
     "fence",
     "promotion",
+    "cut",
+    "best of a rung",
 )
 """Statements that read the first rows of an index; a sort would read all rows."""
 
 LEASE = Lease(1, 1, 0, 0, 1, "token", LEASE_S)
 CUT = Cut(n=ENTRIES, rank=ENTRIES // 2, entry=(ENTRIES / 2, 100_000 + ENTRIES // 2))
+
+RUNG = rungs.Rung(1, 0.5, ENTRIES, CUT)
 
 OF_EACH_TRIAL = (
     "claim",
@@ -127,10 +133,20 @@ HOT = {
     "wake": (lambda txn: sweeps.wake(txn, study_id=1), "trial_backoff"),
     "unpause": (lambda txn: sweeps.unpause(txn, study_id=1), "trial_paused"),
     "neighbours": (
-        lambda txn: rungs.neighbours(txn, rung=rungs.Rung(1, 0.5, ENTRIES, CUT), trial_id=5),
+        lambda txn: rungs.neighbours(txn, rung=RUNG, trial_id=5),
         "rung_entry_rank",
     ),
     "promotion": (lambda txn: promotions.read_queues(txn, study_id=1), "rung_entry_waiting"),
+    "underway": (lambda txn: promotions.read_queues(txn, study_id=1).underway(0), "trial_running"),
+    "cut": (lambda txn: closings.close(txn, rung=RUNG, keep=9), "rung_entry_waiting"),
+    "given up": (
+        lambda txn: closings.lock_given_up(txn, study_id=1, rungs=[1, 2]),
+        "rung_entry_waiting",
+    ),
+    "waits no more": (lambda txn: closings.leave(txn, trial=closings.GivenUp(5, 1, 1)), KEY),
+    "rungs over": (lambda txn: closings.end_rungs(txn, rungs=[1, 2]), "rung_entry_waiting"),
+    "best of a rung": (lambda txn: rungs.best(txn, rung=RUNG, n=9), "rung_entry_rank"),
+    "mean": (lambda txn: means.read(txn, lease=LEASE), KEY),
     "best": (lambda txn: ranking.best(txn, study_id=1, limit=3), "trial_rank"),
     "trials --sort best": (best_listed, "trial_rank"),
     "fence": (lambda txn: leases.hold(txn, lease=LEASE), TRIAL_KEY),
