@@ -58,6 +58,18 @@ def test_study_is_finished_after_any_mishaps(database, name, scheduler, seed):
 
 
 @every_scheduler
+def test_workers_at_the_same_time_finish_a_study(database, storage_url, name, scheduler):
+    running = ScheduledStudy(database, scheduler)
+    database.clock = None  # the workers' databases have no other clock
+
+    running.run_in_threads(storage_url)
+
+    assert broken_promises(database, running.study) == {}
+    assert running.results_after_a_decision() == []
+    assert not running.paused() or (scheduler.resumes and name not in GIVES_UP)
+
+
+@every_scheduler
 def test_study_without_mishaps_ends_every_trial_or_leaves_it_at_a_rung(database, name, scheduler):
     running = ScheduledStudy(database, scheduler)
 

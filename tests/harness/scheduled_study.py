@@ -6,15 +6,26 @@ attempts fail and are lost, people steer trials, and calls are cut at a COMMIT a
 """
 
 import math
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, TypeVar
 
-from harness.arrange import LEASE_S, RENEWAL_S, Run, SimulatedWorker, new_request, new_study, rows
+from harness.arrange import (
+    LEASE_S,
+    RENEWAL_S,
+    Run,
+    SimulatedWorker,
+    new_request,
+    new_study,
+    retry_while_busy,
+    rows,
+    run_together,
+)
 from harness.cut_commits import cut
-from studydb.db import Database
+from studydb.db import Database, connect
 from studydb.domain.errors import BudgetSpent, NotAllowed, StorageTransient
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.states import FINAL, Reason, State, Status
@@ -154,6 +165,29 @@ class ScheduledStudy:
         sql = f"SELECT coalesce(last_step, 0) FROM trial WHERE id = {run.lease.trial_id}"
         return int(rows(self.database, sql)[0][0])
 
+    def run_in_threads(self, storage: str, *, workers: int = 4) -> None:
+        """Run the study until it is FINISHED, by workers that work at the same time."""
+
+        def work() -> None:
+            with closing(connect(storage)) as database:
+                self._work(database)
+
+        run_together([work] * workers)
+
+    def _work(self, database: Database) -> None:
+        worker = retry_while_busy(lambda: SimulatedWorker(database, self.study))
+        acquirer = Acquirer(database, self.study, worker_id=worker.id, lease_s=LEASE_S)
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s:
+            claimed = retry_while_busy(acquirer.acquire)
+            if claimed is not None:
+                _run_to_its_end(Run(worker, claimed), self.curve)
+            elif retry_while_busy(acquirer.look).status is Status.FINISHED:
+                return
+            else:
+                time.sleep(0.01)
+        raise AssertionError("The study does not end.")
+
     # --- mishaps
 
     def _disturb(self) -> None:
@@ -208,3 +242,13 @@ class ScheduledStudy:
             f"WHERE r.study_id = {self.study.id} AND r.step > e.step "
             f"AND e.action <> '{Action.CONTINUE}'",
         )
+
+
+def _run_to_its_end(run: Run, curve: Curve) -> None:
+    """Report step by step until the scheduler decides, or the trial completes."""
+    while run.after_step < LONGEST_TRIAL:
+        batch = run.batch(curve(run.lease.number, run.after_step + 1))
+        if retry_while_busy(lambda batch=batch: run.send(batch)).verdict is not None:  # type: ignore[misc]
+            retry_while_busy(lambda: run.finish(outcome=Reason.PREEMPTED))
+            return
+    retry_while_busy(run.finish)

@@ -17,6 +17,7 @@ from harness.arrange import (
 )
 from harness.sketches import HyperBand
 
+from studydb.analysis.explaining import explain_state
 from studydb.db import connect
 from studydb.domain.life.decisions import Action, DecidedBy, Decision, Entry, RungKey
 from studydb.domain.life.event_kinds import EventKind
@@ -27,6 +28,7 @@ from studydb.operations import control, summing
 from studydb.operations.close_rung import close_rung
 from studydb.operations.give_up import give_up
 from studydb.operations.promote import NextStep, promote
+from studydb.operations.reads import trial_details
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import read_progress
 from studydb.store import promotions, rungs
@@ -293,6 +295,17 @@ def test_trials_that_are_given_up_get_the_summary_of_their_metrics(
 
     found = rows(database, "SELECT metric_summary FROM trial ORDER BY number")
     assert all("0." in str(summary) for (summary,) in found)
+
+
+def test_explanation_of_a_trial_that_was_given_up_names_its_value_at_the_rung(
+    database, study, worker
+):
+    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    step_of(database, study, worker)
+
+    why = explain_state(study, trial_details(database, study, 2))
+
+    assert why == "loss (min) at rung 1 was 0.3; the rung kept better trials"
 
 
 def test_rung_is_over_only_when_no_trial_waits(database, study, worker):
