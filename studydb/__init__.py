@@ -99,7 +99,7 @@ _HOMES = {
     "studydb.domain.searching": ("Searcher",),
     "studydb.lease.own_trial": ("OwnTrial",),
     "studydb.schedulers": ("ASHA", "FIFO"),
-    "studydb.searchers": ("GridSearch", "RandomSearch"),
+    "studydb.searchers": ("GridSearch", "OptunaSearch", "RandomSearch"),
     "studydb.study": ("Study", "create_study", "delete_study", "load_study"),
     "studydb.study.frozen_trial": ("FrozenTrial",),
 }

@@ -433,7 +433,7 @@ _GRANTEES = (
 
 DELETED = ("proposal", "pin", "upload")
 UPDATED = {
-    "study": ("proposer_token", "proposer_worker_id", "proposer_expires_at"),
+    "study": ("num_draws", "proposer_token", "proposer_worker_id", "proposer_expires_at"),
     "trial": (
         *("config", "source_checkpoint_id", "generation", "is_unique", "feasible", "cost"),
         "resource_class",

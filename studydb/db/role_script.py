@@ -35,7 +35,7 @@ WORKER_INSERTS = (
 WORKER_DELETES = ("checkpoint", "proposal", "pin", "upload")
 WORKER_UPDATES = {
     "study": (
-        *("next_number", "next_draw", "n_counted", "n_running", "points"),
+        *("next_number", "next_draw", "num_draws", "n_counted", "n_running", "points"),
         *("status", "paused_by", "pause_reason"),  # a worker's transaction pauses the study
         *("proposer_token", "proposer_worker_id", "proposer_expires_at"),
     ),

@@ -67,8 +67,9 @@ study = table_with_id(
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
 `max_concurrent`, `n_running` is not updated. `points` is used only by workers of the version before
 `proposal`; a later migration drops it. `paused_by` is who or what paused the study ('person', …).
-Not used yet: `objectives`, the metrics and modes if there are several; `proposer_token`, the lease
-of the process that fits the searcher's model, until `proposer_expires_at`.
+`proposer_token` is the lease of the process that fits the searcher's model, until
+`proposer_expires_at`; see `store/proposer.py`.
+Not used yet: `objectives`, the metrics and modes if there are several.
 """
 
 add_checks(

@@ -1,8 +1,18 @@
-"""The protocol of searchers."""
+"""
+The contract of searchers: by index, or by a model of the study's history.
 
-from typing import Any, Protocol
+A searcher is a frozen spec without SQL, and its JSON form is stored in the study's row. Each new
+trial has a draw: 0, 1, 2, … within the study. Every searcher can propose a point by index, which is
+a pure function of (seed, draw). A searcher by history also makes a model, which learns from the
+study's trials. A model is a cache: every process can make it again from the study's rows.
+"""
 
-from studydb.domain.life.states import Origin
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from studydb.domain.life.states import Origin, Reason, State
+from studydb.domain.objective import Objective
 from studydb.domain.space.search_space import Space
 
 
@@ -19,13 +29,113 @@ class Searcher(Protocol):
 
     @property
     def wants_unique(self) -> bool:
-        """Whether the study's trials must have different params; see `trial.is_unique`."""
+        """Whether no two trials of a study may have the same params, except enqueued ones."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form for the study's row; `searchers.read` reads it."""
+
+    def check(self, space: Space, objectives: Sequence[Objective]) -> None:
+        """
+        Check that this searcher can search a space, before a study is created.
+
+        Raises:
+            InvalidSpec: It cannot; or it needs a package that is not installed.
+        """
 
     def size(self, space: Space) -> int | None:
         """Return the number of points; None for no limit."""
 
     def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:
-        """Return the `draw`-th point (0-based): nested params without the space's constants."""
+        """
+        Return the `draw`-th point (0-based): nested params without the space's constants.
+
+        A searcher by history returns the point that a worker takes if it would have to wait too
+        long for the model.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """
+    What a model is told of one configuration.
+
+    If a configuration has several trials (replicates), there is one observation of all of them: it
+    has the number of the first trial, the mean of each objective over the replicates that have
+    ended with a value, and an unfinished state while a replicate has not ended.
+
+    Attributes:
+        number: The trial's number; a model may order observations by it.
+        params: Nested params. In a conditional space, inactive parameters are missing.
+        state: `State.TERMINATED` and `State.ERROR` are final. A trial in any other state is
+            unfinished: it runs, or it waits to run, or it is paused and may go on.
+        reason: Why the trial ended; None if it has not. For a trial that was cancelled before its
+            first result it is `Reason.CANCELLED`, and `values` is None. An invalidated trial has
+            `Reason.INVALIDATED` and no values, whatever its state was before.
+        values: The last value of each objective, in the order of the objectives; None if the trial
+            has no result. A value may be NaN or infinite.
+        scores: The same values, oriented: a lower score is better, and NaN is +Inf.
+        last_step: The step of the last result; None if the trial has no result.
+        origin: Where the params come from, for example from a person who enqueued the trial.
+        feasible: Whether the trial keeps the study's constraints; None if that is not known.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    state: State
+    reason: Reason | None
+    values: tuple[float, ...] | None
+    scores: tuple[float, ...] | None
+    last_step: int | None
+    origin: Origin
+    feasible: bool | None = None
+
+
+class Model(Protocol):
+    """
+    What a searcher by history has learned; one process and one thread at a time use it.
+
+    Its proposals must be a function of the space, the seed, the draw and the observations. They
+    must not depend on how the observations were divided into calls of `tell`, on the process, or on
+    earlier proposals: only then does a study get the same points after a restart.
+    """
+
+    def tell(self, observations: Sequence[Observation]) -> None:
+        """
+        Take note of trials that are new, or that changed since the last call.
+
+        Args:
+            observations: In ascending order of their numbers. An observation replaces the earlier
+                one with the same number: a running trial ends, a paused trial runs again, and an
+                ended trial may be invalidated.
+        """
+
+    def propose(self, n: int, *, draw: int) -> list[dict[str, Any]]:
+        """
+        Return points for `n` trials that will run at the same time.
+
+        This is called outside any transaction and may take minutes. The caller drops points that
+        the study already has, and then calls again with a draw above 2**64.
+
+        Args:
+            draw: The draw of the first point. All random numbers come from the seed and this draw.
+
+        Returns:
+            Nested params without the space's constants.
+        """
+
+
+@runtime_checkable
+class HistorySearcher(Searcher, Protocol):
+    """A searcher that proposes points from the study's history, by a model."""
+
+    def model(self, space: Space, *, seed: int, objectives: Sequence[Objective]) -> Model:
+        """
+        Make a model that knows no trial yet.
+
+        Args:
+            seed: The seed of the study, not `self.seed`.
+            objectives: The study's objectives; most searchers support one.
+
+        Raises:
+            InvalidSpec: A package is missing, or the space or the objectives are not supported.
+        """

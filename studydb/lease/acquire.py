@@ -6,6 +6,7 @@ from uuid import uuid4
 
 from studydb.db import Database
 from studydb.domain.records import QUEUE_START, Claim, Claimant, QueuePosition, Study
+from studydb.lease.proposing import Proposer, Step, poll_wait_s
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim
 from studydb.operations.promote import NextStep, promote
@@ -33,8 +34,18 @@ class Acquirer:
     returns None, and later calls use a new token.
     """
 
-    def __init__(self, database: Database, study: Study, *, worker_id: int, lease_s: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        study: Study,
+        *,
+        worker_id: int,
+        lease_s: float,
+        proposer: Proposer | None = None,
+    ) -> None:
+        """Prepare to acquire; `proposer` is the one that the threads of a worker share."""
         self._database, self._study = database, study
+        self._proposer = proposer or Proposer.of(database, study, worker_id=worker_id)
         self._worker_id, self._lease_s = worker_id, lease_s
         self._claimant = self._new_claimant()
         self._again = self._is_idle = False
@@ -51,14 +62,35 @@ class Acquirer:
         Raises:
             StorageTransient: Call again; if a trial was claimed, the next call returns the trial.
         """
-        is_polling = self._is_idle and not self._again
-        if is_polling and not read_progress(self._database, self._study).can_claim:
+        if self._is_idle and not self._again and not self._may_succeed():
             return None  # polling writes nothing
         again, self._again = self._again, True
         claimed = self._acquire(again=again)
         self._claimant = self._new_claimant()
         self._again, self._is_idle = False, claimed is None
+        if claimed is not None:
+            self._end_wait()
         return claimed
+
+    def _end_wait(self) -> None:
+        if self._proposer is not None:
+            self._proposer.reset()
+
+    @property
+    def poll_wait_s(self) -> float | None:
+        """The seconds to wait for another process that fits the model; None if it does not."""
+        is_waiting = self._proposer is not None and self._proposer.is_waiting
+        return poll_wait_s() if is_waiting else None
+
+    def _may_succeed(self) -> bool:
+        """Tell, by reads alone, whether a claim or ask may succeed; fit the model if it is due."""
+        if self._proposer is not None and self._proposer.is_waiting and not self._resumes:
+            return self._proposer.advance(if_nothing_waits=True) is not Step.WAIT
+        return read_progress(self._database, self._study).can_claim
+
+    @property
+    def _resumes(self) -> bool:
+        return self._study.scheduler.resumes
 
     def _acquire(self, *, again: bool) -> Claim | None:
         """
@@ -66,13 +98,13 @@ class Acquirer:
 
         If trials wait at rungs, the order is: claim, do what the scheduler wants, ask.
         """
-        resumes, step = self._study.scheduler.resumes, NextStep.START_NEW
-        if not (self._claims_first or resumes):
+        step = NextStep.START_NEW
+        if not (self._claims_first or self._resumes):
             asked = self._ask(again=again, if_nothing_waits=True)
             if asked is not None:
                 return asked
         claimed = self._claim(again=again)
-        if claimed is None and resumes:
+        if claimed is None and self._resumes:
             step = self._promote(again=again)
             if step is NextStep.CLAIM:
                 claimed = self._claim(again=again)
@@ -80,6 +112,7 @@ class Acquirer:
             self._claims_first, self._last_position = True, claimed.queue_position
             return claimed
         if step is not NextStep.START_NEW:
+            self._end_wait()
             return None
         # PENDING trials, now claimed by others, may have kept the ask above from making a trial.
         asked = self._ask(again=again, if_nothing_waits=False)
@@ -106,6 +139,7 @@ class Acquirer:
             self._claimant,
             again=again,
             if_nothing_waits=if_nothing_waits,
+            by_model=None if self._proposer is None else self._proposer.prepare,
         )
 
     def _after_position(self) -> QueuePosition:

@@ -105,6 +105,9 @@ class OwnLoop:
                 if trial is None:
                     continue
                 return trial
+            if (wait_s := self._acquirer.poll_wait_s) is not None:
+                _wait(wait_s, deadline)
+                continue
             progress = _until(deadline, self._acquirer.look)
             if progress.can_claim:
                 continue

@@ -1,5 +1,6 @@
 """Make a new trial within the budget and give it to a worker."""
 
+from collections.abc import Callable
 from time import monotonic
 
 from studydb.db import Database
@@ -21,6 +22,7 @@ def ask(
     *,
     again: bool = True,
     if_nothing_waits: bool = False,
+    by_model: Callable[[bool], bool] | None = None,
 ) -> Claim | None:
     """
     Make a trial from the searcher's next draw, and start its first attempt.
@@ -32,10 +34,13 @@ def ask(
     Args:
         again: Whether the token may have been sent before; see `claim`.
         if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
+        by_model: Called with `if_nothing_waits` if there is no proposal; gets proposals from the
+            searcher's model, and tells whether to ask again. None if the searcher has no model:
+            proposals are then computed by index.
 
     Returns:
         None if `num_trials` trials exist, the searcher has no more draws, the study is not
-        RUNNING, or `max_concurrent` trials run.
+        RUNNING, `max_concurrent` trials run, or `by_model` returned False.
     """
     row = None
     while row is None:
@@ -47,10 +52,15 @@ def ask(
                 return earlier
             _skip_duplicate(database, study)
             continue
-        if row is None and not propose_next(database, study, if_nothing_waits=if_nothing_waits):
+        if row is None and not (
+            by_model(if_nothing_waits)
+            if by_model
+            else propose_next(database, study, if_nothing_waits=if_nothing_waits)
+        ):
             return find_earlier_send(database, study, claimant) if again else None
     assert row.draw is not None  # the row was made from a draw
-    propose_ahead(database, study, taken=row.draw)
+    if by_model is None:
+        propose_ahead(database, study, taken=row.draw)
     return claim_from_row(study, row, claimant)
 
 

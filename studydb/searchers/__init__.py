@@ -11,14 +11,16 @@ from studydb.domain.searching import Searcher
 from studydb.domain.specs.building import build, rebuild
 from studydb.domain.specs.grammar import Call
 from studydb.searchers.grid_search import GridSearch
+from studydb.searchers.optuna_search import OptunaSearch
 from studydb.searchers.random_search import RandomSearch
 
 BY_NAME: dict[str, Callable[..., Searcher]] = {
     "RandomSearch": RandomSearch,
     "GridSearch": GridSearch,
+    "OptunaSearch": OptunaSearch,
 }
 
-__all__ = ["BY_NAME", "GridSearch", "RandomSearch", "from_call", "read"]
+__all__ = ["BY_NAME", "GridSearch", "OptunaSearch", "RandomSearch", "from_call", "read"]
 
 
 def from_call(call: Call) -> Searcher:

@@ -1,9 +1,12 @@
 """The base class of searchers, which checks their seed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.objective import Objective
+from studydb.domain.space.search_space import Space
 from studydb.domain.specs.spec import Spec
 
 
@@ -20,6 +23,9 @@ class Seeded(Spec):
     wants_unique: ClassVar[bool] = False
 
     seed: int | None = None
+
+    def check(self, space: Space, objectives: Sequence[Objective]) -> None:
+        """Accept every space; see `Searcher.check`."""
 
     def _check(self) -> None:
         if self.seed is not None and self.seed < 0:

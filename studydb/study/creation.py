@@ -147,6 +147,8 @@ def _new_study(
     place = checking.directory("workdir", Path.cwd() if workdir is None else workdir)
     trainable = None if function is None else describe(function, workdir=place)
     _check_end(spec, trainable)
+    if spec.searcher is not None:
+        spec.searcher.check(spec.space, [spec.objective])
     uuid = str(uuid4())
     seed = None if spec.searcher is None else spec.searcher.seed
     return NewStudy(

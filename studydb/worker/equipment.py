@@ -10,6 +10,7 @@ from studydb.domain.records import Lease, Study
 from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt
+from studydb.lease.proposing import Proposer
 from studydb.lease.room import Room
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.first_trials import FirstTrials
@@ -33,6 +34,8 @@ class Equipment:
     interruption: Interruption
     notices: Notices
     room: Room
+    proposer: Proposer | None = None
+    """Fits the model of the study's searcher; None if the searcher has none."""
     warnings: dict[str, object] = field(default_factory=dict)
     """The kinds of warnings that this worker has printed; a kind is printed only once."""
     first_trials: FirstTrials = field(default_factory=FirstTrials)

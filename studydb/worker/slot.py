@@ -57,6 +57,7 @@ class Slot(threading.Thread):
             equipment.study,
             worker_id=equipment.worker_id,
             lease_s=equipment.options.lease_s,
+            proposer=equipment.proposer,
         )
         self._poll_interval = PollInterval()
         self._away_since_s: float | None = None
@@ -82,6 +83,9 @@ class Slot(threading.Thread):
                 self._run(claim)
                 continue
             self._trial_limit.give_back()
+            if (wait_s := self._acquirer.poll_wait_s) is not None:
+                self._equipment.interruption.wait(wait_s)
+                continue
             if self._is_over():
                 return
             self._equipment.templates.drop_idle()

@@ -30,6 +30,7 @@ from studydb.domain.roles import Role
 from studydb.domain.text.display import counted
 from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.heartbeat import Heartbeat
+from studydb.lease.proposing import Proposer
 from studydb.lease.retries import retry_until_answered
 from studydb.lease.room import Room
 from studydb.operations.create import load
@@ -170,6 +171,7 @@ def _work(
         interruption=interruption,
         notices=Notices(study.name, options.say),
         room=Room(spill_bytes=options.spill_bytes, say=options.say),
+        proposer=Proposer.of(database, study, worker_id=worker_id),
     )
     heartbeat.start()
     stack.callback(heartbeat.stop)

@@ -25,10 +25,12 @@ import pytest
 from harness import arrange, duplicate_requests
 from harness.arrange import LEASE_S, RENEWAL_S, SimulatedWorker, enqueued, new_study
 from harness.duplicate_requests import Arranged, Call, with_full_rung
+from harness.model_searcher import ModelSearch
 from harness.snapshot import BEGINNING
 from studydb.analysis.wide import trial_view
 from studydb.db import Database, connect
 from studydb.db.transaction_block import TransactionBlock
+from studydb.operations import proposer
 from studydb.operations.checkpoints import delete_rows
 from studydb.operations.delete import delete, stop_for_deletion
 from studydb.operations.promote import promote
@@ -108,11 +110,24 @@ def _dropping_views(database: Database) -> Call:
     return call
 
 
+def _ending_the_turn_of_a_dead_process(database: Database) -> Call:
+    study = new_study(database, searcher=ModelSearch())
+    holder = SimulatedWorker(database, study).id
+    given: Any = {
+        "token": arrange.token(),
+        "worker_id": holder,
+        "lease_s": duplicate_requests.LEASE_OF_PROPOSER_S,
+    }
+    proposer.take_turn(database, study, **given)
+    return lambda over: proposer.end_turn_of_dead(over, study, is_alive=lambda _: False)
+
+
 OPERATIONS: dict[str, Arranged] = {
     **duplicate_requests.OPERATIONS,
     "recover": _recovering,
     "recover_host": _recovering_a_host,
     "promote_from_a_rung_that_closes": _promoting_from_a_rung_that_closes,
+    "end_turn_of_dead": _ending_the_turn_of_a_dead_process,
     "delete_rows": _deleting_rows,
     "close": _closing,
     "delete": _deleting,

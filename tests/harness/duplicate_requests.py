@@ -22,14 +22,15 @@ from harness.arrange import (
     results,
     token,
 )
+from harness.model_searcher import ModelSearch
 from harness.sketches import HyperBand, MedianStopping
 from studydb.db import Database
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.rules import read_rules
-from studydb.domain.life.states import Reason, Status
+from studydb.domain.life.states import Origin, Reason, Status
 from studydb.domain.records import Batch, Failure, Study, Trainable, TrainableKind
 from studydb.domain.scheduling import Close, Scheduler
-from studydb.operations import control
+from studydb.operations import control, proposer
 from studydb.operations.ask import ask
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.claim import claim
@@ -40,6 +41,7 @@ from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.give_up import give_up
 from studydb.operations.promote import promote
+from studydb.operations.proposer import Point
 from studydb.operations.record_event import record_event
 from studydb.operations.register import leave
 from studydb.operations.relocate import relocate
@@ -379,6 +381,41 @@ def _renewing(database: Database) -> Call:
     return lambda over: renew(over, worker_id=worker.id, held=[run.lease])
 
 
+LEASE_OF_PROPOSER_S = 8.0
+
+POINTS = [Point({"lr": rate}, Origin.SEARCHER) for rate in (0.1, 0.2)]
+
+
+def _taking_a_turn(database: Database) -> Call:
+    study, once = new_study(database, searcher=ModelSearch()), token()
+    given: Any = {"token": once, "worker_id": 1, "lease_s": LEASE_OF_PROPOSER_S}
+    return lambda over: proposer.take_turn(over, study, **given)
+
+
+def _in_turn(operation: Callable[..., Any], database: Database, *points: Any, **given: Any) -> Call:
+    """An operation of the process that has the proposer's lease."""
+    study, once = new_study(database, searcher=ModelSearch()), token()
+    proposer.take_turn(database, study, token=once, worker_id=1, lease_s=LEASE_OF_PROPOSER_S)
+    return lambda over: operation(over, study, *points, token=once, **given)
+
+
+def _storing_by_index(database: Database) -> Call:
+    """An asker that sends this again has looked first, and then finds the stored proposal."""
+    study = new_study(database, searcher=ModelSearch())
+
+    def call(over: Database) -> None:
+        seen = proposer.look(over, study, token="", if_nothing_waits=False)
+        if seen is not None and not seen.is_proposed:
+            proposer.store_by_index(over, study, lambda _: POINTS, draw=seen.draw)
+
+    return call
+
+
+def _ending_the_draws(database: Database) -> Call:
+    study = new_study(database, searcher=ModelSearch())
+    return lambda over: proposer.end_draws(over, study)
+
+
 FINISHES: dict[str, Arranged] = {
     "finish": _finishing,
     "finish_in_a_single_statement": partial(_finishing, with_tally=True),
@@ -391,6 +428,12 @@ FINISHES: dict[str, Arranged] = {
 """A duplicate request of these operations returns None."""
 
 OPERATIONS: dict[str, Arranged] = {
+    "take_turn": _taking_a_turn,
+    "renew_turn": partial(_in_turn, proposer.renew_turn, lease_s=LEASE_OF_PROPOSER_S),
+    "end_turn": partial(_in_turn, proposer.end_turn, no_point_left=True),
+    "store_block": lambda database: _in_turn(proposer.store_block, database, POINTS),
+    "store_by_index": _storing_by_index,
+    "end_draws": _ending_the_draws,
     "claim": claiming,
     "claim_the_last_trial": partial(claiming, waiting=1),
     "claim_with_max_concurrent": partial(claiming, max_concurrent=1),

@@ -6,7 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from harness.arrange import LEASE_S, new_study, process, token
+from harness.arrange import LEASE_S, LOSS, new_study, process, token
 from harness.filled_study import ENTRIES, explain_postgresql, explain_sqlite, filled_study
 
 from studydb.domain.life.states import Origin, State
@@ -17,11 +17,13 @@ from studydb.store import (
     attempts,
     claims,
     closings,
+    history,
     leases,
     means,
     overview,
     promotions,
     proposals,
+    proposer,
     ranking,
     results,
     rungs,
@@ -46,6 +48,9 @@ TRIAL_KEY = r"trial_pkey|SEARCH trial USING INTEGER PRIMARY KEY"
 
 PROPOSAL_KEY = r"proposal_pkey|SEARCH proposal USING (COVERING )?INDEX sqlite_autoindex_proposal"
 
+TRIAL_NUMBER = r"trial_study_id_number_key|trial USING INDEX sqlite_autoindex_trial_2 \(study_id=\?"
+"""The index of trials by study and number."""
+
 FULL_SCAN = r"(Seq Scan on|SCAN) (trial|attempt|result|rung_entry|proposal|other)\b(?! USING)"
 
 SORT = r"Sort Key|TEMP B-TREE"
@@ -61,6 +66,8 @@ WITHOUT_SORT = (
     "promotion",
     "cut",
     "best of a rung",
+    "later trials",
+    "mean time of trials",
 )
 """Statements that read the first rows of an index; a sort would read all rows."""
 
@@ -161,6 +168,31 @@ HOT = {
         PROPOSAL_KEY,
     ),
     "store a proposal": (store_proposal, PROPOSAL_KEY),
+    "look for a proposal": (
+        lambda txn: proposer.look(txn, study_id=1, token="t", if_nothing_waits=True),
+        PROPOSAL_KEY,
+    ),
+    "take the proposer's lease": (
+        lambda txn: proposer.take(txn, study_id=1, token="t", worker_id=1, lease_s=8.0),
+        PROPOSAL_KEY,
+    ),
+    "where proposals belong": (lambda txn: proposer.outlook(txn, study_id=1), PROPOSAL_KEY),
+    "known params": (
+        lambda txn: proposer.known_hashes(txn, study_id=1, from_draw=5, hashes=["h", "i"]),
+        rf"(?s)(?=.*({PROPOSAL_KEY})).*trial_params",
+    ),
+    "unfinished trials": (
+        lambda txn: history.listed(txn, study_id=1, objective=LOSS, numbers=[5, 900]),
+        TRIAL_NUMBER,
+    ),
+    "later trials": (
+        lambda txn: history.later(txn, study_id=1, objective=LOSS, after_number=5, limit=9),
+        TRIAL_NUMBER,
+    ),
+    "mean time of trials": (
+        lambda txn: history.mean_time_s(txn, study_id=1, n_trials=64),
+        TRIAL_NUMBER,
+    ),
     "skip a duplicate": (
         lambda txn: proposals.skip_duplicate(txn, study_id=1),
         rf"(?s)(?=.*({PROPOSAL_KEY})).*(trial_unique_params|trial_params)",

@@ -44,6 +44,11 @@ class Domain(Spec, ABC):
     def cast(self, value: Any) -> Any:
         """Convert a value of the domain to the type of samples: 3 becomes 3.0 for `uniform`."""
 
+    @property
+    def distinct(self) -> Sequence[Any] | None:
+        """The values, each once; None if they are floats without a step."""
+        return None
+
     def __str__(self) -> str:
         """Return the call that users write in Python and on the command line."""
         _, *arguments = self.to_json().values()
@@ -64,6 +69,23 @@ class Enumerable(Domain):
 
     def from_unit(self, u: float) -> Any:
         return self.at(int(u * UNITS) * self.size // UNITS)
+
+    @property
+    def distinct(self) -> Sequence[Any]:
+        return _Listed(self)
+
+
+class _Listed(Sequence[Any]):
+    """The values of an enumerable domain, each made when it is read."""
+
+    def __init__(self, domain: Enumerable) -> None:
+        self._domain = domain
+
+    def __len__(self) -> int:
+        return self._domain.size
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._domain.at(index)
 
 
 @dataclass(frozen=True)
@@ -207,6 +229,10 @@ class LogRandInt(Integer):
         drawn = math.floor(from_log_unit(u, self.lower, self.upper + 1))
         return min(max(drawn, self.lower), self.upper)
 
+    @property
+    def distinct(self) -> Sequence[int]:
+        return range(self.lower, self.upper + 1)
+
 
 @dataclass(frozen=True, eq=False)
 class Choice(Enumerable):
@@ -240,6 +266,11 @@ class Choice(Enumerable):
     def at(self, index: int) -> Any:
         """Return a copy of the value, because it may be a list or a dict."""
         return plain(self.values[index], subject="A choice")
+
+    @property
+    def distinct(self) -> Sequence[Any]:
+        """The values, each once, although a value may be listed twice to make it more likely."""
+        return [self.at(index) for index in sorted(self._indexes.values())]
 
     def contains(self, value: Any) -> bool:
         return canonical_json(value) in self._indexes

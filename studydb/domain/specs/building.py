@@ -31,8 +31,9 @@ def build(call: Call, known: Mapping[str, Callable[..., T]], *, noun: str) -> T:
         raise InvalidSpec(f"An argument of {call.name} is itself a call; give plain values.")
     signature = inspect.signature(known[call.name])
     takes = ", ".join(signature.parameters) or "no arguments"
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
     for name in call.kwargs:
-        if name not in signature.parameters:
+        if name not in signature.parameters and not takes_any:
             raise InvalidSpec(
                 f"{call.name} has no argument {name!r}; it takes {takes}."
                 + hint(name, signature.parameters)

@@ -21,9 +21,9 @@ _MISSPELT = 0.9
 
 _WORDS_BY_TRANSLATION = {
     # searchers
-    "searcher=RandomSearch() or GridSearch(); models such as TPE are not there yet": (
+    'searcher=OptunaSearch("TPESampler"), RandomSearch() or GridSearch()': (
         "tpe tpesampler tpesearch gp gpsampler bohb tunebohb cmaes cmaessampler bayesopt "
-        "bayesoptsearch bayesianoptimization hyperopt hyperoptsearch optunasearch optunasampler "
+        "bayesoptsearch bayesianoptimization hyperopt hyperoptsearch optunasampler "
         "axsearch quasirandom qmcsampler sampler samplers search_alg suggest auto randomsampler "
         "gridsampler basicvariantgenerator concurrencylimiter"
     ),

@@ -1,0 +1,278 @@
+"""
+Get proposals from a searcher's model: fit it, or wait for the process that fits it.
+
+One process at a time fits the model of a study, under the proposer's lease. A process that asks for
+a trial and finds neither a proposal nor a holder of the lease takes the lease, fits the model, and
+stores the next points. All others look for the points every 0.05 to 0.25 s. They wait for at most a
+tenth of the mean time of a trial, but for 1 s at least and 60 s at most. Then they take a point by
+index, whose trial has the origin "by index". So a single worker gets every point from the model,
+and hundreds of workers never stand still.
+
+No two trials get the same params. A point that the study already has is dropped, and the model is
+asked again with other random numbers, a few times. After that the point comes by index, and in a
+space with finitely many points from the first points, in an order that depends on the seed, that
+the study lacks. When no point is left, the study makes no further trials, as after a grid's end.
+In a space of floats such a search need not end; there the last of a few points by index is taken,
+whatever the study has. Such a trial need not differ from the others (`is_unique` is not set).
+"""
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from time import monotonic
+from uuid import uuid4
+
+from studydb.db import Database
+from studydb.domain.errors import StorageTransient, StudydbError
+from studydb.domain.life.states import Origin
+from studydb.domain.records import Study, renewal_s
+from studydb.domain.searching import HistorySearcher, Model
+from studydb.domain.space.finite_points import finite_points
+from studydb.domain.space.search_space import params_hash
+from studydb.lease.trial_history import History
+from studydb.operations import proposer
+from studydb.operations.history import read_hashes
+from studydb.operations.proposer import Point, Turn
+from studydb.processes import is_alive
+
+PROPOSER_LEASE_S = 8.0
+"""Seconds after which another process fits the model if the holder of the lease has died."""
+
+POLL_S = (0.05, 0.25)
+"""The limits of the random wait between two looks for a proposal, in seconds."""
+
+LEAST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
+WAIT_PER_TRIAL_S = 0.1
+
+TRIES = 4
+"""How often the model is asked for points until they are new; also how many points by index."""
+
+_SALT = 2**64
+"""
+What is added to the draw for another try; draws themselves are smaller. All random numbers come
+from the sum.
+"""
+
+RENEWAL_RETRY_S = 0.5
+
+
+class Step(Enum):
+    """What a process that wants a new trial does next."""
+
+    ASK = "ask: the next draw has a proposal"
+    WAIT = "wait, and look again"
+    NOTHING = "no trial can be made now"
+
+
+class Proposer:
+    """Gets proposals from a searcher's model, for the threads of one process."""
+
+    def __init__(
+        self, database: Database, study: Study, searcher: HistorySearcher, *, worker_id: int
+    ) -> None:
+        self._database, self._study, self._searcher = database, study, searcher
+        self._worker_id = worker_id
+        self._token = uuid4().hex
+        self._history: History | None = None
+        self._model: Model | None = None
+        self._fitting = threading.Lock()
+        self._waiting = threading.local()
+
+    @classmethod
+    def of(cls, database: Database, study: Study, *, worker_id: int) -> "Proposer | None":
+        """Make the proposer of a study; None if its searcher has no model."""
+        if not isinstance(study.searcher, HistorySearcher):
+            return None
+        return cls(database, study, study.searcher, worker_id=worker_id)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether this thread waits for another process that fits the model."""
+        return getattr(self._waiting, "until_s", None) is not None
+
+    def reset(self) -> None:
+        """End this thread's wait; call this when it has got a trial, or gives up."""
+        self._waiting.until_s = None
+
+    def advance(self, *, if_nothing_waits: bool) -> Step:
+        """
+        Do what is needed for the next ask; this may take as long as a fit.
+
+        Args:
+            if_nothing_waits: Whether to do nothing if a trial can be claimed.
+
+        Raises:
+            StorageTransient: Call again.
+            InvalidSpec: The model cannot be made here, for example because a package is missing.
+        """
+        seen = proposer.look(
+            self._database, self._study, token=self._token, if_nothing_waits=if_nothing_waits
+        )
+        if seen is None:
+            if not if_nothing_waits:
+                self.reset()
+            return Step.NOTHING
+        if seen.is_proposed or (seen.is_free and self._fit_unless_busy()):
+            return Step.ASK
+        is_first_look = not self.is_waiting
+        if is_first_look:
+            self._waiting.until_s = monotonic() + self._longest_wait_s()
+        is_over = monotonic() >= self._waiting.until_s
+        if (is_first_look or is_over) and self._fit_for_dead():
+            return Step.ASK
+        if not is_over:
+            return Step.WAIT
+        self._propose_by_index(seen.draw)
+        return Step.ASK
+
+    def prepare(self, if_nothing_waits: bool) -> bool:  # noqa: FBT001  the `by_model` of `ask`
+        """Do what is needed for the next ask; return whether to ask."""
+        return self.advance(if_nothing_waits=if_nothing_waits) is Step.ASK
+
+    def _longest_wait_s(self) -> float:
+        mean_s = proposer.mean_trial_s(self._database, self._study)
+        return min(max(WAIT_PER_TRIAL_S * mean_s, LEAST_WAIT_S), LONGEST_WAIT_S)
+
+    def _fit_for_dead(self) -> bool:
+        is_dead = proposer.end_turn_of_dead(self._database, self._study, is_alive=is_alive)
+        return is_dead and self._fit_unless_busy()
+
+    def _fit_unless_busy(self) -> bool:
+        """Fit, unless another thread of this process does; its lease has the same token."""
+        if not self._fitting.acquire(blocking=False):
+            return False
+        try:
+            return self._fit()
+        finally:
+            self._fitting.release()
+
+    def _fit(self) -> bool:
+        """Take the lease, ask the model, and store its points; False if another has the lease."""
+        if self._model is None:
+            self._observe()  # before the lease: imports and the first read can take seconds
+        turn = proposer.take_turn(
+            self._database,
+            self._study,
+            token=self._token,
+            worker_id=self._worker_id,
+            lease_s=PROPOSER_LEASE_S,
+        )
+        if turn is None:
+            return False
+        try:
+            with self._renewing():
+                points = self._choose(turn)
+        except StorageTransient:
+            raise  # the next call sends the same token, and has the lease at once
+        except BaseException:
+            with suppress(StudydbError):
+                proposer.end_turn(self._database, self._study, token=self._token)
+            raise
+        if points:
+            is_stored = proposer.store_block(self._database, self._study, points, token=self._token)
+        else:
+            proposer.end_turn(self._database, self._study, token=self._token, no_point_left=True)
+            is_stored = True
+        self._token = uuid4().hex
+        return is_stored
+
+    @contextmanager
+    def _renewing(self) -> Iterator[None]:
+        """Renew the lease in a thread for the duration of the block."""
+        ended = threading.Event()
+        thread = threading.Thread(
+            target=self._renew, args=(self._token, ended), name="studydb-proposer", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _renew(self, token: str, ended: threading.Event) -> None:
+        is_mine, wait_s = True, renewal_s(PROPOSER_LEASE_S)
+        while is_mine and not ended.wait(wait_s):
+            wait_s = renewal_s(PROPOSER_LEASE_S)
+            try:
+                is_mine = proposer.renew_turn(
+                    self._database, self._study, token=token, lease_s=PROPOSER_LEASE_S
+                )
+            except StorageTransient:
+                wait_s = RENEWAL_RETRY_S
+            except Exception:  # noqa: BLE001  the lease expires, and its token refuses the points
+                return
+
+    def _choose(self, turn: Turn) -> list[Point]:
+        """Let the model propose points that the study lacks; none if the space has no more."""
+        model, taken = self._observe()
+        points: list[Point] = []
+        for attempt in range(TRIES):
+            draw = turn.draw + attempt * _SALT
+            for params in model.propose(turn.n_points - len(points), draw=draw):
+                if (key := params_hash(params)) not in taken:
+                    taken.add(key)
+                    points.append(Point(params, self._searcher.origin))
+            if len(points) == turn.n_points:
+                return points
+        for draw in range(turn.draw + len(points), turn.draw + turn.n_points):
+            point = next(self._new_points(draw, taken), None)
+            if point is None:
+                break
+            taken.add(params_hash(point.params))
+            points.append(point)
+        return points
+
+    def _observe(self) -> tuple[Model, set[str]]:
+        """Tell the model what has changed; return it, and the hashes of all trials' params."""
+        changed = None if self._history is None else self._history.changes()
+        if self._history is None or self._model is None or changed is None:
+            self._history = History(self._database, self._study)
+            self._model = self._searcher.model(
+                self._study.space, seed=self._study.seed, objectives=[self._study.objective]
+            )
+            changed = self._history.changes()
+        self._model.tell(changed or [])
+        return self._model, set(self._history.hashes)
+
+    def _new_points(self, draw: int, taken: set[str]) -> Iterator[Point]:
+        """Yield points by index that are not taken; see this module's docstring."""
+        last = None
+        for point in self._points_by_index(draw):
+            last = point
+            if params_hash(point.params) not in taken:
+                yield point
+        space = finite_points(self._study.space)
+        if space is None:
+            assert last is not None
+            yield last._replace(is_unique=False)
+            return
+        for params in space.in_order_of(self._study.seed):
+            if params_hash(params) not in taken:
+                yield Point(params, Origin.BY_INDEX)
+
+    def _points_by_index(self, draw: int) -> Iterator[Point]:
+        for attempt in range(TRIES):
+            params = self._searcher.propose(
+                self._study.space, seed=self._study.seed, draw=draw + attempt * _SALT
+            )
+            yield Point(params, Origin.BY_INDEX)
+
+    def _propose_by_index(self, draw: int) -> None:
+        """Store one point that the model has not chosen."""
+        next(self._points_by_index(draw))  # imports numpy, before the study's row is locked
+        if proposer.store_by_index(self._database, self._study, self._points_by_index, draw=draw):
+            return
+        taken = read_hashes(self._database, self._study)
+        if next(self._new_points(draw, taken), None) is None:
+            proposer.end_draws(self._database, self._study)
+            return
+        proposer.store_by_index(
+            self._database, self._study, lambda at: self._new_points(at, taken), draw=draw
+        )
+
+
+def poll_wait_s() -> float:
+    """Return the seconds to wait before the next look for a proposal."""
+    return random.uniform(*POLL_S)  # noqa: S311  jitter, no secret

@@ -1,0 +1,61 @@
+"""Read the trials of a study that are new, or that had not ended at the last read."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from studydb.db import Database
+from studydb.domain.records import Study
+from studydb.store import history, proposer
+from studydb.store.history import SeenTrial
+
+TRIALS_PER_READ = 2000
+"""How many trials one statement reads at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTrial:
+    """The trial with the highest number that a reader knows."""
+
+    number: int
+    uuid: str
+
+
+def read_history(
+    database: Database, study: Study, *, unfinished: Iterable[int], last: KnownTrial | None
+) -> list[SeenTrial] | None:
+    """
+    Read the trials after `last`, and those that a reader knows as unfinished.
+
+    All statements share a snapshot.
+
+    Args:
+        unfinished: The numbers of the trials that had not ended at the last read.
+        last: The known trial with the highest number; None to read all trials.
+
+    Returns:
+        The trials, some of them unchanged. None if trial `last` is not in the database: a backup
+        was restored, and the reader has to forget what it knows.
+    """
+    seen: list[SeenTrial] = []
+    about: dict[str, Any] = {"study_id": study.id, "objective": study.objective}
+    with database.begin(write=False, snapshot=True) as txn:
+        if last is not None:
+            found = history.listed(txn, numbers=[last.number], **about)
+            if [trial.uuid for trial in found] != [last.uuid]:
+                return None
+        open_numbers = sorted(unfinished)
+        for start in range(0, len(open_numbers), TRIALS_PER_READ):
+            numbers = open_numbers[start : start + TRIALS_PER_READ]
+            seen += history.listed(txn, numbers=numbers, **about)
+        top = -1 if last is None else last.number
+        while page := history.later(txn, after_number=top, limit=TRIALS_PER_READ, **about):
+            seen += page
+            top = page[-1].observation.number
+    return seen
+
+
+def read_hashes(database: Database, study: Study) -> set[str]:
+    """Read the hashes of the params of all trials and proposals of a study."""
+    with database.begin(write=False) as txn:
+        return proposer.all_hashes(txn, study_id=study.id)

@@ -1,0 +1,231 @@
+"""
+Take turns in fitting a study's model, and store the points that it proposes.
+
+Each operation is one transaction. The model runs between them, in `lease/proposing.py`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from studydb.db import Database, Txn
+from studydb.domain.life.states import Origin
+from studydb.domain.records import Process, Proposal, Study
+from studydb.domain.space.search_space import params_hash
+from studydb.store import counters, history, proposals, proposer, studies
+from studydb.store.proposer import Look, Outlook
+
+LARGEST_BLOCK = 16
+"""The most points of one fit."""
+
+RUNNING_PER_POINT = 4
+"""A block has a point for each four running trials, so that hundreds of workers need few fits."""
+
+RECENT_TRIALS = 64
+"""From how many ended trials the mean time of a trial is computed."""
+
+
+class Turn(NamedTuple):
+    """
+    The lease of a process that may fit the model.
+
+    Attributes:
+        draw: The first draw that has no proposal.
+        n_points: How many points to propose.
+    """
+
+    draw: int
+    n_points: int
+
+
+class Point(NamedTuple):
+    """
+    A point for a new trial.
+
+    Attributes:
+        origin: `Origin.BY_INDEX` if the model has not chosen it.
+        is_unique: Whether the point is dropped if a trial or proposal has the same params.
+    """
+
+    params: dict[str, Any]
+    origin: Origin
+    is_unique: bool = True
+
+
+def look(database: Database, study: Study, *, token: str, if_nothing_waits: bool) -> Look | None:
+    """Read, without a lock, what an asker waits for; see `store.proposer.look`."""
+    with database.begin(write=False) as txn:
+        return proposer.look(txn, study_id=study.id, token=token, if_nothing_waits=if_nothing_waits)
+
+
+def mean_trial_s(database: Database, study: Study) -> float:
+    """Return the mean training time of the study's recent trials; 0 if none has reported."""
+    with database.begin(write=False) as txn:
+        mean_s = history.mean_time_s(txn, study_id=study.id, n_trials=RECENT_TRIALS)
+    return mean_s or 0.0
+
+
+def take_turn(
+    database: Database, study: Study, *, token: str, worker_id: int, lease_s: float
+) -> Turn | None:
+    """
+    Take the proposer's lease of a study.
+
+    Args:
+        token: A random text, for one fit only. A duplicate request has the same token, and extends
+            the lease.
+
+    Returns:
+        None if another process fits the model, the next draw has a proposal, or there is no next
+        draw.
+    """
+    with database.begin(durable=False) as txn:  # a lease that a crash undoes is taken again
+        if not proposer.take(
+            txn, study_id=study.id, token=token, worker_id=worker_id, lease_s=lease_s
+        ):
+            txn.abandon()
+            return None
+
+        following = proposer.outlook(txn, study_id=study.id)
+        running = counters.read(txn, study_id=study.id).running
+    n_points = max(1, min(running // RUNNING_PER_POINT, LARGEST_BLOCK))
+    return Turn(following.draw, min(n_points, following.n_left or n_points))
+
+
+def renew_turn(database: Database, study: Study, *, token: str, lease_s: float) -> bool:
+    """Extend the proposer's lease; False if another process has it now."""
+    with database.begin(durable=False) as txn:
+        return proposer.renew(txn, study_id=study.id, token=token, lease_s=lease_s)
+
+
+def end_turn(database: Database, study: Study, *, token: str, no_point_left: bool = False) -> None:
+    """
+    Give up the proposer's lease without storing points.
+
+    Args:
+        no_point_left: Whether trials and proposals have every point of the space. No further trial
+            is then made: the study is FINISHED when its trials have ended.
+    """
+    with database.begin(durable=False) as txn:
+        is_mine = proposer.release(txn, study_id=study.id, token=token)
+        if is_mine and no_point_left:
+            proposer.end_draws(txn, study_id=study.id)
+
+
+def end_turn_of_dead(
+    database: Database, study: Study, *, is_alive: Callable[[Process], bool]
+) -> bool:
+    """
+    Give up the lease of a process of this host that has died, without waiting for its expiry.
+
+    Args:
+        is_alive: Tells whether a process may still run; True for processes of other hosts.
+
+    Returns:
+        Whether the lease was given up.
+    """
+    with database.begin(write=False) as txn:
+        holder = proposer.holder(txn, study_id=study.id)
+    if holder is None or is_alive(holder[1]):
+        return False
+    with database.begin(durable=False, single=True) as txn:
+        return proposer.release(txn, study_id=study.id, token=holder[0])
+
+
+def end_draws(database: Database, study: Study) -> None:
+    """Make no further trials, because trials and proposals have every point of the space."""
+    with database.begin() as txn:
+        studies.lock(txn, study_id=study.id)
+        proposer.end_draws(txn, study_id=study.id)
+
+
+def store_block(database: Database, study: Study, points: Sequence[Point], *, token: str) -> bool:
+    """
+    Store the points of a fit as the study's next proposals, and give up the proposer's lease.
+
+    Points that a trial or a proposal already has, and points beyond the budget, are left out. Draws
+    are given under the lock of the study's row, so no draw is without a proposal.
+
+    Returns:
+        Whether the points were stored, by this request or by an earlier send of it. False if
+        another process has taken the lease since: its points are then stored instead.
+    """
+    with database.begin(durable=False) as txn:  # proposals that a crash undoes are made again
+        if not proposer.release(txn, study_id=study.id, token=token):
+            txn.abandon()
+            return proposer.is_last(txn, study_id=study.id, token=token)
+        following = proposer.outlook(txn, study_id=study.id)
+
+        n_allowed = len(points) if following.n_left is None else following.n_left
+        chosen = _new_points(txn, study, iter(points), following, n_points=n_allowed)
+
+        _store(txn, study, chosen, first_draw=following.draw)
+    return True
+
+
+def store_by_index(
+    database: Database, study: Study, points_at: Callable[[int], Iterable[Point]], *, draw: int
+) -> bool:
+    """
+    Store a point for an asker that has waited long enough; it needs no lease.
+
+    A duplicate request can store one more point, which a later ask takes. Several askers that have
+    seen the same draw without a proposal may each store a point, up to `LARGEST_BLOCK` of them.
+
+    Args:
+        points_at: Returns the points to choose from, given the draw. The first one is taken that
+            no trial and no proposal has.
+        draw: The draw that the asker has seen without a proposal.
+
+    Returns:
+        False if all points to choose from are taken.
+    """
+    with database.begin(durable=False) as txn:
+        studies.lock(txn, study_id=study.id)
+        following = proposer.outlook(txn, study_id=study.id)
+        is_late = following.draw >= draw + LARGEST_BLOCK
+        if is_late or following.n_left == 0:
+            txn.abandon()
+            return True
+
+        points = iter(points_at(following.draw))
+        chosen = _new_points(txn, study, points, following, n_points=1)
+
+        _store(txn, study, chosen, first_draw=following.draw)
+    return bool(chosen)
+
+
+def _new_points(
+    txn: Txn, study: Study, points: Iterator[Point], following: Outlook, *, n_points: int
+) -> list[Point]:
+    """Take points that no trial and no proposal has, until there are `n_points`."""
+    chosen: dict[str, Point] = {}
+    while candidates := list(islice(points, n_points - len(chosen))):
+        hashes = [params_hash(point.params) for point in candidates]
+        known = proposer.known_hashes(
+            txn, study_id=study.id, from_draw=following.next_draw, hashes=hashes
+        ) | set(chosen)
+        for key, point in zip(hashes, candidates, strict=True):
+            if key not in known or not point.is_unique:
+                chosen.setdefault(key, point)
+    return list(chosen.values())
+
+
+def _store(txn: Txn, study: Study, points: Sequence[Point], *, first_draw: int) -> None:
+    if points:
+        proposed = {
+            draw: _proposal(study, point, draw)
+            for draw, point in enumerate(points, start=first_draw)
+        }
+        proposals.store(txn, study_id=study.id, proposed=proposed)
+
+
+def _proposal(study: Study, point: Point, draw: int) -> Proposal:
+    return Proposal(
+        params=point.params,
+        config=study.space.config(point.params),
+        origin=point.origin,
+        bracket=study.scheduler.bracket_of(seed=study.seed, draw=draw),
+        space_version=study.space_version,
+        is_unique=point.is_unique,
+    )
