@@ -79,6 +79,7 @@ class Proposer:
         self._model: Model | None = None
         self._fitting = threading.Lock()
         self._waiting = threading.local()
+        self._looked = (0, -LEAST_WAIT_S)
 
     @classmethod
     def of(cls, database: Database, study: Study, *, worker_id: int) -> "Proposer | None":
@@ -107,6 +108,8 @@ class Proposer:
             StorageTransient: Call again.
             InvalidSpec: The model cannot be made here, for example because a package is missing.
         """
+        if self._has_just_looked():
+            return Step.WAIT
         seen = proposer.look(
             self._database, self._study, token=self._token, if_nothing_waits=if_nothing_waits
         )
@@ -123,6 +126,7 @@ class Proposer:
         if (is_first_look or is_over) and self._fit_for_dead():
             return Step.ASK
         if not is_over:
+            self._looked = (threading.get_ident(), monotonic())
             return Step.WAIT
         self._propose_by_index(seen.draw)
         return Step.ASK
@@ -130,6 +134,13 @@ class Proposer:
     def prepare(self, if_nothing_waits: bool) -> bool:  # noqa: FBT001  the `by_model` of `ask`
         """Do what is needed for the next ask; return whether to ask."""
         return self.advance(if_nothing_waits=if_nothing_waits) is Step.ASK
+
+    def _has_just_looked(self) -> bool:
+        """Whether another thread has just found that this thread, too, has to wait."""
+        thread, at_s = self._looked
+        now_s = monotonic()
+        is_recent = thread != threading.get_ident() and now_s - at_s < POLL_S[0]
+        return is_recent and self.is_waiting and now_s < self._waiting.until_s
 
     def _longest_wait_s(self) -> float:
         mean_s = proposer.mean_trial_s(self._database, self._study)

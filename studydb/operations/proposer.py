@@ -21,6 +21,12 @@ LARGEST_BLOCK = 16
 RUNNING_PER_POINT = 4
 """A block has a point for each four running trials, so that hundreds of workers need few fits."""
 
+MOST_BY_INDEX = 512
+"""
+How many points askers store ahead that have waited long enough. If few were allowed, hundreds of
+askers would compete for them, and each would look, store and ask again and again.
+"""
+
 RECENT_TRIALS = 64
 """From how many ended trials the mean time of a trial is computed."""
 
@@ -170,7 +176,7 @@ def store_by_index(
     Store a point for an asker that has waited long enough; it needs no lease.
 
     A duplicate request can store one more point, which a later ask takes. Several askers that have
-    seen the same draw without a proposal may each store a point, up to `LARGEST_BLOCK` of them.
+    seen the same draw without a proposal may each store a point, up to `MOST_BY_INDEX` of them.
 
     Args:
         points_at: Returns the points to choose from, given the draw. The first one is taken that
@@ -183,7 +189,7 @@ def store_by_index(
     with database.begin(durable=False) as txn:
         studies.lock(txn, study_id=study.id)
         following = proposer.outlook(txn, study_id=study.id)
-        is_late = following.draw >= draw + LARGEST_BLOCK
+        is_late = following.draw >= draw + MOST_BY_INDEX
         if is_late or following.n_left == 0:
             txn.abandon()
             return True

@@ -216,12 +216,13 @@ def test_asker_stores_a_point_by_index_beside_a_fit(database, study):
     assert stored(database, study) == [(0, 0.5, "by index"), (1, 0.1, "searcher")]
 
 
-def test_few_points_by_index_are_stored_ahead(database):
+def test_limited_number_of_points_by_index_is_stored_ahead(database, monkeypatch):
+    monkeypatch.setattr(proposer, "MOST_BY_INDEX", 16)
     study = new_study(database, searcher=ModelSearch(), num_trials=100)
-    for count in range(LARGEST_BLOCK + 3):
+    for count in range(16 + 3):
         proposer.store_by_index(database, study, lambda _, n=count: points((n + 1) / 100), draw=0)
 
-    assert len(stored(database, study)) == LARGEST_BLOCK
+    assert len(stored(database, study)) == 16
 
 
 def test_trial_is_made_of_the_stored_point(database, study):
