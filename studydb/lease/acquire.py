@@ -64,7 +64,7 @@ class Acquirer:
         """
         if self._is_idle and not self._again and not self._may_succeed():
             return None  # polling writes nothing
-        again, self._again = self._again, True
+        again, self._again = self._again, True  # stays True if `_acquire` raises
         claimed = self._acquire(again=again)
         self._claimant = self._new_claimant()
         self._again, self._is_idle = False, claimed is None
@@ -94,7 +94,7 @@ class Acquirer:
 
     def _acquire(self, *, again: bool) -> Claim | None:
         """
-        Try claim and ask, beginning with the call that returned the last trial.
+        Try claim and ask; begin with the one that returned the previous trial.
 
         If trials wait at rungs, the order is: claim, do what the scheduler wants, ask.
         """

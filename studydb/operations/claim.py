@@ -106,7 +106,7 @@ def _wait_for_earlier_send(database: Database, study: Study, claimant: Claimant)
     with suppress(LockTimeout), database.begin(write=False, single=True) as txn:
         proposals.await_asks(txn, study_id=study.id)
     with database.begin() as txn:
-        txn.abandon()
+        txn.abandon()  # at its end; the locks only wait for the earlier send
         claims.await_claims(txn, study_id=study.id)
         studies.lock(txn, study_id=study.id)
         return _read_earlier_send(txn, study, claimant)

@@ -141,7 +141,7 @@ def test_reading_is_refused_while_a_wal_file_holds_changes_that_cannot_be_read(
     ran = studydb(archive, *arguments)
 
     assert ran.returncode == 1
-    assert "Copy both files, studies.db and studies.db-wal, to a folder of yours" in ran.stderr
+    assert "copy both files, studies.db and studies.db-wal, to a folder of yours" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
     mine = tmp_path / "mine"
     mine.mkdir()

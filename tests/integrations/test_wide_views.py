@@ -233,7 +233,7 @@ def test_view_that_studydb_did_not_make_is_not_replaced(database):
     study = arrange.new_study(database, name="digits")
     arrange.change(database, "CREATE VIEW v_trial_digits AS SELECT 1 AS mine")
 
-    with pytest.raises(NotAllowed, match="'v_trial_digits' in the database that `studydb views`"):
+    with pytest.raises(NotAllowed, match="'v_trial_digits' that `studydb views` did not make"):
         make_wide_views(database, study)
 
     assert arrange.rows(database, "SELECT * FROM v_trial_digits") == [(1,)]
