@@ -107,6 +107,7 @@ def history(space):
         {"reason": Reason.CANCELLED, "value": None},
         {"reason": Reason.INVALIDATED, "value": None},
         {"origin": Origin.ENQUEUED, "value": 0.05},
+        {"params": {"of another program": 1}},
     ]
     return [observation(space, next(number), **kind) for kind in kinds]
 
