@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TECHNICAL = (
     *("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/extending.md", "docs/glossary.md"),
     "docs/schedulers.md",
+    "docs/searchers.md",
     *("scripts/guards/README.md", "tests/README.md"),
 )
 PAGES = (*TECHNICAL, "README.md", "workers/README.md")

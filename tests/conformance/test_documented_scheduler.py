@@ -1,10 +1,8 @@
 """The scheduler of docs/schedulers.md does what the page says."""
 
-import re
-from pathlib import Path
-
 import pytest
 from harness.contract_executor import ContractExecutor
+from harness.documented_code import names_defined_in
 from harness.row_invariants import broken_promises
 from harness.scheduled_study import ScheduledStudy
 
@@ -12,15 +10,7 @@ from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Reason
 from studydb.operations.reads import list_trials
 
-PAGE = Path(__file__).parents[2] / "docs" / "schedulers.md"
-
-
-def heats(**options):
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert code.count("\n") < 100
-    defined = {"__name__": __name__}
-    exec(code, defined)
-    return defined["Heats"](**options)
+Heats = names_defined_in("schedulers.md")["Heats"]
 
 
 def value(number, step):
@@ -29,7 +19,7 @@ def value(number, step):
 
 def test_best_trials_of_each_heat_train_on(database, registered):
     running = ScheduledStudy(
-        database, registered(heats(max_t=5)), num_trials=10, curve=value, skips=False
+        database, registered(Heats(max_t=5)), num_trials=10, curve=value, skips=False
     )
 
     running.run()
@@ -44,7 +34,7 @@ def test_best_trials_of_each_heat_train_on(database, registered):
 @pytest.mark.parametrize("seed", range(2))
 def test_documented_scheduler_survives_mishaps(database, registered, seed):
     running = ScheduledStudy(
-        database, registered(heats(max_t=5)), seed=seed, mishaps=0.15, cuts=0.1
+        database, registered(Heats(max_t=5)), seed=seed, mishaps=0.15, cuts=0.1
     )
 
     running.run()
@@ -55,7 +45,7 @@ def test_documented_scheduler_survives_mishaps(database, registered, seed):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_documented_scheduler_ends_by_the_contract_alone(seed):
-    executor = ContractExecutor(heats(max_t=5), num_trials=21, curve=value, seed=seed)
+    executor = ContractExecutor(Heats(max_t=5), num_trials=21, curve=value, seed=seed)
 
     executor.run(workers=4, mishaps=0.1)
 
