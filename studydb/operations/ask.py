@@ -34,9 +34,10 @@ def ask(
     Args:
         again: Whether the token may have been sent before; see `claim`.
         if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
-        by_model: Called with `if_nothing_waits` if there is no proposal; gets proposals from the
-            searcher's model, and tells whether to ask again. None if the searcher has no model:
-            proposals are then computed by index.
+        by_model: Called with `if_nothing_waits` before each ask; gets proposals from the searcher's
+            model, and tells whether the next draw has one. Without it hundreds of asks would queue
+            for a proposal that is not there. None if the searcher has no model: proposals are then
+            computed by index.
 
     Returns:
         None if `num_trials` trials exist, the searcher has no more draws, the study is not
@@ -44,6 +45,8 @@ def ask(
     """
     row = None
     while row is None:
+        if by_model is not None and not by_model(if_nothing_waits):
+            break
         try:
             row = _ask_in_turn(database, study, claimant, if_nothing_waits=if_nothing_waits)
         except Duplicate as refused:
@@ -52,12 +55,11 @@ def ask(
                 return earlier
             _skip_duplicate(database, study)
             continue
-        if row is None and not (
-            by_model(if_nothing_waits)
-            if by_model
-            else propose_next(database, study, if_nothing_waits=if_nothing_waits)
-        ):
-            return find_earlier_send(database, study, claimant) if again else None
+        is_by_index = row is None and by_model is None
+        if is_by_index and not propose_next(database, study, if_nothing_waits=if_nothing_waits):
+            break
+    if row is None:
+        return find_earlier_send(database, study, claimant) if again else None
     assert row.draw is not None  # the row was made from a draw
     if by_model is None:
         propose_ahead(database, study, taken=row.draw)

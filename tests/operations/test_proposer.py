@@ -43,6 +43,16 @@ def look(database, study, *, if_nothing_waits=False, token_="other"):
     return proposer.look(database, study, token=token_, if_nothing_waits=if_nothing_waits)
 
 
+def is_proposed(database, study):
+    """The `by_model` of an asker that fits no model."""
+
+    def by_model(_if_nothing_waits):
+        seen = look(database, study)
+        return seen is not None and seen.is_proposed
+
+    return by_model
+
+
 def points(*rates, origin=Origin.SEARCHER):
     return [Point({"lr": rate}, origin) for rate in rates]
 
@@ -230,11 +240,11 @@ def test_trial_is_made_of_the_stored_point(database, study):
     proposer.store_block(database, study, points(0.25), token="a")
     worker = SimulatedWorker(database, study)
 
-    claimed = ask(database, study, worker.claimant(), by_model=lambda _: False)
+    claimed = ask(database, study, worker.claimant(), by_model=is_proposed(database, study))
 
     assert claimed.params == {"lr": 0.25}
     assert claimed.config == {"lr": 0.25, "epochs": 27}
-    assert ask(database, study, worker.claimant(), by_model=lambda _: False) is None
+    assert ask(database, study, worker.claimant(), by_model=is_proposed(database, study)) is None
 
 
 def test_stored_point_that_was_enqueued_meanwhile_spends_its_draw(database, study):
@@ -243,7 +253,10 @@ def test_stored_point_that_was_enqueued_meanwhile_spends_its_draw(database, stud
     enqueued(database, study, lr=0.25)
 
     claimed = ask(
-        database, study, SimulatedWorker(database, study).claimant(), by_model=lambda _: False
+        database,
+        study,
+        SimulatedWorker(database, study).claimant(),
+        by_model=is_proposed(database, study),
     )
 
     assert claimed.params == {"lr": 0.5}
@@ -273,7 +286,7 @@ def test_study_ends_when_no_point_is_left(database):
     proposer.end_draws(database, study)
 
     for _ in range(2):
-        claimed = ask(database, study, worker.claimant(), by_model=lambda _: False)
+        claimed = ask(database, study, worker.claimant(), by_model=is_proposed(database, study))
         change(database, f"UPDATE trial SET reason = reason WHERE id = {claimed.lease.trial_id}")
     assert look(database, study) is None
     assert not read_progress(database, study).has_budget
@@ -296,6 +309,11 @@ def test_lower_draws_are_not_proposed_again(database):
     proposer.store_block(
         database, study, [Point({"lr": 0.1, "width": 1}, Origin.SEARCHER)], token="a"
     )
-    ask(database, study, SimulatedWorker(database, study).claimant(), by_model=lambda _: False)
+    ask(
+        database,
+        study,
+        SimulatedWorker(database, study).claimant(),
+        by_model=is_proposed(database, study),
+    )
 
     assert take(database, study, "b") == Turn(draw=1, n_points=1)

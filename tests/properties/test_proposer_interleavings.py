@@ -75,7 +75,11 @@ class Plan:
             )
 
     def ask(self, database):
-        claimed = ask(database, self.study, self.worker.claimant(), by_model=lambda _: False)
+        def by_model(_if_nothing_waits):
+            seen = proposer.look(database, self.study, token="d", if_nothing_waits=False)
+            return seen is not None and seen.is_proposed
+
+        claimed = ask(database, self.study, self.worker.claimant(), by_model=by_model)
         return claimed and claimed.params["lr"]
 
     def enqueue(self, database):
