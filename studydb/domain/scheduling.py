@@ -81,7 +81,8 @@ class Close(NamedTuple):
     A rung closes: the best `keep` of the trials that wait there may be resumed.
 
     The other trials end as GIVEN_UP. The cut is stored at once; the trials end a hundred at a time.
-    A rung closes only once.
+    A rung closes only once. A negative `keep` counts as 0. A `Close` of a rung without entries, or
+    of a closed rung, counts as `Idle.WAIT`.
     """
 
     rung: RungKey

@@ -1,19 +1,50 @@
 """End the trials that a closed rung has not kept: any worker ends them, 100 at a time."""
 
+from contextlib import suppress
+
 from studydb.db import Database
+from studydb.db.faults import is_of_values
 from studydb.domain.life.states import Reason, State
 from studydb.domain.records import Study
 from studydb.operations import summing
 from studydb.store import closings, counters, trials
 
+MOST_TRANSACTIONS = 10
+"""The most transactions of an idle worker before it looks for other work again."""
 
-def give_up(database: Database, study: Study) -> None:
+
+def give_up(database: Database, study: Study, *, is_idle: bool = False) -> None:
     """
     End trials that wait at closed rungs and were not kept, and rungs at which no trial waits.
 
     Trials that a person has paused stay PAUSED until the person resumes them. Rungs and trials
-    that another worker has locked are left to that worker.
+    that another worker has locked are left to that worker. If the results of a trial cannot be
+    summed up, that trial ends without a summary.
+
+    Args:
+        is_idle: Whether the worker has nothing else to do, so that it ends up to 1,000 trials.
     """
+    for _ in range(MOST_TRANSACTIONS if is_idle else 1):
+        if _give_up_some(database, study) < closings.MOST:
+            return
+
+
+def _give_up_some(database: Database, study: Study) -> int:
+    """Give up at most 100 trials, and return their number."""
+    try:
+        found, unsummed = _end(database, study, sums=True)
+    except Exception as error:
+        if not is_of_values(error):
+            raise
+        found, unsummed = _end(database, study, sums=False)
+    for trial_id in unsummed:
+        with suppress(Exception):  # an error leaves the trial without a summary
+            summing.after_end(database, study, trial_id=trial_id)
+    return found
+
+
+def _end(database: Database, study: Study, *, sums: bool) -> tuple[int, list[int]]:
+    """End some trials; return how many were found, and those without a summary."""
     unsummed, n_results, n_ended = [], 0, 0
     with database.begin(durable=False) as txn:  # trials whose end is lost are ended again
         rungs = closings.lock_closed(txn, study_id=study.id)
@@ -23,7 +54,10 @@ def give_up(database: Database, study: Study) -> None:
             n_results += trial.n_results
             summary = None
             if trial.n_results:
-                summary = summing.in_transaction(txn, study, trial_id=trial.id, n_results=n_results)
+                if sums:
+                    summary = summing.in_transaction(
+                        txn, study, trial_id=trial.id, n_results=n_results
+                    )
                 unsummed += [trial.id] if summary is None else []
             n_ended += trials.move(
                 txn,
@@ -44,5 +78,4 @@ def give_up(database: Database, study: Study) -> None:
                 into=State.TERMINATED,
                 n=n_ended,
             )
-    for trial_id in unsummed:
-        summing.after_end(database, study, trial_id=trial_id)
+    return len(given_up), unsummed

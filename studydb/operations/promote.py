@@ -6,15 +6,18 @@ from typing import NamedTuple
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
 from studydb.domain.life.event_kinds import Actor, EventKind
-from studydb.domain.life.states import State
+from studydb.domain.life.states import State, Status
 from studydb.domain.records import Claimant, Study
-from studydb.domain.scheduling import Close, Idle, WaitingTrial, Work
+from studydb.domain.scheduling import Close, Idle, QueueView, WaitingTrial, Work
 from studydb.operations.close_rung import close_rung
 from studydb.operations.give_up import give_up
-from studydb.store import counters, events, promotions
+from studydb.store import claims, counters, events, promotions, studies
 
 TRIES = 8
-"""How often the scheduler is asked at most; another worker can promote its choice first."""
+"""How many refused choices end a search for work; another worker can carry a choice out first."""
+
+MOST_CLOSED = 100
+"""The most rungs that one search for work closes."""
 
 
 class Asked(NamedTuple):
@@ -55,26 +58,33 @@ def promote(
         again: Whether the token may have been sent before; see `claim`.
 
     Returns:
-        CLAIM if a trial was promoted, by this request or by an earlier send of it.
+        CLAIM if a trial was promoted, by this request or by an earlier send of it, or if a trial is
+        PENDING. START_NEW only if the scheduler says so.
     """
-    step = NextStep.START_NEW
-    for _ in range(TRIES):
+    step = _search(database, study, claimant)
+    if step is not NextStep.CLAIM and again and _was_sent_before(database, claimant):
+        return NextStep.CLAIM
+    return step
+
+
+def _search(database: Database, study: Study, claimant: Claimant) -> NextStep:
+    n_refused = n_closed = 0
+    while n_refused < TRIES and n_closed < MOST_CLOSED:
         asked = _ask_scheduler(database, study)
         if asked.is_left:
-            give_up(database, study)
+            give_up(database, study, is_idle=asked.work is Idle.WAIT)
         match asked.work:
             case WaitingTrial() as chosen:
-                try:
-                    if _promote(database, study, chosen, claimant):
-                        return NextStep.CLAIM
-                except Duplicate:
-                    return NextStep.CLAIM
+                step = _promote(database, study, chosen, claimant)
+                if step is not None:
+                    return step
+                n_refused += 1
             case Close() as closing:
-                close_rung(database, study, closing)
+                is_new = close_rung(database, study, closing)
+                n_closed, n_refused = n_closed + is_new, n_refused + (not is_new)
             case Idle() as idle:
-                step = NextStep(idle)
-                break
-    return NextStep.CLAIM if again and _was_sent_before(database, claimant) else step
+                return NextStep(idle)
+    return NextStep.WAIT
 
 
 def _ask_scheduler(database: Database, study: Study) -> Asked:
@@ -89,28 +99,55 @@ def ask_scheduler(txn: Txn, study: Study) -> Asked:
     if not study.scheduler.resumes:
         return NOTHING
     queues = promotions.read_queues(txn, study_id=study.id)
-    return Asked(study.scheduler.next_work(queues), queues.is_left)
+    work = study.scheduler.next_work(queues)
+    if isinstance(work, Close) and not _can_close(queues, work):
+        work = Idle.WAIT  # otherwise the study would have work for ever
+    return Asked(work, queues.is_left)
 
 
-def _promote(database: Database, study: Study, chosen: WaitingTrial, claimant: Claimant) -> bool:
-    with database.begin(durable=False) as txn:  # a promotion that is lost is made again
-        if not promotions.promote(txn, study_id=study.id, chosen=chosen):
+def _can_close(queues: QueueView, closing: Close) -> bool:
+    rung = queues.rung(closing.rung)
+    return rung.n_entries > 0 and not rung.is_closed
+
+
+def _promote(
+    database: Database, study: Study, chosen: WaitingTrial, claimant: Claimant
+) -> NextStep | None:
+    """Promote a trial; None if another worker was faster, so that the scheduler is asked again."""
+    try:
+        with database.begin(durable=False) as txn:  # a promotion that is lost is made again
+            if promotions.promote(txn, study_id=study.id, chosen=chosen):
+                _record(txn, study, chosen, claimant)
+                return NextStep.CLAIM
+            step = _after_refusal(txn, study)
             txn.abandon()
-            return False
-        events.append(
-            txn,
-            study_id=study.id,
-            trial_id=chosen.trial_id,
-            worker_id=claimant.worker_id,
-            kind=EventKind.PROMOTED,
-            actor=Actor.SCHEDULER,
-            data=chosen.rung._asdict() | {"score": chosen.score},
-            token=claimant.token,
-        )
-        counters.move(
-            txn, study_id=study.id, key=claimant.token, out_of=State.PAUSED, into=State.PENDING
-        )
-    return True
+            return step
+    except Duplicate:
+        return NextStep.CLAIM
+
+
+def _after_refusal(txn: Txn, study: Study) -> NextStep | None:
+    if claims.any_runnable(txn, study_id=study.id):
+        return NextStep.CLAIM
+    budget = studies.budget(txn, study_id=study.id)
+    may_promote = budget.status is Status.RUNNING and budget.has_room
+    return None if may_promote else NextStep.WAIT
+
+
+def _record(txn: Txn, study: Study, chosen: WaitingTrial, claimant: Claimant) -> None:
+    events.append(
+        txn,
+        study_id=study.id,
+        trial_id=chosen.trial_id,
+        worker_id=claimant.worker_id,
+        kind=EventKind.PROMOTED,
+        actor=Actor.SCHEDULER,
+        data=chosen.rung._asdict() | {"score": chosen.score},
+        token=claimant.token,
+    )
+    counters.move(
+        txn, study_id=study.id, key=claimant.token, out_of=State.PAUSED, into=State.PENDING
+    )
 
 
 def _was_sent_before(database: Database, claimant: Claimant) -> bool:

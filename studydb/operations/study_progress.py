@@ -16,9 +16,9 @@ class StudyProgress:
     A study's status, its counts, and whether it has more work.
 
     Attributes:
-        status: FINISHED when the budget is spent, and no trial is PENDING, RUNNING or to be
-            promoted, and no rung to be closed. If the scheduler starts no more trials, the budget
-            counts as spent.
+        status: FINISHED when the budget is spent, and no trial is PENDING, RUNNING, to be promoted
+            or paused with its study, and no rung to be closed. If the scheduler starts no more
+            trials, the budget counts as spent.
         has_runnable: Whether a PENDING trial is not in back-off, whatever the study's status.
         has_budget: Whether the budget, the searcher and the scheduler allow new trials.
         has_room: Whether `max_concurrent` lets one more trial run.
@@ -27,6 +27,7 @@ class StudyProgress:
             closed rung has trials to be ended.
         pause_reason: Why the study's guard paused the study; None if the guard did not.
         num_trials: The most trials of the study; None for no limit.
+        is_resuming: Whether trials that were paused with the study are still PAUSED.
     """
 
     status: Status
@@ -38,6 +39,7 @@ class StudyProgress:
     has_promotable: bool = False
     pause_reason: str | None = None
     num_trials: int | None = None
+    is_resuming: bool = False
 
     @property
     def can_claim(self) -> bool:
@@ -55,7 +57,8 @@ class StudyProgress:
         """
         if self.status is Status.PAUSED:
             return False
-        has_work = self.has_budget or self.has_promotable or self.counts.pending > 0
+        is_pending = self.counts.pending > 0 or self.is_resuming
+        has_work = self.has_budget or self.has_promotable or is_pending
         may_follow = self.promotes and self.counts.running > n_held
         return self.status is Status.STOPPED or not (has_work or may_follow)
 
@@ -88,10 +91,10 @@ def read_progress(database: Database, study: Study) -> StudyProgress:
 def progress_in(txn: Txn, study: Study) -> StudyProgress:
     """Do the work of `read_progress` within a transaction."""
     budget = studies.budget(txn, study_id=study.id)
-    counts = counters.read(txn, study_id=study.id)
+    counts, is_resuming = counters.read_with_paused(txn, study_id=study.id)
     has_runnable = claims.any_runnable(txn, study_id=study.id)
     asked = ask_scheduler(txn, study)
-    is_idle = counts.pending == counts.running == 0 and not asked.is_something
+    is_idle = counts.pending == counts.running == 0 and not (is_resuming or asked.is_something)
     starts_new = asked.work is not Idle.WAIT
     is_spent = budget.is_spent or not starts_new
     is_finished = budget.status is Status.RUNNING and is_spent and is_idle
@@ -105,4 +108,5 @@ def progress_in(txn: Txn, study: Study) -> StudyProgress:
         has_promotable=asked.is_something,
         pause_reason=budget.guard_reason,
         num_trials=budget.num_trials,
+        is_resuming=is_resuming,
     )

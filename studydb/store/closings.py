@@ -1,7 +1,7 @@
 """
 Rungs that close: the cut that divides the trials that wait there, and the trials that it gives up.
 
-The transaction that closes a rung stores only the cut, so it is short however many trials wait.
+The transaction that closes a rung stores only the cut; it reads the index of the trials that wait.
 Trials behind the cut are ended a hundred at a time. A cut is never changed.
 """
 
@@ -24,11 +24,13 @@ MOST = 100
 _STUDY = sa.bindparam("study", type_=sa.BigInteger)
 _WAITING = (rung_entry.c.rung_id == sa.bindparam("rung"), rung_entry.c.waiting)
 
+_N_WAITING = Prepared(sa.select(sa.func.count().label("n")).where(*_WAITING))
 _LAST_KEPT = Prepared(
     sa.select(rung_entry.c.score, rung_entry.c.ordinal)
     .where(*_WAITING)
     .order_by(rung_entry.c.score, rung_entry.c.ordinal)
-    .limit(sa.bindparam("keep", type_=sa.BigInteger))
+    .limit(1)
+    .offset(sa.bindparam("n_before", type_=sa.BigInteger))
 )
 _CLOSE = Prepared(
     sa.update(rung)
@@ -84,12 +86,14 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     Close a locked rung: keep the best trials that wait there, of equal trials the first.
 
     Returns:
-        How many are kept: `keep`, or fewer if fewer wait.
+        How many are kept: `keep`, or fewer if fewer wait; 0 if `keep` is negative.
     """
-    kept = txn.all(_LAST_KEPT, rung=rung.id, keep=keep)
-    cutoff, ordinal = kept[-1] if kept else (-math.inf, NONE_KEPT)
+    n_kept = max(0, min(keep, int(txn.all(_N_WAITING, rung=rung.id)[0].n)))
+    cutoff, ordinal = -math.inf, NONE_KEPT
+    if n_kept:
+        cutoff, ordinal = txn.all(_LAST_KEPT, rung=rung.id, n_before=n_kept - 1)[0]
     txn.run(_CLOSE, rung=rung.id, to_cutoff=cutoff, to_ordinal=ordinal)
-    return len(kept)
+    return n_kept
 
 
 def lock_closed(txn: Txn, *, study_id: int) -> list[int]:

@@ -236,7 +236,7 @@ def test_nothing_is_promoted_while_max_concurrent_trials_run_or_a_trial_is_pendi
     assert not promotes(database, study, worker.claimant())
     run.finish(0.9, outcome=Reason.PREEMPTED)
     assert promotes(database, study, worker.claimant())
-    assert not promotes(database, study, worker.claimant())
+    assert promote(database, study, worker.claimant()) is NextStep.CLAIM  # the same trial
 
     assert states_of(database, study).count(State.PENDING) == 1
 
@@ -384,18 +384,19 @@ def test_study_is_not_finished_if_a_trial_is_promoted_while_the_progress_is_read
     study = study_of(database, num_trials=2)
     worker = SimulatedWorker(database, study)
     reach(worker, 1, 0.1, 0.9)
-    read = counters.read
+    read = counters.read_with_paused
 
     def read_then_promote(txn, **given):
         found = read(txn, **given)
-        monkeypatch.setattr(counters, "read", read)
+        monkeypatch.setattr(counters, "read_with_paused", read)
         with closing(connect(storage_url)) as other:
             assert promotes(other, study, worker.claimant())
         return found
 
-    monkeypatch.setattr(counters, "read", read_then_promote)
+    monkeypatch.setattr(counters, "read_with_paused", read_then_promote)
 
     assert read_progress(database, study).status is Status.RUNNING
+    assert counters.read_with_paused is read
 
 
 def test_study_in_which_trials_wait_at_rungs_has_not_failed(database):
