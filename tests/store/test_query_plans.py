@@ -17,6 +17,7 @@ from studydb.store import (
     attempts,
     claims,
     closings,
+    counters,
     history,
     leases,
     means,
@@ -132,6 +133,10 @@ HOT = {
     "trials without config": (
         lambda txn: claims.without_config(txn, study_id=1, limit=9),
         "trial_claim",
+    ),
+    "progress": (
+        lambda txn: counters.read_with_paused(txn, study_id=1),
+        "trial_paused_by_study",
     ),
     "look": (lambda txn: claims.any_runnable(txn, study_id=1), "trial_claim"),
     "suspect": (lambda txn: sweeps.suspect(txn, study_id=1), "trial_running"),
