@@ -19,14 +19,26 @@ WHERE study.id = :study;
 --   Index Scan using study_pkey on study
 --     Index Cond: (id = $2)
 
--- studydb/store/counters.py read: Sum up the shards of a study.
+-- studydb/store/counters.py read_with_paused: Sum up the shards of a study, and tell whether a
+--   trial is PAUSED that was paused with its study.
 SELECT coalesce(sum(counter.pending), 0) AS pending, coalesce(sum(counter.running), 0) AS
     running, coalesce(sum(counter.paused), 0) AS paused, coalesce(sum(counter.terminated), 0) AS
-    terminated, coalesce(sum(counter.error), 0) AS error
+    terminated, coalesce(sum(counter.error), 0) AS error, (
+    SELECT trial.id
+    FROM trial
+    WHERE trial.study_id = :study
+        AND trial.state = 'PAUSED'
+        AND trial.paused_by = 'study'
+    LIMIT 1
+)
 FROM counter
 WHERE counter.study_id = :study;
 -- Plan:
 --   Aggregate
+--     InitPlan 1
+--       ->  Limit
+--             ->  Index Scan using trial_paused_by_study on trial
+--                   Index Cond: (study_id = $6)
 --     ->  Bitmap Heap Scan on counter
 --           Recheck Cond: (study_id = $6)
 --           ->  Bitmap Index Scan on counter_pkey
