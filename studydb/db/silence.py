@@ -1,9 +1,10 @@
 """A connection to PostgreSQL that bounds how long it waits for a silent server."""
 
 import math
+import select
 import time
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg.abc import PQGen
@@ -17,6 +18,9 @@ _LOOK_S = 0.1
 
 _FIRST_S = 0.5
 """Seconds for which we first wait in the driver's faster loop; most answers come in that time."""
+
+
+_NOT_READY = cast("Ready", 0)
 
 
 class SilentServerError(psycopg.OperationalError):
@@ -59,16 +63,36 @@ class BoundedConnection(psycopg.Connection[Any]):
                 next request would get the late answer.
         """
         try:
-            return super().wait(gen, interval, _FIRST_S if timeout is None else timeout)
+            returned = super().wait(gen, interval, _FIRST_S if timeout is None else timeout)
         except _WaitTimeout:
             if timeout is not None:
                 raise
-        return super().wait(self._bounded(gen), interval, timeout)
+            returned = super().wait(self._bounded(gen), interval, timeout)
+        if self._pipeline is not None:
+            self._send_rest()
+        return returned
+
+    def _send_rest(self) -> None:
+        """
+        Send what is left in libpq's buffer.
+
+        In a pipeline the driver stops sending when the socket is full, and then only reads (psycopg
+        3.3, `_pipeline_communicate`). Without this function the server would wait for the rest of a
+        large statement, and the client for the answer.
+        """
+        silent_since_s = time.monotonic()
+        while self.pgconn.flush():
+            readable, writable, _ = select.select([self.fileno()], [self.fileno()], [], _LOOK_S)
+            if readable:
+                self.pgconn.consume_input()  # the server may not read on before
+            if readable or writable:
+                silent_since_s = time.monotonic()
+            self._check_silence(time.monotonic() - silent_since_s)
 
     def _bounded(self, gen: PQGen[Returned]) -> Generator[Any, Ready | int, Returned]:
         silent_since_s = None
         try:
-            wanted = next(gen)
+            wanted = gen.send(_NOT_READY)  # the generator has begun, and `next` would send None
             while True:
                 ready = yield wanted
                 if ready:

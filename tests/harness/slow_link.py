@@ -1,0 +1,52 @@
+"""A connection to PostgreSQL through which a client's bytes pass slowly."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from psycopg.conninfo import conninfo_to_dict
+
+from harness.proxy import Proxy
+
+_PIECE = 1 << 16
+
+
+@contextmanager
+def slow_link(server_url: str, *, bytes_per_s: float) -> Iterator[str]:
+    """Return a URL at which the server's database answers; requests pass at this rate."""
+    with Proxy(server_url) as server, socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)  # else it takes MiB
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        accepting = threading.Thread(
+            target=_accept, args=(listener, server, bytes_per_s), daemon=True
+        )
+        accepting.start()
+        wanted = conninfo_to_dict(server_url)
+        port = listener.getsockname()[1]
+        yield f"postgresql://{wanted['user']}@127.0.0.1:{port}/{wanted['dbname']}"
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
+        accepting.join()
+
+
+def _accept(listener: socket.socket, server: Proxy, bytes_per_s: float) -> None:
+    with suppress(OSError):  # the listener is closed
+        while True:
+            client, _ = listener.accept()
+            other = server.connect_to_server()
+            for ends in ((client, other, bytes_per_s), (other, client, None)):
+                threading.Thread(target=_pass_on, args=ends, daemon=True).start()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket, bytes_per_s: float | None) -> None:
+    with suppress(OSError):
+        while piece := source.recv(_PIECE):
+            sink.sendall(piece)
+            if bytes_per_s is not None:
+                time.sleep(len(piece) / bytes_per_s)
+    for end in (source, sink):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+    source.close()

@@ -1,0 +1,26 @@
+"""Large requests arrive over a connection that is slower than the sockets' buffers are large."""
+
+import pytest
+from harness.arrange import SimulatedWorker, new_study, rows
+from harness.slow_link import slow_link
+
+from studydb.operations.save import save
+
+SIZE = 6 << 20
+RATE = 8e6
+"""Bytes per second: sending takes longer than the wait in the driver's own loop."""
+
+
+@pytest.fixture
+def database(postgres_url, opened):
+    with slow_link(postgres_url, bytes_per_s=RATE) as url:
+        yield opened(url, longest_silence=lambda: 5.0)
+
+
+def test_large_checkpoint_is_saved_in_the_database(database):
+    run = SimulatedWorker(database, new_study(database)).take()
+    run.report(0.5)
+
+    save(database, lease=run.lease, checkpoint=run.checkpoint(), data=bytes(SIZE))
+
+    assert rows(database, "SELECT octet_length(data) FROM checkpoint") == [(SIZE,)]
