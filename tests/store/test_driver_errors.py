@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy.exc
 from harness.arrange import change, dump, new_study, rows, token
 
-from studydb.db import Chain, connections, sessions, sqlite_file
+from studydb.db import connections, sessions, sqlite_file
 from studydb.db.faults import (
     Duplicate,
     LockTimeout,
@@ -379,18 +379,6 @@ def test_block_that_is_entered_again_takes_no_connection_that_another_block_uses
         with pytest.raises(StorageBusy), block:
             pytest.fail("It has begun.")
         assert txn.raw("SELECT * FROM mine")[1] == []
-
-
-def test_row_of_a_chain_can_be_read_after_the_next_transaction(storage_url, opened):
-    database = opened(storage_url, connections=1)
-    new_study(database)
-    rename = sqlalchemy.update(STUDY).values(name="mine").returning(STUDY.c.name)
-
-    with database.begin() as txn:
-        row_of = txn.chain_later(Chain(rename))
-    change(database, "UPDATE study SET name = 'theirs'")
-
-    assert row_of().name == "mine"
 
 
 def test_forked_process_does_not_use_connections_of_its_parent(database):

@@ -17,6 +17,7 @@ def database(postgres_url, opened):
         yield opened(url, longest_silence=lambda: 5.0)
 
 
+@pytest.mark.timeout(30)
 def test_large_checkpoint_is_saved_in_the_database(database):
     run = SimulatedWorker(database, new_study(database)).take()
     run.report(0.5)

@@ -64,7 +64,7 @@ def test_nested_dict_with_names_such_as_type_and_min_is_no_lookalike():
 
 def test_distribution_in_a_constant_is_refused():
     given = {"$": "uniform", "lower": 0, "upper": 1}
-    check_refused(["'x/a' is an Uniform"], Space.read, {"x": constant({"a": uniform(0, 1)})})
+    check_refused(["'x/a' is a Uniform"], Space.read, {"x": constant({"a": uniform(0, 1)})})
     check_refused(["begins with '$'"], Space.read, {"x": constant({"a": given})})
 
 
