@@ -128,17 +128,25 @@ class QueueView(Protocol):
 
     @property
     def next_draw(self) -> int:
-        """The draw of the next new trial: all lower draws have trials."""
+        """The draw of the next new trial: each lower draw has a trial, or was skipped."""
 
     @property
     def may_start(self) -> bool:
         """Whether `num_trials` and the searcher allow a new trial, also while a study is paused."""
 
     def rungs(self) -> Sequence[RungKey]:
-        """Return, in ascending order, the rungs that are open, or at which trials still wait."""
+        """
+        Return, in ascending order, the rungs that are open, or at which trials still wait.
+
+        A rung that no trial has entered is left out.
+        """
 
     def rung(self, key: RungKey) -> RungView:
-        """Return a rung; it is empty if no trial has reached it."""
+        """
+        Return a rung, also if it is closed and no trial waits there any more.
+
+        A rung that no trial has reached has no entries.
+        """
 
     def best_waiting(self, key: RungKey) -> WaitingTrial | None:
         """

@@ -161,7 +161,7 @@ def _ask_scheduler(
     decision = study.scheduler.judge(report, view)
     if decision.entry is not None:
         key = decision.entry.rung
-        rungs.record(
+        after = rungs.record(
             txn,
             rung=view.locked[key],
             neighbours=view.beside(key),
@@ -171,6 +171,7 @@ def _ask_scheduler(
             action=decision.action,
             cutoff=decision.cutoff,
         )
+        view.replace(key, after)
     return decision.verdict
 
 

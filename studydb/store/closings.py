@@ -15,7 +15,7 @@ from studydb.db import Prepared, Txn
 from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.dialect import is_listed, now
 from studydb.db.schema import BY_ID, trial
-from studydb.store.promotions import IS_GIVEN_UP, NONE_WAITS
+from studydb.store.promotions import ANY_GIVEN_UP, IS_GIVEN_UP, NONE_WAITS
 from studydb.store.rungs import NONE_KEPT, Rung
 
 MOST = 100
@@ -44,7 +44,12 @@ _CLOSE = Prepared(
 
 _LOCK_CLOSED = Prepared(
     sa.select(rung.c.id)
-    .where(rung.c.study_id == _STUDY, ~rung.c.is_over, rung.c.closed_at.is_not(None))
+    .where(
+        rung.c.study_id == _STUDY,
+        ~rung.c.is_over,
+        rung.c.closed_at.is_not(None),
+        sa.or_(ANY_GIVEN_UP, NONE_WAITS),
+    )
     .order_by(rung.c.bracket, rung.c.step)
     .limit(MOST)
     .with_for_update(key_share=True, skip_locked=True)
@@ -98,7 +103,7 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
 
 def lock_closed(txn: Txn, *, study_id: int) -> list[int]:
     """
-    Lock the closed rungs at which trials may still wait, and return their ids.
+    Lock closed rungs at which trials are to be given up or none waits, and return their ids.
 
     With these locks no trial begins to wait at these rungs.
     """

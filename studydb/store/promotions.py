@@ -70,14 +70,16 @@ _any_waiting = (
 NONE_WAITS = _any_waiting.scalar_subquery().is_(None)
 """The condition that no trial waits at a rung."""
 
-_any_given_up = (
+ANY_GIVEN_UP = (
     sa.select(rung_entry.c.trial_id)
     .join(trial, trial.c.id == rung_entry.c.trial_id)
     .where(_ENTRIES, *IS_GIVEN_UP)
     .limit(1)
     .correlate(rung)
     .scalar_subquery()
+    .is_not(None)
 )
+"""The condition that a trial is to be given up at a rung."""
 
 
 def _best_waiting(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
@@ -92,25 +94,29 @@ def _best_waiting(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
     )
 
 
-_QUEUES = Prepared(
-    sa.select(
-        rung.c.bracket,
-        rung.c.step,
-        rung.c.quantile,
-        rung.c.n_entries,
-        rung.c.n_ranked,
-        rung.c.closed_at,
-        rung.c.closed_cutoff,
-        rung.c.closed_ordinal,
-        rung.c.cut_rank,
-        rung.c.cut_score,
-        rung.c.cut_trial_id,
-        _any_given_up.label("given_up_id"),
-        _any_waiting.where(rung.c.closed_at.is_not(None)).scalar_subquery().label("waiting_id"),
-        _better.label("better"),
-        _best_waiting(rung_entry.c.trial_id).label("best_id"),
-        _best_waiting(rung_entry.c.score).label("best_score"),
-    ).where(rung.c.study_id == _STUDY, ~rung.c.is_over)
+_rungs = sa.select(
+    rung.c.bracket,
+    rung.c.step,
+    rung.c.quantile,
+    rung.c.n_entries,
+    rung.c.n_ranked,
+    rung.c.closed_at,
+    rung.c.closed_cutoff,
+    rung.c.closed_ordinal,
+    rung.c.cut_rank,
+    rung.c.cut_score,
+    rung.c.cut_trial_id,
+    ANY_GIVEN_UP.label("any_given_up"),
+    _any_waiting.where(rung.c.closed_at.is_not(None)).scalar_subquery().label("waiting_id"),
+    _better.label("better"),
+    _best_waiting(rung_entry.c.trial_id).label("best_id"),
+    _best_waiting(rung_entry.c.score).label("best_score"),
+).where(rung.c.study_id == _STUDY)
+_QUEUES = Prepared(_rungs.where(~rung.c.is_over))
+_ONE_RUNG = Prepared(
+    _rungs.where(
+        rung.c.bracket == sa.bindparam("of_bracket"), rung.c.step == sa.bindparam("at_step")
+    )
 )
 
 _ALIVE = (
@@ -188,6 +194,7 @@ class Queues:
         self._underway: dict[int, list[int]] | None = None
         rows = txn.all(_QUEUES, study=study_id)
         self._rows = {RungKey(row.bracket, row.step): row for row in rows}
+        self._others: dict[RungKey, Any] = {}
         self.is_left = any(_is_left(row) for row in rows)
 
     # No cached_property: up to Python 3.11 its lock makes all threads wait for one thread's read.
@@ -205,12 +212,12 @@ class Queues:
         return not self._read_budget().is_spent
 
     def rungs(self) -> Sequence[RungKey]:
-        """Return the rungs that are not over, in ascending order."""
-        return sorted(self._rows)
+        """Return the rungs that have entries and are not over, in ascending order."""
+        return sorted(key for key, row in self._rows.items() if row.n_entries)
 
     def rung(self, key: RungKey) -> RungView:
-        """Return a rung."""
-        row = self._rows.get(key)
+        """Return a rung; a rung that is over is read by one look-up."""
+        row = self._rows.get(key) or self._read_other(key)
         if row is None:
             return _NO_RUNG
         entry = None if row.cut_trial_id is None else (row.cut_score, row.cut_trial_id)
@@ -222,6 +229,13 @@ class Queues:
             is_closed=row.closed_at is not None,
             closed_cutoff=None if row.closed_ordinal == NONE_KEPT else row.closed_cutoff,
         )
+
+    def _read_other(self, key: RungKey) -> Any:
+        if key not in self._others:
+            self._others[key] = self._txn.first(
+                _ONE_RUNG, study=self._study_id, of_bracket=key.bracket, at_step=key.step
+            )
+        return self._others[key]
 
     def best_waiting(self, key: RungKey) -> WaitingTrial | None:
         """Return the best trial that waits at a rung and may be resumed."""
@@ -241,7 +255,7 @@ class Queues:
 
 def _is_left(row: Any) -> bool:
     """Tell whether `give_up` has something to do at a rung."""
-    return row.closed_at is not None and (row.given_up_id is not None or row.waiting_id is None)
+    return row.closed_at is not None and (row.any_given_up or row.waiting_id is None)
 
 
 def read_queues(txn: Txn, *, study_id: int) -> Queues:

@@ -40,6 +40,11 @@ class LockedView:
         """
         self._summary, self._new = summary, new
 
+    def replace(self, key: RungKey, rung: Rung) -> None:
+        """Show a rung as it is after an entry, to later reports of the batch."""
+        self.locked[key] = rung
+        self._beside.pop(key, None)
+
     def rung(self, key: RungKey) -> RungView:
         """Return a locked rung, as it was before this report."""
         rung, beside = self.locked[key], self.beside(key)

@@ -6,7 +6,7 @@ the row as it is after the wait for the lock, but the entries as they were befor
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -224,8 +224,13 @@ def record(
     entry: Entry,
     action: Action,
     cutoff: float | None,
-) -> None:
-    """Record a judged result at a locked rung, and move the rung's cut unless the result is NaN."""
+) -> Rung:
+    """
+    Record a judged result at a locked rung, and move the rung's cut unless the result is NaN.
+
+    Returns:
+        The rung with the entry.
+    """
     ranked = not math.isnan(result.value)
     txn.run(
         _RECORD,
@@ -256,6 +261,8 @@ def record(
     txn.run(
         _ADVANCE, rung=rung.id, to_n=cut.n, to_rank=cut.rank, to_score=cut_score, to_trial=cut_trial
     )
+    is_over = rung.is_over and not entry.waits
+    return replace(rung, n_entries=rung.n_entries + 1, cut=cut, is_over=is_over)
 
 
 def best(txn: Txn, *, rung: Rung, n: int) -> list[Ranked]:

@@ -112,7 +112,7 @@ class ContractExecutor:
         live = (
             rung
             for rung in self.rungs_by_key.values()
-            if not rung.closed or any(one.waiting for one in rung.entries)
+            if rung.entries and (not rung.closed or any(one.waiting for one in rung.entries))
         )
         return sorted(rung.key for rung in live)
 
@@ -208,6 +208,7 @@ class ContractExecutor:
 
     def close(self, closing: Close) -> None:
         rung = self.rungs_by_key[closing.rung]
+        assert rung.entries
         assert not rung.closed
         waiting = sorted(rung.place(one) for one in rung.entries if one.waiting)
         self.closings[closing.rung] = (closing.keep, [rung.entries[i].trial for _, i in waiting])

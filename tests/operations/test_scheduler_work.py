@@ -17,7 +17,8 @@ from harness.arrange import (
 from harness.sketches import HyperBand
 
 from studydb.db import connect
-from studydb.domain.life.decisions import Action, Decision, Entry, RungKey
+from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
+from studydb.domain.life.rules import Threshold
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.scheduling import Close, Idle
 from studydb.lease.acquire import Acquirer
@@ -28,6 +29,7 @@ from studydb.operations.promote import NextStep, promote
 from studydb.operations.recover import recover
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers.base import BaseScheduler
+from studydb.store import closings, promotions
 
 FIRST = RungKey(0, 1)
 
@@ -172,7 +174,81 @@ def test_study_finishes_if_the_scheduler_closes_a_rung_that_no_trial_has_reached
     assert read_progress(database, study).status is Status.FINISHED
 
 
+# --- what the scheduler reads
+
+
+def test_scheduler_sees_that_a_rung_that_is_over_is_closed(database):
+    study = study_of(database)
+    worker = SimulatedWorker(database, study)
+    wait_at_the_rung(worker, 0.1, 0.2, 0.3)
+    promote(database, study, worker.claimant())
+    give_up(database, study)
+
+    with database.begin(write=False) as txn:
+        view = promotions.read_queues(txn, study_id=study.id)
+        rung = view.rung(FIRST)
+        assert view.rungs() == []
+        assert view.rung(RungKey(7, 1)).n_entries == 0
+
+    assert (rung.is_closed, rung.closed_cutoff, rung.n_entries, rung.n) == (True, 0.1, 3, 3)
+    assert rung.cutoff is not None
+
+
+def test_rung_that_no_trial_has_entered_does_not_close(database):
+    rule = Threshold("loss", ">=", 9.0)
+    study = study_of(database, num_trials=1, rules=(rule,))
+    worker = SimulatedWorker(database, study)
+    run = worker.ask()
+    run.report(9.5)  # the rule drops the trial before it enters the rung
+    run.finish(outcome=Reason.PREEMPTED)
+    assert rows(database, "SELECT n_entries, closed_at FROM rung") == [(0, None)]
+
+    promote(database, study, worker.claimant())
+
+    assert rows(database, "SELECT n_entries, closed_at FROM rung") == [(0, None)]
+    assert read_progress(database, study).status is Status.FINISHED
+
+
+@dataclass(frozen=True)
+class EntersOnce(BaseScheduler):
+    """Judges each report; a trial enters the rung with its first."""
+
+    def next_decision_step(self, bracket, step):  # noqa: ARG002
+        return step + 1
+
+    def locks(self, bracket, step):  # noqa: ARG002
+        return (FIRST,)
+
+    def judge(self, report, view):
+        rung = view.rung(FIRST)
+        assert rung.n_entries == rung.n == int(rung.entered)
+        return CONTINUE if rung.entered else Decision(entry=Entry(FIRST, report.score))
+
+
+def test_later_report_of_a_batch_sees_the_entry_of_an_earlier_one(database):
+    study = study_of(database, EntersOnce())
+    run = SimulatedWorker(database, study).ask()
+
+    run.report(0.1, 0.2, 0.3)
+
+    assert rows(database, "SELECT n_entries FROM rung") == [(1,)]
+
+
 # --- closing and giving up
+
+
+def test_more_than_a_hundred_closed_rungs_with_paused_trials_hold_up_no_other_rung(database):
+    n = closings.MOST + 2
+    study = study_of(database, OneRung(by_draw=True), num_trials=n)
+    worker = SimulatedWorker(database, study)
+    wait_at_the_rung(worker, *[0.1] * n)
+    control.pause(database, study, list(range(closings.MOST)), new_request())
+    for bracket in range(n):
+        close_rung(database, study, Close(RungKey(bracket, 1), 0))
+
+    give_up(database, study)
+
+    assert states_of(database, study)[-2:] == [State.TERMINATED] * 2
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(-1, 0), (0, 0), (2, 2), (3, 3), (2**70, 3)])
