@@ -18,7 +18,7 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, ru
         AND trial.state = 'PAUSED'
         AND trial.paused_by = 'scheduler'
     LIMIT 1
-) AS given_up_id, (
+) IS NOT NULL AS any_given_up, (
     SELECT rung_entry.trial_id
     FROM rung_entry
     WHERE rung_entry.rung_id = rung.id
